@@ -1,0 +1,1 @@
+"""The uTask IR: values, operators, nested uTasks, verifier, printer, interpreter."""

@@ -1,0 +1,181 @@
+"""The uTask IR (COCKTAILER, OSDI'23, section 3): operators and nested uTasks.
+
+A program is a tree of regions. A region has parameters, statements and results; a statement may use any
+value that is defined earlier in its own region or in an enclosing one (lexical scope), so loop-invariant
+operands need no passing. Everything is frozen, uses tuples only, and is checked at birth; whole-program
+rules are in `verifier`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import NOWHERE, Source, Value
+
+Attribute = int | float | str | bytes | bool | tuple["Attribute", ...]
+Attributes = tuple[tuple[str, Attribute], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UOperator:
+    """A homogeneous family of uTasks: one operator of `operators.KINDS` on whole values."""
+
+    kind: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    attributes: Attributes = ()
+    source: Source = NOWHERE
+
+    def __post_init__(self) -> None:
+        spec = KINDS.get(self.kind)
+        if spec is None:
+            raise ValueError(f"unknown operator kind {self.kind!r}")
+        if spec.arity is not None and len(self.inputs) != spec.arity:
+            raise ValueError(f"{self.kind} takes {spec.arity} operands, got {len(self.inputs)}")
+        names = tuple(sorted(name for name, _ in self.attributes))
+        if names != spec.attributes:
+            raise ValueError(f"{self.kind} has attributes {spec.attributes}, got {names}")
+
+    def __getitem__(self, name: str) -> Attribute:
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    @property
+    def output(self) -> Value:
+        (value,) = self.outputs
+        return value
+
+    @property
+    def is_element(self) -> bool:
+        """True if one output element is a function of input elements (see `operators`)."""
+        return KINDS[self.kind].sort != "anchor"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Parameters, statements, results. Free values come from enclosing regions."""
+
+    parameters: tuple[Value, ...]
+    body: tuple[Statement, ...]
+    results: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopUTask:
+    """A loop. Carried values start as `initial` and end as `outputs`.
+
+    Counted: `trip_count` is set and `condition` is None; `body.parameters` is the int64 index (0-based,
+    role *induction*) followed by the carried values. Otherwise: `condition` has the carried values as
+    parameters and one bool[] result, and `body.parameters` is the carried values.
+    `body.results` are the next carried values, type by type.
+    """
+
+    initial: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    body: Region
+    condition: Region | None = None
+    trip_count: int | None = None
+    source: Source = NOWHERE
+
+    def __post_init__(self) -> None:
+        if (self.condition is None) == (self.trip_count is None):
+            raise ValueError("a loop has either a condition or a trip count")
+        index = 0 if self.condition is not None else 1
+        carried = tuple(v.type for v in self.initial)
+        sides = (self.outputs, self.body.parameters[index:], self.body.results)
+        if self.condition is not None:
+            sides += (self.condition.parameters,)
+        for side in sides:
+            if tuple(v.type for v in side) != carried:
+                raise ValueError("carried types of a loop differ")
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        """The carried parameters of the body (without the index)."""
+        return self.body.parameters[len(self.body.parameters) - len(self.initial) :]
+
+    @property
+    def index(self) -> Value | None:
+        return self.body.parameters[0] if self.trip_count is not None else None
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.body,) if self.condition is None else (self.condition, self.body)
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return self.initial
+
+
+@dataclass(frozen=True, slots=True)
+class BranchUTask:
+    """n-way branch: `selector` is int32[] (clamped to the branch range); branches have no parameters."""
+
+    selector: Value
+    branches: tuple[Region, ...]
+    outputs: tuple[Value, ...]
+    source: Source = NOWHERE
+
+    def __post_init__(self) -> None:
+        if not self.branches:
+            raise ValueError("a branch needs at least one region")
+        types = tuple(v.type for v in self.outputs)
+        for region in self.branches:
+            if region.parameters or tuple(v.type for v in region.results) != types:
+                raise ValueError("branch results differ in type")
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return self.branches
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (self.selector,)
+
+
+@dataclass(frozen=True, slots=True)
+class StitchedUTask:
+    """Element operators computed together, element by element, in one lane loop (made by `stitch`).
+
+    `members` are element operators in order. At most one anchor, the last member, may close the group
+    (`reduce`, `dynamic_update_slice`, `concatenate` as an anchor...): its operands are then computed on the
+    fly. `outputs` are the values that reach memory; every other member's value stays in registers.
+    `inputs` are the values read from memory or scalar registers.
+    """
+
+    members: tuple[UOperator, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    source: Source = NOWHERE
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return ()
+
+
+Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask
+
+
+@dataclass(frozen=True, slots=True)
+class UProgram:
+    """One region that becomes one custom call. `donated` are parameter indices that may be overwritten."""
+
+    name: str
+    entry: Region
+    donated: tuple[int, ...] = ()
+
+
+def regions_of(statement: Statement) -> tuple[Region, ...]:
+    return () if isinstance(statement, UOperator) else statement.regions
+
+
+def walk(region: Region) -> Iterator[Statement]:
+    """Every statement of the region, nested ones after the statement that holds them."""
+    for statement in region.body:
+        yield statement
+        for inner in regions_of(statement):
+            yield from walk(inner)

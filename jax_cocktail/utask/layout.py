@@ -1,0 +1,146 @@
+"""Where a value lies in memory: strided views, composed from movement operators.
+
+Broadcast, transpose, slice, reverse and most reshapes of a value in memory move no byte: they are other
+strides over the same buffer. A `dynamic_slice` is a view behind a pointer that is computed at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import cast
+
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import Shape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Element (i0, i1, ...) lies at ``base + offset + sum(i_d * strides[d])``, in elements.
+
+    `root` is the value that owns the memory; `base` is `root`, or the dynamic_slice value whose run-time
+    pointer the offset counts from.
+    """
+
+    root: Value
+    base: Value
+    shape: Shape
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the elements lie in row-major order without gaps."""
+        expected = row_major(self.shape)
+        return all(n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the view is the whole buffer of its root, in order."""
+        whole = prod(self.shape) == self.root.type.size
+        return self.base == self.root and self.offset == 0 and self.is_dense and whole
+
+
+def row_major(shape: Shape) -> tuple[int, ...]:
+    """Strides of a dense row-major array, in elements."""
+    strides = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        strides[d] = strides[d + 1] * max(shape[d + 1], 1)
+    return tuple(strides)
+
+
+def dense(value: Value) -> Layout:
+    """The layout of a value that owns its memory."""
+    return Layout(value, value, value.type.shape, row_major(value.type.shape))
+
+
+def core(shape: Shape) -> Shape:
+    """The shape without its unit axes: what decides whether two values share a lane loop."""
+    return tuple(n for n in shape if n != 1)
+
+
+def is_unit_change(operator: UOperator) -> bool:
+    """True for a reshape, broadcast or transpose that only inserts, drops or moves unit axes."""
+    if operator.kind not in ("reshape", "broadcast", "transpose"):
+        return False
+    source, target = operator.inputs[0].type.shape, operator.output.type.shape
+    if core(source) != core(target):
+        return False
+    if operator.kind == "transpose":
+        permutation = cast(tuple[int, ...], operator["permutation"])
+        kept = [d for d in permutation if source[d] != 1]
+        return kept == sorted(kept)
+    if operator.kind == "broadcast":
+        dimensions = cast(tuple[int, ...], operator["dimensions"])
+        kept = [dimensions[d] for d in range(len(source)) if source[d] != 1]
+        return kept == sorted(kept)
+    return True
+
+
+def reshape_strides(shape: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
+    """Strides of the same memory seen as `new`, or None if that takes a copy."""
+    if 0 in shape:
+        return row_major(new)
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    result: list[int] = [0] * len(new)
+    position = 0
+    d = 0
+    while position < len(old):
+        start = position
+        block = old[position][0]
+        first = d
+        while d < len(new) and new[d] == 1:
+            d += 1
+        target = 1
+        while target != block or target == 1:
+            if target < block or target == 1:
+                if d == len(new):
+                    return None
+                target *= new[d]
+                d += 1
+            else:
+                position += 1
+                block *= old[position][0]
+            if target == block and target > 1:
+                break
+        for q in range(start, position):
+            if old[q][1] != old[q + 1][0] * old[q + 1][1]:
+                return None
+        step = old[position][1]
+        for q in range(d - 1, first - 1, -1):
+            result[q] = step if new[q] != 1 else 0
+            step *= new[q]
+        position += 1
+    return tuple(result)
+
+
+def view(operator: UOperator, operand: Layout) -> Layout | None:
+    """The layout of a movement operator's result over its operand's, or None if it takes a copy."""
+    kind, shape = operator.kind, operator.output.type.shape
+    strides, offset = operand.strides, operand.offset
+    if kind == "broadcast":
+        spread = [0] * len(shape)
+        for d, axis in enumerate(cast(tuple[int, ...], operator["dimensions"])):
+            spread[axis] = strides[d] if operand.shape[d] != 1 else 0
+        return Layout(operand.root, operand.base, shape, tuple(spread), offset)
+    if kind == "transpose":
+        order = cast(tuple[int, ...], operator["permutation"])
+        return Layout(operand.root, operand.base, shape, tuple(strides[d] for d in order), offset)
+    if kind == "slice":
+        starts = cast(tuple[int, ...], operator["starts"])
+        steps = cast(tuple[int, ...], operator["strides"])
+        offset += sum(s * t for s, t in zip(starts, strides, strict=True))
+        scaled = tuple(s * t for s, t in zip(steps, strides, strict=True))
+        return Layout(operand.root, operand.base, shape, scaled, offset)
+    if kind == "reverse":
+        flipped = list(strides)
+        for d in cast(tuple[int, ...], operator["dimensions"]):
+            offset += (shape[d] - 1) * strides[d]
+            flipped[d] = -strides[d]
+        return Layout(operand.root, operand.base, shape, tuple(flipped), offset)
+    if kind == "reshape":
+        seen = reshape_strides(operand.shape, strides, shape)
+        return None if seen is None else Layout(operand.root, operand.base, shape, seen, offset)
+    if kind == "dynamic_slice":
+        return Layout(operand.root, operator.output, shape, strides, 0)
+    return None

@@ -1,0 +1,172 @@
+"""Readable, stable text of uPrograms, and the fingerprint that keys every cache.
+
+Every value is printed once with its type and its role (COCKTAILER, OSDI'23, section 3.2): *constant*,
+*temporary*, *induction*, *carried*, *output*, and *input* for parameters of the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from jax_cocktail.utask.ir import (
+    Attribute,
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+)
+from jax_cocktail.utask.types import Value
+
+_SHOWN_BYTES = 32  # longer data appear as their digest
+_SCALARS = {
+    "bool": "?",
+    "int8": "i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+}
+
+
+def print_program(program: UProgram) -> str:
+    """The program as text, with its own value numbers."""
+    return _Printer(program, renumber=False).program(f"program {program.name}")
+
+
+def fingerprint(program: UProgram) -> str:
+    """sha256 (hex) of the text without names and positions, values numbered in order of first definition."""
+    text = _Printer(program, renumber=True).program("program")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def print_statement(statement: Statement) -> str:
+    """One statement, for error messages."""
+    printer = _Printer(None, renumber=False)
+    printer.statement(statement)
+    return "\n".join(printer.lines)
+
+
+class _Printer:
+    def __init__(self, program: UProgram | None, renumber: bool) -> None:
+        self.lines: list[str] = []
+        self._depth = 0
+        self._program = program
+        self._numbers: dict[int, int] | None = {} if renumber else None
+        self._results = set(program.entry.results) if program is not None else set()
+
+    # -- pieces ------------------------------------------------------------------------------------------
+    def _line(self, text: str) -> None:
+        self.lines.append("  " * self._depth + text)
+
+    def _name(self, value: Value) -> str:
+        if self._numbers is None:
+            return str(value)
+        return f"%{self._numbers.setdefault(value.id, len(self._numbers))}"
+
+    def _names(self, values: Iterable[Value]) -> str:
+        return ", ".join(map(self._name, values))
+
+    def _defined(self, values: Sequence[Value], role: str) -> str:
+        """Definitions with role and type; what leaves the program is *output* wherever it is made."""
+        roles = ("output" if value in self._results and role == "temporary" else role for value in values)
+        return ", ".join(f"{r} {self._name(v)}: {v.type}" for v, r in zip(values, roles, strict=True))
+
+    # -- structure ---------------------------------------------------------------------------------------
+    def program(self, title: str) -> str:
+        assert self._program is not None
+        entry = self._program.entry
+        donated = f" donated {list(self._program.donated)}" if self._program.donated else ""
+        self._line(f"{title}({self._defined(entry.parameters, 'input')}){donated} {{")
+        self._block(entry)
+        self._line("}")
+        return "\n".join(self.lines) + "\n"
+
+    def _block(self, region: Region) -> None:
+        self._depth += 1
+        for statement in region.body:
+            self.statement(statement)
+        self._line(f"yield {self._names(region.results)}".rstrip())
+        self._depth -= 1
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, UOperator):
+            self._operator(statement)
+        elif isinstance(statement, LoopUTask):
+            self._loop(statement)
+        elif isinstance(statement, BranchUTask):
+            self._branch(statement)
+        else:
+            self._stitched(statement)
+
+    def _operator(self, operator: UOperator) -> None:
+        role = "constant" if operator.kind == "constant" else "temporary"
+        attributes = "".join(f" {name}={_attribute(value)}" for name, value in sorted(operator.attributes))
+        if operator.kind == "constant":
+            attributes += _readable(operator)
+        operands = self._names(operator.inputs)
+        self._line(f"{self._defined(operator.outputs, role)} = {operator.kind}({operands}){attributes}")
+
+    def _loop(self, loop: LoopUTask) -> None:
+        kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
+        initial = self._names(loop.initial)
+        self._line(f"{self._defined(loop.outputs, 'temporary')} = {kind} from ({initial}) {{".lstrip())
+        if loop.condition is not None:
+            self._part("while", self._defined(loop.condition.parameters, "carried"), loop.condition)
+        index = [] if loop.index is None else [self._defined([loop.index], "induction")]
+        carried = [self._defined(loop.carried, "carried")] if loop.carried else []
+        self._part("body", ", ".join(index + carried), loop.body)
+        self._line("}")
+
+    def _branch(self, branch: BranchUTask) -> None:
+        outputs = self._defined(branch.outputs, "temporary")
+        self._line(f"{outputs} = branch {self._name(branch.selector)} {{".lstrip())
+        for number, region in enumerate(branch.branches):
+            self._part(f"case {number}", "", region)
+        self._line("}")
+
+    def _part(self, title: str, parameters: str, region: Region) -> None:
+        self._depth += 1
+        self._line(f"{title} ({parameters}) {{" if parameters else f"{title} {{")
+        self._block(region)
+        self._line("}")
+        self._depth -= 1
+
+    def _stitched(self, group: StitchedUTask) -> None:
+        self._line(f"stitched ({self._names(group.inputs)}) {{")
+        self._depth += 1
+        for member in group.members:
+            self._operator(member)
+        self._line(f"yield {self._names(group.outputs)}".rstrip())
+        self._depth -= 1
+        self._line("}")
+
+
+def _attribute(value: Attribute) -> str:
+    """Injective text of an attribute value; long data by digest."""
+    if isinstance(value, bytes):
+        if len(value) <= _SHOWN_BYTES:
+            return f"0x{value.hex()}"
+        return f"sha256:{hashlib.sha256(value).hexdigest()}/{len(value)}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_attribute, value))})"
+    return repr(value)
+
+
+def _readable(constant: UOperator) -> str:
+    """The number of a scalar constant, as a remark."""
+    data, dtype = constant["data"], constant.output.type.dtype
+    if not isinstance(data, bytes) or constant.output.type.shape or dtype not in _SCALARS:
+        return ""
+    return f"  # {np.frombuffer(data, _SCALARS[dtype])[0]}" if data else ""

@@ -1,0 +1,94 @@
+"""Tensor types, values, source positions: the leaves of the uTask IR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+ITEM_SIZE: dict[str, int] = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
+SIGNED = frozenset({"int8", "int16", "int32", "int64"})
+UNSIGNED = frozenset({"uint8", "uint16", "uint32", "uint64"})
+INTEGERS = SIGNED | UNSIGNED
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type (a NumPy-style name of `ITEM_SIZE`) and static shape, row-major."""
+
+    dtype: str
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ITEM_SIZE:
+            raise ValueError(f"unknown dtype {self.dtype!r}")
+        if any(type(d) is not int or d < 0 for d in self.shape):
+            raise ValueError(f"bad shape {self.shape!r}")
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * ITEM_SIZE[self.dtype]
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_scalar(self) -> bool:
+        """One element, whatever the rank: such values live in registers."""
+        return self.size == 1
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where in the user's program something comes from. Never part of a fingerprint."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        if not self.file:
+            return ""
+        return f"{self.file}:{self.line}" + (f" ({self.function})" if self.function else "")
+
+
+NOWHERE = Source()
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA value. `id` is unique in a program."""
+
+    id: int
+    type: TensorType
+
+    def __hash__(self) -> int:
+        return self.id
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
