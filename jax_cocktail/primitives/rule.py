@@ -1,0 +1,88 @@
+"""What every rule shares: the registry, physical types, small builder idioms.
+
+A rule turns one `Equation` into uTask operators (COCKTAILER, section 3.2: operators become uTasks). It gets
+the operands as IR values and returns one value per output, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.primitives.equation import Atom, Equation
+from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
+
+Rule = Callable[[Builder, Equation, tuple[Value, ...]], Sequence[Value]]
+
+RULES: dict[str, Rule] = {}
+
+_KEY_WORDS = 2
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Registers the decorated function for the primitives of these names."""
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            if name in RULES:
+                raise ValueError(f"primitive {name!r} has two rules")
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def physical_type(atom: Atom) -> TensorType:
+    """The IR type of a jaxpr atom; a typed threefry key is a trailing axis of two uint32 words."""
+    shape = tuple(int(d) for d in atom.shape)
+    if atom.key_impl:
+        if atom.key_impl != "fry":
+            raise UnsupportedError(f"PRNG implementation {atom.key_impl!r} (only threefry is compiled)")
+        return TensorType("uint32", (*shape, _KEY_WORDS))
+    if atom.dtype not in ITEM_SIZE:
+        raise UnsupportedError(f"dtype {atom.dtype} is not compiled")
+    return TensorType(atom.dtype, shape)
+
+
+def output_type(equation: Equation) -> TensorType:
+    return physical_type(equation.outputs[0])
+
+
+def ints(numbers: Any) -> tuple[int, ...]:
+    """A tuple of Python integers, whatever integer-like things JAX left in a parameter."""
+    return tuple(int(n) for n in numbers)
+
+
+def spread(builder: Builder, x: Value, shape: Sequence[int]) -> Value:
+    """Broadcasts a scalar, size-1 axes, or leading axes (a predicate beside keys) to `shape`."""
+    return builder.broadcast(x, shape, tuple(range(x.type.rank)))
+
+
+def constant_like(builder: Builder, x: Value, number: object) -> Value:
+    return builder.full(np.asarray(number), x.type.dtype, x.type.shape)
+
+
+def binary(builder: Builder, kind: str, x: Value, y: Value) -> Value:
+    """An arithmetic or bitwise operator of two values of one type."""
+    return builder.emit(kind, (x, y), x.type.dtype, x.type.shape)
+
+
+def compare(builder: Builder, kind: str, x: Value, y: Value) -> Value:
+    return builder.emit(kind, (x, y), "bool", x.type.shape)
+
+
+def select(builder: Builder, predicate: Value, on_true: Value, on_false: Value) -> Value:
+    return builder.emit("select", (predicate, on_true, on_false), on_true.type.dtype, on_true.type.shape)
+
+
+def bitcast(builder: Builder, x: Value, dtype: str) -> Value:
+    return x if x.type.dtype == dtype else builder.emit("bitcast", (x,), dtype, x.type.shape)
+
+
+def without_bool(builder: Builder, x: Value) -> Value:
+    """bool as uint8, for operators that order or add; anything else unchanged."""
+    return builder.convert(x, "uint8") if x.type.dtype == "bool" else x
