@@ -1,0 +1,1 @@
+"""Fusion stitching: which element operators are computed together (AStitch, FusionStitching / TAO)."""

@@ -1,0 +1,284 @@
+"""Stitching: groups element operators into lane loops (AStitch, ASPLOS'22, sections 4.1 and 4.3).
+
+Roots (values that must reach memory or a scalar register) are placed, in program order, into the latest lane
+loop of the same iteration shape that may hold them; what a root needs and nobody else does is computed
+inside that loop (Local scheme). A value that is read inside its own loop only, element by element, never
+reaches memory. Reductions, in-place updates and concatenations close a group: their operands are computed on
+the fly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from jax_cocktail.stitch.residence import Residences, survey
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+)
+from jax_cocktail.utask.layout import core, is_unit_change
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Shape, Value
+
+MEMBER_LIMIT = 48  # of a lane loop: beyond it registers spill and the host compiler slows down
+SCALAR_LIMIT = 256
+
+
+@dataclass(slots=True)
+class _Item:
+    """A statement to be, or a group that is still growing (`key` is its iteration shape)."""
+
+    statement: Statement | None = None
+    key: Shape | None = None
+    members: dict[UOperator, None] = field(default_factory=dict)
+    roots: list[Value] = field(default_factory=list)
+    barred: bool = False  # True: nothing may join
+
+
+def stitch(program: UProgram) -> UProgram:
+    """Forms the StitchedUTasks of every region. Expects canonical, simplified IR."""
+    facts = survey(program)
+    entry = _stitch_region(program.entry, facts)
+    return replace(program, entry=entry)
+
+
+def _stitch_region(region: Region, facts: Residences) -> Region:
+    state = _RegionState(facts)
+    for statement in region.body:
+        if isinstance(statement, UOperator):
+            state.operator(statement)
+        elif isinstance(statement, LoopUTask):
+            condition = statement.condition and _stitch_region(statement.condition, facts)
+            body = _stitch_region(statement.body, facts)
+            state.plain(replace(statement, condition=condition, body=body))
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(_stitch_region(r, facts) for r in statement.branches)
+            state.plain(replace(statement, branches=branches))
+        else:
+            state.plain(statement)
+    return Region(region.parameters, state.finish(region.results), region.results)
+
+
+class _RegionState:
+    """The items of one region while they are formed."""
+
+    def __init__(self, facts: Residences) -> None:
+        self.facts = facts
+        self.items: list[_Item] = []
+        self.item_of: dict[Value, int] = {}
+        self.last_read: dict[Value, int] = {}  # memory root -> last item that reads it
+
+    # -- one statement at a time -------------------------------------------------------------------------
+    def plain(self, statement: Statement) -> None:
+        """An anchor, a nested uTask or a view: an item of its own."""
+        index = len(self.items)
+        self.items.append(_Item(statement=statement))
+        for value in statement.outputs:
+            if value not in self.facts.mode:
+                self.facts.place_in_memory(value)
+            self.item_of[value] = index
+        for value in _everything_read(statement):
+            self._note_read(value, index)
+
+    def operator(self, operator: UOperator) -> None:
+        if operator.kind == "dynamic_update_slice":
+            self._update(operator)
+        elif operator.kind == "reduce":
+            self.facts.place_in_memory(operator.output)
+            self._close(operator, operator.inputs)
+        elif not operator.is_element:
+            self.plain(operator)
+        else:
+            self._element(operator)
+
+    def _element(self, operator: UOperator) -> None:
+        value = operator.output
+        mode = self.facts.decide(operator)
+        if mode in ("view", "constant") or operator.kind == "empty" or value.type.size == 0:
+            self.plain(operator)
+        elif mode == "register":
+            self._place(operator, ())
+        elif mode == "memory" and operator.kind == "concatenate":
+            self._close(operator, operator.inputs)
+        elif mode == "memory":
+            self._place(operator, core(value.type.shape))
+
+    def _update(self, operator: UOperator) -> None:
+        """In-place update: its value is computed straight into the destination where that is safe."""
+        facts, (target, update) = self.facts, operator.inputs[:2]
+        facts.place_in_memory(operator.output)
+        if facts.mode[target] == "inline":
+            self._force(target)
+        if facts.mode[update] == "inline" and self._reads_elsewhere(update, operator):
+            self._force(update)
+        if update.type.size == 0 or operator.output.type.is_scalar:
+            self.plain(operator)
+            return
+        key = core(update.type.shape)
+        root = facts.layout[target].root if target in facts.layout else target
+        earliest = self.last_read.get(root, -1) + 1
+        self._place(operator, key, earliest=earliest, needed=(target, update, *operator.inputs[2:]))
+
+    def _reads_elsewhere(self, value: Value, update: UOperator) -> bool:
+        """True if computing `value` reads the updated array other than at the element being written."""
+        facts, target = self.facts, update.inputs[0]
+        root = facts.layout[target].root if target in facts.layout else target
+        for leaf, identical in self._leaves(value):
+            if leaf not in facts.layout or facts.layout[leaf].root != root:
+                continue
+            reader = facts.operator(leaf)
+            same = (
+                identical
+                and reader is not None
+                and reader.kind == "dynamic_slice"
+                and reader.inputs == (target, *update.inputs[2:])
+                and facts.layout[target].is_whole
+            )
+            if not same:
+                return True
+        return False
+
+    def _force(self, value: Value) -> None:
+        """Sends an inline value to memory after all."""
+        operator = self.facts.operator(value)
+        assert operator is not None
+        self.facts.place_in_memory(value)
+        self._place(operator, core(value.type.shape))
+
+    # -- placing -----------------------------------------------------------------------------------------
+    def _close(self, anchor: UOperator, operands: tuple[Value, ...]) -> None:
+        """A group of its own that ends with an anchor."""
+        item = _Item(key=core(anchor.output.type.shape), barred=True)
+        self.items.append(item)
+        self._fill(item, len(self.items) - 1, anchor, operands)
+
+    def _place(
+        self, operator: UOperator, key: Shape, earliest: int = 0, needed: tuple[Value, ...] | None = None
+    ) -> None:
+        needed = operator.inputs if needed is None else needed
+        lowest = max([earliest, *(self._bound(x, key, operator) for x in needed)])
+        limit = MEMBER_LIMIT if key else SCALAR_LIMIT
+        for index in range(len(self.items) - 1, lowest - 1, -1):
+            item = self.items[index]
+            if item.key == key and not item.barred and len(item.members) < limit:
+                self._fill(item, index, operator, needed)
+                return
+        self.items.append(_Item(key=key))
+        self._fill(self.items[-1], len(self.items) - 1, operator, needed)
+
+    def _bound(self, operand: Value, key: Shape, user: UOperator) -> int:
+        """First item that may hold a root that computes from `operand`."""
+        elementwise = KINDS[user.kind].sort == "elementwise" or is_unit_change(user)
+        elementwise = elementwise or (user.kind == "dynamic_update_slice" and operand == user.inputs[1])
+        lowest = 0
+        for leaf, identical in self._leaves(operand):
+            index = self.item_of.get(leaf, -1)
+            if index < 0:
+                continue
+            item = self.items[index]
+            joins = item.key == key and not item.barred and leaf in item.roots and identical and elementwise
+            joins = joins and not _is_update(self.facts.operator(leaf))
+            lowest = max(lowest, index if joins else index + 1)
+        return lowest
+
+    def _leaves(self, value: Value, identical: bool = True) -> Iterator[tuple[Value, bool]]:
+        """Values that computing `value` reads, and whether it reads them element by element."""
+        facts = self.facts
+        operator = facts.operator(value)
+        mode = facts.mode.get(value)
+        if mode == "inline" or (mode == "view" and operator is not None and is_unit_change(operator)):
+            assert operator is not None
+            same = identical and (KINDS[operator.kind].sort == "elementwise" or is_unit_change(operator))
+            for operand in operator.inputs:
+                yield from self._leaves(operand, same)
+            if mode == "view":
+                return
+        else:
+            yield value, identical
+
+    def _fill(self, item: _Item, index: int, root: UOperator, needed: tuple[Value, ...]) -> None:
+        for operand in needed:
+            self._pull(item, index, operand)
+            for leaf, _ in self._leaves(operand):
+                self._note_read(leaf, index)
+        item.members[root] = None
+        item.roots.extend(root.outputs)
+        for value in root.outputs:
+            self.item_of[value] = index
+
+    def _pull(self, item: _Item, index: int, value: Value) -> None:
+        """Adds the inline operators that compute `value`, operands first. Unit changes of what the item itself
+        computes, or that are views made only later, count as inline here."""
+        facts = self.facts
+        operator = facts.operator(value)
+        if operator is None or operator in item.members:
+            return
+        mode = facts.mode.get(value)
+        unit = mode == "view" and is_unit_change(operator)
+        unit = unit and (self.item_of[value] > index or self._within(item, operator.inputs[0]))
+        if mode == "inline" or unit:
+            for operand in operator.inputs:
+                self._pull(item, index, operand)
+            item.members[operator] = None
+
+    def _within(self, item: _Item, value: Value) -> bool:
+        """True if `value` is computed in this item, perhaps behind unit changes."""
+        if value in item.roots:
+            return True
+        operator = self.facts.operator(value)
+        if operator is None or self.facts.mode.get(value) != "view" or not is_unit_change(operator):
+            return False
+        return self._within(item, operator.inputs[0])
+
+    def _note_read(self, value: Value, index: int) -> None:
+        layout = self.facts.layout.get(value)
+        root = layout.root if layout is not None else value
+        self.last_read[root] = max(index, self.last_read.get(root, -1))
+
+    # -- the result --------------------------------------------------------------------------------------
+    def finish(self, results: tuple[Value, ...]) -> tuple[Statement, ...]:
+        needed = {self._memory_of(v) for v in results}
+        for item in self.items:
+            if item.statement is not None:
+                needed.update(self._memory_of(v) for v in _everything_read(item.statement))
+            else:
+                made = {v for m in item.members for v in m.outputs}
+                outside = (x for m in item.members for x in m.inputs if x not in made)
+                needed.update(self._memory_of(v) for v in outside)
+        statements = (self._statement(item, needed) for item in self.items)
+        return tuple(s for s in statements if s.outputs)
+
+    def _memory_of(self, value: Value) -> Value:
+        layout = self.facts.layout.get(value)
+        return layout.root if layout is not None else value
+
+    def _statement(self, item: _Item, needed: set[Value]) -> Statement:
+        if item.statement is not None:
+            return item.statement
+        members = tuple(item.members)
+        made = {v for m in members for v in m.outputs}
+        inputs = dict.fromkeys(x for m in members for x in m.inputs if x not in made)
+        outputs = tuple(v for v in item.roots if v in needed)
+        return StitchedUTask(members, tuple(inputs), outputs, members[-1].source)
+
+
+def _is_update(operator: UOperator | None) -> bool:
+    return operator is not None and operator.kind == "dynamic_update_slice"
+
+
+def _everything_read(statement: Statement) -> Iterator[Value]:
+    """Operands and, for nested uTasks, all free values of the regions."""
+    yield from statement.inputs
+    regions = () if isinstance(statement, UOperator) else statement.regions
+    for region in regions:
+        inside = set(region.parameters)
+        for inner in region.body:
+            yield from (v for v in _everything_read(inner) if v not in inside)
+            inside.update(inner.outputs)
+        yield from (v for v in region.results if v not in inside)

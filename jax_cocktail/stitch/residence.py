@@ -1,0 +1,166 @@
+"""Where each value resides: the first half of stitching (AStitch, ASPLOS'22, section 4.3, step 1).
+
+Walking a program once, every value gets a residence:
+
+  constant   part of the program text (scalars) or a static table (arrays)
+  register   one element: a scalar variable, whatever computes it
+  memory     owns a buffer: region parameters, anchor results, stitched roots
+  view       other strides over somebody's buffer: costs nothing
+  inline     computed where it is used, in the consumer's lane loop (Local scheme)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, regions_of
+from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import ITEM_SIZE, Value
+
+EXPENSIVE = 4  # flops of one element from which recomputing costs more than a store and a load
+
+
+@dataclass(slots=True)
+class Residences:
+    """Facts about a program that stitching reads; `mode` and `layout` fill up as it proceeds."""
+
+    definition: dict[Value, Statement] = field(default_factory=dict)
+    home: dict[Value, int] = field(default_factory=dict)  # value -> id of the defining region
+    uses: dict[Value, list[tuple[Statement | None, int]]] = field(default_factory=lambda: defaultdict(list))
+    mode: dict[Value, str] = field(default_factory=dict)
+    layout: dict[Value, Layout] = field(default_factory=dict)
+    cost: dict[Value, int] = field(default_factory=dict)  # flops to compute one element inline
+
+    def operator(self, value: Value) -> UOperator | None:
+        statement = self.definition.get(value)
+        return statement if isinstance(statement, UOperator) else None
+
+    def place_in_memory(self, value: Value) -> None:
+        if value.type.is_scalar:
+            self.mode[value] = "register"
+        else:
+            self.mode[value] = "memory"
+            self.layout[value] = dense(value)
+
+    def decide(self, operator: UOperator) -> str:
+        """Sets and returns the residence of an element operator's result."""
+        value = operator.output
+        mode = self._decide(operator)
+        self.mode[value] = mode
+        if mode == "memory":
+            self.layout[value] = dense(value)
+        if mode == "inline":
+            spent = sum(self.cost.get(x, 0) for x in operator.inputs if self.mode.get(x) == "inline")
+            self.cost[value] = spent + (KINDS[operator.kind].cost if KINDS[operator.kind].sort != "movement" else 0)
+        return mode
+
+    def _decide(self, operator: UOperator) -> str:
+        value = operator.output
+        if operator.kind == "constant":
+            self.layout[value] = dense(value)
+            return "constant"
+        if value.type.is_scalar:
+            return "register"
+        if value.type.size == 0 or operator.kind in ("empty", "concatenate"):
+            return "memory"
+        seen = self._seen(operator)
+        if seen is not None and not self._must_copy(value, seen):
+            self.layout[value] = seen
+            return "view"
+        if any(not self._fuses(value, use, where) for use, where in self.uses[value]):
+            return "memory"
+        return "inline" if self._worth_inlining(operator) else "memory"
+
+    def _seen(self, operator: UOperator) -> Layout | None:
+        if not operator.inputs:
+            return None
+        operand = operator.inputs[0]
+        if self.mode.get(operand) in ("memory", "view", "constant") and not operand.type.is_scalar:
+            return view(operator, self.layout[operand])
+        return None
+
+    def _must_copy(self, value: Value, seen: Layout) -> bool:
+        """A view that some consumer could read only slowly, or not at all, is copied instead."""
+        for use, _ in self.uses[value]:
+            if use is None and not seen.is_whole:
+                return True  # the result of a region is copied to where its memory may be rewritten
+            if not isinstance(use, UOperator):
+                continue
+            if use.kind == "reshape" and view(use, seen) is None:
+                return True
+            if use.kind == "dot" and value == use.inputs[1]:
+                (k,), free = _axes(use, "rhs_contract"), _free(use, 1)
+                if seen.strides[k] != 1 and not all(seen.strides[n] == 1 for n in free):
+                    return True
+            if use.kind == "conv" and not seen.is_dense:
+                return True
+        return False
+
+    def _fuses(self, value: Value, use: Statement | None, where: int) -> bool:
+        """True if this use can compute the value on the fly."""
+        if not isinstance(use, UOperator) or where != self.home[value]:
+            return False
+        if use.kind == "reshape":
+            return is_unit_change(use)
+        if use.kind == "dynamic_update_slice":
+            return value == use.inputs[1] and value != use.inputs[0]
+        return use.kind == "reduce" or (use.is_element and use.kind != "gather")
+
+    def _worth_inlining(self, operator: UOperator) -> bool:
+        value = operator.output
+        cost = sum(self.cost.get(x, 0) for x in operator.inputs) + KINDS[operator.kind].cost
+        if KINDS[operator.kind].sort == "movement" and not any(self.cost.get(x) for x in operator.inputs):
+            cost = 0
+        spread = any(use is not None and _spreads(use, value) for use, _ in self.uses[value])
+        if cost >= EXPENSIVE and spread:
+            return False
+        return len(self.uses[value]) <= 1 or cost < EXPENSIVE
+
+
+def survey(program: UProgram) -> Residences:
+    """Definitions and uses of the whole program; parameters are given their residence."""
+    facts = Residences()
+    counter = 0
+
+    def visit(region: Region) -> None:
+        nonlocal counter
+        here = counter
+        counter += 1
+        for value in region.parameters:
+            facts.home[value] = here
+            facts.place_in_memory(value)
+        for statement in region.body:
+            outputs = statement.outputs
+            for value in outputs:
+                facts.definition[value] = statement
+                facts.home[value] = here
+            for value in statement.inputs:
+                facts.uses[value].append((statement, here))
+            for inner in regions_of(statement):
+                visit(inner)
+        for value in region.results:
+            facts.uses[value].append((None, here))
+
+    visit(program.entry)
+    return facts
+
+
+def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
+    axes = operator[name]
+    assert isinstance(axes, tuple)
+    return axes if axes else (0,)  # type: ignore[return-value]
+
+
+def _free(operator: UOperator, side: int) -> list[int]:
+    names = ("lhs_batch", "lhs_contract") if side == 0 else ("rhs_batch", "rhs_contract")
+    taken = {d for name in names for d in operator[name]}  # type: ignore[union-attr]
+    return [d for d in range(operator.inputs[side].type.rank) if d not in taken]
+
+
+def _spreads(use: Statement, value: Value) -> bool:
+    """True if the use reads some element of the value more than once."""
+    if not isinstance(use, UOperator) or use.kind not in ("broadcast", "gather"):
+        return False
+    return use.output.type.size * ITEM_SIZE["int8"] > value.type.size
