@@ -1,0 +1,1 @@
+"""Passes between translation and emission: simplify, canonicalise, memory plan."""

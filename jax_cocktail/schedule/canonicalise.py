@@ -1,0 +1,149 @@
+"""Brings contractions to the forms that the templates take.
+
+dot: contracted axes that are several become one (transpose and reshape in front). conv: channels last, kernel
+(spatial, input feature, output feature), batch groups rewritten as feature groups. The transposes are views
+wherever memory allows, copies elsewhere: `stitch` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from math import prod
+from typing import cast
+
+from jax_cocktail.utask.ir import Attribute, Region, Statement, UOperator, UProgram, regions_of, walk
+from jax_cocktail.utask.types import TensorType, Value
+
+
+def canonicalise(program: UProgram) -> UProgram:
+    """Returns its argument if every dot and conv is canonical already."""
+    rewriter = _Rewriter(program)
+    entry = rewriter.region(program.entry)
+    return replace(program, entry=entry) if rewriter.changed else program
+
+
+class _Rewriter:
+    def __init__(self, program: UProgram) -> None:
+        taken = [v.id for v in program.entry.parameters]
+        for statement in walk(program.entry):
+            taken += [v.id for v in statement.outputs]
+            taken += [v.id for r in regions_of(statement) for v in r.parameters]
+        self.ids = count(max(taken, default=-1) + 1)
+        self.changed = False
+        self.out: list[Statement] = []
+
+    def region(self, region: Region) -> Region:
+        outer, self.out = self.out, []
+        for statement in region.body:
+            self.statement(statement)
+        body, self.out = tuple(self.out), outer
+        return Region(region.parameters, body, region.results)
+
+    def statement(self, statement: Statement) -> None:
+        if isinstance(statement, UOperator):
+            if statement.kind == "dot":
+                self.dot(statement)
+            elif statement.kind == "conv":
+                self.conv(statement)
+            else:
+                self.out.append(statement)
+        elif hasattr(statement, "branches"):
+            self.out.append(replace(statement, branches=tuple(map(self.region, statement.branches))))
+        elif hasattr(statement, "body"):
+            condition = statement.condition and self.region(statement.condition)
+            self.out.append(replace(statement, condition=condition, body=self.region(statement.body)))
+        else:
+            self.out.append(statement)
+
+    # -- building blocks ---------------------------------------------------------------------------------
+    def emit(self, like: UOperator, kind: str, x: Value, shape: Sequence[int], **attributes: Attribute) -> Value:
+        value = Value(next(self.ids), TensorType(x.type.dtype, tuple(shape)))
+        self.out.append(UOperator(kind, (x,), (value,), tuple(sorted(attributes.items())), like.source))
+        return value
+
+    def transpose(self, like: UOperator, x: Value, order: Sequence[int]) -> Value:
+        order = tuple(order)
+        if order == tuple(range(x.type.rank)):
+            return x
+        return self.emit(like, "transpose", x, [x.type.shape[d] for d in order], permutation=order)
+
+    def reshape(self, like: UOperator, x: Value, shape: Sequence[int]) -> Value:
+        return x if tuple(shape) == x.type.shape else self.emit(like, "reshape", x, shape)
+
+    # -- dot ---------------------------------------------------------------------------------------------
+    def dot(self, operator: UOperator) -> None:
+        lhs_contract, rhs_contract = _ints(operator, "lhs_contract"), _ints(operator, "rhs_contract")
+        if sum(operator.inputs[0].type.shape[d] != 1 for d in lhs_contract) <= 1:
+            self.out.append(operator)
+            return
+        self.changed = True
+        lhs, lhs_axis = self._gather_axes(operator, operator.inputs[0], lhs_contract)
+        rhs, rhs_axis = self._gather_axes(operator, operator.inputs[1], rhs_contract)
+        attributes = {
+            "lhs_batch": _shifted(_ints(operator, "lhs_batch"), lhs_contract),
+            "rhs_batch": _shifted(_ints(operator, "rhs_batch"), rhs_contract),
+            "lhs_contract": (lhs_axis,),
+            "rhs_contract": (rhs_axis,),
+        }
+        packed = tuple(sorted(attributes.items()))
+        self.out.append(replace(operator, inputs=(lhs, rhs), attributes=packed))
+
+    def _gather_axes(self, like: UOperator, x: Value, axes: tuple[int, ...]) -> tuple[Value, int]:
+        """Moves the axes, in order, to the end and makes them one."""
+        kept = [d for d in range(x.type.rank) if d not in axes]
+        moved = self.transpose(like, x, [*kept, *axes])
+        shape = [x.type.shape[d] for d in kept]
+        merged = self.reshape(like, moved, [*shape, prod(x.type.shape[d] for d in axes)])
+        return merged, len(kept)
+
+    # -- conv --------------------------------------------------------------------------------------------
+    def conv(self, operator: UOperator) -> None:
+        rank = operator.inputs[0].type.rank
+        last = (0, rank - 1, *range(1, rank - 1))
+        kernel = (rank - 1, rank - 2, *range(rank - 2))
+        specs = tuple(_ints(operator, n) for n in ("lhs_spec", "rhs_spec", "out_spec"))
+        if specs == (last, kernel, last) and operator["batch_group_count"] == 1:
+            self.out.append(operator)
+            return
+        self.changed = True
+        lhs_spec, rhs_spec, out_spec = specs
+        x = self.transpose(operator, operator.inputs[0], (lhs_spec[0], *lhs_spec[2:], lhs_spec[1]))
+        w = self.transpose(operator, operator.inputs[1], (*rhs_spec[2:], rhs_spec[1], rhs_spec[0]))
+        groups = cast(int, operator["batch_group_count"])
+        if groups > 1:
+            x = self._batch_groups(operator, x, groups)
+        shape = operator.output.type.shape
+        ordered = [shape[d] for d in (out_spec[0], *out_spec[2:], out_spec[1])]
+        result = Value(next(self.ids), TensorType(operator.output.type.dtype, tuple(ordered)))
+        changes = {"lhs_spec": last, "rhs_spec": kernel, "out_spec": last, "batch_group_count": 1}
+        if groups > 1:
+            changes["feature_group_count"] = groups
+        attributes = tuple((n, cast(Attribute, changes.get(n, v))) for n, v in operator.attributes)
+        self.out.append(replace(operator, inputs=(x, w), outputs=(result,), attributes=attributes))
+        self._restore(operator, result, out_spec)
+
+    def _batch_groups(self, like: UOperator, x: Value, groups: int) -> Value:
+        """(g * N, spatial, C) -> (N, spatial, g * C): group j of the result reads batch group j."""
+        n, *spatial, c = x.type.shape
+        split = self.reshape(like, x, [groups, n // groups, *spatial, c])
+        rank = len(spatial)
+        moved = self.transpose(like, split, [1, *range(2, 2 + rank), 0, 2 + rank])
+        return self.reshape(like, moved, [n // groups, *spatial, groups * c])
+
+    def _restore(self, operator: UOperator, result: Value, out_spec: tuple[int, ...]) -> None:
+        """Transposes a channels-last result to the layout that was asked for."""
+        order = [0] * len(out_spec)
+        for position, axis in enumerate((out_spec[0], *out_spec[2:], out_spec[1])):
+            order[axis] = position
+        attributes = (("permutation", tuple(order)),)
+        self.out.append(UOperator("transpose", (result,), operator.outputs, attributes, operator.source))
+
+
+def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
+    return cast(tuple[int, ...], operator[name])
+
+
+def _shifted(axes: tuple[int, ...], removed: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d - sum(r < d for r in removed) for d in axes)

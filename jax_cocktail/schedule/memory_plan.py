@@ -1,0 +1,179 @@
+"""Static memory: which roots share a buffer, and where each buffer lies.
+
+Carries, branch results and in-place updates are the phi functions of this IR: giving both sides one buffer
+replaces a copy (copy coalescing). What may not share is copied by the emitter; nothing is allocated at run
+time (ATB plans its workspace the same way, once per program).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jax_cocktail.schedule.liveness import Liveness, liveness
+from jax_cocktail.utask.ir import UOperator, UProgram, walk
+from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.plan import MemoryPlan, Slot, layouts_of, scratch_bytes
+from jax_cocktail.utask.types import Value
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+def plan_memory(program: UProgram) -> MemoryPlan:
+    """Expects a stitched program."""
+    layouts = layouts_of(program)
+    live = liveness(program, layouts)
+    classes = _Classes(live)
+    constants = _constants(program, layouts)
+    for root in (*_parameters(program, layouts), *constants):
+        classes.freeze(root)
+    for a, b in live.same:
+        classes.unite(a, b)
+    for _, source, target in sorted(live.wishes, key=lambda w: -w[0]):
+        classes.try_unite(source, target)
+    slots: dict[Value, Slot] = {r: Slot("constant", r.id) for r in constants}
+    slots |= {v: Slot("input", i) for i, v in enumerate(program.entry.parameters) if v in layouts}
+    pinned = _pin_results(program, layouts, classes)
+    aliases = _alias_inputs(program, layouts, classes, live, pinned)
+    groups = classes.groups()
+    for group in groups:
+        for result, leader in pinned.items():
+            if classes.find(leader) == classes.find(group[0]):
+                slots.update((root, Slot("output", result)) for root in group if root not in slots)
+    offsets, size = _lay_out([g for g in groups if g[0] not in slots], live)
+    slots.update(offsets)
+    operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
+    scratch = max((scratch_bytes(s) for s in operators), default=0)
+    return MemoryPlan(layouts, slots, aliases, size + scratch, size)
+
+
+class _Classes:
+    """Union-find over memory roots, with the rule that says when two classes may share a buffer."""
+
+    def __init__(self, live: Liveness) -> None:
+        self.live = live
+        self.parent: dict[Value, Value] = {}
+        self.members: dict[Value, list[Value]] = {}
+        self.frozen: set[Value] = set()  # roots in memory that is not ours to write
+        for root in live.mask:
+            self.find(root)
+
+    def find(self, root: Value) -> Value:
+        if root not in self.parent:
+            self.parent[root] = root
+            self.members[root] = [root]
+        while self.parent[root] != root:
+            self.parent[root] = self.parent[self.parent[root]]
+            root = self.parent[root]
+        return root
+
+    def freeze(self, root: Value) -> None:
+        self.frozen.add(self.find(root))
+
+    def unite(self, a: Value, b: Value) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self.parent[b] = a
+            self.members[a] += self.members.pop(b)
+
+    def try_unite(self, a: Value, b: Value) -> bool:
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return True
+        if a in self.frozen or b in self.frozen or not self._compatible(a, b):
+            return False
+        self.unite(a, b)
+        return True
+
+    def _compatible(self, a: Value, b: Value) -> bool:
+        if a.type.dtype != b.type.dtype or a.type.size != b.type.size:
+            return False
+        mask = self.live.mask
+        for x in self.members[a]:
+            for y in self.members[b]:
+                common = mask[x] & mask[y]
+                while common:
+                    lowest = common & -common
+                    if not self._in_step(x, y, lowest):
+                        return False
+                    common ^= lowest
+        return True
+
+    def _in_step(self, x: Value, y: Value, bit: int) -> bool:
+        return frozenset((x, y)) in self.live.related.get(bit.bit_length() - 1, ())
+
+    def groups(self) -> list[list[Value]]:
+        return [members for root, members in self.members.items() if root not in self.frozen]
+
+
+def _parameters(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
+    return [v for v in program.entry.parameters if v in layouts]
+
+
+def _constants(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
+    found = (s.outputs[0] for s in walk(program.entry) if isinstance(s, UOperator) and s.kind == "constant")
+    return [v for v in found if v in layouts]
+
+
+def _pin_results(
+    program: UProgram, layouts: Mapping[Value, Layout], classes: _Classes
+) -> dict[int, Value]:
+    """result number -> root computed straight into that result's buffer."""
+    pinned: dict[int, Value] = {}
+    taken: set[Value] = set()
+    for number, value in enumerate(program.entry.results):
+        layout = layouts.get(value)
+        if layout is None or not layout.is_whole:
+            continue
+        leader = classes.find(layout.root)
+        if leader not in classes.frozen and leader not in taken:
+            taken.add(leader)
+            pinned[number] = layout.root
+    return pinned
+
+
+def _alias_inputs(
+    program: UProgram,
+    layouts: Mapping[Value, Layout],
+    classes: _Classes,
+    live: Liveness,
+    pinned: Mapping[int, Value],
+) -> tuple[tuple[int, int], ...]:
+    """Operands that may be overwritten share memory with the result that grows out of them."""
+    aliases: list[tuple[int, int]] = []
+    parameters = program.entry.parameters
+    for _, source, target in live.wishes:
+        if source not in parameters:
+            continue
+        operand = parameters.index(source)
+        leader = classes.find(target)
+        results = [n for n, root in pinned.items() if classes.find(root) == leader]
+        fresh = results and all(operand != i and results[0] != o for i, o in aliases)
+        if operand not in program.donated or not fresh:
+            continue
+        classes.frozen.discard(source)
+        if classes.try_unite(source, target):
+            aliases.append((operand, results[0]))
+        else:
+            classes.frozen.add(source)
+    return tuple(aliases)
+
+
+def _lay_out(groups: list[list[Value]], live: Liveness) -> tuple[dict[Value, Slot], int]:
+    """First fit, largest first: buffers whose lives are disjoint overlap."""
+    placed: list[tuple[int, int, int]] = []  # (begin, end, mask)
+    slots: dict[Value, Slot] = {}
+    size = 0
+    for group in sorted(groups, key=lambda g: (-g[0].type.nbytes, g[0].id)):
+        mask = 0
+        for root in group:
+            mask |= live.mask[root]
+        need = -(-max(group[0].type.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        begin = 0
+        for low, high, other in sorted(p for p in placed if p[2] & mask):
+            if begin + need <= low:
+                break
+            begin = max(begin, high)
+        placed.append((begin, begin + need, mask))
+        size = max(size, begin + need)
+        slots.update((root, Slot("workspace", begin)) for root in group)
+    return slots, size
