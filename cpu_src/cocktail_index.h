@@ -1,0 +1,24 @@
+// Run-time indices: XLA clamps starts into range, whatever integer type they have.
+#ifndef COCKTAIL_INDEX_H
+#define COCKTAIL_INDEX_H
+
+#include "cocktail_base.h"
+
+CK_INLINE i64 ck_clamp_index(i64 start, i64 limit) {
+  start = start > limit ? limit : start;
+  return start < 0 ? 0 : start;
+}
+CK_INLINE i64 ck_clamp_index(i32 start, i64 limit) { return ck_clamp_index(i64(start), limit); }
+CK_INLINE i64 ck_clamp_index(u32 start, i64 limit) { return ck_clamp_index(i64(start), limit); }
+CK_INLINE i64 ck_clamp_index(u64 start, i64 limit) { return start > u64(limit) ? limit : i64(start); }
+template <class T>
+CK_INLINE i64 ck_clamp_index(T start, i64 limit) {
+  return ck_clamp_index(i64(start), limit);
+}
+
+// True if a window that starts here lies inside the array.
+template <class T>
+CK_INLINE bool ck_index_within(T start, i64 limit) {
+  return ck_clamp_index(start, limit) == i64(start) && !(start > 0 && i64(start) < 0);
+}
+#endif

@@ -1,0 +1,196 @@
+"""The content-addressed cache of compiled programs on disk.
+
+One folder per digest: source, command, log, binary and ``meta.json``. An entry is written in a folder of its
+own and renamed into place, so that it is complete or absent; whatever is loaded must be owned by this user or
+root, not writable by others, and have the recorded SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax_cocktail.errors import BuildError
+
+DEFAULT_LIMIT_BYTES = 1 << 30
+BINARY = "program.so"
+META = "meta.json"
+_ENTRIES = "entries"
+_LOCKS = "locks"
+_BUILD_PREFIX = "build-"
+_STALE_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A verified compiled binary. `seconds`: what compiling it took."""
+
+    binary: bytes
+    digest: str
+    path: str
+    seconds: float
+
+
+def cache_dir() -> Path:
+    """JAX_COCKTAIL_CACHE_DIR, else a folder in TEST_TMPDIR, else one in the user's cache."""
+    own = os.environ.get("JAX_COCKTAIL_CACHE_DIR")
+    if own:
+        return Path(own).expanduser()
+    scratch = os.environ.get("TEST_TMPDIR")
+    if scratch:
+        return Path(scratch) / "jax_cocktail"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "jax_cocktail"
+
+
+def clear_cache() -> None:
+    """Removes every compiled program of `cache_dir()`; other files in it stay."""
+    root = cache_dir()
+    for folder in (root / _ENTRIES, *root.glob(_BUILD_PREFIX + "*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def distrust(path: Path) -> str:
+    """Why nothing from `path` may be loaded, or ""."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        return f"{path} cannot be examined ({error.strerror})"
+    if stat.S_ISLNK(status.st_mode) and path.name in (BINARY, META):
+        return f"{path} is a symbolic link"
+    if stat.S_ISLNK(status.st_mode):
+        status = path.stat()
+    if status.st_uid not in (os.getuid(), 0):
+        return f"{path} belongs to another user (uid {status.st_uid})"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{path} is writable by other users (mode {stat.S_IMODE(status.st_mode):o})"
+    return ""
+
+
+def prepare_root() -> Path:
+    """`cache_dir()`, made if need be. Raises BuildError if it must not or cannot be used."""
+    root = cache_dir()
+    remedy = "set JAX_COCKTAIL_CACHE_DIR to a folder of your own (chmod 700)"
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(f"the cache folder {root} cannot be made ({error.strerror})", remedy) from error
+    reason = distrust(root)
+    if reason:
+        raise BuildError(f"the cache folder is not safe to use: {reason}", remedy)
+    return root
+
+
+def entry_folder(root: Path, key: str) -> Path:
+    return root / _ENTRIES / key
+
+
+def lock_path(root: Path, key: str) -> Path:
+    """The lock that guards the making of an entry. There are 256 locks, so that lock files do not pile up."""
+    folder = root / _LOCKS
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{key[:2]}.lock"
+
+
+def load(folder: Path) -> Entry | None:
+    """The entry in `folder`, or None if it is absent, damaged, or could have been written by someone else."""
+    binary_path, meta_path = folder / BINARY, folder / META
+    if any(distrust(path) for path in (folder.parent, folder, binary_path, meta_path)):
+        return None
+    try:
+        meta = json.loads(meta_path.read_text(encoding="utf-8"))
+        binary = binary_path.read_bytes()
+        expected, seconds = str(meta["sha256"]), float(meta["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    digest = hashlib.sha256(binary).hexdigest()
+    if digest != expected:
+        return None
+    _touch(meta_path)
+    return Entry(binary, digest, str(binary_path), seconds)
+
+
+def _touch(path: Path) -> None:
+    """Marks an entry as used. A cache that cannot be written still serves."""
+    try:
+        os.utime(path)
+    except OSError:
+        return
+
+
+def build_folder(root: Path) -> Path:
+    """A new private folder on the file system of the cache."""
+    return Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=root))
+
+
+def seal(folder: Path, facts: Mapping[str, object]) -> None:
+    """Completes a built entry: modes, and `META` with the digest of the binary."""
+    binary_path = folder / BINARY
+    digest = hashlib.sha256(binary_path.read_bytes()).hexdigest()
+    size = binary_path.stat().st_size
+    text = json.dumps({**facts, "sha256": digest, "size": size}, indent=1, sort_keys=True)
+    (folder / META).write_text(text + "\n", encoding="utf-8")
+    for path in folder.iterdir():
+        path.chmod(0o755 if path.name == BINARY else 0o644)
+
+
+def publish(folder: Path, target: Path) -> None:
+    """Renames a sealed folder into place, replacing whatever invalid thing is there."""
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    for _ in range(10):
+        try:
+            folder.rename(target)
+            return
+        except OSError:
+            if not target.exists() and not target.is_symlink():
+                raise
+        if target.is_symlink() or not target.is_dir():
+            target.unlink(missing_ok=True)
+            continue
+        # Renamed first: removing in place would show others a half-removed entry.
+        grave = build_folder(target.parent.parent)
+        try:
+            target.rename(grave / "old")
+        except FileNotFoundError:
+            pass
+        finally:
+            shutil.rmtree(grave, ignore_errors=True)
+    raise OSError(f"{target} cannot be replaced")
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def evict(root: Path, limit_bytes: int, keep: str) -> None:
+    """Removes the least recently used entries until the rest fits `limit_bytes`; `keep` always stays."""
+    entries: list[tuple[float, int, Path]] = []
+    total = 0
+    for folder in (root / _ENTRIES).iterdir():
+        try:
+            size, used = _size(folder), (folder / META).stat().st_mtime
+        except OSError:  # being removed by another process, or incomplete
+            size, used = 0, 0.0
+        total += size
+        if folder.name != keep:
+            entries.append((used, size, folder))
+    for _, size, folder in sorted(entries, key=lambda item: (item[0], item[2].name)):
+        if total <= limit_bytes:
+            break
+        shutil.rmtree(folder, ignore_errors=True)
+        total -= size
+    for folder in root.glob(_BUILD_PREFIX + "*"):
+        try:
+            abandoned = time.time() - folder.stat().st_mtime > _STALE_SECONDS
+        except OSError:
+            continue
+        if abandoned:
+            shutil.rmtree(folder, ignore_errors=True)

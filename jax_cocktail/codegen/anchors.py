@@ -1,0 +1,143 @@
+"""Anchors: operators that have a template of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from jax_cocktail.codegen.context import ArrayView, Context, stored
+from jax_cocktail.codegen.contraction import emit_conv, emit_dot
+from jax_cocktail.codegen.lanes import emit_copy
+from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.ordering import emit_arg_reduce, emit_sort, emit_top_k
+from jax_cocktail.codegen.reduction import identity, step
+from jax_cocktail.codegen.text import COMPUTE, Index, Writer, variable
+from jax_cocktail.codegen.windows import emit_reduce_window, emit_select_and_scatter_add
+from jax_cocktail.utask.ir import UOperator
+
+
+def emit_anchor(context: Context, operator: UOperator) -> None:
+    if any(v.type.size for v in operator.outputs):
+        ANCHORS[operator.kind](context, operator)
+
+
+def _emit_cumulative(context: Context, operator: UOperator) -> None:
+    """Runs along one axis, every other axis in parallel."""
+    (x,) = operator.inputs
+    axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
+    shape, dtype, writer = x.type.shape, x.type.dtype, context.writer
+    source = context.array(x)
+    outer = [1 if d == axis else n for d, n in enumerate(shape)]
+    with context.result(operator.output) as target:
+
+        def row(indices: tuple[Index, ...]) -> None:
+            total = writer.fresh("a")
+            start = identity("max" if op == "logsumexp" else op, dtype)
+            writer.line(f"{COMPUTE[dtype]} {total} = {start};")
+            with writer.loop("k", shape[axis]):
+                along = variable("k")
+                if operator["reverse"]:
+                    along = along * -1 + (shape[axis] - 1)
+                here = (*indices[:axis], along, *indices[axis + 1 :])
+                if op == "logsumexp":
+                    context.needs.add("math")
+                    _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
+                else:
+                    writer.line(f"{total} = {step(op, total, source.read(here))};")
+                writer.line(f"{target.at(here)} = {stored(total, dtype)};")
+
+        loop_over(writer, outer, row)
+
+
+def _logaddexp(writer: Writer, total: str, text: str, compute: str) -> None:
+    """log(exp(total) + exp(x)) without overflow; equal infinities add no NaN."""
+    writer.line(f"const {compute} x = {text};")
+    writer.line(f"const {compute} high = ck_max({total}, x);")
+    writer.line(f"const {compute} gap = -ck_abs({total} - x);")
+    writer.line(f"{total} = {total} == x ? high + ck_log({compute}(2)) : high + ck_log1p(ck_exp(gap));")
+
+
+def _emit_scatter(context: Context, operator: UOperator) -> None:
+    """stablehlo.scatter: updates in order; the index vector is the last axis of the indices."""
+    operand, table, updates = operator.inputs
+    if not operand.type.is_scalar:
+        emit_copy(context, operand, operator.output)
+    if 0 in updates.type.shape:
+        if operand.type.is_scalar:
+            context.writer.line(f"{context.register(operator.output)} = {context.register(operand)};")
+        return
+    starts, source = context.array(table), context.array(updates)
+    with context.result(operator.output) as target:
+        if operand.type.is_scalar:
+            text = stored(context.register(operand), operand.type.dtype)
+            context.writer.line(f"{target.pointer}[0] = {text};")
+        loop_over(
+            context.writer,
+            updates.type.shape,
+            lambda u: _scatter_one(context, operator, u, starts, source, target),
+        )
+
+
+def _scatter_one(
+    context: Context,
+    operator: UOperator,
+    u: tuple[Index, ...],
+    starts: ArrayView,
+    source: ArrayView,
+    target: ArrayView,
+) -> None:
+    operand, updates = operator.inputs[0], operator.inputs[2]
+    ints: Callable[[str], tuple[int, ...]] = lambda name: cast(tuple[int, ...], operator[name])  # noqa: E731
+    window = ints("update_window_dims")
+    batch = [i for d, i in enumerate(u) if d not in window]
+    hidden = set(ints("inserted_window_dims")) | set(ints("operand_batching_dims"))
+    sizes = [updates.type.shape[d] for d in window]
+    rest = iter([(u[d], n) for d, n in zip(window, sizes, strict=True)])
+    spans = [(Index(), 1) if d in hidden else next(rest) for d in range(operand.type.rank)]
+    place = [index for index, _ in spans]
+    pairs = zip(ints("operand_batching_dims"), ints("scatter_indices_batching_dims"), strict=True)
+    for d, b in pairs:
+        place[d] = place[d] + batch[b]
+    writer, inside = context.writer, []
+    for component, d in enumerate(ints("scatter_dims_to_operand_dims")):
+        start = starts.read((*batch, Index(component)))
+        limit = operand.type.shape[d] - spans[d][1]
+        if operator["mode"] != "clip":
+            inside.append(f"ck_index_within({start}, {limit})")
+        name = writer.fresh("n")
+        writer.line(f"const i64 {name} = ck_clamp_index({start}, {limit});")
+        place[d] = place[d] + variable(name)
+    dtype, op = operand.type.dtype, cast(str, operator["op"])
+    new = source.read(u)
+    if op == "sub":
+        new = f"{target.read(place)} - {new}"
+    elif op != "set":
+        new = step({"add": "sum", "mul": "prod"}.get(op, op), target.read(place), new)
+    if dtype == "bool" and op in ("add", "mul"):
+        new = f"bool({new})"
+    guard = f"if ({' && '.join(inside)}) " if inside else ""
+    writer.line(f"{guard}{target.at(place)} = {stored(new, dtype)};")
+
+
+def _emit_update(context: Context, operator: UOperator) -> None:
+    """Only updates of one-element or by zero-size arrays are left to this template."""
+    target, update = operator.inputs[:2]
+    if operator.output.type.is_scalar:
+        source = update if update.type.size else target
+        context.writer.line(f"{context.register(operator.output)} = {context.register(source)};")
+    else:
+        emit_copy(context, target, operator.output)
+
+
+ANCHORS: dict[str, Callable[[Context, UOperator], None]] = {
+    "dot": emit_dot,
+    "conv": emit_conv,
+    "arg_reduce": emit_arg_reduce,
+    "cumulative": _emit_cumulative,
+    "sort": emit_sort,
+    "top_k": emit_top_k,
+    "scatter": _emit_scatter,
+    "dynamic_update_slice": _emit_update,
+    "reduce_window": emit_reduce_window,
+    "select_and_scatter_add": emit_select_and_scatter_add,
+}

@@ -1,0 +1,160 @@
+"""What the emitters of one program share: the plan, names of registers and buffers, headers in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from jax_cocktail.codegen.stages import StageTable
+from jax_cocktail.codegen.target import Target
+from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, Index, Writer
+from jax_cocktail.utask.layout import Layout, row_major
+from jax_cocktail.utask.plan import MemoryPlan, Slot
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayView:
+    """An array as the text of a pointer to its first element, with strides in elements."""
+
+    pointer: str
+    strides: tuple[int, ...]
+    dtype: str
+
+    def at(self, indices: Sequence[Index]) -> str:
+        """Text of one element in its storage type."""
+        place = Index()
+        for index, stride in zip(indices, self.strides, strict=True):
+            place = place + index * stride
+        return f"{self.pointer}[{place.text()}]"
+
+    def read(self, indices: Sequence[Index]) -> str:
+        """Text of one element in its compute type."""
+        text = self.at(indices)
+        return f"ck_up({text})" if self.dtype in NARROW else text
+
+
+@dataclass(slots=True)
+class Context:
+    """Mutable state of one emission."""
+
+    target: Target
+    plan: MemoryPlan
+    writer: Writer
+    needs: set[str] = field(default_factory=lambda: {"base", "index", "arith"})
+    registers: dict[Value, str] = field(default_factory=dict)
+    declared: dict[str, str] = field(default_factory=dict)  # register -> C type
+    buffers: dict[str, tuple[str, str]] = field(default_factory=dict)  # pointer -> C type, where it points
+    views: dict[str, str] = field(default_factory=dict)  # run-time pointer -> C type
+    stages: StageTable | None = None
+
+    def type_of(self, name: str) -> str:
+        """C type of a name that a stage may take as a parameter."""
+        if name in self.buffers:
+            return self.buffers[name][0]
+        return self.views.get(name) or self.declared.get(name, "i64")
+
+    # -- registers ---------------------------------------------------------------------------------------
+    def register(self, value: Value) -> str:
+        """Name of the scalar variable that holds a one-element value."""
+        if value not in self.registers:
+            name = f"v{value.id}"
+            self.registers[value] = name
+            self.declared[name] = COMPUTE[value.type.dtype]
+        return self.registers[value]
+
+    def alias(self, value: Value, other: Value) -> None:
+        """Makes two one-element values one variable."""
+        self.registers[value] = self.register(other)
+
+    def rounded(self, text: str, dtype: str) -> str:
+        """A register holds what memory would hold."""
+        return f"ck_up(ck_down<{STORAGE[dtype]}>({text}))" if dtype in NARROW else text
+
+    # -- memory ------------------------------------------------------------------------------------------
+    def layout(self, value: Value) -> Layout:
+        return self.plan.layouts[value]
+
+    def slot(self, value: Value) -> Slot:
+        return self.plan.slots[self.layout(value).root]
+
+    def pointer(self, value: Value) -> str:
+        """Name of the pointer that the layout of `value` counts from."""
+        layout = self.layout(value)
+        if layout.base != layout.root:
+            return f"d{layout.base.id}"
+        return self.slot_pointer(self.plan.slots[layout.root], value.type.dtype)
+
+    def slot_pointer(self, slot: Slot, dtype: str) -> str:
+        storage = STORAGE[dtype]
+        if slot.space == "constant":
+            return f"((const {storage}*)c{slot.index})"
+        if slot.space == "workspace":
+            name = f"w{slot.index}_{storage}"
+            self.buffers[name] = (f"{storage}*", f"workspace + {slot.index}")
+            return name
+        space, prefix, const = ("operands", "p", "const ") if slot.space == "input" else ("results", "r", "")
+        name = f"{prefix}{slot.index}"
+        self.buffers[name] = (f"{const}{storage}*", f"{space}[{slot.index}]")
+        return name
+
+    def load(self, value: Value, indices: tuple[Index, ...]) -> Index | str:
+        """Where an element lies: an index from `pointer(value)`, or the name of a register."""
+        if value.type.is_scalar:
+            return self.register(value)
+        layout = self.layout(value)
+        place = Index(layout.offset)
+        for index, stride in zip(indices, layout.strides, strict=True):
+            place = place + index * stride
+        return place
+
+    def same_place(self, a: Value, b: Value) -> bool:
+        """True if two whole values share a buffer, so that copying one to the other is no work."""
+        x, y = self.layout(a), self.layout(b)
+        if not (x.is_whole and y.is_whole):
+            return False
+        if self.slot(a) == self.slot(b):
+            return True
+        spaces = {self.slot(a).space, self.slot(b).space}
+        if spaces != {"input", "output"}:
+            return False
+        first, second = sorted((self.slot(a), self.slot(b)), key=lambda s: s.space)
+        return (first.index, second.index) in self.plan.aliases
+
+    # -- operands and results of templates ---------------------------------------------------------------
+    def array(self, value: Value) -> ArrayView:
+        """A value as an array, even if it lives in a register."""
+        dtype = value.type.dtype
+        if value.type.is_scalar:
+            name = self.writer.fresh("s")
+            text = f"ck_down<{STORAGE[dtype]}>({self.register(value)})" if dtype in NARROW else self.register(value)
+            self.writer.line(f"const {STORAGE[dtype]} {name}[1] = {{{text}}};")
+            return ArrayView(name, (0,) * value.type.rank, dtype)
+        layout = self.layout(value)
+        pointer = self.pointer(value)
+        if layout.offset:
+            pointer = f"({pointer} + {layout.offset})"
+        return ArrayView(pointer, layout.strides, dtype)
+
+    @contextmanager
+    def result(self, value: Value) -> Iterator[ArrayView]:
+        """A value as an array to write; a register is assigned at the end."""
+        dtype = value.type.dtype
+        if not value.type.is_scalar:
+            yield self.array(value)
+            return
+        name = self.writer.fresh("s")
+        self.writer.line(f"{STORAGE[dtype]} {name}[1];")
+        yield ArrayView(name, row_major(value.type.shape), dtype)
+        text = f"ck_up({name}[0])" if dtype in NARROW else f"{name}[0]"
+        self.writer.line(f"{self.register(value)} = {text};")
+
+    def scratch(self, dtype: str, offset: int = 0) -> str:
+        """Pointer into the part of the workspace that one operator may use while it runs."""
+        return f"(({STORAGE[dtype]}*)(workspace + {self.plan.scratch_offset + offset}))"
+
+
+def stored(text: str, dtype: str) -> str:
+    """A value of the compute type as it is stored."""
+    return f"ck_down<{STORAGE[dtype]}>({text})" if dtype in NARROW else text

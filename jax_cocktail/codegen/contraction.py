@@ -1,0 +1,120 @@
+"""dot and conv: calls of the target's templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from jax_cocktail.codegen.context import ArrayView, Context
+from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.text import STORAGE, Index
+from jax_cocktail.utask.ir import UOperator
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A loop of the contraction: its size and its stride in lhs, rhs and result (0 where it is absent)."""
+
+    size: int
+    strides: tuple[int, int, int]
+
+
+def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
+    return cast(tuple[int, ...], operator[name])
+
+
+def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
+    """Merges neighbouring axes that every array walks as one; drops unit axes."""
+    merged: list[_Axis] = []
+    for axis in axes:
+        if axis.size == 1:
+            continue
+        if merged and all(o == axis.size * i for o, i in zip(merged[-1].strides, axis.strides, strict=True)):
+            merged[-1] = _Axis(merged[-1].size * axis.size, axis.strides)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def emit_dot(context: Context, operator: UOperator) -> None:
+    """ck_dot on (batch, m, k) x (batch, k, n); whatever does not fit is a loop around it."""
+    context.needs.add("dot")
+    lhs, rhs = operator.inputs
+    a, b = context.array(lhs), context.array(rhs)
+    with context.result(operator.output) as o:
+        batch, rows, columns, contracted = _classify(operator, a, b, o)
+        (k,) = _collapse(contracted) or [_Axis(1, (0, 0, 0))]
+        inner_batch, outer = _split(batch)
+        m, outer_rows = _split(rows)
+        n, outer_columns = _split(columns)
+        outer += outer_rows + outer_columns
+
+        def call(indices: tuple[Index, ...]) -> None:
+            shifted = []
+            for side, array in enumerate((a, b, o)):
+                place = Index()
+                for index, axis in zip(indices, outer, strict=True):
+                    place = place + index * axis.strides[side]
+                shifted.append(f"{array.pointer} + {place.text()}" if place != Index() else array.pointer)
+            types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
+            sizes = f"{inner_batch.size}, {m.size}, {n.size}, {k.size}"
+            left = f"{shifted[0]}, {inner_batch.strides[0]}, {m.strides[0]}, {k.strides[0]}"
+            right = f"{shifted[1]}, {inner_batch.strides[1]}, {k.strides[1]}, {n.strides[1]}"
+            out = f"{shifted[2]}, {inner_batch.strides[2]}, {m.strides[2]}, {n.strides[2]}"
+            context.writer.line(f"ck_dot<{types}>({sizes}, {left}, {right}, {out});")
+
+        loop_over(context.writer, [axis.size for axis in outer], call)
+
+
+def _split(axes: Sequence[_Axis]) -> tuple[_Axis, list[_Axis]]:
+    """The innermost axis for the template, the rest for loops around it."""
+    merged = _collapse(axes)
+    return (merged[-1], merged[:-1]) if merged else (_Axis(1, (0, 0, 0)), [])
+
+
+def _classify(
+    operator: UOperator, a: ArrayView, b: ArrayView, o: ArrayView
+) -> tuple[list[_Axis], list[_Axis], list[_Axis], list[_Axis]]:
+    left, right = operator.inputs[0].type.shape, operator.inputs[1].type.shape
+    lb, lc = _axes(operator, "lhs_batch"), _axes(operator, "lhs_contract")
+    rb, rc = _axes(operator, "rhs_batch"), _axes(operator, "rhs_contract")
+    out = iter(o.strides)
+    batch = [_Axis(left[i], (a.strides[i], b.strides[j], next(out))) for i, j in zip(lb, rb, strict=True)]
+    rows = [_Axis(left[d], (a.strides[d], 0, next(out))) for d in range(len(left)) if d not in lb + lc]
+    columns = [_Axis(right[d], (0, b.strides[d], next(out))) for d in range(len(right)) if d not in rb + rc]
+    contracted = [_Axis(left[i], (a.strides[i], b.strides[j], 0)) for i, j in zip(lc, rc, strict=True)]
+    return batch, rows, columns, contracted
+
+
+def emit_conv(context: Context, operator: UOperator) -> None:
+    """ck_conv on canonical layouts: x (N, spatial, C), w (spatial, I, O), result (N, spatial, O)."""
+    context.needs.add("conv")
+    x, w = operator.inputs
+    out = operator.output
+    rank = x.type.rank - 2
+    name = context.writer.fresh("g")
+    spatial_in, spatial_out = x.type.shape[1:-1], out.type.shape[1:-1]
+    padding = cast(tuple[tuple[int, int], ...], operator["padding"])
+    fields = [
+        str(x.type.shape[0]),
+        _braces(spatial_in),
+        _braces(spatial_out),
+        _braces(w.type.shape[:-2]),
+        _braces(_axes(operator, "window_strides")),
+        _braces([low for low, _ in padding]),
+        _braces(_axes(operator, "lhs_dilation")),
+        _braces(_axes(operator, "rhs_dilation")),
+        str(x.type.shape[-1]),
+        str(out.type.shape[-1]),
+        str(operator["feature_group_count"]),
+    ]
+    context.writer.line(f"static const CkConv<{rank}> {name} = {{{', '.join(fields)}}};")
+    a, b = context.array(x), context.array(w)
+    with context.result(out) as o:
+        storage = STORAGE[x.type.dtype]
+        context.writer.line(f"ck_conv<{storage}, {rank}>({name}, {a.pointer}, {b.pointer}, {o.pointer});")
+
+
+def _braces(numbers: Sequence[int]) -> str:
+    return "{" + ", ".join(map(str, numbers)) + "}"

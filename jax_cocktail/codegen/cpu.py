@@ -1,0 +1,23 @@
+"""The host C++ target."""
+
+from __future__ import annotations
+
+from jax_cocktail.codegen.target import Target
+
+CPU = Target(
+    name="cpu",
+    headers={
+        "base": "cocktail_base.h",
+        "index": "cocktail_index.h",
+        "arith": "cocktail_arith.h",
+        "reduce": "cocktail_reduce.h",
+        "math": "cocktail_math.h",
+        "random": "cocktail_random.h",
+        "dot": "cocktail_dot.h",
+        "conv": "cocktail_conv.h",
+        "sort": "cocktail_sort.h",
+    },
+    lanes="CK_LANES",
+    reduction='_Pragma("omp simd reduction({op}:{name})")',
+    entry='extern "C" int ck_program(const void* const* operands, void* const* results, u8* workspace)',
+)

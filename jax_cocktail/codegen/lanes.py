@@ -1,0 +1,281 @@
+"""Lane loops: stitched groups, reductions, copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import cast
+
+from jax_cocktail.codegen.context import Context, stored
+from jax_cocktail.codegen.element import ElementWriter, Indices
+from jax_cocktail.codegen.reduction import identity, step, vector_operator
+from jax_cocktail.codegen.text import COMPUTE, STORAGE, Index, Writer, variable
+from jax_cocktail.utask.ir import StitchedUTask, UOperator
+from jax_cocktail.utask.layout import core, row_major
+from jax_cocktail.utask.types import Shape, Value
+
+Rename = dict[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the elements of `value` go: `pointer[base + sum(i_d * strides[d])]`."""
+
+    value: Value
+    pointer: str
+    base: Index
+    strides: tuple[int, ...]
+    dtype: str
+
+
+def emit_group(context: Context, group: StitchedUTask) -> None:
+    closer = group.members[-1]
+    if closer.kind == "reduce":
+        _emit_reduce(context, group, closer)
+    elif closer.kind == "concatenate" and closer.output in group.outputs:
+        _emit_concatenate(context, group, closer)
+    elif not core(_iteration_shape(group)):
+        _emit_scalars(context, group)
+    else:
+        _emit_lanes(context, group)
+
+
+def _iteration_shape(group: StitchedUTask) -> Shape:
+    closer = group.members[-1]
+    if closer.kind == "dynamic_update_slice":
+        return closer.inputs[1].type.shape
+    return closer.output.type.shape
+
+
+def _elements(context: Context, members: Sequence[UOperator], writer: Writer, rename: Rename) -> ElementWriter:
+    return ElementWriter(writer, members, context.load, context.pointer, context.needs, rename)
+
+
+# -- scalars -------------------------------------------------------------------------------------------------
+def _emit_scalars(context: Context, group: StitchedUTask) -> None:
+    """Straight-line code on registers."""
+    elements = _elements(context, group.members, context.writer, {})
+    for member in group.members:
+        if member.kind == "dynamic_update_slice":
+            _prepare_update(context, member)
+            target = _update_destination(context, member, elements)
+            value = elements.element(target.value, (Index(),) * target.value.type.rank)
+            context.writer.line(f"{target.pointer}[{target.base.text()}] = {stored(value, target.dtype)};")
+        elif member.output.type.is_scalar:
+            zeros = (Index(),) * member.output.type.rank
+            text = elements.element(member.output, zeros)
+            name = context.register(member.output)
+            context.writer.line(f"{name} = {context.rounded(text, member.output.type.dtype)};")
+            elements.memo[(member.output, zeros)] = name
+
+
+# -- lane loops ----------------------------------------------------------------------------------------------
+def _emit_lanes(context: Context, group: StitchedUTask) -> None:
+    outside = _elements(context, (), context.writer, {})
+    targets = []
+    for member in group.members:
+        if member.output not in group.outputs:
+            continue
+        if member.kind == "dynamic_update_slice":
+            _prepare_update(context, member)
+            targets.append(_update_destination(context, member, outside))
+        else:
+            targets.append(_own_destination(context, member.output))
+    emit_nest(context, group.members, targets, core(_iteration_shape(group)))
+
+
+def _own_destination(context: Context, value: Value) -> Destination:
+    pointer = context.pointer(value)
+    return Destination(value, pointer, Index(), row_major(value.type.shape), value.type.dtype)
+
+
+def _prepare_update(context: Context, update: UOperator) -> None:
+    """Brings the array to the result's buffer, unless it is there."""
+    emit_copy(context, update.inputs[0], update.output)
+
+
+def _update_destination(context: Context, update: UOperator, elements: ElementWriter) -> Destination:
+    target, written, *starts = update.inputs
+    strides = row_major(target.type.shape)
+    base = Index()
+    sizes = zip(target.type.shape, written.type.shape, strict=True)
+    for (n, size), start, stride in zip(sizes, starts, strides, strict=True):
+        if n != size:
+            text = f"ck_clamp_index({elements.element(start, ())}, {n - size})"
+            base = base + elements.opaque(text) * stride
+    dtype = update.output.type.dtype
+    return Destination(written, context.pointer(update.output), base, strides, dtype)
+
+
+def emit_nest(
+    context: Context, members: Sequence[UOperator], targets: Sequence[Destination], sizes: Shape
+) -> None:
+    """One loop nest over `sizes`: computes all targets' elements, then stores them."""
+    names = [f"i{d}" for d in range(len(sizes))]
+    dry = _elements(context, members, Writer(), {})
+    _nest_body(dry, targets, names, {})
+    merged, rename = merge_axes(list(zip(names, sizes, strict=True)), dry)
+    with ExitStack() as stack:
+        for position, (name, count) in enumerate(merged):
+            last = position == len(merged) - 1
+            pragma = context.target.lanes if last and count > 1 else ""
+            stack.enter_context(context.writer.loop(name, count, pragma))
+        _nest_body(_elements(context, members, context.writer, rename), targets, names, rename)
+
+
+def _nest_body(
+    elements: ElementWriter, targets: Sequence[Destination], names: Sequence[str], rename: Rename
+) -> None:
+    stores = []
+    for target in targets:
+        indices = _loop_indices(target.value.type.shape, names)
+        text = elements.element(target.value, indices)
+        place = target.base
+        for index, stride in zip(indices, target.strides, strict=True):
+            place = place + index * stride
+        elements.addresses.append(place)
+        stores.append(f"{target.pointer}[{place.text(rename)}] = {stored(text, target.dtype)};")
+    for line in stores:
+        elements.writer.line(line)
+
+
+def _loop_indices(shape: Shape, names: Sequence[str]) -> Indices:
+    rest = iter(names)
+    return tuple(variable(next(rest)) if n != 1 else Index() for n in shape)
+
+
+def merge_axes(axes: list[tuple[str, int]], dry: ElementWriter) -> tuple[list[tuple[str, int]], Rename]:
+    """Merges neighbouring loop axes that every access walks as one (row-major, without gaps)."""
+    merged: list[tuple[str, int]] = []
+    rename: Rename = {}
+    terms = [dict(place.terms) for place in dry.addresses]
+    for name, count in axes:
+        if merged:
+            outer, outer_count = merged[-1]
+            free = name not in dry.inspected and outer not in dry.inspected
+            if free and all(t.get(outer, 0) == count * t.get(name, 0) for t in terms):
+                rename[outer] = (name, 0)
+                merged[-1] = (name, outer_count * count)
+                continue
+        merged.append((name, count))
+    return merged, rename
+
+
+# -- copies --------------------------------------------------------------------------------------------------
+def emit_copy(context: Context, source: Value, target: Value) -> None:
+    """Copies a value to the (dense) buffer of another of the same size."""
+    if source.type.size == 0 or context.same_place(source, target):
+        return
+    layout = context.layout(source)
+    if layout.is_dense:
+        offset = f" + {layout.offset}" if layout.offset else ""
+        context.writer.line(
+            f"__builtin_memcpy({context.pointer(target)}, {context.pointer(source)}{offset},"
+            f" {source.type.nbytes});"
+        )
+        return
+    strides = row_major(source.type.shape)
+    destination = Destination(source, context.pointer(target), Index(), strides, source.type.dtype)
+    emit_nest(context, (), [destination], core(source.type.shape))
+
+
+# -- closers -------------------------------------------------------------------------------------------------
+def _emit_concatenate(context: Context, group: StitchedUTask, anchor: UOperator) -> None:
+    """One loop nest per operand, straight into its part of the result."""
+    axis = cast(int, anchor["dimension"])
+    strides = row_major(anchor.output.type.shape)
+    pointer, dtype = context.pointer(anchor.output), anchor.output.type.dtype
+    begin = 0
+    for operand in anchor.inputs:
+        if operand.type.size:
+            base = Index(begin * strides[axis])
+            target = Destination(operand, pointer, base, strides, dtype)
+            with context.writer.block():
+                emit_nest(context, group.members, [target], core(operand.type.shape))
+        begin += operand.type.shape[axis]
+
+
+def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> None:
+    (operand,) = anchor.inputs
+    shape = operand.type.shape
+    reduced = set(cast(tuple[int, ...], anchor["axes"]))
+    names = [f"i{d}" for d in range(len(shape))]
+    indices = tuple(variable(n) if size != 1 else Index() for n, size in zip(names, shape, strict=True))
+    kept = [(names[d], shape[d]) for d in range(len(shape)) if d not in reduced and shape[d] != 1]
+    inner = [(names[d], shape[d]) for d in range(len(shape)) if d in reduced and shape[d] != 1]
+    out = tuple(indices[d] for d in range(len(shape)) if d not in reduced)
+    dtype = anchor.output.type.dtype
+    column = bool(kept) and bool(inner) and kept[-1][0] > inner[-1][0] and COMPUTE[dtype] == STORAGE[dtype]
+    dry = _elements(context, group.members, Writer(), {})
+    if operand.type.size:
+        dry.element(operand, indices)
+    if column and operand.type.size:
+        _emit_column_reduce(context, group, anchor, indices, out, kept, inner)
+        return
+    inner, rename = merge_axes(inner, dry)
+    _emit_row_reduce(context, group, anchor, indices, out, kept, inner, rename)
+
+
+def _emit_row_reduce(
+    context: Context,
+    group: StitchedUTask,
+    anchor: UOperator,
+    indices: Indices,
+    out: Indices,
+    kept: list[tuple[str, int]],
+    inner: list[tuple[str, int]],
+    rename: Rename,
+) -> None:
+    """One accumulator per result element; the innermost reduced axis runs in vector lanes."""
+    writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
+    dtype = result.type.dtype
+    lanes_op = vector_operator(op, dtype)
+    if lanes_op.startswith("ck_"):
+        context.needs.add("reduce")
+    with ExitStack() as stack:
+        for name, count in kept:
+            stack.enter_context(writer.loop(name, count))
+        total = writer.fresh("a")
+        writer.line(f"{COMPUTE[dtype]} {total} = {identity(op, dtype)};")
+        if anchor.inputs[0].type.size:
+            with ExitStack() as loops:
+                for position, (name, count) in enumerate(inner):
+                    last = position == len(inner) - 1 and bool(lanes_op)
+                    pragma = context.target.reduction.format(op=lanes_op, name=total) if last else ""
+                    loops.enter_context(writer.loop(name, count, pragma))
+                text = _elements(context, group.members, writer, rename).element(anchor.inputs[0], indices)
+                writer.line(f"{total} = {step(op, total, text)};")
+        if result.type.is_scalar:
+            writer.line(f"{context.register(result)} = {context.rounded(total, dtype)};")
+        else:
+            place = context.load(result, out)
+            assert isinstance(place, Index)
+            writer.line(f"{context.pointer(result)}[{place.text()}] = {stored(total, dtype)};")
+
+
+def _emit_column_reduce(
+    context: Context,
+    group: StitchedUTask,
+    anchor: UOperator,
+    indices: Indices,
+    out: Indices,
+    kept: list[tuple[str, int]],
+    inner: list[tuple[str, int]],
+) -> None:
+    """The fastest axis is kept: whole rows are added into the result, lane by lane."""
+    writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
+    place = context.load(result, out)
+    assert isinstance(place, Index)
+    target = f"{context.pointer(result)}[{place.text()}]"
+    lane, width = kept[-1]
+    with ExitStack() as stack:
+        for name, count in kept[:-1]:
+            stack.enter_context(writer.loop(name, count))
+        with writer.loop(lane, width, context.target.lanes):
+            writer.line(f"{target} = {identity(op, result.type.dtype)};")
+        for name, count in inner:
+            stack.enter_context(writer.loop(name, count))
+        with writer.loop(lane, width, context.target.lanes):
+            text = _elements(context, group.members, writer, {}).element(anchor.inputs[0], indices)
+            writer.line(f"{target} = {step(op, target, text)};")

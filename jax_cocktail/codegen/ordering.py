@@ -1,0 +1,113 @@
+"""Operators that compare elements: argmax / argmin, sort, top_k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from jax_cocktail.codegen.context import ArrayView, Context, stored
+from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.text import COMPUTE, Index, variable
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import FLOATS
+
+
+def emit_arg_reduce(context: Context, operator: UOperator) -> None:
+    """First position of the largest (smallest) element along an axis; NaN wins."""
+    (x,) = operator.inputs
+    axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
+    source, writer = context.array(x), context.writer
+    compare = ">" if operator["op"] == "max" else "<"
+    outer = [n for d, n in enumerate(shape) if d != axis]
+    index_type = COMPUTE[operator.output.type.dtype]
+    with context.result(operator.output) as target:
+
+        def row(indices: tuple[Index, ...]) -> None:
+            first = (*indices[:axis], Index(), *indices[axis:])
+            best, at = writer.fresh("a"), writer.fresh("n")
+            writer.line(f"{COMPUTE[dtype]} {best} = {source.read(first)};")
+            writer.line(f"i64 {at} = 0;")
+            with writer.loop("k", shape[axis]):
+                here = (*indices[:axis], variable("k"), *indices[axis:])
+                writer.line(f"const {COMPUTE[dtype]} x = {source.read(here)};")
+                wins = f"x {compare} {best}"
+                if dtype in FLOATS:
+                    wins = f"({wins}) | ((x != x) & ({best} == {best}))"
+                with writer.block(f"if ({wins})"):
+                    writer.line(f"{best} = x; {at} = k;")
+            writer.line(f"{target.at(indices)} = {index_type}({at});")
+
+        loop_over(writer, outer, row)
+
+
+def emit_sort(context: Context, operator: UOperator) -> None:
+    """Sorts an index, then moves every operand through it."""
+    context.needs.add("sort")
+    axis, shape = cast(int, operator["dimension"]), operator.inputs[0].type.shape
+    writer, length = context.writer, operator.inputs[0].type.shape[axis]
+    sources = [context.array(x) for x in operator.inputs]
+    keys = range(cast(int, operator["num_keys"]))
+    outer = [1 if d == axis else n for d, n in enumerate(shape)]
+    if operator.outputs[0].type.is_scalar:
+        for x, y in zip(operator.inputs, operator.outputs, strict=True):
+            writer.line(f"{context.register(y)} = {context.register(x)};")
+        return
+    order = context.scratch("int32")
+    spare = context.scratch("int32", 4 * length)
+    targets = [context.array(y) for y in operator.outputs]
+
+    def row(indices: tuple[Index, ...]) -> None:
+        def at(array: ArrayView, name: str) -> str:
+            return array.read((*indices[:axis], variable(name), *indices[axis + 1 :]))
+
+        with writer.block(f"ck_sort_index({length}, {order}, {spare}, [&](i32 p, i32 q)"):
+            for key in keys:
+                _compare(context, operator.inputs[key].type.dtype, at(sources[key], "p"), at(sources[key], "q"))
+            writer.line("return false;")
+        writer.line(");")
+        with writer.loop("k", length):
+            writer.line(f"const i64 from = {order}[k];")
+            for source, target in zip(sources, targets, strict=True):
+                place = (*indices[:axis], variable("k"), *indices[axis + 1 :])
+                writer.line(f"{target.at(place)} = {stored(at(source, 'from'), target.dtype)};")
+
+    loop_over(writer, outer, row)
+
+
+def _compare(context: Context, dtype: str, p: str, q: str) -> None:
+    """Returns from the comparator unless the keys are equal. NaN is last; zeros are equal."""
+    with context.writer.block():
+        context.writer.line(f"const {COMPUTE[dtype]} x = {p}, y = {q};")
+        if dtype in FLOATS:
+            context.writer.line("if (x < y || (x == x && y != y)) return true;")
+            context.writer.line("if (y < x || (y == y && x != x)) return false;")
+        else:
+            context.writer.line("if (x < y) return true;")
+            context.writer.line("if (y < x) return false;")
+
+
+def emit_top_k(context: Context, operator: UOperator) -> None:
+    """The k largest along an axis, ties by position."""
+    context.needs.add("sort")
+    (x,), (values, positions) = operator.inputs, operator.outputs
+    axis, shape, k = cast(int, operator["axis"]), x.type.shape, cast(int, operator["k"])
+    writer, length, dtype = context.writer, x.type.shape[axis], x.type.dtype
+    source = context.array(x)
+    order, spare = context.scratch("int32"), context.scratch("int32", 4 * length)
+    outer = [1 if d == axis else n for d, n in enumerate(shape)]
+    with context.result(values) as best, context.result(positions) as where:
+
+        def row(indices: tuple[Index, ...]) -> None:
+            def place(name: str) -> Sequence[Index]:
+                return (*indices[:axis], variable(name), *indices[axis + 1 :])
+
+            with writer.block(f"ck_sort_index({length}, {order}, {spare}, [&](i32 p, i32 q)"):
+                _compare(context, dtype, source.read(place("q")), source.read(place("p")))
+                writer.line("return false;")
+            writer.line(");")
+            with writer.loop("k", k):
+                writer.line(f"const i64 from = {order}[k];")
+                writer.line(f"{best.at(place('k'))} = {stored(source.read(place('from')), dtype)};")
+                writer.line(f"{where.at(place('k'))} = i32(from);")
+
+        loop_over(writer, outer, row)

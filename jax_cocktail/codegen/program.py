@@ -1,0 +1,230 @@
+"""Whole programs: control flow, views, copies at joins, the function around it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from jax_cocktail.codegen.anchors import emit_anchor
+from jax_cocktail.codegen.context import Context, stored
+from jax_cocktail.codegen.lanes import emit_copy, emit_group
+from jax_cocktail.codegen.stages import StageTable, is_stage, wants_stages
+from jax_cocktail.codegen.target import Target
+from jax_cocktail.codegen.text import NARROW, STORAGE, Writer, literal, table, table_type
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Source,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    walk,
+)
+from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.types import Value
+
+
+def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
+    """Source text of a stitched program under a memory plan."""
+    context = Context(target, plan, Writer(), stages=StageTable() if wants_stages(program) else None)
+    _load_parameters(context, program)
+    _emit_region(context, program.entry)
+    _store_results(context, program)
+    context.writer.line("return 0;")
+    body = context.writer.lines
+    features = [f for f in target.headers if f in context.needs]
+    lines = [f"// jax_cocktail program {program.name}"]
+    lines += [f'#include "{target.headers[f]}"' for f in features]
+    lines += _tables(program, plan)
+    lines += context.stages.lines() if context.stages else []
+    lines += ["", f"{target.entry} {{"]
+    buffers = sorted(context.buffers.items())
+    lines += [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
+    lines += [f"  {ctype} {name};" for name, ctype in sorted(context.declared.items())]
+    return "\n".join([*lines, *body, "}", ""])
+
+
+def _tables(program: UProgram, plan: MemoryPlan) -> list[str]:
+    lines = []
+    for statement in walk(program.entry):
+        if isinstance(statement, UOperator) and statement.kind == "constant":
+            value = statement.output
+            if value in plan.layouts and value.type.size:
+                text = table(cast(bytes, statement["data"]), value.type.dtype)
+                kind = table_type(value.type.dtype)
+                lines.append(f"alignas(64) static const {kind} c{value.id}[] = {{{text}}};")
+    return lines
+
+
+def _load_parameters(context: Context, program: UProgram) -> None:
+    for position, value in enumerate(program.entry.parameters):
+        if value.type.is_scalar:
+            storage = STORAGE[value.type.dtype]
+            text = f"*(const {storage}*)operands[{position}]"
+            text = f"ck_up({text})" if value.type.dtype in NARROW else text
+            context.writer.line(f"{context.register(value)} = {text};")
+
+
+def _store_results(context: Context, program: UProgram) -> None:
+    for position, value in enumerate(program.entry.results):
+        dtype = value.type.dtype
+        if value.type.is_scalar:
+            text = stored(context.register(value), dtype)
+            context.writer.line(f"*({STORAGE[dtype]}*)results[{position}] = {text};")
+            continue
+        layout, slot = context.layout(value), context.slot(value)
+        if value.type.size == 0 or (layout.is_whole and (slot.space, slot.index) == ("output", position)):
+            continue
+        offset = f" + {layout.offset}" if layout.offset else ""
+        pointer = f"{context.pointer(value)}{offset}"
+        context.writer.line(f"__builtin_memcpy(results[{position}], {pointer}, {value.type.nbytes});")
+
+
+# -- statements ----------------------------------------------------------------------------------------------
+def _emit_region(context: Context, region: Region) -> None:
+    where = Source()
+    for statement in region.body:
+        if statement.source.file and statement.source != where:
+            where = statement.source
+            context.writer.line(f"// {where.file.rsplit('/', 1)[-1]}:{where.line} {where.function}".rstrip())
+        _emit_statement(context, statement)
+
+
+def _emit_statement(context: Context, statement: Statement) -> None:
+    if isinstance(statement, LoopUTask):
+        _emit_loop(context, statement)
+    elif isinstance(statement, BranchUTask):
+        _emit_branch(context, statement)
+    elif isinstance(statement, StitchedUTask):
+        _emit_stitched(context, statement)
+    elif statement.is_element:
+        _emit_view(context, statement)
+    else:
+        with context.writer.block():
+            emit_anchor(context, statement)
+
+
+def _emit_stitched(context: Context, group: StitchedUTask) -> None:
+    """Braces keep the temporaries of a group to itself; registers are declared outside."""
+    if context.stages is None or not is_stage(group):
+        with context.writer.block():
+            emit_group(context, group)
+        return
+    outer, context.writer = context.writer, Writer()
+    emit_group(context, group)
+    inner, context.writer = context.writer, outer
+    context.writer.line(context.stages.call(inner.lines, context.type_of))
+
+
+def _emit_view(context: Context, operator: UOperator) -> None:
+    """Views cost nothing, but for the pointer of a dynamic_slice; scalar constants are spelled where used."""
+    value = operator.output
+    if value.type.is_scalar:
+        context.registers[value] = literal(cast(bytes, operator["data"]), value.type.dtype)
+        return
+    if operator.kind != "dynamic_slice" or value.type.size == 0:
+        return
+    source, *starts = operator.inputs
+    layout = context.layout(source)
+    pieces = [context.pointer(source)]
+    if layout.offset:
+        pieces.append(str(layout.offset))
+    sizes = zip(source.type.shape, value.type.shape, starts, layout.strides, strict=True)
+    for n, size, start, stride in sizes:
+        if n != size:
+            pieces.append(f"ck_clamp_index({context.register(start)}, {n - size}) * {stride}")
+    pointer = f"const {STORAGE[value.type.dtype]}*"
+    context.views[f"d{value.id}"] = pointer
+    context.writer.line(f"{pointer} const d{value.id} = {' + '.join(pieces)};")
+
+
+# -- control flow --------------------------------------------------------------------------------------------
+def _emit_loop(context: Context, loop: LoopUTask) -> None:
+    for out, parameter in zip(loop.outputs, loop.carried, strict=True):
+        if out.type.is_scalar:
+            context.alias(out, parameter)
+    emit_transfer(context, loop.initial, loop.carried)
+    if loop.condition is None:
+        assert loop.index is not None
+        name = f"v{loop.index.id}"
+        context.registers[loop.index] = name
+        with context.writer.loop(name, cast(int, loop.trip_count)):
+            _emit_region(context, loop.body)
+            emit_transfer(context, loop.body.results, loop.carried)
+        return
+    for parameter, home in zip(loop.condition.parameters, loop.carried, strict=True):
+        if parameter.type.is_scalar:
+            context.alias(parameter, home)
+    with context.writer.block("for (;;)"):
+        _emit_region(context, loop.condition)
+        context.writer.line(f"if (!{context.register(loop.condition.results[0])}) break;")
+        _emit_region(context, loop.body)
+        emit_transfer(context, loop.body.results, loop.carried)
+
+
+def _emit_branch(context: Context, branch: BranchUTask) -> None:
+    selector = context.register(branch.selector)
+    last = len(branch.branches) - 1
+    for position, region in enumerate(branch.branches):
+        head = f"if ({selector} {'<=' if position == 0 else '=='} {position})"
+        if position == last:
+            head = ""
+        with context.writer.block(("else " if position else "") + head if head else "else" * (position > 0)):
+            _emit_region(context, region)
+            emit_transfer(context, region.results, branch.outputs)
+
+
+def emit_transfer(context: Context, sources: Sequence[Value], targets: Sequence[Value]) -> None:
+    """Parallel copy: every target gets its source's value from before any target changed."""
+    arrays, scalars = [], []
+    for source, target in zip(sources, targets, strict=True):
+        if not target.type.is_scalar:
+            if target.type.size and not context.same_place(source, target):
+                arrays.append((source, target))
+        elif context.register(source) != context.register(target):
+            scalars.append((context.register(source), context.register(target), target.type.dtype))
+    _transfer_registers(context, scalars)
+    _transfer_arrays(context, arrays)
+
+
+def _transfer_registers(context: Context, moves: list[tuple[str, str, str]]) -> None:
+    written = {target for _, target, _ in moves}
+    late = []
+    for source, target, _ in moves:
+        if source in written:
+            name = context.writer.fresh("m")
+            context.writer.line(f"const auto {name} = {source};")
+            source = name
+        late.append(f"{target} = {source};")
+    for line in late:
+        context.writer.line(line)
+
+
+def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
+    """Copies whose target nobody still reads come first; what remains are cycles, rotated element by element."""
+    pending = list(moves)
+    while pending:
+        read = [context.slot(source) for source, _ in pending]
+        ready = next((m for m in pending if read.count(context.slot(m[1])) == 0), None)
+        if ready is None:
+            _rotate(context, pending)
+            return
+        emit_copy(context, *ready)
+        pending.remove(ready)
+
+
+def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
+    """Every buffer is source of one move and target of another: carries that change places."""
+    writer = context.writer
+    for size in sorted({t.type.size for _, t in moves}):
+        same = [m for m in moves if m[1].type.size == size]
+        with writer.block(), writer.loop("i", size, context.target.lanes):
+            names = []
+            for source, target in same:
+                names.append(writer.fresh("m"))
+                dtype = target.type.dtype
+                writer.line(f"const {STORAGE[dtype]} {names[-1]} = {context.pointer(source)}[i];")
+            for name, (_, target) in zip(names, same, strict=True):
+                writer.line(f"{context.pointer(target)}[i] = {name};")

@@ -1,0 +1,39 @@
+"""Identities and steps of the reduction operators, as C text."""
+
+from __future__ import annotations
+
+from jax_cocktail.codegen.text import COMPUTE
+from jax_cocktail.utask.types import FLOATS
+
+_INFINITY = {"float64": "__builtin_inf()"}
+
+
+def identity(op: str, dtype: str) -> str:
+    """The neutral element of `op` in the compute type of `dtype`."""
+    compute = COMPUTE[dtype]
+    if op in ("sum", "or", "xor"):
+        return f"{compute}(0)"
+    if op == "prod":
+        return f"{compute}(1)"
+    if op == "and":
+        return "true" if dtype == "bool" else f"{compute}(~{compute}(0))"
+    lowest = op == "max"
+    if dtype in FLOATS:
+        text = _INFINITY.get(dtype, "__builtin_inff()")
+        return f"-{text}" if lowest else text
+    return f"{'ck_lowest' if lowest else 'ck_highest'}<{compute}>()"
+
+
+def vector_operator(op: str, dtype: str) -> str:
+    """What OpenMP calls the reduction; "" if lanes do not pay."""
+    if dtype == "bool":
+        return ""
+    if op in ("max", "min"):
+        return f"ck_{op}" if dtype in FLOATS else op
+    return {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}[op]
+
+
+def step(op: str, total: str, text: str) -> str:
+    """total op element."""
+    infix = {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}.get(op)
+    return f"{total} {infix} {text}" if infix else f"ck_{op}({total}, {text})"

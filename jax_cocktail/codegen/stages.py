@@ -1,0 +1,46 @@
+"""Stages: lane loops that become functions of their own, so that big programs compile in linear time.
+
+Host and device compilers slow down more than linearly in the length of a function. Past a certain size every
+lane loop is a function; equal ones (the same layer ten times) are one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from jax_cocktail.utask.ir import StitchedUTask, UProgram, walk
+
+STAGE_LIMIT = 32  # lane loops from which a program is split
+_NAME = re.compile(r"\b([wprdv]\d+(?:_\w+)?)\b")
+
+
+def wants_stages(program: UProgram) -> bool:
+    loops = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
+    return sum(is_stage(s) for s in loops) > STAGE_LIMIT
+
+
+def is_stage(group: StitchedUTask) -> bool:
+    """True if the group writes memory only: registers stay in the function that holds them."""
+    return bool(group.outputs) and not any(v.type.is_scalar for v in group.outputs)
+
+
+class StageTable:
+    """The functions made so far, by their text."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, str] = {}
+
+    def call(self, lines: Sequence[str], type_of: Callable[[str], str]) -> str:
+        """Makes a function of these lines, unless there is one, and returns the call."""
+        text = "\n".join(lines)
+        names = list(dict.fromkeys(_NAME.findall(text)))
+        numbers = {name: f"x{position}" for position, name in enumerate(names)}
+        body = _NAME.sub(lambda match: numbers[match[1]], text)
+        parameters = ", ".join(f"{type_of(name)} {numbers[name]}" for name in names)
+        key = f"({parameters}) {{\n{body}\n}}"
+        function = self._functions.setdefault(key, f"stage{len(self._functions)}")
+        return f"{function}({', '.join(names)});"
+
+    def lines(self) -> list[str]:
+        return [f"CK_NOINLINE void {name}{text}" for text, name in self._functions.items()]
