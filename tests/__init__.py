@@ -1,0 +1,1 @@
+"""Tests; a package, so that helper modules are imported as `tests.null.programs`."""

@@ -1,0 +1,37 @@
+"""Options and fixtures that all tests share."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# tests share a cache of their own: what one run compiled, the next one need not
+_FOLDER = os.environ.get("TEST_TMPDIR") or str(
+    Path(tempfile.gettempdir()) / f"jax_cocktail-tests-{getpass.getuser()}"
+)
+os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: the text must be that of tests/golden/NAME."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        assert path.is_file(), f"{path.name} is missing: run pytest --update-golden and read what it wrote"
+        assert text == path.read_text(encoding="utf-8"), "differs; if meant, run pytest --update-golden"
+
+    return check

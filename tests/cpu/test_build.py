@@ -1,0 +1,274 @@
+"""The compile cache and its failure modes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jax_cocktail import build, cache
+from jax_cocktail.errors import BuildError, CocktailWarning
+
+SOURCE = """#include "cocktail_base.h"
+CK_EXPORT int ck_program(const void* const*, void* const*, unsigned char*) { return %d; }
+"""
+
+
+def _program(code: int = 0) -> str:
+    return SOURCE % code
+
+
+def _code(path: str) -> int:
+    return int(ctypes.CDLL(path).ck_program(None, None, None))
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder in use."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(folder))
+    return folder
+
+
+def _compiler(tmp_path: Path, script: str) -> build.Toolchain:
+    """A toolchain that counts its runs in `runs` and then does `script`."""
+    path = tmp_path / "compiler"
+    path.write_text(f'#!/bin/sh\necho run >> "{tmp_path}/runs"\n{script}\n', encoding="utf-8")
+    path.chmod(0o755)
+    return build.Toolchain((str(path),), "test compiler 1.0", "any")
+
+
+def _counting(tmp_path: Path) -> build.Toolchain:
+    command = " ".join(build.host_toolchain().command)
+    return _compiler(tmp_path, f'exec {command} "$@"')
+
+
+def _runs(tmp_path: Path) -> int:
+    path = tmp_path / "runs"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
+
+
+def test_cold_build_then_warm_hit(root: Path, tmp_path: Path) -> None:
+    toolchain = _counting(tmp_path)
+    first = build.build_program(_program(3), toolchain)
+    second = build.build_program(_program(3), toolchain)
+    assert (first.cached, second.cached, _runs(tmp_path)) == (False, True, 1)
+    assert first.binary == second.binary and first.digest == hashlib.sha256(first.binary).hexdigest()
+    assert Path(first.path).read_bytes() == first.binary and _code(first.path) == 3
+    names = {path.name for path in Path(first.path).parent.iterdir()}
+    assert names == {"program.cc", "command.txt", "log.txt", "program.so", "meta.json"}
+    assert not list(root.glob("build-*"))
+
+
+def test_source_flags_and_compiler_are_in_the_key(root: Path, tmp_path: Path) -> None:
+    toolchain = build.host_toolchain()
+    first = build.build_program(_program(1), toolchain)
+    assert build.build_program(_program(2), toolchain).path != first.path
+    other = build.Toolchain(toolchain.command, toolchain.version + " patched", toolchain.processor)
+    assert build.build_program(_program(1), other).path != first.path
+    other = build.Toolchain(toolchain.command, toolchain.version, toolchain.processor + " avx1024")
+    assert build.build_program(_program(1), other).path != first.path
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "no binary", "no meta", "bad meta"])
+def test_damaged_entries_are_rebuilt_and_never_loaded(root: Path, tmp_path: Path, damage: str) -> None:
+    toolchain = _counting(tmp_path)
+    first = build.build_program(_program(4), toolchain)
+    path = Path(first.path)
+    if damage == "flip":
+        path.write_bytes(first.binary[:-9] + bytes([first.binary[-9] ^ 1]) + first.binary[-8:])
+    elif damage in ("truncate", "empty"):
+        path.write_bytes(first.binary[: len(first.binary) // 2] if damage == "truncate" else b"")
+    elif damage == "no binary":
+        path.unlink()
+    elif damage == "no meta":
+        path.with_name("meta.json").unlink()
+    else:
+        path.with_name("meta.json").write_text("{", encoding="utf-8")
+    again = build.build_program(_program(4), toolchain)
+    assert not again.cached and _runs(tmp_path) == 2
+    assert hashlib.sha256(again.binary).hexdigest() == again.digest and _code(again.path) == 4
+    assert build.build_program(_program(4), toolchain).cached
+
+
+@pytest.mark.parametrize("what", ["program.so", "meta.json", "entry"])
+def test_files_that_others_can_write_are_refused(root: Path, tmp_path: Path, what: str) -> None:
+    toolchain = _counting(tmp_path)
+    folder = Path(build.build_program(_program(5), toolchain).path).parent
+    (folder if what == "entry" else folder / what).chmod(0o777)
+    assert cache.load(folder) is None
+    again = build.build_program(_program(5), toolchain)
+    assert not again.cached and _runs(tmp_path) == 2
+    assert cache.load(folder) is not None
+
+
+def test_symbolic_link_instead_of_a_binary_is_refused(root: Path, tmp_path: Path) -> None:
+    path = Path(build.build_program(_program(6), build.host_toolchain()).path)
+    copy = tmp_path / "elsewhere.so"
+    path.rename(copy)
+    path.symlink_to(copy)
+    assert cache.load(path.parent) is None
+    assert not build.build_program(_program(6), build.host_toolchain()).cached
+
+
+def test_foreign_owner_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(build.build_program(_program(7), build.host_toolchain()).path).parent
+    if os.getuid() == 0:
+        os.chown(folder / "program.so", 12345, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert "another user" in cache.distrust(folder / "program.so")
+    assert cache.load(folder) is None
+
+
+def test_cache_folder_that_others_can_write_falls_back(root: Path, tmp_path: Path) -> None:
+    root.mkdir()
+    root.chmod(0o777)
+    toolchain = _counting(tmp_path)
+    with pytest.warns(CocktailWarning, match="writable by other users"):
+        built = build.build_program(_program(8), toolchain)
+    assert _code(built.path) == 8 and not built.path.startswith(str(root)) and not any(root.iterdir())
+    with pytest.warns(CocktailWarning):
+        assert build.build_program(_program(8), toolchain).cached  # within this process
+    assert _runs(tmp_path) == 1
+
+
+def test_cache_folder_that_cannot_be_made_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.warns(CocktailWarning, match="JAX_COCKTAIL_CACHE_DIR"):
+        assert _code(build.build_program(_program(9), build.host_toolchain()).path) == 9
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+def test_read_only_cache_falls_back_and_still_serves(root: Path, tmp_path: Path) -> None:
+    toolchain = _counting(tmp_path)
+    build.build_program(_program(10), toolchain)
+    folders = [root, root / "entries", root / "locks"]
+    for folder in folders:
+        folder.chmod(0o500)
+    try:
+        assert build.build_program(_program(10), toolchain).cached
+        with pytest.warns(CocktailWarning):
+            assert _code(build.build_program(_program(11), toolchain).path) == 11
+    finally:
+        for folder in folders:
+            folder.chmod(0o700)
+
+
+def test_write_errors_fall_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root, where modes do not bind: the file system itself refuses."""
+
+    def refuse(root: Path) -> Path:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(cache, "build_folder", refuse)
+    with pytest.warns(CocktailWarning, match="Read-only file system"):
+        assert _code(build.build_program(_program(12), build.host_toolchain()).path) == 12
+
+
+def test_full_disk_everywhere_is_a_build_error(root: Path, tmp_path: Path) -> None:
+    toolchain = _compiler(tmp_path, "echo 'fatal error: error writing: No space left on device' >&2; exit 1")
+    with pytest.warns(CocktailWarning, match="No space left"), pytest.raises(BuildError, match="disk space"):
+        build.build_program(_program(13), toolchain)
+
+
+def test_failing_compiler_reports_its_log(root: Path, tmp_path: Path) -> None:
+    toolchain = _compiler(tmp_path, "echo 'program.cc:1: internal compiler error' >&2; exit 4")
+    with pytest.raises(BuildError, match="status 4") as caught:
+        build.build_program(_program(14), toolchain)
+    assert "internal compiler error" in caught.value.log and caught.value.remedy
+    with pytest.raises(BuildError, match="was not declared|undeclared"):
+        build.build_program("int f() { return missing; }", build.host_toolchain())
+    assert not list(root.glob("build-*"))
+
+
+def test_compiler_that_vanished(root: Path) -> None:
+    toolchain = build.Toolchain(("/nowhere/c++",), "gone", "any")
+    with pytest.raises(BuildError, match="failed") as caught:
+        build.build_program(_program(15), toolchain)
+    assert "No such file" in caught.value.log
+
+
+def test_no_compiler_at_all(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build, "_zig", lambda: None)
+    build._find_toolchain.cache_clear()
+    with pytest.raises(BuildError, match="no C\\+\\+ compiler") as caught:
+        build.host_toolchain()
+    assert "ziglang" in caught.value.remedy
+    build._find_toolchain.cache_clear()
+
+
+def test_cxx_is_respected(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toolchain = _counting(tmp_path)
+    monkeypatch.setenv("CXX", f"{toolchain.command[0]} -DEXTRA=1")
+    assert build.host_toolchain().command == (toolchain.command[0], "-DEXTRA=1")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BuildError, match="CXX"):
+        build.host_toolchain()
+
+
+def test_size_limit_evicts_the_least_recently_used(root: Path) -> None:
+    toolchain = build.host_toolchain()
+    paths = [Path(build.build_program(_program(code), toolchain).path) for code in (20, 21, 22)]
+    now = time.time()
+    for age, path in zip((30, 10, 20), paths, strict=True):
+        os.utime(path.with_name("meta.json"), (now - age, now - age))
+    size = sum(file.stat().st_size for file in paths[0].parent.iterdir())
+    kept = Path(build.build_program(_program(23), toolchain, cache_limit_bytes=int(2.5 * size)).path)
+    assert [path.exists() for path in (*paths, kept)] == [False, True, False, True]
+    tiny = Path(build.build_program(_program(24), toolchain, cache_limit_bytes=1).path)
+    assert tiny.exists() and not kept.exists()
+
+
+def test_clear_cache(root: Path) -> None:
+    path = Path(build.build_program(_program(25), build.host_toolchain()).path)
+    (root / "other").write_text("stays", encoding="utf-8")
+    build.clear_cache()
+    assert not path.exists() and (root / "other").exists()
+
+
+def test_cache_folder_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAX_COCKTAIL_CACHE_DIR", "TEST_TMPDIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert build.cache_dir() == tmp_path / "home" / ".cache" / "jax_cocktail"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert build.cache_dir() == tmp_path / "xdg" / "jax_cocktail"
+    monkeypatch.setenv("TEST_TMPDIR", str(tmp_path / "test"))
+    assert build.cache_dir() == tmp_path / "test" / "jax_cocktail"
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "own"))
+    assert build.cache_dir() == tmp_path / "own"
+
+
+def test_eight_processes_compile_once(root: Path, tmp_path: Path) -> None:
+    toolchain = _counting(tmp_path)
+    script = (
+        "import sys; from jax_cocktail import build\n"
+        "toolchain = build.Toolchain((sys.argv[1],), 'test compiler 1.0', 'any')\n"
+        "print(build.build_program(sys.argv[2], toolchain).digest)\n"
+    )
+    command = [sys.executable, "-c", script, toolchain.command[0], _program(26)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) for _ in range(8)
+    ]
+    digests = {child.communicate(timeout=120)[0].strip() for child in children}
+    assert all(child.returncode == 0 for child in children) and len(digests) == 1 and len(digests.pop()) == 64
+    assert _runs(tmp_path) == 1
+
+
+def test_a_small_program_compiles_quickly(root: Path) -> None:
+    """The budget is generous: about 0.05 s on an idle machine."""
+    source = (
+        '#include "cocktail_math.h"\n#include "cocktail_dot.h"\n#include "cocktail_sort.h"\n' + _program()
+    )
+    assert build.build_program(source, build.host_toolchain()).seconds < 3.0

@@ -1,0 +1,159 @@
+"""The FFI handlers: loading, digests, workspace, errors, threads."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_cocktail import build
+
+TARGET = "jax_cocktail_runtime_test"
+# Doubles its input; with a workspace, through it. Negative input: error 7.
+PROGRAM = """#include "cocktail_base.h"
+CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, unsigned char* workspace) {
+  const f32* x = (const f32*)inputs[0];
+  f32* y = (f32*)outputs[0];
+  if (x[0] < 0) return 7;
+  if (x[0] > 1e6f) return 8;
+  f32* scratch = workspace ? (f32*)workspace : y;
+  if (workspace && (u64)workspace % 64 != 0) return 9;
+  for (int i = 0; i < 8; ++i) scratch[i] = x[i] * 2;
+  for (int i = 0; i < 8; ++i) y[i] = scratch[i] + (workspace ? 1 : 0);
+  return 0;
+}
+CK_EXPORT const char* ck_error_text(int code) { return code == 7 ? "negative input" : nullptr; }
+"""
+
+
+def _capsule(address: int) -> object:
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new(("PyCapsule_New", ctypes.pythonapi))(address, None, None)
+
+
+@pytest.fixture(scope="module")
+def runtime() -> ctypes.CDLL:
+    """The runtime library, registered under a name of its own."""
+    handle = ctypes.CDLL(build.build_runtime(jax.ffi.include_dir(), build.host_toolchain()))
+    for name in ("ck_cpu_state_type_id", "ck_cpu_state_type_info"):
+        getattr(handle, name).restype = ctypes.c_void_p
+    handle.ck_cpu_load_count.restype = ctypes.c_int64
+    types = {
+        "type_id": _capsule(handle.ck_cpu_state_type_id()),
+        "type_info": _capsule(handle.ck_cpu_state_type_info()),
+    }
+    jax.ffi.register_ffi_type(TARGET, types, platform="cpu")
+    stages = {
+        "instantiate": jax.ffi.pycapsule(handle.ck_cpu_instantiate),
+        "execute": jax.ffi.pycapsule(handle.ck_cpu_execute),
+    }
+    jax.ffi.register_ffi_target(TARGET, stages, platform="cpu")
+    return handle
+
+
+def _caller(
+    binary: bytes, digest: str, workspace: int = 0, result: int = 0
+) -> Callable[[jax.Array], jax.Array]:
+    def call(x: jax.Array) -> jax.Array:
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+        types += [jax.ShapeDtypeStruct((1024,), np.uint8)] if result else []
+        outputs = jax.ffi.ffi_call(TARGET, types)(
+            x,
+            binary=np.frombuffer(binary, np.uint8),
+            digest=digest,
+            workspace=np.int64(workspace),
+            workspace_result=np.int64(result),
+        )
+        return outputs[0]
+
+    return jax.jit(call)
+
+
+def _built(text: str = PROGRAM) -> build.Built:
+    return build.build_program(text, build.host_toolchain())
+
+
+def test_runs_and_is_loaded_once(runtime: ctypes.CDLL) -> None:
+    built = _built(PROGRAM.replace("return 7", "return 27"))
+    before = runtime.ck_cpu_load_count()
+    x = jnp.arange(8.0)
+    for _ in range(3):
+        np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.arange(8) * 2)
+    assert runtime.ck_cpu_load_count() - before == 1
+
+
+@pytest.mark.parametrize(("workspace", "result"), [(64, 0), (1 << 16, 0), (5 << 20, 0), (0, 1)])
+def test_workspace(runtime: ctypes.CDLL, workspace: int, result: int) -> None:
+    built = _built()
+    call = _caller(built.binary, built.digest, workspace, result)
+    for _ in range(3):
+        np.testing.assert_array_equal(call(jnp.arange(8.0)), np.arange(8) * 2 + 1)
+
+
+def test_many_programs(runtime: ctypes.CDLL) -> None:
+    """Each gets its own code, although file descriptors are used again."""
+    for factor in range(3, 8):
+        built = _built(PROGRAM.replace("x[i] * 2", f"x[i] * {factor}"))
+        np.testing.assert_array_equal(
+            _caller(built.binary, built.digest)(jnp.arange(8.0)), np.arange(8) * factor
+        )
+
+
+def test_errors_have_a_text(runtime: ctypes.CDLL) -> None:
+    built = _built()
+    call = _caller(built.binary, built.digest)
+    with pytest.raises(Exception, match="negative input"):
+        call(-jnp.ones(8)).block_until_ready()
+    with pytest.raises(Exception, match="code 8"):
+        call(jnp.full(8, 2e6)).block_until_ready()
+    np.testing.assert_array_equal(call(jnp.ones(8)), np.full(8, 2))
+
+
+def test_damaged_and_wrong_binaries_are_refused(runtime: ctypes.CDLL) -> None:
+    built = _built(PROGRAM.replace("return 7", "return 17"))
+    x = jnp.ones(8)
+    with pytest.raises(Exception, match="damaged"):
+        _caller(built.binary[:-1] + b"!", built.digest)(x)
+    with pytest.raises(Exception, match="cannot be loaded"):
+        _caller(b"no shared object", hashlib.sha256(b"no shared object").hexdigest())(x)
+    with pytest.raises(Exception, match="needs the attributes"):
+        _caller(built.binary, "short")(x)
+    other = _built('#include "cocktail_base.h"\nCK_EXPORT int another() { return 0; }\n')
+    with pytest.raises(Exception, match="no entry point"):
+        _caller(other.binary, other.digest)(x)
+    np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.full(8, 2))
+
+
+def test_program_for_another_processor_is_refused(runtime: ctypes.CDLL) -> None:
+    text = PROGRAM.replace(
+        '#include "cocktail_base.h"', '#define CK_COMPILED_FEATURES 0x80000000u\n#include "cocktail_base.h"'
+    )
+    built = _built(text.replace("#define", '#include "cocktail_features.h"\n#define'))
+    with pytest.raises(Exception, match="another processor"):
+        _caller(built.binary, built.digest)(jnp.ones(8))
+
+
+@pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
+def test_digest_of_every_length(runtime: ctypes.CDLL, size: int) -> None:
+    """A right digest of something that is no program gets as far as the loader."""
+    data = bytes(range(256)) * 4
+    with pytest.raises(Exception, match="cannot be loaded"):
+        _caller(data[: size + 1], hashlib.sha256(data[: size + 1]).hexdigest())(jnp.ones(8))
+
+
+def test_concurrent_calls(runtime: ctypes.CDLL) -> None:
+    built = _built()
+    call = _caller(built.binary, built.digest, 4096)
+
+    def work(seed: int) -> bool:
+        x = jnp.arange(8.0) + seed
+        return all(np.array_equal(call(x), np.asarray(x) * 2 + 1) for _ in range(50))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(16)))

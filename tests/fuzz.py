@@ -1,0 +1,31 @@
+"""Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed]."""
+
+from __future__ import annotations
+
+import sys
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import seed as with_seed
+from hypothesis import strategies as st
+
+from tests.cpu.test_random_programs import check_program
+from tests.strategies import programs
+
+
+def main() -> None:
+    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    quiet = list(HealthCheck)
+
+    @with_seed(seed)
+    @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=quiet)
+    @given(programs(), st.integers(0, 50))
+    def fuzz(program, state):
+        check_program(program, state)
+
+    fuzz()
+    print(f"{examples} programs, seed {seed}: all equal")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+// jax_cocktail program test
+#include "cocktail_base.h"
+#include "cocktail_index.h"
+#include "cocktail_arith.h"
+#include "cocktail_math.h"
+#include "cocktail_dot.h"
+
+CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace) {
+  const f32* const p0 = (const f32*)(operands[0]);
+  const f32* const p1 = (const f32*)(operands[1]);
+  f32* const w0_f32 = (f32*)(workspace + 0);
+  f32* const w64_f32 = (f32*)(workspace + 64);
+  bool v10;
+  bool v11;
+  i32 v16;
+  i32 v18;
+  i32 v2;
+  i32 v6;
+  i32 v7;
+  bool v8;
+  v2 = *(const i32*)operands[2];
+  v6 = v2;
+  v7 = i32(0);
+  for (;;) {
+    {
+      const bool t1 = v6 != i32(0);
+      v8 = t1;
+    }
+    {
+      const bool t2 = v7 < i32(50);
+      v10 = t2;
+      const bool t3 = v8 & v10;
+      v11 = t3;
+    }
+    if (!v11) break;
+    const f32* const d12 = p0 + ck_clamp_index(v6, 10) * 16;
+    {
+      CK_LANES
+      for (i64 i0 = 0; i0 < 16; ++i0) {
+        const f32 t4 = d12[i0];
+        const f32 t5 = ck_tanh(t4);
+        w0_f32[i0] = t5;
+      }
+    }
+    {
+      ck_dot<f32, f32, f32>(1, 1, 11, 16, w0_f32, 0, 0, 1, p1, 0, 11, 1, w64_f32, 0, 0, 1);
+    }
+    {
+      i32 s6[1];
+      f32 a7 = w64_f32[0];
+      i64 n8 = 0;
+      for (i64 k = 0; k < 11; ++k) {
+        const f32 x = w64_f32[k];
+        if ((x > a7) | ((x != x) & (a7 == a7))) {
+          a7 = x; n8 = k;
+        }
+      }
+      s6[0] = i32(n8);
+      v16 = s6[0];
+    }
+    {
+      const i32 t9 = v7 + i32(1);
+      v18 = t9;
+    }
+    v6 = v16;
+    v7 = v18;
+  }
+  *(i32*)results[0] = v6;
+  *(i32*)results[1] = v7;
+  return 0;
+}

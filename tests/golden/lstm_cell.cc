@@ -1,0 +1,40 @@
+// jax_cocktail program test
+#include "cocktail_base.h"
+#include "cocktail_index.h"
+#include "cocktail_arith.h"
+#include "cocktail_math.h"
+#include "cocktail_dot.h"
+
+CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace) {
+  const f32* const p0 = (const f32*)(operands[0]);
+  f32* const r0 = (f32*)(results[0]);
+  f32* const r1 = (f32*)(results[1]);
+  f32* const w0_f32 = (f32*)(workspace + 0);
+  for (i64 v3 = 0; v3 < 64; ++v3) {
+    {
+      ck_dot<f32, f32, f32>(1, 1, 32, 8, r0, 0, 0, 1, p0, 0, 32, 1, w0_f32, 0, 0, 1);
+    }
+    {
+      CK_LANES
+      for (i64 i0 = 0; i0 < 8; ++i0) {
+        const f32 t1 = w0_f32[i0 + 8];
+        const f32 t2 = ck_logistic(t1);
+        const f32 t3 = r1[i0];
+        const f32 t4 = t2 * t3;
+        const f32 t5 = w0_f32[i0];
+        const f32 t6 = ck_logistic(t5);
+        const f32 t7 = w0_f32[i0 + 16];
+        const f32 t8 = ck_tanh(t7);
+        const f32 t9 = t6 * t8;
+        const f32 t10 = t4 + t9;
+        const f32 t11 = w0_f32[i0 + 24];
+        const f32 t12 = ck_logistic(t11);
+        const f32 t13 = ck_tanh(t10);
+        const f32 t14 = t12 * t13;
+        r1[i0] = t10;
+        r0[i0] = t14;
+      }
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,119 @@
+"""The programs whose IR and source text are pinned. Small, but each shows one thing that must not get worse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.types import Value
+from tests.null.programs import branch, build, counted, elementwise, while_loop
+
+
+def _dot(b: Builder, x: Value, w: Value) -> Value:
+    n = w.type.shape[1]
+    attributes = {"lhs_batch": (), "lhs_contract": (0,), "rhs_batch": (), "rhs_contract": (0,)}
+    return b.emit("dot", (x, w), "float32", (n,), **attributes)
+
+
+def _part(b: Builder, x: Value, start: int, size: int) -> Value:
+    return b.emit("slice", (x,), "float32", (size,), starts=(start,), strides=(1,))
+
+
+def lstm_cell() -> UProgram:
+    """One matmul, one lane loop, no copy: gates are views, both carries are updated in place."""
+
+    def body(b: Builder, w: Value, h: Value, c: Value) -> tuple[Value, ...]:
+        def step(_: Value, h: Value, c: Value) -> tuple[Value, ...]:
+            z = _dot(b, h, w)
+            i, f, g, o = (_part(b, z, 8 * k, 8) for k in range(4))
+            keep = elementwise(b, "mul", elementwise(b, "logistic", f), c)
+            new = elementwise(b, "mul", elementwise(b, "logistic", i), elementwise(b, "tanh", g))
+            cell = elementwise(b, "add", keep, new)
+            return elementwise(b, "mul", elementwise(b, "logistic", o), elementwise(b, "tanh", cell)), cell
+
+        return counted(b, 64, (h, c), step)
+
+    return build(["float32[8,32]", "float32[8]", "float32[8]"], body, donated=(1, 2))
+
+
+def greedy_decoder() -> UProgram:
+    """A data-dependent while: token in a register, row of the embedding as a view, argmax."""
+
+    def body(b: Builder, table: Value, w: Value, start: Value) -> tuple[Value, ...]:
+        zero = b.constant(0, "int32")
+
+        def test(token: Value, count: Value) -> Value:
+            going = b.emit("ne", (token, zero), "bool", ())
+            short = b.emit("lt", (count, b.constant(50, "int32")), "bool", ())
+            return b.emit("and", (going, short), "bool", ())
+
+        def step(token: Value, count: Value) -> tuple[Value, ...]:
+            row = b.reshape(b.emit("dynamic_slice", (table, token, zero), "float32", (1, 16)), (16,))
+            logits = _dot(b, elementwise(b, "tanh", row), w)
+            best = b.emit("arg_reduce", (logits,), "int32", (), axis=0, op="max")
+            return best, b.emit("add", (count, b.constant(1, "int32")), "int32", ())
+
+        return while_loop(b, (start, zero), test, step)
+
+    return build(["float32[11,16]", "float32[16,11]", "int32[]"], body)
+
+
+def skipped_branch() -> UProgram:
+    """A branch that passes its operand through: the untaken side moves no byte."""
+
+    def body(b: Builder, flags: Value, x: Value) -> tuple[Value, ...]:
+        def step(i: Value, x: Value) -> tuple[Value, ...]:
+            flag = b.reshape(b.emit("dynamic_slice", (flags, i), "bool", (1,)), ())
+            return branch(b, b.convert(flag, "int32"), lambda: (x,), lambda: (elementwise(b, "sin", x),))
+
+        return counted(b, 32, (x,), step)
+
+    return build(["bool[32]", "float32[64]"], body, donated=(1,))
+
+
+def swapped_carries() -> UProgram:
+    """Two carries change places: rotated element by element, without a temporary array."""
+
+    def body(b: Builder, x: Value, y: Value) -> tuple[Value, ...]:
+        return counted(b, 5, (x, y), lambda _, x, y: (y, x))
+
+    return build(["float32[16]", "float32[16]"], body)
+
+
+def updated_row() -> UProgram:
+    """A row of a carry is read, changed and written in place."""
+
+    def body(b: Builder, x: Value) -> tuple[Value, ...]:
+        zero = b.constant(0, "int64")
+
+        def step(i: Value, x: Value) -> tuple[Value, ...]:
+            row = b.emit("dynamic_slice", (x, i, zero), "float32", (1, 8))
+            new = elementwise(b, "add", elementwise(b, "mul", row, row), row)
+            return (b.emit("dynamic_update_slice", (x, new, i, zero), "float32", (6, 8)),)
+
+        return counted(b, 6, (x,), step)
+
+    return build(["float32[6,8]"], body, donated=(0,))
+
+
+def softmax() -> UProgram:
+    """Two reductions; exp is computed once and stored, the rest fuses."""
+
+    def body(b: Builder, x: Value) -> tuple[Value, ...]:
+        def step(_: Value, x: Value) -> tuple[Value, ...]:
+            top = b.emit("reduce", (x,), "float32", (4,), op="max", axes=(1,))
+            shifted = elementwise(b, "sub", x, b.broadcast(top, (4, 8), (0,)))
+            e = elementwise(b, "exp", shifted)
+            total = b.emit("reduce", (e,), "float32", (4,), op="sum", axes=(1,))
+            return (elementwise(b, "div", e, b.broadcast(total, (4, 8), (0,))),)
+
+        return counted(b, 3, (x,), step)
+
+    return build(["float32[4,8]"], body)
+
+
+PROGRAMS: dict[str, Callable[[], UProgram]] = {
+    f.__name__: f
+    for f in (lstm_cell, greedy_decoder, skipped_branch, swapped_carries, updated_row, softmax)
+}

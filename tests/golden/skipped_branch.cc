@@ -1,0 +1,36 @@
+// jax_cocktail program test
+#include "cocktail_base.h"
+#include "cocktail_index.h"
+#include "cocktail_arith.h"
+#include "cocktail_math.h"
+
+CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace) {
+  const bool* const p0 = (const bool*)(operands[0]);
+  f32* const r0 = (f32*)(results[0]);
+  bool v4;
+  bool v5;
+  i32 v6;
+  for (i64 v2 = 0; v2 < 32; ++v2) {
+    {
+      const i64 n1 = ck_clamp_index(v2, 31);
+      const bool t2 = p0[n1];
+      v4 = t2;
+      v5 = v4;
+      const i32 t3 = ck_convert<i32>(v5);
+      v6 = t3;
+    }
+    if (v6 <= 0) {
+    }
+    else {
+      {
+        CK_LANES
+        for (i64 i0 = 0; i0 < 64; ++i0) {
+          const f32 t4 = r0[i0];
+          const f32 t5 = ck_sin(t4);
+          r0[i0] = t5;
+        }
+      }
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,62 @@
+// jax_cocktail program test
+#include "cocktail_base.h"
+#include "cocktail_index.h"
+#include "cocktail_arith.h"
+#include "cocktail_reduce.h"
+#include "cocktail_math.h"
+
+CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace) {
+  const f32* const p0 = (const f32*)(operands[0]);
+  f32* const r0 = (f32*)(results[0]);
+  f32* const w0_f32 = (f32*)(workspace + 0);
+  f32* const w128_f32 = (f32*)(workspace + 128);
+  __builtin_memcpy(r0, p0, 128);
+  for (i64 v1 = 0; v1 < 3; ++v1) {
+    {
+      for (i64 i0 = 0; i0 < 4; ++i0) {
+        f32 a1 = -__builtin_inff();
+        _Pragma("omp simd reduction(ck_max:a1)")
+        for (i64 i1 = 0; i1 < 8; ++i1) {
+          const f32 t2 = r0[8 * i0 + i1];
+          a1 = ck_max(a1, t2);
+        }
+        w128_f32[i0] = a1;
+      }
+    }
+    {
+      for (i64 i0 = 0; i0 < 4; ++i0) {
+        CK_LANES
+        for (i64 i1 = 0; i1 < 8; ++i1) {
+          const f32 t3 = r0[8 * i0 + i1];
+          const f32 t4 = w128_f32[i0];
+          const f32 t5 = t3 - t4;
+          const f32 t6 = ck_exp(t5);
+          w0_f32[8 * i0 + i1] = t6;
+        }
+      }
+    }
+    {
+      for (i64 i0 = 0; i0 < 4; ++i0) {
+        f32 a7 = f32(0);
+        _Pragma("omp simd reduction(+:a7)")
+        for (i64 i1 = 0; i1 < 8; ++i1) {
+          const f32 t8 = w0_f32[8 * i0 + i1];
+          a7 = a7 + t8;
+        }
+        w128_f32[i0] = a7;
+      }
+    }
+    {
+      for (i64 i0 = 0; i0 < 4; ++i0) {
+        CK_LANES
+        for (i64 i1 = 0; i1 < 8; ++i1) {
+          const f32 t9 = w0_f32[8 * i0 + i1];
+          const f32 t10 = w128_f32[i0];
+          const f32 t11 = ck_div(t9, t10);
+          r0[8 * i0 + i1] = t11;
+        }
+      }
+    }
+  }
+  return 0;
+}

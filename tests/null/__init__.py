@@ -1,0 +1,1 @@
+"""Tests that need neither jax, nor a compiler, nor a device."""
