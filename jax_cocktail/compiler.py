@@ -3,9 +3,9 @@
     trace (JAX) -> capture -> translate -> [ simplify -> canonicalise -> stitch -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
-program that returns its argument when it has nothing to do; this module owns the only loop over them: it calls
-the pass, verifies the result and tells the observers. Dumps, timings and reports are observers; passes print
-nothing.
+program that returns its argument when it has nothing to do; this module owns the only loop over them: it
+calls the pass, verifies the result and tells the observers. Dumps, timings and reports are observers; passes
+print nothing.
 """
 
 from __future__ import annotations

@@ -128,7 +128,11 @@ class Context:
         dtype = value.type.dtype
         if value.type.is_scalar:
             name = self.writer.fresh("s")
-            text = f"ck_down<{STORAGE[dtype]}>({self.register(value)})" if dtype in NARROW else self.register(value)
+            text = (
+                f"ck_down<{STORAGE[dtype]}>({self.register(value)})"
+                if dtype in NARROW
+                else self.register(value)
+            )
             self.writer.line(f"const {STORAGE[dtype]} {name}[1] = {{{text}}};")
             return ArrayView(name, (0,) * value.type.rank, dtype)
         layout = self.layout(value)

@@ -16,9 +16,16 @@ from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Value
 
 Indices = tuple[Index, ...]
-INFIX = {"add": "+", "sub": "-", "mul": "*", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
+INFIX = ARITHMETIC | {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 BITWISE = {"and": "&", "or": "|", "xor": "^"}
-NARROW_SENSITIVE = ("nextafter", "bitcast", "is_finite", "reduce_precision", "round_even")  # need 16-bit operands
+NARROW_SENSITIVE = (
+    "nextafter",
+    "bitcast",
+    "is_finite",
+    "reduce_precision",
+    "round_even",
+)  # on 16-bit operands
 HEADER = {"threefry2x32": "random"}
 NO_HEADER = frozenset({*INFIX, *BITWISE, "neg", "select"})
 
@@ -26,8 +33,8 @@ NO_HEADER = frozenset({*INFIX, *BITWISE, "neg", "select"})
 class ElementWriter:
     """Writes the body of one lane loop (or of straight-line scalar code).
 
-    `load(value, indices)` gives the C text that reads an element from memory or a register; `rename` maps loop
-    variables when axes were merged. `addresses` and `inspected` report what the loop accessed.
+    `load(value, indices)` gives the C text that reads an element from memory or a register; `rename` maps
+    loop variables when axes were merged. `addresses` and `inspected` report what the loop accessed.
     """
 
     def __init__(
@@ -138,12 +145,16 @@ def _typed_name(member: UOperator, target: str) -> str:
     if kind == "bitcast":
         return f"ck_bitcast<{STORAGE[target]}>"
     if kind == "integer_pow":
-        return f"ck_integer_pow<{member['exponent']}>"
+        return f"ck_integer_pow<{_int(member, 'exponent')}>"
     if kind == "reduce_precision":
-        return f"ck_reduce_precision<{member['exponent_bits']}, {member['mantissa_bits']}>"
+        return f"ck_reduce_precision<{_int(member, 'exponent_bits')}, {_int(member, 'mantissa_bits')}>"
     if kind == "threefry2x32":
-        return f"ck_threefry2x32<{member['word']}>"
+        return f"ck_threefry2x32<{_int(member, 'word')}>"
     return f"ck_{kind}"
+
+
+def _int(member: UOperator, name: str) -> int:
+    return cast(int, member[name])
 
 
 def _ints(member: UOperator, name: str) -> tuple[int, ...]:
@@ -211,7 +222,9 @@ def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     x, filler = m.inputs
     inside: list[str] = []
     moved: list[Index] = []
-    plain = zip(indices, _ints(m, "low"), _ints(m, "interior"), x.type.shape, m.output.type.shape, strict=True)
+    plain = zip(
+        indices, _ints(m, "low"), _ints(m, "interior"), x.type.shape, m.output.type.shape, strict=True
+    )
     for index, low, interior, n, total in plain:
         shifted = index + -low
         if interior == 0 and low == 0 and total <= n:
@@ -243,7 +256,9 @@ def _concatenate(w: ElementWriter, m: UOperator, indices: Indices) -> str:
             continue
         local = w.opaque(f"ck_clamp_index({position} - {begin}, {n - 1})")
         part = w.element(x, (*indices[:axis], local, *indices[axis + 1 :]))
-        text = part if not text else w.temporary(m.output.type.dtype, f"{position} >= {begin} ? {part} : {text}")
+        text = (
+            part if not text else w.temporary(m.output.type.dtype, f"{position} >= {begin} ? {part} : {text}")
+        )
         begin += n
     return text
 

@@ -48,7 +48,9 @@ def _iteration_shape(group: StitchedUTask) -> Shape:
     return closer.output.type.shape
 
 
-def _elements(context: Context, members: Sequence[UOperator], writer: Writer, rename: Rename) -> ElementWriter:
+def _elements(
+    context: Context, members: Sequence[UOperator], writer: Writer, rename: Rename
+) -> ElementWriter:
     return ElementWriter(writer, members, context.load, context.pointer, context.needs, rename)
 
 

@@ -62,7 +62,9 @@ def emit_sort(context: Context, operator: UOperator) -> None:
 
         with writer.block(f"ck_sort_index({length}, {order}, {spare}, [&](i32 p, i32 q)"):
             for key in keys:
-                _compare(context, operator.inputs[key].type.dtype, at(sources[key], "p"), at(sources[key], "q"))
+                _compare(
+                    context, operator.inputs[key].type.dtype, at(sources[key], "p"), at(sources[key], "q")
+                )
             writer.line("return false;")
         writer.line(");")
         with writer.loop("k", length):

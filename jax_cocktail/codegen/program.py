@@ -15,7 +15,6 @@ from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
     Region,
-    Source,
     Statement,
     StitchedUTask,
     UOperator,
@@ -23,7 +22,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import NOWHERE, Value
 
 
 def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
@@ -84,7 +83,7 @@ def _store_results(context: Context, program: UProgram) -> None:
 
 # -- statements ----------------------------------------------------------------------------------------------
 def _emit_region(context: Context, region: Region) -> None:
-    where = Source()
+    where = NOWHERE
     for statement in region.body:
         if statement.source.file and statement.source != where:
             where = statement.source
@@ -203,7 +202,7 @@ def _transfer_registers(context: Context, moves: list[tuple[str, str, str]]) -> 
 
 
 def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
-    """Copies whose target nobody still reads come first; what remains are cycles, rotated element by element."""
+    """Copies whose target nobody still reads come first; what remains are cycles, rotated by element."""
     pending = list(moves)
     while pending:
         read = [context.slot(source) for source, _ in pending]

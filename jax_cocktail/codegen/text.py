@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE
 
 STORAGE = {
-    "bool": "u8",
+    "bool": "bool",
     "int8": "i8",
     "int16": "i16",
     "int32": "i32",
@@ -25,7 +25,7 @@ STORAGE = {
     "float32": "f32",
     "float64": "f64",
 }
-COMPUTE = STORAGE | {"bool": "bool", "bfloat16": "f32", "float16": "f32"}
+COMPUTE = STORAGE | {"bfloat16": "f32", "float16": "f32"}
 NARROW = ("bfloat16", "float16")
 
 
@@ -51,7 +51,7 @@ class Index:
         return Index(self.constant * factor, tuple((n, c * factor) for n, c in self.terms))
 
     def text(self, rename: Mapping[str, tuple[str, int]] | None = None) -> str:
-        """C text. `rename` replaces a variable by (name, factor); None drops it (merged into another axis)."""
+        """C text. `rename` replaces a variable by (name, keep); not keeping drops it (a merged axis)."""
         pieces = []
         for name, coefficient in self.terms:
             if rename and name in rename:

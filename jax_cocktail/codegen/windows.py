@@ -68,7 +68,9 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
     strides, lows = _ints(operator, "strides"), _lows(operator)
     compare = ">" if operator["select"] == "ge" else "<"
     with context.result(operator.output) as target:
-        loop_over(writer, shape, lambda i: writer.line(f"{target.at(i)} = {stored(COMPUTE[dtype] + '(0)', dtype)};"))
+        loop_over(
+            writer, shape, lambda i: writer.line(f"{target.at(i)} = {stored(COMPUTE[dtype] + '(0)', dtype)};")
+        )
 
         def window(out: tuple[Index, ...]) -> None:
             best, at, found = writer.fresh("a"), writer.fresh("n"), writer.fresh("f")
@@ -77,7 +79,8 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
             def tap(inner: tuple[Index, ...]) -> None:
                 inside: list[str] = []
                 place = [
-                    _inside(out[d] * strides[d] + inner[d] + -lows[d], n, 1, inside) for d, n in enumerate(shape)
+                    _inside(out[d] * strides[d] + inner[d] + -lows[d], n, 1, inside)
+                    for d, n in enumerate(shape)
                 ]
                 flat = Index()
                 for index, stride in zip(place, target.strides, strict=True):

@@ -18,7 +18,7 @@ from jax_cocktail.utask.types import NOWHERE, Source
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Variable:
-    """A jaxpr variable; identity is object identity. `key_impl`: PRNG name ("fry", ...) of a typed key array."""
+    """A jaxpr variable; identity is object identity. `key_impl`: PRNG name ("fry", ...) of a key array."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -13,7 +13,17 @@ from itertools import count
 from math import prod
 from typing import cast
 
-from jax_cocktail.utask.ir import Attribute, Region, Statement, UOperator, UProgram, regions_of, walk
+from jax_cocktail.utask.ir import (
+    Attribute,
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    regions_of,
+    walk,
+)
 from jax_cocktail.utask.types import TensorType, Value
 
 
@@ -49,16 +59,18 @@ class _Rewriter:
                 self.conv(statement)
             else:
                 self.out.append(statement)
-        elif hasattr(statement, "branches"):
+        elif isinstance(statement, BranchUTask):
             self.out.append(replace(statement, branches=tuple(map(self.region, statement.branches))))
-        elif hasattr(statement, "body"):
+        elif isinstance(statement, LoopUTask):
             condition = statement.condition and self.region(statement.condition)
             self.out.append(replace(statement, condition=condition, body=self.region(statement.body)))
         else:
             self.out.append(statement)
 
     # -- building blocks ---------------------------------------------------------------------------------
-    def emit(self, like: UOperator, kind: str, x: Value, shape: Sequence[int], **attributes: Attribute) -> Value:
+    def emit(
+        self, like: UOperator, kind: str, x: Value, shape: Sequence[int], **attributes: Attribute
+    ) -> Value:
         value = Value(next(self.ids), TensorType(x.type.dtype, tuple(shape)))
         self.out.append(UOperator(kind, (x,), (value,), tuple(sorted(attributes.items())), like.source))
         return value

@@ -33,7 +33,9 @@ class Liveness:
 def liveness(program: UProgram, layouts: Mapping[Value, Layout]) -> Liveness:
     views = {s.outputs[0]: s for s in walk(program.entry) if isinstance(s, UOperator)}
     walker = _Walker(Memory(layouts, views))
-    live = walker.region(program.entry, walker.roots(program.entry.results), 0)
+    results = walker.roots(program.entry.results)
+    walker.mark(results, walker.position())  # all of them at once: a result may be an overwritten operand
+    live = walker.region(program.entry, results, 0)
     start = walker.position()
     walker.mark(live | walker.roots(program.entry.parameters), start)
     return walker.result

@@ -114,9 +114,7 @@ def _constants(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value
     return [v for v in found if v in layouts]
 
 
-def _pin_results(
-    program: UProgram, layouts: Mapping[Value, Layout], classes: _Classes
-) -> dict[int, Value]:
+def _pin_results(program: UProgram, layouts: Mapping[Value, Layout], classes: _Classes) -> dict[int, Value]:
     """result number -> root computed straight into that result's buffer."""
     pinned: dict[int, Value] = {}
     taken: set[Value] = set()
@@ -169,7 +167,7 @@ def _lay_out(groups: list[list[Value]], live: Liveness) -> tuple[dict[Value, Slo
             mask |= live.mask[root]
         need = -(-max(group[0].type.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         begin = 0
-        for low, high, other in sorted(p for p in placed if p[2] & mask):
+        for low, high in sorted((low, high) for low, high, other in placed if other & mask):
             if begin + need <= low:
                 break
             begin = max(begin, high)

@@ -39,7 +39,7 @@ def simplify(program: UProgram) -> UProgram:
 
 
 class _Rewriter:
-    """One forward walk. `_now` maps a value to the one that replaces it (ids are unique: it needs no scope)."""
+    """One forward walk. `_now` maps a value to what replaces it; ids are unique, so it needs no scope."""
 
     def __init__(self, program: UProgram) -> None:
         self._program = program

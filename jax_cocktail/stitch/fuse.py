@@ -221,7 +221,7 @@ class _RegionState:
             return
         mode = facts.mode.get(value)
         unit = mode == "view" and is_unit_change(operator)
-        unit = unit and (self.item_of[value] > index or self._within(item, operator.inputs[0]))
+        unit = unit and (self.item_of.get(value, -1) > index or self._within(item, operator.inputs[0]))
         if mode == "inline" or unit:
             for operand in operator.inputs:
                 self._pull(item, index, operand)

@@ -53,7 +53,8 @@ class Residences:
             self.layout[value] = dense(value)
         if mode == "inline":
             spent = sum(self.cost.get(x, 0) for x in operator.inputs if self.mode.get(x) == "inline")
-            self.cost[value] = spent + (KINDS[operator.kind].cost if KINDS[operator.kind].sort != "movement" else 0)
+            own = KINDS[operator.kind]
+            self.cost[value] = spent + (own.cost if own.sort != "movement" else 0)
         return mode
 
     def _decide(self, operator: UOperator) -> str:

@@ -86,9 +86,9 @@ class LoopUTask:
             raise ValueError("a loop has either a condition or a trip count")
         index = 0 if self.condition is not None else 1
         carried = tuple(v.type for v in self.initial)
-        sides = (self.outputs, self.body.parameters[index:], self.body.results)
+        sides = [self.outputs, self.body.parameters[index:], self.body.results]
         if self.condition is not None:
-            sides += (self.condition.parameters,)
+            sides.append(self.condition.parameters)
         for side in sides:
             if tuple(v.type for v in side) != carried:
                 raise ValueError("carried types of a loop differ")

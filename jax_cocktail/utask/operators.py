@@ -59,7 +59,9 @@ def _table() -> dict[str, OperatorKind]:
     add("movement", 0, "constant", "data")  # data: bytes, row-major, little-endian; bool is one byte
     add("movement", 0, "empty")  # unspecified content; reading it before writing is a fault
     add("movement", 0, "iota", "dimension")
-    add("movement", 1, "broadcast", "dimensions")  # operand axis d -> result axis dimensions[d]; size 1 spreads
+    add(
+        "movement", 1, "broadcast", "dimensions"
+    )  # operand axis d -> result axis dimensions[d]; size 1 spreads
     add("movement", 1, "reshape")
     add("movement", 1, "transpose", "permutation")  # result axis i = operand axis permutation[i]
     add("movement", 1, "slice", "starts strides")  # sizes: the result's shape

@@ -12,8 +12,8 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Memory of a buffer. space: input | output (`index` = operand or result number) | workspace (`index` = byte
-    offset) | constant (`index` = value id)."""
+    """Memory of a buffer. space: input | output (`index` = operand or result number) | workspace (`index` =
+    byte offset) | constant (`index` = value id)."""
 
     space: str
     index: int

@@ -83,6 +83,9 @@ class _Printer:
         roles = ("output" if value in self._results and role == "temporary" else role for value in values)
         return ", ".join(f"{r} {self._name(v)}: {v.type}" for v, r in zip(values, roles, strict=True))
 
+    def _assigned(self, values: Sequence[Value], role: str = "temporary") -> str:
+        return f"{self._defined(values, role)} = " if values else ""
+
     # -- structure ---------------------------------------------------------------------------------------
     def program(self, title: str) -> str:
         assert self._program is not None
@@ -116,12 +119,12 @@ class _Printer:
         if operator.kind == "constant":
             attributes += _readable(operator)
         operands = self._names(operator.inputs)
-        self._line(f"{self._defined(operator.outputs, role)} = {operator.kind}({operands}){attributes}")
+        self._line(f"{self._assigned(operator.outputs, role)}{operator.kind}({operands}){attributes}")
 
     def _loop(self, loop: LoopUTask) -> None:
         kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
         initial = self._names(loop.initial)
-        self._line(f"{self._defined(loop.outputs, 'temporary')} = {kind} from ({initial}) {{".lstrip())
+        self._line(f"{self._assigned(loop.outputs)}{kind} from ({initial}) {{")
         if loop.condition is not None:
             self._part("while", self._defined(loop.condition.parameters, "carried"), loop.condition)
         index = [] if loop.index is None else [self._defined([loop.index], "induction")]
@@ -130,8 +133,8 @@ class _Printer:
         self._line("}")
 
     def _branch(self, branch: BranchUTask) -> None:
-        outputs = self._defined(branch.outputs, "temporary")
-        self._line(f"{outputs} = branch {self._name(branch.selector)} {{".lstrip())
+        selector = self._name(branch.selector)
+        self._line(f"{self._assigned(branch.outputs)}branch {selector} {{")
         for number, region in enumerate(branch.branches):
             self._part(f"case {number}", "", region)
         self._line("}")

@@ -1,0 +1,54 @@
+"""A compiler for JAX programs with dynamic control flow: use `jax_cocktail.jit` where you use `jax.jit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jax_cocktail.config import VERSION as __version__
+from jax_cocktail.config import Options, options
+from jax_cocktail.errors import (
+    BuildError,
+    CocktailError,
+    CocktailWarning,
+    StrictModeError,
+    UnsupportedError,
+    VerificationError,
+)
+from jax_cocktail.report import Report
+
+if TYPE_CHECKING:
+    from jax_cocktail.api import clear_cache, explain, jit, load
+
+__all__ = [
+    "BuildError",
+    "CocktailError",
+    "CocktailWarning",
+    "Options",
+    "Report",
+    "StrictModeError",
+    "UnsupportedError",
+    "VerificationError",
+    "__version__",
+    "clear_cache",
+    "explain",
+    "jit",
+    "load",
+    "options",
+]
+
+_NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load"})
+
+
+def __getattr__(name: str) -> Any:
+    """The names that need jax, on first use: the compiler below them runs without it."""
+    if name in _NEEDS_JAX:
+        from jax_cocktail import api
+
+        value = getattr(api, name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'jax_cocktail' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

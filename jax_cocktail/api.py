@@ -1,0 +1,227 @@
+"""`jit` in the place of `jax.jit`, and what goes with it: `explain`, `clear_cache`, `load`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.extend import source_info_util
+
+from jax_cocktail import cache, config
+from jax_cocktail.config import SCOPES, Options
+from jax_cocktail.lowering import custom_call, decisions, intercept
+from jax_cocktail.lowering.state import STATE, collecting, marked_name
+from jax_cocktail.report import Report
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    options: Options | Mapping[str, Any] | None = None,
+    **jit_options: Any,
+) -> Any:
+    """`jax.jit`, with loops and branches compiled by jax_cocktail.
+
+    Args:
+      fun: the function; without it a decorator is returned.
+      options: options of ours by name (see `options`); they win over ``with options(...)``.
+      **jit_options: every option of `jax.jit`, with its meaning there.
+
+    Returns:
+      A function that can be used wherever `jax.jit(fun)` can.
+    """
+    explicit = _explicit(options)
+    if fun is None:
+        return lambda f: Jit(f, jit_options, explicit)
+    return Jit(fun, jit_options, explicit)
+
+
+def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
+    """A function that says how a call of `fun` with the same arguments is compiled, without running it.
+
+    If the arguments are values and nothing is decided yet, both candidates are timed, as in a call of `jit`.
+    """
+    known = fun if isinstance(fun, Jit) else Jit(fun, {}, {})
+
+    @functools.wraps(fun)
+    def explained(*args: Any, **kwargs: Any) -> Report:
+        with collecting() as reports:
+            known.copy().lower(*args, **kwargs)
+        if not reports:
+            return Report(known.function_name, choice="stock", why=_MARK_LOST)
+        first, *inner = reports
+        return first.with_inner(inner)
+
+    return explained
+
+
+def clear_cache() -> None:
+    """Removes every built program and every stored decision from the folder on disk."""
+    cache.clear_cache()
+    decisions.forget()
+
+
+def load() -> None:
+    """Makes this process ready for exported and serialised programs that contain calls of ours.
+
+    Raises:
+      BuildError: the runtime library cannot be built; the text says what to do.
+    """
+    custom_call.register()
+
+
+_MARK_LOST = "the call did not reach jax_cocktail: this version of jax lowers it in a way we do not know"
+
+
+def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if isinstance(options, Options):
+        return {option.name: getattr(options, option.name) for option in config.REGISTRY}
+    return config.check(options)
+
+
+def _name_of(function: Any) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+class Jit:
+    """What `jit` returns: a thin layer over a `jax.jit` function, to which everything is handed on.
+
+    It remembers the arguments of the call for the time of the call, so that a first lowering can time the
+    candidates on them.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], jit_options: Mapping[str, Any], explicit: Mapping[str, Any]
+    ) -> None:
+        self._function = function
+        self._jit_options = dict(jit_options)
+        self._explicit = dict(explicit)
+        self._variants: dict[str, Any] = {}
+        self._inner: list[Any] = []
+        self._static: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        self.function_name = _name_of(function)
+        functools.update_wrapper(self, function)
+        self._jitted = self._variant(config.resolve(self._explicit, scopes=()))
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        jitted = self._select() if SCOPES.values else self._jitted
+        outer = STATE.arguments
+        STATE.arguments = (self, args, kwargs)
+        try:
+            return jitted(*args, **kwargs)
+        finally:
+            STATE.arguments = outer
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_jitted" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self._select(), name)
+
+    def __repr__(self) -> str:
+        return f"<jax_cocktail.jit of {self._function!r}>"
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit(f).lower`."""
+        outer = STATE.arguments
+        STATE.arguments = (self, args, kwargs)
+        try:
+            return self._select().lower(*args, **kwargs)
+        finally:
+            STATE.arguments = outer
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit(f).trace`."""
+        return self._select().trace(*args, **kwargs)
+
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.jit(f).eval_shape`."""
+        return self._select().eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """As `jax.jit(f).clear_cache`: forgets what was traced and compiled in this process."""
+        for jitted in (*self._variants.values(), *self._inner):
+            jitted.clear_cache()
+
+    def copy(self) -> Jit:
+        """The same function with nothing traced yet."""
+        return Jit(self._function, self._jit_options, self._explicit)
+
+    def dynamic_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The arrays among the arguments, in the order of the inner function's; None if not known."""
+        static = self._static.get((len(args), tuple(sorted(kwargs))))
+        if static is None:
+            return None
+        positions, names = static
+        dynamic = tuple(a for i, a in enumerate(args) if i not in positions)
+        return jax.tree.leaves((dynamic, {k: v for k, v in kwargs.items() if k not in names}))
+
+    def _select(self) -> Any:
+        """The jitted function for the options in force."""
+        return self._variant(config.resolve(self._explicit)) if SCOPES.values else self._jitted
+
+    def _variant(self, options: Options) -> Any:
+        token = options.token
+        if token not in self._variants:
+            self._variants[token] = jax.jit(self._outer(options), **self._jit_options)
+        return self._variants[token]
+
+    def _outer(self, options: Options) -> Callable[..., Any]:
+        """The function that JAX sees: it calls the marked inner `jit`."""
+        function = self._function
+        region = _renamed(function, marked_name(options, self.function_name))
+        inner: dict[tuple[tuple[int, ...], tuple[str, ...]], Any] = {}
+
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            if jax.config.jax_disable_jit:
+                return function(*args, **kwargs)
+            # What JAX has not replaced by tracers is static, whichever way that was said.
+            static = (
+                tuple(i for i, arg in enumerate(args) if _is_static(arg)),
+                tuple(name for name, arg in kwargs.items() if _is_static(arg)),
+            )
+            self._static[len(args), tuple(sorted(kwargs))] = static
+            if static not in inner:
+                inner[static] = jax.jit(
+                    region, static_argnums=static[0], static_argnames=static[1], keep_unused=True
+                )
+                self._inner.append(inner[static])
+            return inner[static](*args, **kwargs)
+
+        functools.update_wrapper(outer, function)
+        outer.__name__ = self.function_name
+        return outer
+
+
+def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def region(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    functools.update_wrapper(region, function)
+    region.__name__ = region.__qualname__ = name
+    return region
+
+
+def _is_static(argument: Any) -> bool:
+    leaves = jax.tree.leaves(argument)
+    return bool(leaves) and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+
+# Our frames are not where the user wrote the program.
+source_info_util.register_exclusion(os.path.join(_FOLDER, "api.py"))
+source_info_util.register_exclusion(os.path.join(_FOLDER, "lowering"))
+intercept.install()
+custom_call.register_quietly()

@@ -1,0 +1,1 @@
+"""Between JAX and the compiler: interception, capture, custom calls, decisions."""

@@ -1,0 +1,223 @@
+"""jaxprs in our own words: the only place that knows how they differ between jax 0.10.2, 0.11 and 0.12.
+
+Differences: `scan` has counts or a tree of its operands; `ClosedJaxpr` is a class or another name for
+`Jaxpr`; calls keep their body under several names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+from jax.extend import source_info_util
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.lowering.state import read_mark
+from jax_cocktail.primitives import CONTROL_FLOW
+from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
+from jax_cocktail.utask.types import NOWHERE, Source
+
+REMATERIALISED = frozenset({"checkpoint", "remat", "remat2"})
+CALLS = REMATERIALISED | {
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vmap_call",
+    "eval_jaxpr",
+}
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # the parameter differs by primitive and by release
+_FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$")
+_KEY = re.compile(r"^key<(?P<impl>.*)>$")
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The part with equations of a closed jaxpr (jax < 0.11), or the jaxpr itself."""
+    return jaxpr if isinstance(jaxpr, jex.Jaxpr) else jaxpr.jaxpr
+
+
+def constants(jaxpr: Any) -> tuple[Any, ...]:
+    return tuple(getattr(jaxpr, "consts", ()))
+
+
+def primitive_name(equation: Any) -> str:
+    return str(equation.primitive.name)
+
+
+def body_of_call(equation: Any) -> Any | None:
+    """The jaxpr that stands for a call equation, or None if the equation is no call that we inline."""
+    if primitive_name(equation) not in CALLS or forced_to_stock(equation):
+        return None
+    return next((equation.params[name] for name in _BODIES if name in equation.params), None)
+
+
+def forced_to_stock(equation: Any) -> bool:
+    """An inner `jax_cocktail.jit` whose options say force="stock"."""
+    mark = read_mark(equation.params.get("name"))
+    return mark is not None and mark.options.force == "stock"
+
+
+def nested_jaxprs(equation: Any) -> Iterator[Any]:
+    """Every jaxpr among the parameters of an equation."""
+    for value in equation.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
+                yield item
+
+
+def control_flow_in(jaxpr: Any) -> bool:
+    """Whether a loop or branch is among the equations, at any depth."""
+    return any(holds_control_flow(equation) for equation in open_jaxpr(jaxpr).eqns)
+
+
+def holds_control_flow(equation: Any) -> bool:
+    if primitive_name(equation) in CONTROL_FLOW:
+        return True
+    return any(control_flow_in(inner) for inner in nested_jaxprs(equation))
+
+
+def source_of(equation: Any) -> Source:
+    """Where the user wrote it."""
+    match = _FRAME.match(str(source_info_util.summarize(equation.source_info)))
+    if match is None:
+        return NOWHERE
+    return Source(match["file"], int(match["line"]), match["function"] or "")
+
+
+def is_key(aval: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
+
+
+def variable(aval: Any, source: Source = NOWHERE) -> Variable:
+    """A fresh variable of the type of `aval`."""
+    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
+        raise UnsupportedError(f"values of type {aval} are not compiled", str(source))
+    shape = []
+    for size in aval.shape:
+        if not isinstance(size, int | np.integer):
+            raise UnsupportedError(f"the symbolic size {size} (a shape-polymorphic export)", str(source))
+        shape.append(int(size))
+    match = _KEY.match(str(aval.dtype))
+    return Variable(str(aval.dtype), tuple(shape), match["impl"] if match else "")
+
+
+def literal(value: Any, aval: Any) -> Literal:
+    """A constant of the program text."""
+    if is_key(aval):
+        raise UnsupportedError("a PRNG key that is a constant inside a loop or branch")
+    return Literal(np.asarray(value, dtype=aval.dtype))
+
+
+class Adapter:
+    """Converts the equations of one jaxpr; remembers the variable of every JAX variable it has met."""
+
+    def __init__(self) -> None:
+        self._atoms: dict[Any, Atom] = {}
+
+    def bind(self, var: Any, atom: Atom) -> None:
+        """From now on `var` is read as `atom`."""
+        self._atoms[var] = atom
+
+    def read(self, atom: Any) -> Atom:
+        if isinstance(atom, jex.Literal):
+            return literal(atom.val, atom.aval)
+        if atom not in self._atoms:
+            self._atoms[atom] = variable(atom.aval)
+        return self._atoms[atom]
+
+    def equation(self, equation: Any) -> Equation:
+        """One equation that is no call. Raises UnsupportedError for types that we have no word for."""
+        source = source_of(equation)
+        try:
+            inputs = tuple(self.read(atom) for atom in equation.invars)
+            outputs = tuple(variable(var.aval, source) for var in equation.outvars)
+            params = _params(equation)
+        except UnsupportedError as error:
+            raise UnsupportedError(error.reason, error.where or str(source)) from None
+        for var, output in zip(equation.outvars, outputs, strict=True):
+            self.bind(var, output)
+        effects = bool(equation.effects)
+        return Equation(primitive_name(equation), inputs, outputs, params, source, effects)
+
+
+def program(closed: Any) -> Program:
+    """A closed jaxpr with every call inlined; its constants become literals."""
+    adapter = Adapter()
+    jaxpr = open_jaxpr(closed)
+    inputs = tuple(variable(var.aval) for var in jaxpr.invars)
+    equations: list[Equation] = []
+    outputs = _inline(adapter, closed, inputs, equations)
+    return Program(inputs, tuple(equations), outputs)
+
+
+def _inline(
+    adapter: Adapter, closed: Any, arguments: Sequence[Atom], equations: list[Equation]
+) -> tuple[Atom, ...]:
+    jaxpr = open_jaxpr(closed)
+    for var, value in zip(jaxpr.constvars, constants(closed), strict=True):
+        adapter.bind(var, literal(value, var.aval))
+    for var, argument in zip(jaxpr.invars, arguments, strict=True):
+        adapter.bind(var, argument)
+    for equation in jaxpr.eqns:
+        body = body_of_call(equation)
+        if body is None:
+            equations.append(adapter.equation(equation))
+            continue
+        operands = [adapter.read(atom) for atom in equation.invars]
+        results = _inline(adapter, body, operands, equations)
+        for var, result in zip(equation.outvars, results, strict=True):
+            adapter.bind(var, result)
+    return tuple(adapter.read(atom) for atom in jaxpr.outvars)
+
+
+def _params(equation: Any) -> dict[str, Any]:
+    """JAX's parameters, with control flow normalised as `primitives.equation` says."""
+    params = equation.params
+    name = primitive_name(equation)
+    if name == "while":
+        return {
+            "cond_jaxpr": program(params["cond_jaxpr"]),
+            "body_jaxpr": program(params["body_jaxpr"]),
+            "cond_nconsts": int(params["cond_nconsts"]),
+            "body_nconsts": int(params["body_nconsts"]),
+        }
+    if name == "cond":
+        return {"branches": tuple(program(branch) for branch in params["branches"])}
+    if name == "scan":
+        num_consts, num_carry = _scan_counts(params)
+        return {
+            "jaxpr": program(params["jaxpr"]),
+            "num_consts": num_consts,
+            "num_carry": num_carry,
+            "length": int(params["length"]),
+            "reverse": bool(params["reverse"]),
+        }
+    return dict(params)
+
+
+def _scan_counts(params: Any) -> tuple[int, int]:
+    """How many operands are constants and how many are carried."""
+    if "num_consts" in params:
+        return int(params["num_consts"]), int(params["num_carry"])
+    constant, carried, _ = params["ft_in"].unpack()
+    return len(constant), len(carried)
+
+
+def count_primitives(equations: Sequence[Equation]) -> dict[str, int]:
+    """How often each primitive occurs, nested programs included."""
+    counts: dict[str, int] = {}
+    stack = list(equations)
+    while stack:
+        equation = stack.pop()
+        counts[equation.primitive] = counts.get(equation.primitive, 0) + 1
+        for value in equation.params.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Program):
+                    stack.extend(item.equations)
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))

@@ -1,0 +1,164 @@
+"""From the jaxpr of a marked call to regions: which equations we compile and which stay with stock XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax.extend.core as jex
+import numpy as np
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.lowering.adapter import (
+    Adapter,
+    body_of_call,
+    count_primitives,
+    forced_to_stock,
+    holds_control_flow,
+    is_key,
+    literal,
+    primitive_name,
+    source_of,
+)
+from jax_cocktail.lowering.flatten import Flat, flatten
+from jax_cocktail.lowering.partition import Node, Partition, partition
+from jax_cocktail.primitives import CONTROL_FLOW, why_unsupported
+from jax_cocktail.primitives.equation import Equation, Program, Variable
+from jax_cocktail.report import Counts, Left
+
+# Constants up to this size are part of a program's text; larger ones are operands, so that they are shared.
+EMBEDDED_BYTES = 1024
+# From here on a leaf equation is worth XLA's own library code.
+EXPENSIVE_FLOPS = 1e6
+EXPENSIVE_ELEMENTS = 1 << 16
+_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+_ORDERING = frozenset({"sort", "top_k", "approx_top_k", "argsort", "scatter", "scatter-add", "scatter_add"})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Region:
+    """Equations that become one custom call. `operands` and `results` are JAX's own variables."""
+
+    program: Program
+    operands: tuple[Any, ...]
+    results: tuple[Any, ...]
+    control_flow: tuple[str, ...]
+    operators: Counts
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Capture:
+    """What is known of a marked jaxpr before anything is compiled."""
+
+    flat: Flat
+    order: tuple[int | tuple[int], ...]
+    regions: tuple[Region, ...]
+    left: tuple[Left, ...]
+    beside: Counts
+
+
+def capture(closed: Any) -> Capture:
+    """Divides the jaxpr of a marked call into regions and what stock XLA compiles."""
+    flat = flatten(closed)
+    adapter = Adapter()
+    for var, value in zip(flat.constvars, flat.consts, strict=True):
+        if not is_key(var.aval) and np.asarray(value).nbytes <= EMBEDDED_BYTES:
+            adapter.bind(var, literal(value, var.aval))
+    nodes: list[Node] = []
+    equations: list[Equation | None] = []
+    left: list[Left] = []
+    made_by: dict[Any, int] = {}
+    for position, equation in enumerate(flat.equations):
+        converted, reason = _convert(adapter, equation)
+        if reason is not None and holds_control_flow(equation):
+            where = reason.where or str(source_of(equation))
+            left.append(Left(primitive_name(equation), reason.reason, where))
+        operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
+        producers = tuple(sorted({made_by[atom] for atom in operands if atom in made_by}))
+        equations.append(converted)
+        nodes.append(
+            Node(
+                producers,
+                supported=reason is None,
+                control_flow=reason is None and primitive_name(equation) in CONTROL_FLOW,
+                expensive=_expensive(equation),
+            )
+        )
+        made_by.update((var, position) for var in equation.outvars)
+    parts = partition(nodes)
+    regions = tuple(_region(flat, adapter, equations, members) for members in parts.regions)
+    return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts))
+
+
+def _convert(adapter: Adapter, equation: Any) -> tuple[Equation | None, UnsupportedError | None]:
+    if forced_to_stock(equation):
+        return None, UnsupportedError('its options say force="stock"')
+    if body_of_call(equation) is not None:
+        return None, UnsupportedError("a rematerialised call without control flow")
+    try:
+        converted = adapter.equation(equation)
+    except UnsupportedError as error:
+        return None, error
+    return converted, why_unsupported(converted)
+
+
+def _expensive(equation: Any) -> bool:
+    """Whether a leaf equation does so much work that stock XLA should do it if it stands at the border."""
+    name = primitive_name(equation)
+    shapes = [getattr(atom.aval, "shape", ()) for atom in (*equation.invars, *equation.outvars)]
+    elements = max((_elements(shape) for shape in shapes), default=0)
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        depth = _elements(tuple(shapes[0][axis] for axis in contracted))
+        return 2.0 * depth * _elements(shapes[-1]) >= EXPENSIVE_FLOPS
+    if name == "conv_general_dilated":
+        features = equation.params["dimension_numbers"].rhs_spec[0]
+        depth = _elements(shapes[1]) // max(shapes[1][features], 1)
+        return 2.0 * depth * _elements(shapes[-1]) >= EXPENSIVE_FLOPS
+    return (name in _ORDERING or name in _PRODUCTS) and elements >= EXPENSIVE_ELEMENTS
+
+
+def _elements(shape: Sequence[Any]) -> int:
+    return prod(size for size in shape if isinstance(size, int | np.integer))
+
+
+def _region(
+    flat: Flat, adapter: Adapter, equations: Sequence[Equation | None], members: tuple[int, ...]
+) -> Region:
+    inside = set(members)
+    made = {var for position in members for var in flat.equations[position].outvars}
+    needed = {atom for atom in flat.outvars if not isinstance(atom, jex.Literal)}
+    for position, equation in enumerate(flat.equations):
+        if position not in inside:
+            needed.update(atom for atom in equation.invars if not isinstance(atom, jex.Literal))
+    operands: dict[Any, Variable] = {}
+    for position in members:
+        for atom in flat.equations[position].invars:
+            if isinstance(atom, jex.Literal) or atom in made:
+                continue
+            read = adapter.read(atom)
+            if isinstance(read, Variable):
+                operands[atom] = read
+    results = [v for position in members for v in flat.equations[position].outvars if v in needed]
+    body = tuple(equation for p in members if (equation := equations[p]) is not None)
+    program = Program(tuple(operands.values()), body, tuple(adapter.read(var) for var in results))
+    control_flow = tuple(
+        f"{equation.primitive} at {equation.source}" if equation.source.file else equation.primitive
+        for equation in body
+        if equation.primitive in CONTROL_FLOW
+    )
+    counts = tuple(count_primitives(body).items())
+    return Region(program, tuple(operands), tuple(results), control_flow, counts)
+
+
+def _beside(flat: Flat, parts: Partition) -> Counts:
+    """What stock XLA compiles around the regions."""
+    counts: dict[str, int] = {}
+    for step in parts.order:
+        if isinstance(step, int):
+            name = primitive_name(flat.equations[step])
+            if name not in CONTROL_FLOW:
+                counts[name] = counts.get(name, 0) + 1
+    return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))

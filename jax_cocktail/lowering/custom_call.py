@@ -1,0 +1,135 @@
+"""One region as one XLA custom call: registration of the handlers, the call, and the rewritten jaxpr."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from jax_cocktail.build import build_runtime, host_toolchain
+from jax_cocktail.compiler import Artifact
+from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering.adapter import is_key, open_jaxpr
+from jax_cocktail.lowering.capture import Capture, Region
+from jax_cocktail.primitives import physical_type
+
+TARGET = "jax_cocktail_cpu"
+PLATFORM = "cpu"
+# Up to here the scratch memory is a result of the call, which XLA places beside its other buffers; more than
+# that would be fresh pages in every call, and comes from memory that the runtime keeps.
+WORKSPACE_RESULT_BYTES = 16 << 20
+
+_lock = threading.Lock()
+_library: ctypes.CDLL | None = None
+
+
+def register() -> None:
+    """Makes the handlers known to XLA, once per process. Raises BuildError if they cannot be built."""
+    global _library
+    with _lock:
+        if _library is not None:
+            return
+        path = build_runtime(jax.ffi.include_dir(), host_toolchain())
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as error:
+            raise BuildError(
+                f"the runtime library cannot be loaded ({error})",
+                "empty the cache with jax_cocktail.clear_cache(), or choose another compiler with CXX",
+            ) from error
+        library.ck_cpu_state_type_id.restype = ctypes.c_void_p
+        library.ck_cpu_state_type_info.restype = ctypes.c_void_p
+        state_type = {
+            "type_id": _capsule(library.ck_cpu_state_type_id()),
+            "type_info": _capsule(library.ck_cpu_state_type_info()),
+        }
+        stages = {
+            "instantiate": jax.ffi.pycapsule(library.ck_cpu_instantiate),
+            "execute": jax.ffi.pycapsule(library.ck_cpu_execute),
+        }
+        # The type first: registering it fills in the id that the handlers report.
+        jax.ffi.register_ffi_type("jax_cocktail_state", state_type, platform=PLATFORM)
+        jax.ffi.register_ffi_target(TARGET, stages, platform=PLATFORM)
+        _library = library
+
+
+def register_quietly() -> None:
+    """As `register`, at import: what goes wrong is told at first use, where it matters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            register()
+        except (BuildError, OSError):
+            return
+
+
+def _capsule(address: int) -> Any:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(address, None, None)
+
+
+def rewrite(captured: Capture, artifacts: Sequence[Artifact]) -> Any:
+    """The marked jaxpr with a custom call in the place of every region."""
+    flat = captured.flat
+    equations: list[Any] = []
+    for step in captured.order:
+        if isinstance(step, int):
+            equations.append(flat.equations[step])
+        else:
+            (number,) = step
+            equations += _call(captured.regions[number], artifacts[number])
+    return flat.close(equations)
+
+
+def _call(region: Region, artifact: Artifact) -> list[Any]:
+    """The equations of one custom call, reading and defining the variables of the region."""
+    operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
+    results = [physical_type(atom) for atom in region.program.outputs]
+    shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
+    workspace = artifact.workspace_bytes
+    as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
+    if as_result:
+        shapes.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
+
+    def call(*values: Any) -> list[Any]:
+        plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
+        outputs = jax.ffi.ffi_call(TARGET, shapes, input_output_aliases=dict(artifact.aliases))(
+            *plain,
+            binary=np.frombuffer(artifact.binary, np.uint8),
+            digest=artifact.digest,
+            workspace=np.int64(0 if as_result else workspace),
+            workspace_result=np.int64(as_result),
+        )
+        pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
+        return [
+            jax.random.wrap_key_data(output, impl=_IMPLEMENTATIONS[atom.key_impl]) if atom.key_impl else output
+            for output, atom in pairs
+        ]
+
+    # The types are the program's own: they must not be narrowed by the setting of this moment.
+    with jax.enable_x64(True):
+        traced = open_jaxpr(jax.make_jaxpr(call)(*operands))
+    names = dict(zip(traced.invars, region.operands, strict=True))
+    names.update(zip(traced.outvars, region.results, strict=True))
+    return [
+        equation.replace(
+            invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
+            outvars=[names.get(var, var) for var in equation.outvars],
+        )
+        for equation in traced.eqns
+    ]
+
+
+_IMPLEMENTATIONS = {"fry": "threefry2x32"}
+
+
+def _numpy_name(dtype: str) -> Any:
+    return jax.numpy.bfloat16 if dtype == "bfloat16" else dtype

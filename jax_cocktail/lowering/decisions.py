@@ -1,0 +1,165 @@
+"""Ours or stock: measured once per program and machine, on the first real arguments, and kept on disk.
+
+The two candidates are timed as whole calls, in turn, so that a drift of the machine hits both.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import jax
+import jax.extend.core as jex
+import jaxlib
+
+from jax_cocktail import cache
+from jax_cocktail.build import source_folder
+from jax_cocktail.config import VERSION
+from jax_cocktail.errors import BuildError
+
+BUDGET_SECONDS = 0.25
+MOST_ROUNDS = 60
+_FORMAT = 1
+_FOLDER = "decisions"
+_LOCK_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`choice`: "cocktail" or "stock". The times are of one call, None if nothing was measured."""
+
+    choice: str
+    stock_seconds: float | None = None
+    cocktail_seconds: float | None = None
+
+
+def key_of(fingerprints: Sequence[str], arguments: Sequence[str], beside: Sequence[str]) -> str:
+    """The identity of a decision: what is computed, by which compilers, on which machine."""
+    parts = [*fingerprints, "|", *arguments, "|", *beside, "|", *_machine(), os.environ.get("XLA_FLAGS", "")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@functools.cache
+def _machine() -> tuple[str, ...]:
+    model = ""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.split(":")[0].strip() in ("model name", "CPU part"):
+                model = line
+                break
+    except OSError:
+        model = platform.processor()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    versions = (jax.__version__, jaxlib.__version__, VERSION, _compiler_digest())
+    return (platform.machine(), model, str(cores), *versions)
+
+
+def _compiler_digest() -> str:
+    """SHA-256 of our own sources: a better compiler deserves a new measurement."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package, source_folder("cpu_src")):
+        for path in sorted(folder.rglob("*")):
+            if path.suffix in (".py", ".h", ".cc") and not {"models", "_src"} & set(path.parts[:-1]):
+                digest.update(path.name.encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+# ---- the store -----------------------------------------------------------------------------------------------
+
+_remembered: dict[tuple[str, str], Decision] = {}  # serves where the folder cannot be written
+
+
+def load(key: str) -> Decision | None:
+    """The stored decision, if there is a valid one."""
+    root = cache.cache_dir()
+    path = root / _FOLDER / f"{key}.json"
+    known = _remembered.get((str(root), key))
+    if cache.distrust(path) or cache.distrust(path.parent):
+        return known
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
+            return known
+        return Decision(facts["choice"], float(facts["stock_seconds"]), float(facts["cocktail_seconds"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return known
+
+
+def store(key: str, decision: Decision) -> None:
+    """Keeps a decision; by a rename, so that a reader sees all of it or nothing."""
+    _remembered[str(cache.cache_dir()), key] = decision
+    try:
+        folder = _folder()
+        scratch = folder / f"{key}.{os.getpid()}.tmp"
+        text = json.dumps({"format": _FORMAT, **asdict(decision)}, indent=1)
+        scratch.write_text(text + "\n", encoding="utf-8")
+        scratch.chmod(0o644)
+        scratch.replace(folder / f"{key}.json")
+    except (OSError, BuildError):
+        return
+
+
+def forget() -> None:
+    """Removes every stored decision."""
+    _remembered.clear()
+    for path in (cache.cache_dir() / _FOLDER).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    folder = cache.prepare_root() / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def exclusive(key: str) -> Iterator[None]:
+    """One process at a time measures a program; without a usable folder everybody measures for himself."""
+    lock: filelock.BaseFileLock | None = None
+    try:
+        lock = filelock.FileLock(_folder() / f"{key[:2]}.lock", timeout=_LOCK_SECONDS)
+        lock.acquire()
+    except (OSError, BuildError, filelock.Timeout):
+        lock = None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+# ---- measuring -----------------------------------------------------------------------------------------------
+
+
+def measure(stock: Any, ours: Any, arguments: Sequence[Any]) -> Decision:
+    """Times two closed jaxprs on concrete arguments and takes ours unless it is slower."""
+    runs = [_runner(jaxpr, arguments) for jaxpr in (stock, ours)]
+    end = time.perf_counter() + BUDGET_SECONDS
+    samples: list[list[float]] = [[], []]
+    while not samples[0] or (time.perf_counter() < end and len(samples[0]) < MOST_ROUNDS):
+        turn = len(samples[0]) % 2
+        for which in (turn, 1 - turn):
+            start = time.perf_counter()
+            jax.block_until_ready(runs[which]())
+            samples[which].append(time.perf_counter() - start)
+    times = [sorted(found)[len(found) // 4] for found in samples]
+    return Decision("cocktail" if times[1] <= times[0] else "stock", times[0], times[1])
+
+
+def _runner(jaxpr: Any, arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A compiled and warmed call."""
+    compiled = jax.jit(jex.jaxpr_as_fun(jaxpr))
+    jax.block_until_ready(compiled(*arguments))
+    return lambda: compiled(*arguments)

@@ -1,0 +1,41 @@
+"""Writes a program's stages to a folder, for reading: jaxpr, the IR after each pass, C++ source, command."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from jax_cocktail.compiler import Artifact
+from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.printer import print_program
+
+
+class Dump:
+    """One folder per program: ``<folder>/<function>_<region>_<fingerprint>/``."""
+
+    def __init__(self, folder: str, function: str, region: int, fingerprint: str) -> None:
+        name = re.sub(r"\W+", "_", function)
+        self._folder = Path(folder).expanduser() / f"{name}_{region}_{fingerprint[:12]}"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._passes = 0
+
+    def write(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+
+    def program(self, name: str, program: UProgram) -> None:
+        """The IR after the pass `name`; files sort in the order of the passes."""
+        self.write(f"{self._passes:02d}_{name}.txt", print_program(program))
+        self._passes += 1
+
+    def observe(self, name: str, program: UProgram, seconds: float) -> None:
+        """An observer of `compiler.compile_program`."""
+        del seconds
+        self.program(name, program)
+
+    def finish(self, artifact: Artifact) -> None:
+        self.write("program.cc", artifact.source)
+        built = Path(artifact.path).parent
+        for name in ("command.txt", "log.txt"):
+            if artifact.path and (built / name).is_file():
+                shutil.copyfile(built / name, self._folder / name)

@@ -1,0 +1,96 @@
+"""A jaxpr with its calls inlined, still in JAX's own equations, so that stock XLA can compile what is left.
+
+Equations are renamed, never traced again: sources, contexts and manual axes stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.extend.core as jex
+
+from jax_cocktail.lowering.adapter import (
+    REMATERIALISED,
+    body_of_call,
+    constants,
+    control_flow_in,
+    open_jaxpr,
+    primitive_name,
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Flat:
+    """Equations in order. `constvars` and `consts` belong together; `outvars` may be literals."""
+
+    original: Any
+    constvars: tuple[Any, ...]
+    consts: tuple[Any, ...]
+    equations: tuple[Any, ...]
+    outvars: tuple[Any, ...]
+
+    def close(self, equations: Sequence[Any]) -> Any:
+        """A closed jaxpr with these equations instead."""
+        jaxpr = open_jaxpr(self.original).replace(
+            constvars=list(self.constvars), eqns=list(equations), outvars=list(self.outvars)
+        )
+        return jex.ClosedJaxpr(jaxpr, list(self.consts))
+
+
+class _Inliner:
+    def __init__(self) -> None:
+        self.equations: list[Any] = []
+        self.constvars: list[Any] = []
+        self.consts: list[Any] = []
+        self._names: dict[Any, Any] = {}
+        self._new = jex.gensym()
+
+    def read(self, atom: Any) -> Any:
+        return atom if isinstance(atom, jex.Literal) else self._names.get(atom, atom)
+
+    def constant(self, var: Any, value: Any) -> None:
+        """A constant of an inlined body becomes one of the whole."""
+        self._names[var] = fresh = self._new(var.aval)
+        self.constvars.append(fresh)
+        self.consts.append(value)
+
+    def run(self, equations: Sequence[Any], outermost: bool) -> None:
+        for equation in equations:
+            body = body_of_call(equation)
+            if body is not None and primitive_name(equation) in REMATERIALISED:
+                # without control flow it stays whole: stock keeps its promise to compute again
+                body = body if control_flow_in(body) else None
+            operands = [self.read(atom) for atom in equation.invars]
+            if body is None:
+                self._keep(equation, operands, outermost)
+                continue
+            inner = open_jaxpr(body)
+            for var, value in zip(inner.constvars, constants(body), strict=True):
+                self.constant(var, value)
+            self._names.update(zip(inner.invars, operands, strict=True))
+            self.run(inner.eqns, outermost=False)
+            results = [self.read(atom) for atom in inner.outvars]
+            self._names.update(zip(equation.outvars, results, strict=True))
+
+    def _keep(self, equation: Any, operands: list[Any], outermost: bool) -> None:
+        outvars = list(equation.outvars)
+        if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
+            outvars = [self._new(var.aval) for var in outvars]
+            self._names.update(zip(equation.outvars, outvars, strict=True))
+        self.equations.append(equation.replace(invars=operands, outvars=outvars))
+
+
+def flatten(closed: Any) -> Flat:
+    """Inlines calls, except rematerialised ones without control flow and those that are forced to stock."""
+    jaxpr = open_jaxpr(closed)
+    inliner = _Inliner()
+    inliner.run(jaxpr.eqns, outermost=True)
+    return Flat(
+        original=closed,
+        constvars=(*jaxpr.constvars, *inliner.constvars),
+        consts=(*constants(closed), *inliner.consts),
+        equations=tuple(inliner.equations),
+        outvars=tuple(inliner.read(atom) for atom in jaxpr.outvars),
+    )

@@ -1,0 +1,72 @@
+"""The one place that touches what JAX does not promise to keep.
+
+Private: the stock lowering rule of `jit_p`, which we take over and hand everything on to that is not marked; and
+the fields of the lowering context that say for how many devices and platforms a module is. tests/api/test_api.py
+holds the canary that fails first when a new JAX moves them; `available` is False then and stock XLA runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.extend.core.primitives import jit_p
+from jax.interpreters import mlir
+
+from jax_cocktail.lowering import lower
+from jax_cocktail.lowering.state import mode, read_mark
+
+_stock: Any = None
+
+
+def available() -> bool:
+    """Whether the rule is in place."""
+    return _stock is not None
+
+
+def install() -> None:
+    """Takes over the default lowering rule of `jit_p`, once."""
+    global _stock
+    if _stock is not None:
+        return
+    try:
+        from jax._src.interpreters import mlir as private
+
+        entry = private._lowerings[jit_p]
+    except (ImportError, AttributeError, KeyError):
+        return
+    _stock = getattr(entry, "rule", entry)
+    mlir.register_lowering(jit_p, _rule, cacheable=False)
+
+
+def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any:
+    mark = read_mark(name)
+    if mark is None:
+        return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
+    outcome = lower.lower(jaxpr, mark, _obstacle(ctx, jaxpr))
+    with mode(outcome.mode):
+        return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
+
+
+def _obstacle(ctx: Any, jaxpr: Any) -> str:
+    """Why nothing in this module can be ours, or ""."""
+    if jaxpr.effects:
+        names = ", ".join(sorted(str(effect) for effect in jaxpr.effects))
+        return f"the function has side effects ({names})"
+    module = ctx.module_context
+    platforms = tuple(module.platforms)
+    if len(platforms) > 1:
+        return f"the module is lowered for several platforms ({', '.join(platforms)})"
+    if platforms != ("cpu",):
+        return f"only the CPU is compiled for, not {', '.join(platforms)}"
+    if module.shape_poly_state.dim_vars:
+        return "the module has symbolic sizes (a shape-polymorphic export)"
+    axes = module.axis_context
+    manual = getattr(axes, "manual_axes", None)
+    if manual is not None:
+        mesh = axes.mesh
+        if mesh.size > 1 and frozenset(manual) != frozenset(mesh.axis_names):
+            return "some axes of the mesh are not manual in this shard_map"
+        return ""
+    if (getattr(axes, "num_devices", 1) or 1) > 1:
+        return f"the module runs on {axes.num_devices} devices and this is not under shard_map"
+    return ""

@@ -1,0 +1,16 @@
+"""The benchmark models: seven programs with loops, branches and recursion, written as ordinary JAX.
+
+They are those of COCKTAILER (OSDI'23, section 6) with the sizes given there. Weights and inputs are
+synthetic, from a fixed seed; sequence lengths, policies and the parse tree follow the statistics of the
+paper's artifact.
+"""
+
+from jax_cocktail.models import attention, blockdrop, lstm, nasrnn, rae, seq2seq, skipnet
+from jax_cocktail.models.measure import interleaved_times, largest_difference
+from jax_cocktail.models.model import Model
+
+MODELS: dict[str, Model] = {
+    module.MODEL.name: module.MODEL for module in (lstm, nasrnn, attention, seq2seq, blockdrop, skipnet, rae)
+}
+
+__all__ = ["MODELS", "Model", "interleaved_times", "largest_difference"]

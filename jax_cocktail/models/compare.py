@@ -1,0 +1,88 @@
+"""One program under stock XLA, under jax_cocktail, and as jax_cocktail's own choice between the two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jax_cocktail import api
+from jax_cocktail.models.measure import interleaved_times, largest_difference
+
+COCKTAIL = {"force": "cocktail"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What one comparison found; times are in seconds.
+
+    Attributes:
+      captured: how many regions became custom calls, and how many were left to stock XLA.
+      choice: what ``jax_cocktail.jit`` uses when nothing is forced.
+      difference: largest difference of the results (see ``largest_difference``), ours against stock.
+      stock, ours, auto: median of one call under stock XLA, with our calls forced, and unforced.
+      first_stock, first_ours: the first call, compilation included.
+    """
+
+    captured: str
+    choice: str
+    difference: float
+    stock: float
+    ours: float
+    auto: float
+    first_stock: float
+    first_ours: float
+
+    @property
+    def ratio(self) -> float:
+        """Stock time over ours; above 1 ours is faster."""
+        return self.stock / self.ours
+
+    @property
+    def auto_ratio(self) -> float:
+        """Stock time over that of the unforced function."""
+        return self.stock / self.auto
+
+
+def compare(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    *,
+    seconds: float = 2.0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Run and time ``function(*arguments)`` in the three ways, taking turns for about ``seconds``.
+
+    Args:
+      progress: called with a few words before each step that may take long.
+    """
+    stock, ours, auto = jax.jit(function), api.jit(function, options=COCKTAIL), api.jit(function)
+    progress("compiling with stock XLA")
+    expected, first_stock = _first_call(stock, arguments)
+    progress("compiling with jax_cocktail")
+    result, first_ours = _first_call(ours, arguments)
+    progress("choosing")
+    _first_call(auto, arguments)
+    report = api.explain(function)(*arguments)
+    progress("timing")
+    runs = [lambda f=f: f(*arguments) for f in (stock, ours, auto)]
+    times = interleaved_times(runs, seconds=seconds)
+    return Comparison(
+        captured=f"{len(report.captured)} of {len(report.captured) + len(report.left)}",
+        choice=report.choice,
+        difference=largest_difference(result, expected),
+        stock=times[0],
+        ours=times[1],
+        auto=times[2],
+        first_stock=first_stock,
+        first_ours=first_ours,
+    )
+
+
+def _first_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
+    start = time.perf_counter()
+    result = jax.block_until_ready(function(*arguments))
+    return result, time.perf_counter() - start

@@ -1,0 +1,51 @@
+"""Comparing and timing runs of one function under several compilers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+
+def largest_difference(left: Any, right: Any) -> float:
+    """Largest |left - right| of any leaf over max(1, largest |right|); infinite if integers differ."""
+    worst = 0.0
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    for a, b in ((np.asarray(a), np.asarray(b)) for a, b in pairs):
+        if a.shape != b.shape:
+            raise ValueError(f"results have shapes {a.shape} and {b.shape}")
+        if not np.issubdtype(b.dtype, np.floating):
+            worst = max(worst, 0.0 if np.array_equal(a, b) else float("inf"))
+        elif a.size:
+            a64, b64 = a.astype(np.float64), b.astype(np.float64)
+            same = (a64 == b64) | (np.isnan(a64) & np.isnan(b64))
+            gap = np.where(same, 0.0, np.abs(a64 - b64))
+            scale = max(1.0, float(np.max(np.abs(b64), where=np.isfinite(b64), initial=0.0)))
+            worst = max(worst, float("inf") if np.isnan(gap).any() else float(gap.max()) / scale)
+    return worst
+
+
+def interleaved_times(
+    functions: Sequence[Callable[[], Any]], *, seconds: float = 2.0, least: int = 5, most: int = 400
+) -> tuple[float, ...]:
+    """Median seconds of each function; the functions take turns, so drift of the machine hits all of them.
+
+    Args:
+      functions: closures that start the work; this function waits for what they return.
+      seconds: time to spend in all; at least ``least`` and at most ``most`` rounds are run.
+    """
+    samples: list[list[float]] = [[] for _ in functions]
+    for function in functions:
+        jax.block_until_ready(function())
+    end = time.perf_counter() + seconds
+    while len(samples[0]) < least or (time.perf_counter() < end and len(samples[0]) < most):
+        turn = len(samples[0])
+        for k in range(len(functions)):
+            which = (k + turn) % len(functions)
+            start = time.perf_counter()
+            jax.block_until_ready(functions[which]())
+            samples[which].append(time.perf_counter() - start)
+    return tuple(float(np.median(times)) for times in samples)

@@ -1,0 +1,119 @@
+"""What `explain` returns: plain values that print as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+Counts = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One region that became a custom call.
+
+    Attributes:
+      control_flow: ``primitive at file:line (function)`` of each outermost loop and branch.
+      operators: how often each primitive occurs in the region, nested ones included.
+      level: the COCKTAILER unit level at which the region's loops run.
+      workspace_bytes, fingerprint, path: scratch memory, identity, and place of the built program.
+      seconds, cached: time spent in the compiler; no C++ compiler ran if `cached`.
+    """
+
+    control_flow: tuple[str, ...]
+    operators: Counts
+    level: str
+    workspace_bytes: int
+    fingerprint: str
+    path: str
+    seconds: float
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Control flow that stock XLA runs, with the reason and where in the user's program it comes from."""
+
+    what: str
+    reason: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one call is compiled.
+
+    Attributes:
+      function: its name.
+      captured: regions that became custom calls.
+      left: control flow that did not.
+      beside: primitives around the regions, which stock XLA compiles.
+      choice: ``"cocktail"`` or ``"stock"``, what `jit` uses; `why` says who decided.
+      stock_seconds, cocktail_seconds: measured times of one call, if it was measured.
+      inner: reports of marked functions that are called from what stock XLA runs.
+    """
+
+    function: str
+    captured: tuple[Captured, ...] = ()
+    left: tuple[Left, ...] = ()
+    beside: Counts = ()
+    choice: str = "stock"
+    why: str = ""
+    stock_seconds: float | None = None
+    cocktail_seconds: float | None = None
+    inner: tuple[Report, ...] = ()
+
+    @property
+    def workspace_bytes(self) -> int:
+        return sum(region.workspace_bytes for region in self.captured)
+
+    def with_inner(self, reports: Sequence[Report]) -> Report:
+        return replace(self, inner=tuple(reports))
+
+    def __str__(self) -> str:
+        names = {"cocktail": "jax_cocktail", "stock": "stock XLA"}
+        lines = [f"{self.function}: runs on {names.get(self.choice, self.choice)} ({self.why})"]
+        if self.stock_seconds is not None and self.cocktail_seconds is not None:
+            lines.append(
+                f"  measured: stock XLA {_time(self.stock_seconds)}, jax_cocktail"
+                f" {_time(self.cocktail_seconds)} a call"
+            )
+        for number, region in enumerate(self.captured):
+            lines += _captured_lines(number, region)
+        for item in self.left:
+            lines.append(f"  left to stock XLA: {item.what}" + (f" at {item.where}" if item.where else ""))
+            lines.append(f"    because: {item.reason}")
+        if self.beside:
+            lines.append(f"  compiled by stock XLA beside that: {_counts(self.beside)}")
+        if not self.captured and not self.left:
+            lines.append("  there is no loop or branch in it")
+        for report in self.inner:
+            lines += ["  " + line for line in str(report).splitlines()]
+        return "\n".join(lines)
+
+
+def _captured_lines(number: int, region: Captured) -> list[str]:
+    built = "from the cache" if region.cached else "built"
+    lines = [f"  custom call {number}: {_counts(region.operators)}"]
+    lines += [f"    {text}" for text in region.control_flow]
+    lines.append(f"    level: {region.level}; workspace: {_bytes(region.workspace_bytes)}")
+    lines.append(f"    {built} in {_time(region.seconds)}; fingerprint {region.fingerprint[:16]}")
+    if region.path:
+        lines.append(f"    files: {region.path}")
+    return lines
+
+
+def _counts(counts: Counts) -> str:
+    return ", ".join(name if n == 1 else f"{n} {name}" for name, n in counts)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _bytes(number: int) -> str:
+    if number < 1 << 10:
+        return f"{number} B"
+    return f"{number / (1 << 10):.1f} KiB" if number < 1 << 20 else f"{number / (1 << 20):.1f} MiB"
