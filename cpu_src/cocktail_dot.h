@@ -1,4 +1,5 @@
-// Matrix products with arbitrary strides, one thread, tuned for the sizes inside loops: matrix-vector products
+// Matrix products with arbitrary strides, one thread, tuned for the sizes inside loops:
+// matrix-vector products
 // and small matrix products. The order of every sum depends on shapes and strides only. The choice of the
 // kernel is inlined: with constant shapes and strides a program contains, and compiles, only what it needs.
 #ifndef COCKTAIL_DOT_H

@@ -1,6 +1,7 @@
 """The whole compiler on one page.
 
-    trace (JAX) -> capture -> translate -> [ simplify -> canonicalise -> stitch -> plan memory -> emit -> build ]
+    trace (JAX) -> capture -> translate
+      -> [ simplify -> canonicalise -> stitch -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
 program that returns its argument when it has nothing to do; this module owns the only loop over them: it

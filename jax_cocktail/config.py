@@ -1,4 +1,4 @@
-"""Options: one table that says what there is, where a value comes from, and what changes the compiled program.
+"""Options: one table that says what there is, where a value comes from, and what it changes.
 
 A value is looked up in this order: the `options=` of `jit`, the innermost `with options(...)` block, the
 environment variable JAX_COCKTAIL_<NAME>, the default.

@@ -20,7 +20,7 @@ os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def _expensive(equation: Any) -> bool:
 
 
 def _elements(shape: Sequence[Any]) -> int:
-    return prod(size for size in shape if isinstance(size, int | np.integer))
+    return prod(int(size) for size in shape if isinstance(size, int | np.integer))
 
 
 def _region(

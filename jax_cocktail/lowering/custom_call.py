@@ -109,10 +109,7 @@ def _call(region: Region, artifact: Artifact) -> list[Any]:
             workspace_result=np.int64(as_result),
         )
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
-        return [
-            jax.random.wrap_key_data(output, impl=_IMPLEMENTATIONS[atom.key_impl]) if atom.key_impl else output
-            for output, atom in pairs
-        ]
+        return [_wrapped(output, atom.key_impl) for output, atom in pairs]
 
     # The types are the program's own: they must not be narrowed by the setting of this moment.
     with jax.enable_x64(True):
@@ -129,6 +126,11 @@ def _call(region: Region, artifact: Artifact) -> list[Any]:
 
 
 _IMPLEMENTATIONS = {"fry": "threefry2x32"}
+
+
+def _wrapped(words: Any, key_impl: str) -> Any:
+    """A typed key from its words; anything else as it is."""
+    return jax.random.wrap_key_data(words, impl=_IMPLEMENTATIONS[key_impl]) if key_impl else words
 
 
 def _numpy_name(dtype: str) -> Any:

@@ -76,7 +76,7 @@ def _compiler_digest() -> str:
     return digest.hexdigest()
 
 
-# ---- the store -----------------------------------------------------------------------------------------------
+# ---- the store ---------------------------------------------------------------------------------------------
 
 _remembered: dict[tuple[str, str], Decision] = {}  # serves where the folder cannot be written
 
@@ -140,7 +140,7 @@ def exclusive(key: str) -> Iterator[None]:
             lock.release()
 
 
-# ---- measuring -----------------------------------------------------------------------------------------------
+# ---- measuring ---------------------------------------------------------------------------------------------
 
 
 def measure(stock: Any, ours: Any, arguments: Sequence[Any]) -> Decision:

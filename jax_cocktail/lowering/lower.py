@@ -1,4 +1,4 @@
-"""What happens to one marked call: capture, translate, build, decide; stock XLA whenever something is in the way."""
+"""What happens to one marked call: capture, translate, build, decide; stock XLA if anything is in the way."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _describe(region: Any, artifact: Artifact) -> Captured:
     )
 
 
-# ---- what goes wrong -----------------------------------------------------------------------------------------
+# ---- what goes wrong ---------------------------------------------------------------------------------------
 
 
 def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
@@ -244,8 +244,8 @@ def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
     for item in left:
         _warn(
             (item.reason, item.where),
-            f"{function}: {item.what} runs on stock XLA: {_at(item)}; jax_cocktail.explain shows what is captured,"
-            ' and jit(..., options={"force": "stock"}) silences this',
+            f"{function}: {item.what} runs on stock XLA: {_at(item)}; jax_cocktail.explain shows what is"
+            ' captured, and jit(..., options={"force": "stock"}) silences this',
         )
 
 
@@ -271,4 +271,3 @@ def _warn(cause: tuple[str, str], text: str) -> None:
     if cause not in _warned:
         _warned.add(cause)
         warnings.warn(text, CocktailWarning, stacklevel=2)
-

@@ -1,8 +1,8 @@
 """Which equations become regions: graph rules on plain numbers, no JAX.
 
 A region is the outermost control flow plus the cheap equations beside it. Every equation gets a depth: the
-number of times that a path to it leaves a region for stock XLA. Equations of one depth that we compile form one
-convex region: a path that leaves it never comes back.
+number of times that a path to it leaves a region for stock XLA. Equations of one depth that we compile form
+one convex region: a path that leaves it never comes back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def partition(nodes: Sequence[Node]) -> Partition:
     chosen = _peel(nodes, chosen, _depths(nodes, chosen))
     depths = _sink(nodes, chosen, _depths(nodes, chosen))
     groups: dict[int, list[int]] = {}
-    for position, node in enumerate(nodes):
+    for position in range(len(nodes)):
         if chosen[position]:
             groups.setdefault(depths[position], []).append(position)
     kept = {d: tuple(g) for d, g in groups.items() if any(nodes[p].control_flow for p in g)}
@@ -74,8 +74,7 @@ def _peel(nodes: Sequence[Node], chosen: Sequence[bool], depths: Sequence[int]) 
         alone = not node.control_flow and not before[position] and not after[position]
         tail = after[position] and not before[position] and not node.control_flow
         follows_expensive[position] = tail and (
-            node.expensive
-            or any(follows_expensive[p] for p in _members(node, position, chosen, depths))
+            node.expensive or any(follows_expensive[p] for p in _members(node, position, chosen, depths))
         )
         result.append(chosen[position] and not alone and not follows_expensive[position])
     leads_to_expensive = [False] * len(nodes)

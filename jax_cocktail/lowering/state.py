@@ -80,7 +80,8 @@ def alone(name: str) -> Iterator[None]:
 def collecting() -> Iterator[list[Report]]:
     """Collects a report of every marked call that is lowered in the block."""
     outer = STATE.reports
-    STATE.reports = found = []
+    found: list[Report] = []
+    STATE.reports = found
     try:
         yield found
     finally:

@@ -178,6 +178,16 @@ def _dynamic_update_slice(operator: UOperator, definitions: Definitions) -> Outc
 
 
 # -- elementwise ---------------------------------------------------------------------------------------------
+def _bitcast(operator: UOperator, definitions: Definitions) -> Outcome:
+    """Bits read as one type and then as another: the first reading drops out, NaN payloads survive."""
+    (x,) = operator.inputs
+    inner = _source(x, "bitcast", definitions)
+    if inner is None:
+        return x if x.type == operator.output.type else None
+    origin = inner.inputs[0]
+    return origin if origin.type == operator.output.type else replace(operator, inputs=(origin,))
+
+
 def _convert(operator: UOperator, definitions: Definitions) -> Outcome:
     (x,) = operator.inputs
     target = operator.output.type.dtype
@@ -230,6 +240,7 @@ _REWRITES: dict[str, Callable[[UOperator, Definitions], Outcome]] = {
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "bitcast": _bitcast,
     "convert": _convert,
     "select": _select,
 }

@@ -213,8 +213,8 @@ class _RegionState:
             self.item_of[value] = index
 
     def _pull(self, item: _Item, index: int, value: Value) -> None:
-        """Adds the inline operators that compute `value`, operands first. Unit changes of what the item itself
-        computes, or that are views made only later, count as inline here."""
+        """Adds the inline operators that compute `value`, operands first. Unit changes of what the item
+        itself computes, or that are views made only later, count as inline here."""
         facts = self.facts
         operator = facts.operator(value)
         if operator is None or operator in item.members:

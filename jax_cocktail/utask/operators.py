@@ -26,13 +26,19 @@ class OperatorKind:
     cost: int = 1
 
 
-def _table() -> dict[str, OperatorKind]:
-    kinds: list[OperatorKind] = []
+class _Table:
+    """Collects the kinds; `names` and `attributes` are words separated by spaces."""
 
-    def add(sort: str, arity: int | None, names: str, attributes: str = "", cost: int = 1) -> None:
+    def __init__(self) -> None:
+        self.kinds: dict[str, OperatorKind] = {}
+
+    def __call__(self, sort: str, arity: int | None, names: str, attributes: str = "", cost: int = 1) -> None:
         fields = tuple(sorted(attributes.split()))
-        kinds.extend(OperatorKind(name, sort, arity, fields, cost) for name in names.split())
+        for name in names.split():
+            self.kinds[name] = OperatorKind(name, sort, arity, fields, cost)
 
+
+def _elementwise(add: _Table) -> None:
     # elementwise, one operand. Result dtype = operand dtype, except is_finite -> bool.
     add("elementwise", 1, "neg abs sign floor ceil round_away round_even is_finite not")
     add("elementwise", 1, "population_count clz", cost=2)
@@ -55,7 +61,9 @@ def _table() -> dict[str, OperatorKind]:
     add("elementwise", 3, "clamp", cost=2)  # (low, x, high): min(max(x, low), high)
     # Threefry-2x32 (Random123): (key0, key1, counter0, counter1) uint32 -> word 0 or 1 of the block
     add("elementwise", 4, "threefry2x32", "word", cost=60)
-    # movement
+
+
+def _movement(add: _Table) -> None:
     add("movement", 0, "constant", "data")  # data: bytes, row-major, little-endian; bool is one byte
     add("movement", 0, "empty")  # unspecified content; reading it before writing is a fault
     add("movement", 0, "iota", "dimension")
@@ -79,7 +87,9 @@ def _table() -> dict[str, OperatorKind]:
         " start_index_map start_indices_batching_dims",
         cost=4,
     )
-    # anchors
+
+
+def _anchors(add: _Table) -> None:
     # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'.
     add("anchor", 2, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract")
     # conv: *_spec as in jax ConvDimensionNumbers: (batch|out feature, feature|in feature, spatial ...)
@@ -110,7 +120,13 @@ def _table() -> dict[str, OperatorKind]:
     add("anchor", 1, "reduce_window", "base_dilation op padding strides window window_dilation")
     # (source, operand); select: ge | le
     add("anchor", 2, "select_and_scatter_add", "padding select strides window")
-    return {kind.name: kind for kind in kinds}
+
+
+def _table() -> dict[str, OperatorKind]:
+    table = _Table()
+    for family in (_elementwise, _movement, _anchors):
+        family(table)
+    return table.kinds
 
 
 KINDS: dict[str, OperatorKind] = _table()

@@ -30,7 +30,7 @@ def _buckets():
         yield pytest.param(cases, x64, id=f"{group}-{dtype}" + ("-x64" if x64 else ""))
 
 
-@pytest.mark.parametrize("cases, x64", _buckets())
+@pytest.mark.parametrize("cases, x64", list(_buckets()))
 def test_bucket(cases, x64):
     with jax.enable_x64(x64):
         arguments = [case.arguments() for case in cases]

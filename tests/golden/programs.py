@@ -1,4 +1,4 @@
-"""The programs whose IR and source text are pinned. Small, but each shows one thing that must not get worse."""
+"""Programs whose IR and source text are pinned: each shows one thing that must not get worse."""
 
 from __future__ import annotations
 

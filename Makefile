@@ -1,0 +1,60 @@
+# Two commands do everything on a machine that has Python >= 3.11 and make:
+#   make demo    install into .venv and run the demo          (ARGS="--all" is handed on)
+#   make test    install into .venv, check the sources, run the tests
+# PYTHON=... chooses the interpreter, JOBS=... the number of test processes, PYTEST_ARGS=... what is tested.
+
+VENV ?= .venv
+JOBS ?= 2
+ARGS ?=
+PYTEST_ARGS ?=
+
+USABLE = import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14 python; do \
+	"$$p" -c '$(USABLE)' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+# Without a C++ compiler the `compiler` extra brings one.
+EXTRA_FOR_DEMO = $(shell for c in $$CXX c++ g++ clang++; do \
+	command -v "$$c" >/dev/null 2>&1 && { echo found; break; }; done | grep -q found || echo '[compiler]')
+
+PIP = "$(VENV)/bin/python" -m pip --disable-pip-version-check --quiet
+RUN = JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}" "$(VENV)/bin/python"
+
+.PHONY: demo test lint install install-test benchmark docs clean
+
+demo: install
+	$(RUN) -m jax_cocktail demo $(ARGS)
+
+test: lint
+	$(RUN) -m pytest -q -n $(JOBS) $(PYTEST_ARGS)
+
+lint: install-test
+	"$(VENV)/bin/ruff" check .
+	"$(VENV)/bin/lint-imports"
+	"$(VENV)/bin/mypy"
+
+benchmark: install
+	$(RUN) benchmarks/run.py $(ARGS)
+
+docs: install
+	$(PIP) install '.[docs]'
+	"$(VENV)/bin/mkdocs" build --strict
+
+install: $(VENV)/.demo-stamp
+
+install-test: $(VENV)/.test-stamp
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "no Python >= 3.11 with venv and ensurepip on PATH; say make PYTHON=..."; exit 1; }
+	@"$(PYTHON)" -c '$(USABLE)' || { echo "$(PYTHON) is too old or lacks venv; say make PYTHON=..."; exit 1; }
+	"$(PYTHON)" -m venv "$(VENV)"
+
+$(VENV)/.demo-stamp: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install -e '.$(EXTRA_FOR_DEMO)'
+	@touch $@
+
+$(VENV)/.test-stamp: pyproject.toml $(VENV)/.demo-stamp
+	$(PIP) install -e '.[test,notebooks]'
+	@touch $@
+
+clean:
+	rm -rf "$(VENV)" .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site

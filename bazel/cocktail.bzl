@@ -1,0 +1,100 @@
+"""Python libraries and pytest targets, one per device family, built from `rule()` alone.
+
+Neither the native Python rules nor any external repository is used, so the same file loads in Bazel 4 to 7,
+offline. Tests run with the interpreter named by COCKTAIL_PYTHON, which must have jax and pytest installed.
+"""
+
+CocktailInfo = provider(fields = {"files": "depset of sources and data, transitive"})
+
+# How jax calls the device family of a target.
+_TARGETS = ["cpu", "cuda", "rocm"]
+
+def _transitive(ctx):
+    return depset(
+        ctx.files.srcs + ctx.files.data,
+        transitive = [dependency[CocktailInfo].files for dependency in ctx.attr.deps],
+    )
+
+def _library_impl(ctx):
+    files = _transitive(ctx)
+    return [
+        CocktailInfo(files = files),
+        DefaultInfo(files = files, runfiles = ctx.runfiles(transitive_files = files)),
+    ]
+
+_FILES = {
+    "srcs": attr.label_list(allow_files = True),
+    "data": attr.label_list(allow_files = True),
+    "deps": attr.label_list(providers = [CocktailInfo]),
+}
+
+cocktail_library = rule(implementation = _library_impl, attrs = _FILES)
+
+_LAUNCHER = """#!/bin/sh
+cd "$TEST_SRCDIR/$TEST_WORKSPACE" || exit 3
+export JAX_PLATFORMS={platform} PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}"
+export HOME="${{HOME:-$TEST_TMPDIR}}"
+set -- {sources} "$@"
+[ -z "$TESTBRIDGE_TEST_ONLY" ] || set -- -k "$TESTBRIDGE_TEST_ONLY" "$@"
+[ -z "$XML_OUTPUT_FILE" ] || set -- "--junitxml=$XML_OUTPUT_FILE" "$@"
+exec "${{COCKTAIL_PYTHON:-python3}}" -m pytest -q -p no:cacheprovider "--basetemp=$TEST_TMPDIR/pytest" "$@"
+"""
+
+def _test_impl(ctx):
+    launcher = ctx.actions.declare_file(ctx.label.name + ".sh")
+    ctx.actions.write(
+        launcher,
+        _LAUNCHER.format(
+            platform = ctx.attr.platform,
+            sources = " ".join([source.short_path for source in ctx.files.srcs]),
+        ),
+        is_executable = True,
+    )
+    return [DefaultInfo(executable = launcher, runfiles = ctx.runfiles(transitive_files = _transitive(ctx)))]
+
+_pytest_test = rule(
+    implementation = _test_impl,
+    test = True,
+    attrs = dict(_FILES, platform = attr.string(values = _TARGETS)),
+)
+
+def cocktail_test(name, srcs, targets = ["cpu"], tags = [], **kwargs):
+    """One target per device family: NAME_cpu, NAME_cuda, NAME_rocm.
+
+    Those for a GPU carry the tags `gpu`, the family's name, `exclusive` and `manual`: a wildcard leaves them
+    out, and on a machine with the device they are asked for by name or through the folder's suite.
+    """
+    for target in targets:
+        gpu = target != "cpu"
+        _pytest_test(
+            name = name + "_" + target,
+            srcs = srcs,
+            platform = target,
+            tags = tags + (["gpu", target, "exclusive", "manual"] if gpu else []),
+            **kwargs
+        )
+
+def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]):
+    """Every test_*.py of the calling package as tests of its own; all else in it is shared by them."""
+    cocktail_library(
+        name = "support",
+        srcs = native.glob(["**"], exclude = ["test_*.py", "BUILD.bazel", "**/__pycache__/**"]),
+        data = data,
+        deps = deps + ["//tests:shared"],
+    )
+    for source in native.glob(["test_*.py"]):
+        cocktail_test(
+            name = source[:-len(".py")],
+            srcs = [source],
+            targets = targets,
+            deps = [":support"],
+            size = "medium",
+            timeout = "long",
+        )
+    for target in targets:
+        native.test_suite(
+            name = target,
+            tags = [] if target == "cpu" else ["manual"],
+            tests = [source[:-len(".py")] + "_" + target for source in native.glob(["test_*.py"])],
+        )

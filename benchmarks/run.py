@@ -1,0 +1,209 @@
+"""Times of every model and of programs that isolate one cost each, under stock XLA and under jax_cocktail.
+
+Rows give medians of interleaved runs. `ratio` is stock / ours with our calls forced, `auto` is stock over
+what `jax_cocktail.jit` does when nothing is forced. The last table has times of whole processes: a first call
+with an empty cache, and the first call of a second process.
+
+    python benchmarks/run.py                    everything
+    python benchmarks/run.py --quick            tiny models, less time per row: does it run at all?
+    python benchmarks/run.py --only lstm/1      some rows (names as printed)
+    python benchmarks/run.py --stock-variants   stock XLA with other XLA flags too (see STOCK_VARIANTS)
+    python benchmarks/run.py --out FILE         the same figures as JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+import programs  # noqa: E402
+
+import jax_cocktail  # noqa: E402
+from jax_cocktail.models import MODELS, interleaved_times  # noqa: E402
+from jax_cocktail.models.compare import COCKTAIL, compare  # noqa: E402
+
+# A while that touches fewer bytes than this is compiled as one kernel (by default 1024).
+WHILE_THRESHOLD = "xla_cpu_small_while_loop_byte_threshold"
+
+# Stock XLA with other settings. The defaults are what `stock` means everywhere else.
+STOCK_VARIANTS = {
+    "default": "",
+    "any while as one kernel": f"--xla_backend_extra_options={WHILE_THRESHOLD}=1000000000",
+    "no intra-op threads": "--xla_cpu_multi_thread_eigen=false",
+}
+
+PROCESS_ROWS = ("lstm/1", "seq2seq/1", "blockdrop/1", "tiny_conds")
+
+
+def cases(quick: bool) -> dict[str, Callable[[], programs.Program]]:
+    """Row name -> function and arguments, built on demand."""
+    found: dict[str, Callable[[], programs.Program]] = {
+        f"{model.name}/{batch}": lambda model=model, batch=batch: model.make(batch, small=quick)
+        for model in MODELS.values()
+        for batch in model.batches
+    }
+    return found | programs.PROGRAMS
+
+
+def compare_all(names: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One row per program, printed as it is measured."""
+    print(
+        f"{'program':24}{'captured':>9}{'stock us':>12}{'ours us':>12}{'ratio':>8}{'auto':>8}"
+        "  jit uses  difference"
+    )
+    for name in names:
+        function, arguments = cases(options.quick)[name]()
+        found = compare(function, arguments, seconds=options.seconds)
+        print(
+            f"{name:24}{found.captured:>9}{found.stock * 1e6:12.1f}{found.ours * 1e6:12.1f}{found.ratio:8.2f}"
+            f"{found.auto_ratio:8.2f}  {found.choice:8}  {found.difference:10.1e}",
+            flush=True,
+        )
+        row = dataclasses.asdict(found)
+        yield {"program": name, **row, "ratio": found.ratio, "auto_ratio": found.auto_ratio}
+
+
+def call_overhead(seconds: float) -> dict[str, float]:
+    """Cost of calling what ``jax_cocktail.jit`` returns, beside a plain ``jax.jit``, in seconds per call."""
+    x = jax.numpy.zeros(8)
+    functions = [jax.jit(lambda x: x + 1), jax_cocktail.jit(lambda x: x + 1)]
+    calls = 2000
+
+    def many(function: Callable[[Any], Any]) -> Any:
+        for _ in range(calls):
+            y = function(x)
+        return y
+
+    plain, ours = interleaved_times([lambda f=f: many(f) for f in functions], seconds=seconds)
+    found = {"plain": plain / calls, "ours": ours / calls, "overhead": (ours - plain) / calls}
+    print(
+        f"\ncall of a function without control flow: jax.jit {found['plain'] * 1e6:.2f} us, "
+        f"jax_cocktail.jit {found['ours'] * 1e6:.2f} us, overhead {found['overhead'] * 1e6:+.2f} us"
+    )
+    return found
+
+
+def probe(name: str, compiler: str, quick: bool, seconds: float) -> None:
+    """In a process of its own: first call and steady time of one program, as JSON on standard output."""
+    function, arguments = cases(quick)[name]()
+    jax.block_until_ready(arguments)
+    options = {"auto": None, "cocktail": COCKTAIL}
+    jitted = (
+        jax.jit(function) if compiler == "stock" else jax_cocktail.jit(function, options=options[compiler])
+    )
+    start = time.perf_counter()
+    jax.block_until_ready(jitted(*arguments))
+    first = time.perf_counter() - start
+    (steady,) = interleaved_times([lambda: jitted(*arguments)], seconds=seconds)
+    print(json.dumps({"first": first, "steady": steady}))
+
+
+def in_process(
+    name: str, compiler: str, quick: bool, seconds: float = 0.0, **environment: str
+) -> dict[str, float]:
+    """Run `probe` in a fresh process."""
+    command = [sys.executable, __file__, "--probe", name, compiler, f"--seconds={seconds}"]
+    done = subprocess.run(
+        command + (["--quick"] if quick else []),
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def process_times(names: list[str], quick: bool) -> Iterator[dict[str, Any]]:
+    """First call with an empty cache, and first call of a second process, beside stock's first call."""
+    print(f"\n{'first call, seconds':24}{'stock':>9}{'ours':>9}{'auto':>9}{'2nd ours':>10}{'2nd auto':>10}")
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            row: dict[str, Any] = {"program": name, "stock": in_process(name, "stock", quick)["first"]}
+            for compiler in ("cocktail", "auto"):
+                cache = {"JAX_COCKTAIL_CACHE_DIR": os.path.join(folder, compiler)}
+                row[compiler] = in_process(name, compiler, quick, **cache)["first"]
+                row[f"second {compiler}"] = in_process(name, compiler, quick, **cache)["first"]
+        columns = [row[key] for key in ("stock", "cocktail", "auto")]
+        print(f"{name:24}" + "".join(f"{value:9.3f}" for value in columns), end="")
+        print(f"{row['second cocktail']:10.3f}{row['second auto']:10.3f}", flush=True)
+        yield row
+
+
+def stock_variants(names: list[str], quick: bool, seconds: float) -> Iterator[dict[str, Any]]:
+    """Stock XLA under each setting of `STOCK_VARIANTS`."""
+    print(f"\n{'stock XLA, us':24}" + "".join(f"{name:>26}" for name in STOCK_VARIANTS))
+    for name in names:
+        row: dict[str, Any] = {"program": name}
+        for variant, flags in STOCK_VARIANTS.items():
+            combined = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
+            row[variant] = in_process(name, "stock", quick, seconds, XLA_FLAGS=combined)["steady"]
+        print(f"{name:24}" + "".join(f"{row[variant] * 1e6:26.1f}" for variant in STOCK_VARIANTS), flush=True)
+        yield row
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny models and little time per row")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="rows to run")
+    parser.add_argument("--seconds", type=float, help="time per row (default 4, quick 0.3)")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--stock-variants", action="store_true", help="time stock XLA with other flags too")
+    parser.add_argument("--no-processes", action="store_true", help="leave the table of whole processes out")
+    parser.add_argument("--probe", nargs=2, metavar=("ROW", "COMPILER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.seconds is None:
+        options.seconds = 0.3 if options.quick else 4.0
+    unknown = set(options.only or ()) - set(cases(options.quick))
+    if unknown:
+        parser.error(f"no row {', '.join(sorted(unknown))}; there are {', '.join(cases(options.quick))}")
+    return options
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = parse()
+    if options.probe:
+        probe(*options.probe, options.quick, options.seconds)
+        return
+    names = options.only or list(cases(options.quick))
+    print(
+        f"jax {jax.__version__}, jax_cocktail {jax_cocktail.__version__}, {jax.default_backend()}, "
+        f"{os.cpu_count()} cores, {platform.machine()}\n"
+    )
+    found: dict[str, Any] = {
+        "jax": jax.__version__,
+        "jax_cocktail": jax_cocktail.__version__,
+        "backend": jax.default_backend(),
+        "cores": os.cpu_count(),
+        "quick": options.quick,
+        "programs": list(compare_all(names, options)),
+        "call": call_overhead(min(options.seconds, 2.0)),
+    }
+    if not options.no_processes:
+        found["processes"] = list(process_times([n for n in PROCESS_ROWS if n in names], options.quick))
+    if options.stock_variants:
+        found["stock variants"] = list(stock_variants(names, options.quick, options.seconds))
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
