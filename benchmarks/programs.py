@@ -14,7 +14,7 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def skipped_conds() -> Program:
-    """32 conds with matvec-256 branches, none taken, 100 times: what a branch costs that is not taken."""
+    """32 conds with matvec-256 branches, none taken, 1000 times: what a branch costs that is not taken."""
     random = np.random.default_rng(1)
     weights = [jnp.asarray(random.standard_normal((256, 256), np.float32) / 16) for _ in range(32)]
 
@@ -24,18 +24,21 @@ def skipped_conds() -> Program:
                 x = lax.cond(x[k] > limit, lambda x, w: jnp.tanh(x @ w), lambda x, w: x, x, w)
             return x
 
-        return lax.fori_loop(0, 100, body, x)
+        return lax.fori_loop(0, 1000, body, x)
 
     return function, (jnp.asarray(random.random(256, np.float32)), jnp.float32(1e9), weights)
 
 
 def tiny_conds() -> Program:
-    """A chain of 32 conds on eight numbers: what deciding costs when the branches do next to nothing."""
+    """A chain of 32 conds on eight numbers, 100 times: what deciding costs when branches do next to nothing."""
 
     def function(x: Any) -> Any:
-        for _ in range(32):
-            x = lax.cond(jnp.sum(x) > 0, lambda x: jnp.sin(x) - 0.3, lambda x: jnp.cos(x) + 0.2, x)
-        return x
+        def body(_: Any, x: Any) -> Any:
+            for _ in range(32):
+                x = lax.cond(jnp.sum(x) > 0, lambda x: x * 0.5 - 0.3, lambda x: x * 0.25 + 0.2, x)
+            return x
+
+        return lax.fori_loop(0, 100, body, x)
 
     return function, (jnp.linspace(-1, 1, 8, dtype=jnp.float32),)
 

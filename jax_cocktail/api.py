@@ -14,6 +14,7 @@ from jax.extend import source_info_util
 from jax_cocktail import cache, config
 from jax_cocktail.config import SCOPES, Options
 from jax_cocktail.lowering import custom_call, decisions, intercept
+from jax_cocktail.lowering.adapter import open_jaxpr
 from jax_cocktail.lowering.state import STATE, collecting, marked_name
 from jax_cocktail.report import Report
 
@@ -110,6 +111,7 @@ class Jit:
         self._variants: dict[str, Any] = {}
         self._inner: list[Any] = []
         self._static: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        self._inputs: dict[Any, tuple[Any, ...]] = {}
         self.function_name = _name_of(function)
         functools.update_wrapper(self, function)
         self._jitted = self._variant(config.resolve(self._explicit, scopes=()))
@@ -155,6 +157,7 @@ class Jit:
         """As `jax.jit(f).clear_cache`: forgets what was traced and compiled in this process."""
         for jitted in (*self._variants.values(), *self._inner):
             jitted.clear_cache()
+        self._inputs.clear()
 
     def copy(self) -> Jit:
         """The same function with nothing traced yet."""
@@ -168,6 +171,10 @@ class Jit:
         positions, names = static
         dynamic = tuple(a for i, a in enumerate(args) if i not in positions)
         return jax.tree.leaves((dynamic, {k: v for k, v in kwargs.items() if k not in names}))
+
+    def inputs_with(self, var: Any) -> tuple[Any, ...]:
+        """All input variables of the traced inner function that has this one, before unused ones go."""
+        return self._inputs.get(var, ())
 
     def _select(self) -> Any:
         """The jitted function for the options in force."""
@@ -199,6 +206,8 @@ class Jit:
                     region, static_argnums=static[0], static_argnames=static[1], keep_unused=True
                 )
                 self._inner.append(inner[static])
+            invars = tuple(open_jaxpr(inner[static].trace(*args, **kwargs).jaxpr).invars)
+            self._inputs.update(dict.fromkeys(invars, invars))
             return inner[static](*args, **kwargs)
 
         functools.update_wrapper(outer, function)

@@ -33,6 +33,8 @@ EMBEDDED_BYTES = 1024
 # From here on a leaf equation is worth XLA's own library code.
 EXPENSIVE_FLOPS = 1e6
 EXPENSIVE_ELEMENTS = 1 << 16
+# The reason for an inner function that the user keeps on stock XLA: nobody needs to be told.
+ASKED_FOR = 'its options say force="stock"'
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
 _ORDERING = frozenset({"sort", "top_k", "approx_top_k", "argsort", "scatter", "scatter-add", "scatter_add"})
 
@@ -94,7 +96,7 @@ def capture(closed: Any) -> Capture:
 
 def _convert(adapter: Adapter, equation: Any) -> tuple[Equation | None, UnsupportedError | None]:
     if forced_to_stock(equation):
-        return None, UnsupportedError('its options say force="stock"')
+        return None, UnsupportedError(ASKED_FOR)
     if body_of_call(equation) is not None:
         return None, UnsupportedError("a rematerialised call without control flow")
     try:

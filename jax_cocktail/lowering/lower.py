@@ -22,7 +22,7 @@ from jax_cocktail.lowering.adapter import (
     primitive_name,
     source_of,
 )
-from jax_cocktail.lowering.capture import Capture, capture
+from jax_cocktail.lowering.capture import ASKED_FOR, Capture, capture
 from jax_cocktail.lowering.dump import Dump
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.primitives import translate
@@ -203,6 +203,7 @@ def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
     leaves = wrapper.dynamic_leaves(positional, keyword)
     if leaves is None or wrapper.function_name != mark.function:
         return None
+    leaves = _used(leaves, closed, wrapper)
     avals = closed.in_avals
     if len(leaves) != len(avals) or not all(map(_is_value, leaves)):
         return None
@@ -212,6 +213,15 @@ def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
         if found.shape != aval.shape or found.dtype != aval.dtype or not same_kind:
             return None
     return list(leaves)
+
+
+def _used(leaves: list[Any], closed: Any, wrapper: Any) -> list[Any]:
+    """Without the arguments that JAX dropped because nothing uses them; it keeps the variables of the rest."""
+    kept = set(open_jaxpr(closed).invars)
+    invars = next((wrapper.inputs_with(var) for var in kept), ())
+    if len(leaves) != len(invars):
+        return leaves
+    return [leaf for leaf, var in zip(leaves, invars, strict=True) if var in kept]
 
 
 def _is_value(leaf: Any) -> bool:
@@ -237,6 +247,7 @@ def _describe(region: Any, artifact: Artifact) -> Captured:
 
 def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
     """Control flow that we do not understand: told once, or an error in strict mode."""
+    left = tuple(item for item in left if item.reason != ASKED_FOR)
     if left and options.strict:
         raise StrictModeError(
             "; ".join(f"{function}: {item.what} would run on stock XLA: {_at(item)}" for item in left)

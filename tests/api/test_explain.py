@@ -1,0 +1,132 @@
+"""The report: what was captured, what was not and why, in the user's own lines."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.report import Captured, Report
+
+FORCED = {"force": "cocktail"}
+
+
+def mixed(x):
+    y = lax.fori_loop(0, 5, lambda i, a: jnp.tanh(a * 2), x)
+    return lax.while_loop(lambda c: c.sum() < 1, lambda c: jnp.linalg.qr(c + 1)[1], jnp.outer(y, y))
+
+
+def line_of(function, text):
+    import inspect
+
+    lines, start = inspect.getsourcelines(function)
+    return start + next(i for i, line in enumerate(lines) if text in line)
+
+
+def test_captured_and_left():
+    with pytest.warns(jax_cocktail.CocktailWarning, match="primitive 'qr'"):
+        from jax_cocktail.lowering import lower
+
+        lower.forget_warnings()
+        report = jax_cocktail.explain(jax_cocktail.jit(mixed, options=FORCED))(jnp.ones(3))
+    assert report.function == "mixed"
+    assert report.choice == "cocktail"
+    (region,) = report.captured
+    assert f"test_explain.py:{line_of(mixed, 'fori_loop')} (mixed)" in region.control_flow[0]
+    assert dict(region.operators)["tanh"] == 1
+    assert len(region.fingerprint) == 64
+    assert region.path.endswith("program.so")
+    (left,) = report.left
+    assert left.what == "while"
+    assert "'qr'" in left.reason
+    assert f"test_explain.py:{line_of(mixed, 'qr')}" in left.where
+    text = str(report)
+    for part in (
+        "mixed: runs on jax_cocktail",
+        "custom call 0",
+        "left to stock XLA: while",
+        "because",
+        "level",
+    ):
+        assert part in text
+
+
+def test_nothing_to_compile():
+    report = jax_cocktail.explain(lambda x: x + 1)(1.0)
+    assert (report.captured, report.left, report.choice) == ((), (), "stock")
+    assert "no loop or branch" in str(report)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax_cocktail.jit])
+def test_of_any_function(wrap):
+    def function(x):
+        return lax.fori_loop(0, 3, lambda i, a: a + 1, x)
+
+    assert len(jax_cocktail.explain(wrap(function))(jnp.ones(2)).captured) == 1
+
+
+def test_twice_gives_the_same_answer():
+    function = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda i, a: a + 1, x))
+    first, second = (jax_cocktail.explain(function)(jnp.ones(2)) for _ in range(2))
+    assert first.captured[0].fingerprint == second.captured[0].fingerprint
+    assert second.captured[0].cached
+
+
+def test_runs_nothing_and_takes_shapes():
+    seen = []
+
+    def function(x):
+        seen.append(x)
+        return lax.fori_loop(0, 3, lambda i, a: a + 1, x)
+
+    report = jax_cocktail.explain(function)(jax.ShapeDtypeStruct((3,), jnp.float32))
+    assert report.captured
+    assert len(seen) == 1
+
+
+def test_forced_stock_still_tells_what_could_be():
+    function = jax_cocktail.jit(
+        lambda x: lax.fori_loop(0, 3, lambda i, a: a + 1, x), options={"force": "stock"}
+    )
+    report = jax_cocktail.explain(function)(jnp.ones(2))
+    assert report.choice == "stock"
+    assert report.captured
+    assert '"stock"' in report.why
+
+
+def test_effects_have_a_reason():
+    def function(x):
+        return lax.fori_loop(0, 3, lambda i, a: (jax.debug.print("{}", a), a + 1)[1], x)
+
+    report = jax_cocktail.explain(function)(1.0)
+    assert "side effects" in report.left[0].reason
+    assert f"test_explain.py:{line_of(function, 'fori_loop')}" in report.left[0].where
+
+
+def test_expensive_work_beside_a_loop_is_not_taken():
+    def function(x, w):
+        return lax.fori_loop(0, 3, lambda i, a: a + 1, jnp.sin(x @ w)) @ w
+
+    report = jax_cocktail.explain(function)(jnp.ones((128, 128)), jnp.ones((128, 128)))
+    assert dict(report.beside) == {"dot_general": 2}
+    assert "sin" in dict(report.captured[0].operators)
+
+
+def test_sizes_and_times_read_well():
+    region = Captured(
+        ("scan at a.py:1 (f)",), (("add", 2), ("scan", 1)), "unit", 3 << 20, "f" * 64, "", 0.5, True
+    )
+    report = Report("f", (region,), choice="stock", why="measured", stock_seconds=2e-6, cocktail_seconds=2.0)
+    text = str(report)
+    for part in (
+        "2.0 us",
+        "2.00 s",
+        "3.0 MiB",
+        "2 add, scan",
+        "from the cache in 500 ms",
+        "runs on stock XLA",
+    ):
+        assert part in text
+    assert report.workspace_bytes == 3 << 20

@@ -1,0 +1,62 @@
+"""jax.export: a program with our calls leaves the process and comes back in another one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import export, lax
+
+import jax_cocktail
+from tests.api.process import python
+
+TARGET = "jax_cocktail_cpu"
+ALLOWED = [export.DisabledSafetyCheck.custom_call(TARGET)]
+
+
+def function(x):
+    return lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 1.5, x)
+
+
+OURS = jax_cocktail.jit(function, options={"force": "cocktail"})
+
+
+def test_needs_permission():
+    with pytest.raises(ValueError, match=TARGET):
+        export.export(OURS)(jnp.ones(4))
+
+
+def test_here_and_in_another_process(tmp_path):
+    pytest.importorskip("flatbuffers")
+    exported = export.export(OURS, disabled_checks=ALLOWED)(jnp.ones(4))
+    data = exported.serialize()
+    expected = jax.jit(function)(jnp.ones(4))
+    assert jnp.allclose(export.deserialize(data).call(jnp.ones(4)), expected)
+    (tmp_path / "program").write_bytes(data)
+    program = f"""
+        import jax_cocktail
+        jax_cocktail.load()
+        import jax.numpy as jnp, pathlib
+        from jax import export
+        program = export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
+        print(float(program.call(jnp.ones(4))[0]))
+    """
+    out = python(program, JAX_COCKTAIL_CACHE_DIR=str(tmp_path / "cache"))
+    assert abs(float(out) - float(expected[0])) < 1e-4
+
+
+def test_several_platforms_are_stock():
+    exported = export.export(OURS, platforms=("cpu", "cuda"))(jnp.ones(4))
+    assert exported.platforms == ("cpu", "cuda")
+    assert TARGET not in exported.mlir_module()
+
+
+def test_another_platform_is_stock():
+    lowered = OURS.trace(jnp.ones(4)).lower(lowering_platforms=("cuda",))
+    assert TARGET not in lowered.as_text()
+
+
+def test_symbolic_sizes_are_stock():
+    shapes = jax.ShapeDtypeStruct(export.symbolic_shape("n"), jnp.float32)
+    exported = export.export(OURS)(shapes)
+    assert jnp.allclose(exported.call(jnp.ones(5)), jax.jit(function)(jnp.ones(5)))

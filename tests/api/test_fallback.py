@@ -1,0 +1,197 @@
+"""What goes wrong is told once, with its cause and a remedy, and stock XLA runs; `strict` raises instead."""
+
+from __future__ import annotations
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.lowering import lower
+
+TARGET = "jax_cocktail_cpu"
+FORCED = {"force": "cocktail"}
+STRICT = {"force": "cocktail", "strict": True}
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    """Every cause is new, and nothing is in the cache."""
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    jax_cocktail.load()
+    lower.forget_warnings()
+
+
+def function(x):
+    return lax.fori_loop(0, 3, lambda i, a: a + x, x)
+
+
+def told(wrapped, *arguments):
+    """The result, and the one warning that came with it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = wrapped(*arguments)
+    texts = [str(w.message) for w in caught if issubclass(w.category, jax_cocktail.CocktailWarning)]
+    assert len(texts) == 1, texts
+    return result, texts[0]
+
+
+def silent(wrapped, *arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
+        return wrapped(*arguments)
+
+
+UNSUPPORTED = {
+    "primitive": (lambda x: lax.fori_loop(0, 2, lambda i, a: jnp.linalg.qr(a)[1], x), jnp.eye(3), "'qr'"),
+    "dtype": (lambda x: lax.fori_loop(0, 2, lambda i, a: a * x, x), jnp.ones(3, jnp.complex64), "complex64"),
+    "in a branch of a loop": (
+        lambda x: lax.fori_loop(
+            0, 2, lambda i, a: lax.cond(i > 0, lambda a: jnp.linalg.qr(a)[1], lambda a: a, a), x
+        ),
+        jnp.eye(3),
+        "'qr'",
+    ),
+    "another random number generator": (
+        lambda k: lax.fori_loop(0, 2, lambda i, k: jax.random.fold_in(k, i), k),
+        jax.random.key(0, impl="rbg"),
+        "rbg",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_unsupported(name):
+    program, x, cause = UNSUPPORTED[name]
+    result, text = told(jax_cocktail.jit(program, options=FORCED), x)
+    expected = jax.jit(program)(x)
+    if jax.dtypes.issubdtype(expected.dtype, jax.dtypes.prng_key):
+        result, expected = jax.random.key_data(result), jax.random.key_data(expected)
+    assert jnp.array_equal(result, expected)
+    assert cause in text
+    assert "test_fallback.py:" in text
+    assert "explain" in text
+    with pytest.raises(jax_cocktail.StrictModeError, match="test_fallback.py:"):
+        jax_cocktail.jit(program, options=STRICT)(x)
+
+
+def test_told_once():
+    program, x, _ = UNSUPPORTED["primitive"]
+    told(jax_cocktail.jit(program, options=FORCED), x)
+    silent(jax_cocktail.jit(program, options=FORCED), x)
+
+
+def test_what_is_asked_for_is_silent():
+    program, x, _ = UNSUPPORTED["primitive"]
+    silent(jax_cocktail.jit(program, options={"force": "stock"}), x)
+    silent(jax_cocktail.jit(lambda x: x + 1, options=STRICT), x)
+
+
+def test_callbacks_are_stock_and_strict_says_so():
+    def program(x):
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return lax.fori_loop(0, 2, lambda i, a: jax.pure_callback(lambda a: a + 1, shape, a), x)
+
+    result, text = told(jax_cocktail.jit(program, options=FORCED), jnp.float32(0))
+    assert float(result) == 2
+    assert "pure_callback" in text
+    with pytest.raises(jax_cocktail.StrictModeError):
+        jax_cocktail.jit(program, options=STRICT)(jnp.float32(0))
+
+
+def test_effects_in_strict_mode():
+    def program(x):
+        return lax.fori_loop(0, 2, lambda i, a: (jax.debug.callback(lambda: None), a + 1)[1], x)
+
+    silent(jax_cocktail.jit(program, options=FORCED), 0.0)
+    with pytest.raises(jax_cocktail.StrictModeError, match="side effects"):
+        jax_cocktail.jit(program, options=STRICT)(0.0)
+
+
+def script(tmp_path, body):
+    path = tmp_path / "compiler"
+    path.write_text("#!/bin/sh\n" + body)
+    path.chmod(0o755)
+    return str(path)
+
+
+def check_broken(monkeypatch, compiler, *causes):
+    monkeypatch.setenv("CXX", compiler)
+    result, text = told(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
+    for cause in causes:
+        assert cause in text
+    with pytest.raises(jax_cocktail.BuildError):
+        jax_cocktail.jit(function, options=STRICT)(jnp.ones(3))
+
+
+def test_missing_compiler(monkeypatch):
+    check_broken(monkeypatch, "/no/such/compiler", "/no/such/compiler", "was not found", "CXX")
+
+
+def test_broken_compiler(monkeypatch, tmp_path):
+    check_broken(monkeypatch, script(tmp_path, "exit 3\n"), "does not run", "CXX")
+
+
+def test_compile_error(monkeypatch, tmp_path):
+    body = 'case "$1" in --version) echo fake 1.0;; *) echo "internal error" >&2; exit 4;; esac\n'
+    check_broken(monkeypatch, script(tmp_path, body), "failed with status 4", "CXX", "internal error")
+
+
+def test_a_compiler_that_writes_rubbish(monkeypatch, tmp_path):
+    body = """
+case "$1" in --version) echo rubbish 1.0; exit;; esac
+while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo rubbish > "$2"; fi; shift; done
+"""
+    monkeypatch.setenv("CXX", script(tmp_path, body))
+    wrapped = jax_cocktail.jit(function)  # not forced: measuring runs it and finds out
+    result, text = told(wrapped, jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
+    assert "cannot be loaded" in text
+
+
+def test_unusable_cache_folder(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "file" / "below"))
+    wrapped = jax_cocktail.jit(function, options=FORCED)
+    result, text = told(wrapped, jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
+    assert "JAX_COCKTAIL_CACHE_DIR" in text
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert TARGET in wrapped.lower(jnp.ones(3)).as_text()
+        assert float(jax_cocktail.jit(function)(jnp.ones(3))[0]) == 4.0
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: data[:-9] + b"corrupted"])
+def test_damaged_binary_is_built_again(tmp_path, damage):
+    silent(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    for path in (tmp_path / "cache").rglob("program.so"):
+        path.write_bytes(damage(path.read_bytes()))
+    report = jax_cocktail.explain(jax_cocktail.jit(function, options=FORCED))(jnp.ones(3))
+    assert not report.captured[0].cached
+    result = silent(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
+
+
+def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch):
+    def fail(*arguments, **options):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(lower, "compile_program", fail)
+    result, text = told(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
+    assert "IndexError" in text
+    assert "report" in text
+    with pytest.raises(IndexError):
+        jax_cocktail.jit(function, options=STRICT)(jnp.ones(3))
+
+
+def test_unwritable_dump_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    options = {**FORCED, "dump_to": str(tmp_path / "file")}
+    result, _ = told(jax_cocktail.jit(function, options=options), jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
