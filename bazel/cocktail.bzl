@@ -82,6 +82,7 @@ def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]
         srcs = native.glob(["**"], exclude = ["test_*.py", "BUILD.bazel", "**/__pycache__/**"]),
         data = data,
         deps = deps + ["//tests:shared"],
+        visibility = ["//tests:__subpackages__"],
     )
     for source in native.glob(["test_*.py"]):
         cocktail_test(

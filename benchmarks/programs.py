@@ -30,7 +30,7 @@ def skipped_conds() -> Program:
 
 
 def tiny_conds() -> Program:
-    """A chain of 32 conds on eight numbers, 100 times: what deciding costs when branches do next to nothing."""
+    """A chain of 32 conds on eight numbers, 100 times: what deciding costs when branches do little."""
 
     def function(x: Any) -> Any:
         def body(_: Any, x: Any) -> Any:

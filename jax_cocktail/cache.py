@@ -90,6 +90,7 @@ def prepare_root() -> Path:
 
 
 def entry_folder(root: Path, key: str) -> Path:
+    """Where the build with this key is kept."""
     return root / _ENTRIES / key
 
 

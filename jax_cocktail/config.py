@@ -91,6 +91,7 @@ SCOPES = _Scopes()
 
 
 def from_token(token: str) -> Options | None:
+    """The options that have this token in this process."""
     return _TOKENS.get(token)
 
 

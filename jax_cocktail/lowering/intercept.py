@@ -1,6 +1,6 @@
 """The one place that touches what JAX does not promise to keep.
 
-Private: the stock lowering rule of `jit_p`, which we take over and to which all that is not marked goes on; and
+Private: the stock lowering rule of `jit_p`, which we take over and which still gets what is not marked; and
 the fields of the lowering context that say for how many devices and platforms a module is. A test
 (tests/api/test_api.py) fails first when a new JAX moves them; `available` is False then and stock XLA runs.
 """

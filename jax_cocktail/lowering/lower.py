@@ -216,7 +216,7 @@ def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
 
 
 def _used(leaves: list[Any], closed: Any, wrapper: Any) -> list[Any]:
-    """Without the arguments that JAX dropped because nothing uses them; it keeps the variables of the rest."""
+    """Without the arguments that JAX dropped as unused; it keeps the variables of the rest."""
     kept = set(open_jaxpr(closed).invars)
     invars = next((wrapper.inputs_with(var) for var in kept), ())
     if len(leaves) != len(invars):

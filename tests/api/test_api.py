@@ -32,7 +32,7 @@ def text(function, *arguments):
     return function.lower(*arguments).as_text()
 
 
-# ---- the canary ---------------------------------------------------------------------------------------------
+# ---- the canary -------------------------------------------------------------------------------------------
 
 
 def test_the_private_rule_is_where_we_look():
@@ -74,7 +74,7 @@ def test_a_lost_mark_is_stock(monkeypatch):
     assert "did not reach" in jax_cocktail.explain(function)(jnp.ones(4)).why
 
 
-# ---- the object ---------------------------------------------------------------------------------------------
+# ---- the object -------------------------------------------------------------------------------------------
 
 
 def test_decorator_forms():
@@ -197,7 +197,7 @@ def test_calls_from_threads():
     assert STATE.arguments is None
 
 
-# ---- errors of the user are JAX's own -----------------------------------------------------------------------
+# ---- errors of the user are JAX's own ---------------------------------------------------------------------
 
 
 def bad_carry(x):
@@ -232,7 +232,7 @@ def test_unhashable_static_argument():
             wrap(lambda x, n: x, static_argnums=1)(1.0, [1])
 
 
-# ---- options ------------------------------------------------------------------------------------------------
+# ---- options ----------------------------------------------------------------------------------------------
 
 
 def test_context_traces_again_and_ends():
@@ -287,7 +287,7 @@ def test_dump(tmp_path):
     assert "ck_program" in (folder / "program.cc").read_text()
 
 
-# ---- cost and processes -------------------------------------------------------------------------------------
+# ---- cost and processes -----------------------------------------------------------------------------------
 
 
 def test_call_overhead():

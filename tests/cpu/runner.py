@@ -36,8 +36,6 @@ def run_compiled(program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.
     def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
         return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
-    code = library.ck_program(
-        pointers(operands), pointers(results), ctypes.c_void_p(workspace.ctypes.data)
-    )
+    code = library.ck_program(pointers(operands), pointers(results), ctypes.c_void_p(workspace.ctypes.data))
     assert code == 0
     return results

@@ -15,9 +15,7 @@ from tests.null.programs import arguments, branch, build, counted, elementwise, 
 def agree(ours, expected):
     for x, y in zip(ours, expected, strict=True):
         assert x.shape == y.shape
-        np.testing.assert_allclose(
-            np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=2e-5, atol=2e-5
-        )
+        np.testing.assert_allclose(np.asarray(x, np.float64), np.asarray(y, np.float64), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -114,6 +114,5 @@ def softmax() -> UProgram:
 
 
 PROGRAMS: dict[str, Callable[[], UProgram]] = {
-    f.__name__: f
-    for f in (lstm_cell, greedy_decoder, skipped_branch, swapped_carries, updated_row, softmax)
+    f.__name__: f for f in (lstm_cell, greedy_decoder, skipped_branch, swapped_carries, updated_row, softmax)
 }

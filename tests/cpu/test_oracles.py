@@ -1,0 +1,45 @@
+"""Random JAX programs through the interpreter after every pass: a pass must not change a meaning."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jax_cocktail.compiler import transform
+from jax_cocktail.lowering import adapter
+from jax_cocktail.primitives import translate
+from jax_cocktail.utask.interpreter import run as interpret
+from tests.strategies import initial_state, programs, run
+
+
+def _stages(program):
+    """(pass, program after it), the translated program first."""
+    stages = [("translate", program)]
+    transform(program, [lambda name, after, _: stages.append((name, after))])
+    return stages
+
+
+def _agree(ours, expected, label):
+    for position, (x, y) in enumerate(zip(ours, expected, strict=True)):
+        if np.issubdtype(y.dtype, np.floating):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4, err_msg=f"{label} {position}")
+        else:
+            np.testing.assert_array_equal(x, y, err_msg=f"{label} {position}")
+
+
+@settings(
+    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+@given(programs(), st.integers(0, 5))
+def test_every_pass_keeps_the_meaning(program, seed):
+    state = initial_state(seed)
+
+    def function(*s):
+        return run(program, s)
+
+    translated = translate(adapter.program(jax.make_jaxpr(function)(*state)), "random")
+    expected = jax.tree.map(np.asarray, jax.jit(function)(*state))
+    for name, after in _stages(translated):
+        _agree(interpret(after, [np.asarray(x) for x in state]), expected, name)
