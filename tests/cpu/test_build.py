@@ -120,7 +120,10 @@ def test_symbolic_link_instead_of_a_binary_is_refused(root: Path, tmp_path: Path
 def test_foreign_owner_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(build.build_program(_program(7), build.host_toolchain()).path).parent
     if os.getuid() == 0:
-        os.chown(folder / "program.so", 12345, -1)
+        try:
+            os.chown(folder / "program.so", 12345, -1)
+        except OSError as error:
+            pytest.skip(f"files cannot be given to another user here: {error}")
     else:
         monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert "another user" in cache.distrust(folder / "program.so")
