@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ MOST_ROUNDS = 60
 _FORMAT = 1
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
+_ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,12 @@ class Decision:
     cocktail_seconds: float | None = None
 
 
-def key_of(fingerprints: Sequence[str], arguments: Sequence[str], beside: Sequence[str]) -> str:
-    """The identity of a decision: what is computed, by which compilers, on which machine."""
-    parts = [*fingerprints, "|", *arguments, "|", *beside, "|", *_machine(), os.environ.get("XLA_FLAGS", "")]
+def key_of(jaxpr: Any) -> str:
+    """The identity of a decision: what is computed, by which compilers, on which machine.
+
+    Of the jaxpr's text: where stock was chosen, the next process need not even capture.
+    """
+    parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", "")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

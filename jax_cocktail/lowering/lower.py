@@ -49,7 +49,6 @@ class Prepared:
     captured: Capture
     programs: tuple[UProgram, ...]
     fingerprints: tuple[str, ...]
-    key: str
     artifacts: tuple[Artifact, ...] = ()
     rewritten: Any = None
 
@@ -104,15 +103,16 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     stock = Outcome(closed, STATE.mode)
     if not control_flow_in(closed):
         return replace(report, choice="stock", why="nothing to compile"), stock
+    key = decisions.key_of(closed) if force == "auto" else ""
+    known = decisions.load(key) if key else None
+    if known is not None and known.choice == "stock" and STATE.reports is None and not mark.options.strict:
+        return report, Outcome(closed, "stock")
     prepared = _prepare(closed, mark.function)
     captured = prepared.captured
     report = replace(report, left=captured.left, beside=captured.beside)
     _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
         return replace(report, choice="stock", why="nothing was captured"), stock
-    known = None if force != "auto" else decisions.load(prepared.key)
-    if known is not None and known.choice == "stock" and STATE.reports is None:
-        return report, Outcome(closed, "stock")
     custom_call.register()
     if prepared.rewritten is None:
         prepared.artifacts = tuple(_build(prepared, mark))
@@ -121,7 +121,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     if force != "auto":
         decision, why = decisions.Decision(force), f'the option force is "{force}"'
     else:
-        decision, why = _decide(prepared, mark, known)
+        decision, why = _decide(prepared, mark, key, known)
     report = replace(
         report,
         choice=decision.choice,
@@ -143,11 +143,7 @@ def _prepare(closed: Any, name: str) -> Prepared:
         translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
     )
     fingerprints = tuple(map(fingerprint, programs))
-    stock = [captured.flat.equations[step] for step in captured.order if isinstance(step, int)]
-    beside = [f"{primitive_name(e)} {[str(var.aval) for var in e.outvars]}" for e in stock]
-    arguments = [str(aval) for aval in closed.in_avals]
-    key = decisions.key_of(fingerprints, arguments, beside)
-    prepared = _recent[id(closed)] = Prepared(closed, captured, programs, fingerprints, key)
+    prepared = _recent[id(closed)] = Prepared(closed, captured, programs, fingerprints)
     while len(_recent) > _RECENT:
         _recent.popitem(last=False)
     return prepared
@@ -175,7 +171,7 @@ def _build(prepared: Prepared, mark: Mark) -> list[Artifact]:
 
 
 def _decide(
-    prepared: Prepared, mark: Mark, known: decisions.Decision | None
+    prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None
 ) -> tuple[decisions.Decision, str]:
     if known is not None:
         return known, "measured before on this machine"
@@ -184,14 +180,14 @@ def _decide(
     arguments = _concrete_arguments(prepared.closed, mark)
     if STATE.mode == "model" or arguments is None:
         return decisions.Decision("cocktail"), "not measured: no concrete arguments at hand"
-    with decisions.exclusive(prepared.key):
-        known = decisions.load(prepared.key)
+    with decisions.exclusive(key):
+        known = decisions.load(key)
         if known is not None:
             return known, "measured before on this machine"
         # Under "stock", marked calls inside go to stock as well, for both candidates.
         with alone("stock"):
             decision = decisions.measure(prepared.closed, prepared.rewritten, arguments)
-        decisions.store(prepared.key, decision)
+        decisions.store(key, decision)
     return decision, "measured now, on these arguments"
 
 

@@ -17,7 +17,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.lowering import intercept
 from jax_cocktail.lowering.state import STATE, read_mark
-from tests.api.process import python
+from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
 FORCED = {"force": "cocktail"}

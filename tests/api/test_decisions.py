@@ -11,7 +11,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering import decisions
-from tests.api.process import python
+from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
 

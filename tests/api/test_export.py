@@ -8,7 +8,7 @@ import pytest
 from jax import export, lax
 
 import jax_cocktail
-from tests.api.process import python
+from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
 ALLOWED = [export.DisabledSafetyCheck.custom_call(TARGET)]
