@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.build import build_program, host_toolchain
+from jax_cocktail.build import DEFAULT_LIMIT_BYTES, build_program, host_toolchain
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
@@ -87,12 +87,14 @@ def emit(program: UProgram, target: Target = CPU, observers: Sequence[Observer] 
     return Emitted(stitched, plan, emit_program(stitched, plan, target))
 
 
-def compile_program(program: UProgram, observers: Sequence[Observer] = ()) -> Artifact:
+def compile_program(
+    program: UProgram, observers: Sequence[Observer] = (), *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> Artifact:
     """From a translated program to a binary, through the cache on disk. Raises BuildError."""
     start = time.perf_counter()
     key = fingerprint(program)
     emitted = emit(program, CPU, observers)
-    built = build_program(emitted.source, host_toolchain())
+    built = build_program(emitted.source, host_toolchain(), cache_limit_bytes=cache_limit_bytes)
     return Artifact(
         binary=built.binary,
         digest=built.digest,

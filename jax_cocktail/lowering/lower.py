@@ -27,6 +27,7 @@ from jax_cocktail.lowering.dump import Dump
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.primitives import translate
 from jax_cocktail.report import Captured, Left, Report
+from jax_cocktail.schedule.price import HEAVY_CONVOLUTION_FLOPS, convolution_flops
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.printer import fingerprint
 
@@ -113,6 +114,10 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
         return replace(report, choice="stock", why="nothing was captured"), stock
+    if force == "auto" and known is None and (heavy := _convolutions(prepared)):
+        decision = decisions.Decision("stock")
+        decisions.store(key, decision)
+        return replace(report, choice="stock", why=heavy), Outcome(closed, "stock")
     custom_call.register()
     if prepared.rewritten is None:
         prepared.artifacts = tuple(_build(prepared, mark))
@@ -132,6 +137,14 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     if decision.choice == "cocktail":
         return report, Outcome(prepared.rewritten, STATE.mode)
     return report, Outcome(closed, "stock" if force == "auto" else STATE.mode)
+
+
+def _convolutions(prepared: Prepared) -> str:
+    """Why the price alone decides for stock XLA, or ""."""
+    flops = sum(map(convolution_flops, prepared.programs))
+    if flops < HEAVY_CONVOLUTION_FLOPS:
+        return ""
+    return f"not measured: {flops / 1e9:.1f} GFLOP of convolutions are the business of XLA's library"
 
 
 def _prepare(closed: Any, name: str) -> Prepared:
@@ -154,12 +167,13 @@ def _build(prepared: Prepared, mark: Mark) -> list[Artifact]:
 
     def build(number: int) -> Artifact:
         program = prepared.programs[number]
+        limit = mark.options.cache_limit_bytes
         if not mark.options.dump_to:
-            return compile_program(program)
+            return compile_program(program, cache_limit_bytes=limit)
         dump = Dump(mark.options.dump_to, mark.function, number, prepared.fingerprints[number])
         dump.write("jaxpr.txt", str(prepared.closed))
         dump.program("translate", program)
-        artifact = compile_program(program, observers=(dump.observe,))
+        artifact = compile_program(program, (dump.observe,), cache_limit_bytes=limit)
         dump.finish(artifact)
         return artifact
 
