@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.build import DEFAULT_LIMIT_BYTES, build_program, host_toolchain
+from jax_cocktail.build import build_program, host_toolchain
+from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
