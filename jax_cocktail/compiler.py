@@ -1,7 +1,7 @@
 """The whole compiler on one page.
 
     trace (JAX) -> capture -> translate
-      -> [ simplify -> canonicalise -> stitch -> plan memory -> emit -> build ]
+      -> [ simplify -> hoist -> distribute -> canonicalise -> stitch -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
 program that returns its argument when it has nothing to do; this module owns the only loop over them: it
@@ -21,6 +21,8 @@ from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.schedule.canonicalise import canonicalise
+from jax_cocktail.schedule.distribute import distribute
+from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.stitch.fuse import stitch
@@ -34,6 +36,9 @@ Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, se
 
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify", simplify),
+    ("hoist", hoist),
+    ("distribute", distribute),
+    ("tidy", simplify),
     ("canonicalise", canonicalise),
     ("stitch", stitch),
 )

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from jax_cocktail.compiler import transform
 from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
+from jax_cocktail.schedule.distribute import Limits, distribute
+from jax_cocktail.schedule.hoist import hoist
+from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.utask.interpreter import run as interpret
+from jax_cocktail.utask.verifier import verify
 from tests.strategies import initial_state, programs, run
 
 
@@ -41,5 +45,11 @@ def test_every_pass_keeps_the_meaning(program, seed):
 
     translated = translate(adapter.program(jax.make_jaxpr(function)(*state)), "random")
     expected = jax.tree.map(np.asarray, jax.jit(function)(*state))
+    operands = [np.asarray(x) for x in state]
     for name, after in _stages(translated):
-        _agree(interpret(after, [np.asarray(x) for x in state]), expected, name)
+        _agree(interpret(after, operands), expected, name)
+    for kept_bytes in (1 << 20, 64):
+        always = Limits(flops=0, trips=2, kept_bytes=kept_bytes)
+        divided = distribute(hoist(simplify(translated)), always)
+        verify(divided)
+        _agree(interpret(divided, operands), expected, "distribute")

@@ -1,0 +1,87 @@
+"""Dependences among the statements of a region: what a statement reads, and which cycles there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jax_cocktail.schedule.substitute import replaced, with_operands
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.types import Value
+
+
+def reads(statement: Statement) -> tuple[Value, ...]:
+    """Every value from outside that a statement reads, nested regions included."""
+    found = dict.fromkeys(statement.inputs)
+    regions = () if isinstance(statement, UOperator) else statement.regions
+    for region in regions:
+        inside = set(region.parameters)
+        for inner in region.body:
+            found.update(dict.fromkeys(v for v in reads(inner) if v not in inside))
+            inside.update(inner.outputs)
+        found.update(dict.fromkeys(v for v in region.results if v not in inside))
+    return tuple(found)
+
+
+def with_reads(statement: Statement, mapping: Mapping[Value, Value]) -> Statement:
+    """The statement with other operands, nested regions included; what it defines stays."""
+    if not mapping:
+        return statement
+    if isinstance(statement, UOperator):
+        return with_operands(statement, mapping)
+    if isinstance(statement, LoopUTask):
+        condition = statement.condition and _region(statement.condition, mapping)
+        return replace(
+            statement,
+            initial=replaced(statement.initial, mapping),
+            condition=condition,
+            body=_region(statement.body, mapping),
+        )
+    if isinstance(statement, BranchUTask):
+        return replace(
+            statement,
+            selector=mapping.get(statement.selector, statement.selector),
+            branches=tuple(_region(r, mapping) for r in statement.branches),
+        )
+    return statement
+
+
+def _region(region: Region, mapping: Mapping[Value, Value]) -> Region:
+    body = tuple(with_reads(s, mapping) for s in region.body)
+    return Region(region.parameters, body, replaced(region.results, mapping))
+
+
+def strong_components(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Strongly connected components in topological order (Tarjan 1972, without recursion)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    waiting: set[int] = set()
+    found: list[list[int]] = []
+    for start in range(len(successors)):
+        if start in index:
+            continue
+        work = [(start, iter(successors[start]))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        waiting.add(start)
+        while work:
+            node, rest = work[-1]
+            step = next(rest, None)
+            if step is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    cut = stack.index(node)
+                    component, stack[cut:] = stack[cut:], []
+                    waiting.difference_update(component)
+                    found.append(sorted(component))
+            elif step not in index:
+                index[step] = low[step] = len(index)
+                stack.append(step)
+                waiting.add(step)
+                work.append((step, iter(successors[step])))
+            elif step in waiting:
+                low[node] = min(low[node], index[step])
+    return found[::-1]

@@ -1,0 +1,84 @@
+"""Hoisting: loop-invariant work leaves the loop.
+
+Only work that is worth a buffer: anchors, expensive element operators, and what feeds an anchor's operand
+(so that transposed weights are one view outside). Cheap invariant elements stay: they fuse into the body's
+lane loops for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+WORTH = 8  # flops of one element from which an invariant element operator is worth a buffer
+
+
+def hoist(program: UProgram) -> UProgram:
+    """Returns its argument if nothing moves."""
+    entry = _region(program.entry)
+    return program if entry == program.entry else replace(program, entry=entry)
+
+
+def _region(region: Region) -> Region:
+    body: list[Statement] = []
+    for statement in region.body:
+        if isinstance(statement, LoopUTask):
+            moved, statement = _loop(statement)
+            body += moved
+        elif isinstance(statement, BranchUTask):
+            statement = replace(statement, branches=tuple(map(_region, statement.branches)))
+        body.append(statement)
+    return Region(region.parameters, tuple(body), region.results)
+
+
+def _loop(loop: LoopUTask) -> tuple[list[Statement], LoopUTask]:
+    """Inner loops first: what leaves them may leave this one too."""
+    condition = loop.condition and _region(loop.condition)
+    body = _region(loop.body)
+    wanted = _wanted(body, _invariant(body))
+    moved = [s for s in body.body if s.outputs[0] in wanted]
+    kept = tuple(s for s in body.body if s.outputs[0] not in wanted)
+    inner = Region(body.parameters, kept, body.results)
+    return moved, replace(loop, condition=condition, body=inner)
+
+
+def _invariant(body: Region) -> dict[Value, UOperator]:
+    """Operators, by first result, that read nothing which changes from trip to trip."""
+    varying = set(body.parameters)
+    found: dict[Value, UOperator] = {}
+    for statement in body.body:
+        if isinstance(statement, UOperator) and varying.isdisjoint(statement.inputs):
+            found[statement.outputs[0]] = statement
+        else:
+            varying.update(statement.outputs)
+    return found
+
+
+def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
+    """First results of the operators that leave: those worth it, and what they and matmuls read."""
+    made = {v: s for s in invariant.values() for v in s.outputs}
+    wanted: set[Value] = set()
+
+    def want(value: Value) -> None:
+        operator = made.get(value)
+        if operator is not None and operator.outputs[0] not in wanted:
+            wanted.add(operator.outputs[0])
+            for operand in operator.inputs:
+                want(operand)
+
+    for statement in body.body:
+        if statement.outputs[0] in invariant and _is_worth(invariant[statement.outputs[0]]):
+            want(statement.outputs[0])
+        elif isinstance(statement, UOperator) and statement.kind in ("dot", "conv"):
+            for operand in statement.inputs:
+                if not operand.type.is_scalar:
+                    want(operand)
+    return wanted
+
+
+def _is_worth(operator: UOperator) -> bool:
+    return not operator.is_element or KINDS[operator.kind].cost >= WORTH

@@ -1,0 +1,246 @@
+"""Builds the loops and batched products of a distributed loop (see `distribute`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from jax_cocktail.schedule.graph import reads, with_reads
+from jax_cocktail.schedule.strip_mine import INDEX
+from jax_cocktail.schedule.substitute import FreshValues
+from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.types import TensorType, Value
+
+if TYPE_CHECKING:
+    from jax_cocktail.schedule.distribute import Division
+
+
+class Regrouper:
+    """One division, turned into statements. Of a strip, `base` is the first index and `bound` the trip count
+    of all strips together."""
+
+    def __init__(
+        self, division: Division, fresh: FreshValues, base: Value | None = None, bound: int = 0
+    ) -> None:
+        self.division, self.fresh, self.base = division, fresh, base
+        self.bound = bound or cast(int, division.loop.trip_count)
+        self.loop = division.loop
+        self.trips = cast(int, division.loop.trip_count)
+        self.count = len(self.loop.body.body)
+        self.out: list[Statement] = []
+        self.stacked: dict[Value, Value] = {}  # value of one step -> array of all steps
+
+    def statements(self) -> Sequence[Statement]:
+        """Products and loops, level by level, and at last the carries that every loop has."""
+        levels = sorted(set(self.division.level.values()))
+        for level in range(levels[-1] + 1 if levels else 1):
+            for node in sorted(self.division.products):
+                if self.division.level[node] == level:
+                    self._product(cast(UOperator, self.loop.body.body[node]))
+            self._loop(level, last=level == levels[-1])
+        return self.out
+
+    def emit(
+        self,
+        out: list[Statement],
+        kind: str,
+        inputs: Sequence[Value],
+        type_: TensorType,
+        **attributes: Attribute,
+    ) -> Value:
+        """Appends one operator to `out` and gives its result."""
+        value = self.fresh.make(type_)
+        source = self.loop.source
+        out.append(UOperator(kind, tuple(inputs), (value,), tuple(sorted(attributes.items())), source))
+        return value
+
+    def _all_steps(self, type_: TensorType) -> TensorType:
+        return TensorType(type_.dtype, (self.trips, *type_.shape))
+
+    # -- products ----------------------------------------------------------------------------------------
+    def _product(self, dot: UOperator) -> None:
+        """The same product with the steps as one more free axis."""
+        side = 0 if dot.inputs[0] in self.division.node_of else 1
+        operand = self._stack(dot.inputs[side])
+        inputs = (operand, dot.inputs[1]) if side == 0 else (dot.inputs[0], operand)
+        moved = "lhs" if side == 0 else "rhs"
+        names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
+        axes = {n: tuple(d + n.startswith(moved) for d in cast(tuple[int, ...], dot[n])) for n in names}
+        batch = len(axes["lhs_batch"])
+        taken = len(axes["lhs_batch"]) + len(axes["lhs_contract"])
+        place = batch if side == 0 else batch + dot.inputs[0].type.rank - taken
+        shape = list(dot.output.type.shape)
+        shape.insert(place, self.trips)
+        result = self.emit(self.out, "dot", inputs, TensorType(dot.output.type.dtype, tuple(shape)), **axes)
+        if place:
+            order = (place, *(d for d in range(len(shape)) if d != place))
+            type_ = self._all_steps(dot.output.type)
+            result = self.emit(self.out, "transpose", (result,), type_, permutation=order)
+        self.stacked[dot.output] = result
+
+    def _stack(self, value: Value) -> Value:
+        """All steps of a value that a product reads."""
+        if value not in self.stacked:
+            rows = self._rows(value)
+            self.stacked[value] = rows if rows is not None else self._collect(value)
+        return self.stacked[value]
+
+    def _rows(self, value: Value) -> Value | None:
+        """If step t of the value is row t of an outer array, all steps are that array."""
+        definition = {v: s for s in self.loop.body.body for v in s.outputs}
+        row = definition.get(value)
+        while isinstance(row, UOperator) and row.kind == "reshape":
+            row = definition.get(row.inputs[0])
+        if not isinstance(row, UOperator) or row.kind != "dynamic_slice":
+            return None
+        array, first, *_ = row.inputs
+        shape = array.type.shape
+        full = row.output.type.shape == (1, *shape[1:]) and shape[0] >= self.bound
+        if not full or array in self.division.node_of or not self._is_step(definition, first):
+            return None
+        rows = TensorType(array.type.dtype, (self.trips, *shape[1:]))
+        if self.base is not None:
+            starts = (self.base, *self.zeros(self.out, len(shape) - 1))
+            array = self.emit(self.out, "dynamic_slice", (array, *starts), rows)
+        elif shape[0] != self.trips:
+            zeros, ones = (0,) * len(shape), (1,) * len(shape)
+            array = self.emit(self.out, "slice", (array,), rows, starts=zeros, strides=ones)
+        if shape[1:] == value.type.shape:
+            return array
+        return self.emit(self.out, "reshape", (array,), self._all_steps(value.type))
+
+    def _is_step(self, definition: Mapping[Value, Statement], first: Value) -> bool:
+        """True if `first` is the index of the step, counted over all strips."""
+        if self.base is None:
+            return first == self.loop.index
+        made = definition.get(first)
+        return (
+            isinstance(made, UOperator) and made.kind == "add" and made.inputs == (self.base, self.loop.index)
+        )
+
+    def zeros(self, out: list[Statement], number: int) -> list[Value]:
+        """`number` times the index 0."""
+        if not number:
+            return []
+        return [self.emit(out, "constant", (), INDEX, data=(0).to_bytes(8, "little"))] * number
+
+    def _collect(self, value: Value) -> Value:
+        """A loop that computes a value of the index alone for every step."""
+        array = self.emit(self.out, "empty", (), self._all_steps(value.type))
+        self._build({}, [], [(value, array)])
+        return self.stacked[value]
+
+    # -- loops -------------------------------------------------------------------------------------------
+    def _loop(self, level: int, last: bool) -> None:
+        division = self.division
+        nodes = (n for n, at in division.level.items() if at == level)
+        own = dict.fromkeys(n for n in nodes if n not in division.products)
+        carries = [n - self.count for n in own if n >= self.count]
+        if last:
+            carries += [n - self.count for n in division.again if n >= self.count]
+        kept = [v for v in division.crossing if division.node_of[v] in own and v not in self.stacked]
+        arrays = [(v, self.emit(self.out, "empty", (), self._all_steps(v.type))) for v in kept]
+        if carries or arrays:
+            self._build(own, carries, arrays)
+
+    def _build(
+        self, own: dict[int, None], carries: Sequence[int], arrays: Sequence[tuple[Value, Value]]
+    ) -> None:
+        """A loop over these nodes, with these carries, that keeps these values per step."""
+        body = _Body(self, own, frozenset(carries))
+        for k in carries:
+            body.carry(k)
+        for value, _ in arrays:
+            body.need(value)
+        body.compute()
+        for value, array in arrays:
+            body.keep(value, array)
+        self.out.append(body.finish())
+
+
+class _Body:
+    """One loop under construction. What is computed again gets fresh names; all else keeps its own."""
+
+    def __init__(self, regrouper: Regrouper, own: dict[int, None], final: frozenset[int]) -> None:
+        self.regrouper, self.own = regrouper, own
+        self.final = final  # carries whose outputs this loop gives; others are computed again
+        self.division, self.loop = regrouper.division, regrouper.loop
+        self.fresh = regrouper.fresh
+        self.index = self.fresh.make(INDEX)
+        self.names: dict[Value, Value] = {cast(Value, self.loop.index): self.index}
+        self.nodes: set[int] = set()
+        self.read: dict[Value, None] = {}
+        self.statements: list[Statement] = []
+        self.carried: dict[int, tuple[Value, Value]] = {}  # carry -> parameter, output
+        self.kept: list[tuple[Value, Value, Value, Value]] = []  # initial, parameter, next value, output
+
+    def carry(self, k: int) -> None:
+        """Carry k of the original loop lives in this one."""
+        if k in self.carried:
+            return
+        parameter = self.loop.carried[k]
+        if self.regrouper.count + k in self.division.again:
+            self.names[parameter] = self.fresh.make(parameter.type)
+        output = self.loop.outputs[k] if k in self.final else self.fresh.make(parameter.type)
+        self.carried[k] = (self.names.get(parameter, parameter), output)
+        self.need(self.loop.body.results[k])
+
+    def need(self, wanted: Value) -> None:
+        """Notes what has to be computed here, or read from what is kept per step, for a value to be there."""
+        waiting = [wanted]
+        while waiting:
+            value = waiting.pop()
+            node = self.division.node_of.get(value)
+            if node is None or node in self.nodes:
+                continue
+            if node not in self.own and node not in self.division.again:
+                self.read[value] = None
+            elif node >= self.regrouper.count:
+                self.nodes.add(node)
+                self.carry(node - self.regrouper.count)
+            else:
+                self.nodes.add(node)
+                waiting += reads(self.loop.body.body[node])
+
+    def compute(self) -> None:
+        """The statements that are needed, in their old order."""
+        for value in self.read:
+            row = TensorType(value.type.dtype, (1, *value.type.shape))
+            operands = (self.regrouper.stacked[value], *self._starts(value.type.rank))
+            one = self.regrouper.emit(self.statements, "dynamic_slice", operands, row)
+            self.names[value] = self.regrouper.emit(self.statements, "reshape", (one,), value.type)
+        for node in sorted(n for n in self.nodes if n < self.regrouper.count):
+            statement = with_reads(self.loop.body.body[node], self.names)
+            if node in self.division.again:
+                fresh = tuple(self.fresh.make(v.type) for v in statement.outputs)
+                self.names.update(zip(statement.outputs, fresh, strict=True))
+                statement = replace(statement, outputs=fresh)
+            self.statements.append(statement)
+
+    def _starts(self, rank: int) -> list[Value]:
+        return [self.index, *self.regrouper.zeros(self.statements, rank)]
+
+    def keep(self, value: Value, array: Value) -> None:
+        """Writes the value to its row of an array of all steps."""
+        parameter, output = self.fresh.make(array.type), self.fresh.make(array.type)
+        row = TensorType(value.type.dtype, (1, *value.type.shape))
+        here = self.names.get(value, value)
+        one = self.regrouper.emit(self.statements, "reshape", (here,), row)
+        operands = (parameter, one, *self._starts(value.type.rank))
+        new = self.regrouper.emit(self.statements, "dynamic_update_slice", operands, array.type)
+        self.kept.append((array, parameter, new, output))
+        self.regrouper.stacked[value] = output
+
+    def finish(self) -> LoopUTask:
+        carried, kept = self.carried, self.kept
+        following = [self.names.get(v, v) for v in (self.loop.body.results[k] for k in carried)]
+        parameters = [p for p, _ in carried.values()] + [p for _, p, _, _ in kept]
+        results = (*following, *(new for _, _, new, _ in kept))
+        return LoopUTask(
+            initial=(*(self.loop.initial[k] for k in carried), *(array for array, _, _, _ in kept)),
+            outputs=(*(out for _, out in carried.values()), *(out for _, _, _, out in kept)),
+            body=Region((self.index, *parameters), tuple(self.statements), results),
+            trip_count=self.regrouper.trips,
+            source=self.loop.source,
+        )
