@@ -36,7 +36,7 @@ benchmark: install
 	$(RUN) benchmarks/run.py $(ARGS)
 
 docs: install
-	$(PIP) install '.[docs]'
+	$(PIP) install -e '.[docs]'
 	"$(VENV)/bin/mkdocs" build --strict
 
 install: $(VENV)/.demo-stamp

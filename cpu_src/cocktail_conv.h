@@ -4,7 +4,7 @@
 #ifndef COCKTAIL_CONV_H
 #define COCKTAIL_CONV_H
 
-#include "cocktail_arith.h"
+#include "cocktail_dot.h"
 
 template <int RANK>
 struct CkConv {
@@ -34,90 +34,142 @@ CK_INLINE i64 ck_conv_source(const CkConv<RANK>& s, int axis, i64 out, i64 tap) 
   return at < s.in_size[axis] ? at : -1;
 }
 
-// sum[p][f] += x[p][c] * w[c][f] over the features c of a group, for POSITIONS positions and TILE output
-// features. A position in the padding has no source and adds nothing.
-template <int POSITIONS, int TILE, class T, class C>
-CK_INLINE void ck_conv_tap(C (&sum)[POSITIONS][TILE], const T* const (&source)[POSITIONS], const T* w,
-                           i64 channels, i64 row, int features) {
-  CK_NO_UNROLL
-  for (i64 c = 0; c < channels; ++c) {
-    C weight[TILE];
-    const T* line = w + c * row;
-    if (features == TILE) {
-      CK_LANES
-      for (int f = 0; f < TILE; ++f) weight[f] = C(ck_up(line[f]));
-    } else {
-      for (int f = 0; f < TILE; ++f) weight[f] = f < features ? C(ck_up(line[f])) : C(0);
-    }
-    for (int p = 0; p < POSITIONS; ++p) {
-      if (source[p] == nullptr) continue;
-      C value = C(ck_up(source[p][c]));
-      CK_LANES
-      for (int f = 0; f < TILE; ++f) sum[p][f] = C(sum[p][f] + value * weight[f]);
-    }
-  }
-}
+// One output tile: `count` neighbouring positions along the last axis, output features from `feature` on.
+template <int RANK>
+struct CkConvTile {
+  i64 out[RANK];
+  int count;
+  i64 feature;
+};
 
-// `count` <= POSITIONS neighbouring positions along the last axis, `features` <= TILE from `feature` on.
-template <int POSITIONS, int TILE, int RANK, class T>
-CK_NOINLINE void ck_conv_tile(const CkConv<RANK>& s, const T* x, const T* w, T* o, const i64 (&out)[RANK],
-                              int count, i64 feature, int features) {
-  typedef typename CkType<T>::compute C;
+// Calls visit(source, step, weights) for every tap of the kernel that touches the image. Position p reads
+// feature c at source[p][c * step[p]]; in the padding that is a zero.
+template <int POSITIONS, int RANK, class T, class F>
+CK_INLINE void ck_conv_taps(const CkConv<RANK>& s, const CkConvTile<RANK>& tile, const T* x, const T* w,
+                            F visit) {
+  static const T zero = {};
   const i64 channels = s.in_features / s.groups;
-  const i64 group = feature / (s.out_features / s.groups);
-  C sum[POSITIONS][TILE] = {};
+  const i64 first = tile.feature / (s.out_features / s.groups) * channels;
   i64 taps = 1;
   for (int axis = 0; axis < RANK; ++axis) taps *= s.kernel[axis];
   i64 tap[RANK] = {};
   for (i64 t = 0; t < taps; ++t) {
     i64 outer = 0;  // position over all axes but the last; -1 once outside
     for (int axis = 0; axis + 1 < RANK; ++axis) {
-      i64 at = ck_conv_source(s, axis, out[axis], tap[axis]);
+      i64 at = ck_conv_source(s, axis, tile.out[axis], tap[axis]);
       outer = outer < 0 || at < 0 ? -1 : outer * s.in_size[axis] + at;
     }
     if (outer >= 0) {
-      const T* source[POSITIONS] = {};
+      const T* source[POSITIONS];
+      i64 step[POSITIONS];
       bool any = false;
-      for (int p = 0; p < count; ++p) {
-        i64 at = ck_conv_source(s, RANK - 1, out[RANK - 1] + p, tap[RANK - 1]);
-        if (at < 0) continue;
-        source[p] = x + (outer * s.in_size[RANK - 1] + at) * s.in_features + group * channels;
-        any = true;
+      for (int p = 0; p < POSITIONS; ++p) {
+        i64 at = p < tile.count ? ck_conv_source(s, RANK - 1, tile.out[RANK - 1] + p, tap[RANK - 1]) : -1;
+        source[p] = at < 0 ? &zero : x + (outer * s.in_size[RANK - 1] + at) * s.in_features + first;
+        step[p] = at >= 0;
+        any |= at >= 0;
       }
-      const T* weights = w + t * channels * s.out_features + feature;
-      if (any) ck_conv_tap(sum, source, weights, channels, s.out_features, features);
+      if (any) visit(source, step, w + t * channels * s.out_features + tile.feature);
     }
     for (int axis = RANK - 1; axis >= 0 && ++tap[axis] == s.kernel[axis]; --axis) tap[axis] = 0;
   }
-  for (int p = 0; p < count; ++p) {
-    for (int f = 0; f < features; ++f) o[p * s.out_features + feature + f] = ck_down<T>(sum[p][f]);
+}
+
+// POSITIONS x (VECTORS vectors of) output features in registers.
+template <int POSITIONS, int VECTORS, int RANK, class T, class O>
+CK_NOINLINE void ck_conv_vectors(const CkConv<RANK>& s, const CkConvTile<RANK>& tile, const T* x, const T* w,
+                                 O* o) {
+  typedef CkVector<T, CK_VECTOR_BYTES> V;
+  typedef typename V::type Lanes;
+  typedef typename V::memory Memory;
+  Lanes sum[POSITIONS][VECTORS] = {};
+  const i64 channels = s.in_features / s.groups, row = s.out_features;
+  ck_conv_taps<POSITIONS>(s, tile, x, w, [&](const T* const* source, const i64* step, const T* weights) {
+    CK_NO_UNROLL
+    for (i64 c = 0; c < channels; ++c) {
+      Lanes line[VECTORS];
+      for (int v = 0; v < VECTORS; ++v) line[v] = *(const Memory*)(weights + c * row + v * V::lanes);
+      for (int p = 0; p < POSITIONS; ++p) {
+        T value = source[p][c * step[p]];
+        for (int v = 0; v < VECTORS; ++v) sum[p][v] += line[v] * value;
+      }
+    }
+  });
+  for (int p = 0; p < tile.count; ++p) {
+    for (int v = 0; v < VECTORS; ++v) {
+      O* target = o + p * row + tile.feature + v * V::lanes;
+      for (int l = 0; l < V::lanes; ++l) target[l] = sum[p][v][l];
+    }
   }
 }
 
-template <class T, int RANK>
-CK_NOINLINE void ck_conv(const CkConv<RANK>& s, const T* x, const T* w, T* o) {
-  constexpr int tile = CK_VECTOR_BYTES == 64 ? 32 : 16, positions = 4;
+// Any types, and what is left of the features after the vectors.
+template <int POSITIONS, int RANK, class T, class O>
+CK_NOINLINE void ck_conv_rest(const CkConv<RANK>& s, const CkConvTile<RANK>& tile, int features, const T* x,
+                              const T* w, O* o) {
+  constexpr int most = 16;
+  typedef typename CkType<O>::compute C;
+  C sum[POSITIONS][most] = {};
+  const i64 channels = s.in_features / s.groups, row = s.out_features;
+  ck_conv_taps<POSITIONS>(s, tile, x, w, [&](const T* const* source, const i64* step, const T* weights) {
+    for (i64 c = 0; c < channels; ++c) {
+      for (int p = 0; p < POSITIONS; ++p) {
+        C value = C(ck_up(source[p][c * step[p]]));
+        CK_LANES
+        for (int f = 0; f < features; ++f) {
+          sum[p][f] = C(sum[p][f] + C(value * C(ck_up(weights[c * row + f]))));
+        }
+      }
+    }
+  });
+  for (int p = 0; p < tile.count; ++p) {
+    for (int f = 0; f < features; ++f) o[p * row + tile.feature + f] = ck_down<O>(sum[p][f]);
+  }
+}
+
+// All output features of one tile's positions.
+template <int POSITIONS, int RANK, class T, class O>
+CK_INLINE void ck_conv_features(const CkConv<RANK>& s, CkConvTile<RANK>& tile, const T* x, const T* w, O* o) {
+  typedef CkVector<T, CK_VECTOR_BYTES> V;
+  constexpr bool vectors = V::exists && CkSame<T, O>::value;
+  const i64 per_group = s.out_features / s.groups;
+  for (i64 f = 0; f < s.out_features;) {
+    i64 left = per_group - f % per_group;
+    tile.feature = f;
+    if (vectors && left >= 2 * V::lanes) {
+      if constexpr (vectors) ck_conv_vectors<POSITIONS, 2>(s, tile, x, w, o);
+      f += 2 * V::lanes;
+    } else if (vectors && left >= V::lanes) {
+      if constexpr (vectors) ck_conv_vectors<POSITIONS, 1>(s, tile, x, w, o);
+      f += V::lanes;
+    } else {
+      int features = left < 16 ? int(left) : 16;
+      ck_conv_rest<POSITIONS>(s, tile, features, x, w, o);
+      f += features;
+    }
+  }
+}
+
+// T: operands; O: result, at least as wide (16-bit floats are summed in f32).
+template <class T, class O, int RANK>
+CK_NOINLINE void ck_conv(const CkConv<RANK>& s, const T* x, const T* w, O* o) {
+  constexpr int positions = CK_VECTOR_BYTES == 64 ? 8 : 4;
   i64 lines = s.batch, in_count = s.in_features;
   for (int axis = 0; axis + 1 < RANK; ++axis) lines *= s.out_size[axis];
   for (int axis = 0; axis < RANK; ++axis) in_count *= s.in_size[axis];
-  const i64 width = s.out_size[RANK - 1], per_group = s.out_features / s.groups;
+  const i64 width = s.out_size[RANK - 1];
+  CkConvTile<RANK> tile;
   for (i64 line = 0; line < lines; ++line) {
-    i64 out[RANK], rest = line;
+    i64 rest = line;
     for (int axis = RANK - 2; axis >= 0; --axis) {
-      out[axis] = rest % s.out_size[axis];
+      tile.out[axis] = rest % s.out_size[axis];
       rest /= s.out_size[axis];
     }
-    const T* image = x + rest * in_count;
     for (i64 at = 0; at < width; at += positions) {
-      out[RANK - 1] = at;
-      int count = width - at < positions ? int(width - at) : positions;
-      T* target = o + (line * width + at) * s.out_features;
-      for (i64 group = 0; group < s.groups; ++group) {
-        for (i64 f = 0; f < per_group; f += tile) {
-          int features = per_group - f < tile ? int(per_group - f) : tile;
-          ck_conv_tile<positions, tile>(s, image, w, target, out, count, group * per_group + f, features);
-        }
-      }
+      tile.out[RANK - 1] = at;
+      tile.count = width - at < positions ? int(width - at) : positions;
+      O* target = o + (line * width + at) * s.out_features;
+      ck_conv_features<positions>(s, tile, x + rest * in_count, w, target);
     }
   }
 }

@@ -38,4 +38,17 @@ CK_NOINLINE void ck_sort_index(i64 n, i32* index, i32* scratch, Less less) {
   if (from != index) __builtin_memcpy(index, from, sizeof(i32) * u64(n));
 }
 
+// index[0 .. k) = the k elements that no other precedes, in order; equal elements keep their order. Meant for
+// k far below n: one pass that inserts into the k best so far.
+template <class Less>
+CK_NOINLINE void ck_select_index(i64 n, i64 k, i32* index, Less less) {
+  i64 count = 0;
+  for (i64 i = 0; i < n; ++i) {
+    if (count == k && !less(i32(i), index[k - 1])) continue;
+    i64 at = count < k ? count++ : k - 1;
+    for (; at > 0 && less(i32(i), index[at - 1]); --at) index[at] = index[at - 1];
+    index[at] = i32(i);
+  }
+}
+
 #endif  // COCKTAIL_SORT_H

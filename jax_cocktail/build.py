@@ -6,6 +6,7 @@ The flags keep strict IEEE semantics (no -ffast-math); a product and a sum may c
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
 import functools
 import hashlib
@@ -362,5 +363,20 @@ def _compile(job: _Job, folder: Path) -> None:
                 log,
             )
         )
+    _check_loads(job, folder / cache.BINARY, log)
     (folder / "log.txt").write_text(log, encoding="utf-8")
     cache.seal(folder, {"compiler": job.toolchain.version, "seconds": seconds, "flags": list(job.arguments)})
+
+
+def _check_loads(job: _Job, path: Path, log: str) -> None:
+    """What was built must load here, now: later it would stop the user's program instead of a build."""
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        raise _CompilerFailure(
+            BuildError(
+                f"what the C++ compiler {job.toolchain} built cannot be loaded ({error})",
+                "choose another compiler with CXX",
+                log,
+            )
+        ) from error

@@ -112,8 +112,8 @@ def emit_conv(context: Context, operator: UOperator) -> None:
     context.writer.line(f"static const CkConv<{rank}> {name} = {{{', '.join(fields)}}};")
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:
-        storage = STORAGE[x.type.dtype]
-        context.writer.line(f"ck_conv<{storage}, {rank}>({name}, {a.pointer}, {b.pointer}, {o.pointer});")
+        types = f"{STORAGE[x.type.dtype]}, {STORAGE[out.type.dtype]}"
+        context.writer.line(f"ck_conv<{types}, {rank}>({name}, {a.pointer}, {b.pointer}, {o.pointer});")
 
 
 def _braces(numbers: Sequence[int]) -> str:

@@ -130,12 +130,6 @@ class ElementWriter:
         narrow_result = kind in NARROW_SENSITIVE and target in NARROW
         return f"ck_up({text})" if narrow_result else text
 
-    # -- movement ----------------------------------------------------------------------------------------
-    def _clamped(self, index: Index, size: int) -> Index:
-        text = self.index_text(index)
-        self.needs.add("base")
-        return self.opaque(f"ck_clamp_index({text}, {max(size - 1, 0)})")
-
 
 def _typed_name(member: UOperator, target: str) -> str:
     """ck_<kind>, with template arguments where the result is not the operand's type."""

@@ -208,7 +208,8 @@ def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> N
     inner = [(names[d], shape[d]) for d in range(len(shape)) if d in reduced and shape[d] != 1]
     out = tuple(indices[d] for d in range(len(shape)) if d not in reduced)
     dtype = anchor.output.type.dtype
-    column = bool(kept) and bool(inner) and kept[-1][0] > inner[-1][0] and COMPUTE[dtype] == STORAGE[dtype]
+    fastest = max((d for d, n in enumerate(shape) if n != 1), default=-1)
+    column = bool(kept) and bool(inner) and fastest not in reduced and COMPUTE[dtype] == STORAGE[dtype]
     dry = _elements(context, group.members, Writer(), {})
     if operand.type.size:
         dry.element(operand, indices)

@@ -11,6 +11,8 @@ from jax_cocktail.codegen.text import COMPUTE, Index, variable
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
 
+SELECT_SHARE = 1 / 8  # of the elements: up to here, selecting is cheaper than sorting
+
 
 def emit_arg_reduce(context: Context, operator: UOperator) -> None:
     """First position of the largest (smallest) element along an axis; NaN wins."""
@@ -97,13 +99,16 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
     source = context.array(x)
     order, spare = context.scratch("int32"), context.scratch("int32", 4 * length)
     outer = [1 if d == axis else n for d, n in enumerate(shape)]
+    call = f"ck_sort_index({length}, {order}, {spare}"
+    if k <= SELECT_SHARE * length:
+        call = f"ck_select_index({length}, {k}, {order}"
     with context.result(values) as best, context.result(positions) as where:
 
         def row(indices: tuple[Index, ...]) -> None:
             def place(name: str) -> Sequence[Index]:
                 return (*indices[:axis], variable(name), *indices[axis + 1 :])
 
-            with writer.block(f"ck_sort_index({length}, {order}, {spare}, [&](i32 p, i32 q)"):
+            with writer.block(f"{call}, [&](i32 p, i32 q)"):
                 _compare(context, dtype, source.read(place("q")), source.read(place("p")))
                 writer.line("return false;")
             writer.line(");")

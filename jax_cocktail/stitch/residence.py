@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, regions_of
 from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
 from jax_cocktail.utask.operators import KINDS
-from jax_cocktail.utask.types import ITEM_SIZE, Value
+from jax_cocktail.utask.types import Value
 
 EXPENSIVE = 4  # flops of one element from which recomputing costs more than a store and a load
 
@@ -164,4 +164,4 @@ def _spreads(use: Statement, value: Value) -> bool:
     """True if the use reads some element of the value more than once."""
     if not isinstance(use, UOperator) or use.kind not in ("broadcast", "gather"):
         return False
-    return use.output.type.size * ITEM_SIZE["int8"] > value.type.size
+    return use.output.type.size > value.type.size

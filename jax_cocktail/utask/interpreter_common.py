@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from jax_cocktail.utask.ir import UOperator
-from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType
+from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Evaluate = Callable[[UOperator, Sequence[Array]], Array | tuple[Array, ...]]
@@ -38,10 +38,6 @@ def dtype_name(array: Array) -> str:
 
 def is_float(array: Array) -> bool:
     return dtype_name(array) in FLOATS
-
-
-def is_integer(array: Array) -> bool:
-    return dtype_name(array) in INTEGERS
 
 
 def decode(data: bytes, type_: TensorType) -> Array:

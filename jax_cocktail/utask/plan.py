@@ -34,11 +34,6 @@ class MemoryPlan:
     workspace_bytes: int
     scratch_offset: int = 0
 
-    def place(self, value: Value) -> tuple[Slot, Layout] | None:
-        """Slot and layout of a value in memory; None for a register."""
-        layout = self.layouts.get(value)
-        return None if layout is None else (self.slots[layout.root], layout)
-
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:
     """Layouts of all values of a stitched program that are in memory (registers have none)."""
