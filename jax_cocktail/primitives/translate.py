@@ -67,7 +67,7 @@ def _apply(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     where = str(equation.source)
     rule = RULES.get(equation.primitive)
     if rule is None:
-        raise UnsupportedError(f"primitive {equation.primitive!r} has no rule", where)
+        raise UnsupportedError(f"the operation {equation.primitive!r} is not supported", where)
     if equation.effects:
         raise UnsupportedError(f"primitive {equation.primitive!r} has side effects", where)
     try:

@@ -1,0 +1,75 @@
+"""`jit` of what was derived from a jitted function: wrappers copy attributes, and ours must not be confused."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+
+X = jnp.arange(3.0)
+
+
+@pytest.fixture
+def loss():
+    def function(x):
+        return lax.fori_loop(0, 5, lambda _, x: jnp.sin(x) * 1.1, x).sum()
+
+    return jax_cocktail.jit(function, options={"force": "cocktail"})
+
+
+DERIVED = {
+    "grad": jax.grad,
+    "value_and_grad": jax.value_and_grad,
+    "vmap": lambda f: jax.vmap(lambda x: f(x[None])),
+    "vmap itself": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, 2 * x])),
+    "checkpoint": jax.checkpoint,
+    "hessian": jax.hessian,
+    "jacfwd": jax.jacfwd,
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_jit_of_a_derived_function(loss, name):
+    derived = DERIVED[name](loss)
+    ours = jax_cocktail.jit(derived, options={"force": "cocktail"})(X)
+    stock = jax.jit(DERIVED[name](loss.__wrapped__))(X)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, stock)
+
+
+def test_jit_of_a_wrapper(loss):
+    @functools.wraps(loss)
+    def twice(x):
+        return 2 * loss(x)
+
+    np.testing.assert_allclose(jax_cocktail.jit(twice)(X), 2 * loss(X), rtol=1e-6)
+
+
+def test_jit_of_a_jitted_function_takes_the_new_options(loss):
+    report = jax_cocktail.explain(jax_cocktail.jit(loss.__wrapped__, options={"force": "stock"}))(X)
+    assert report.choice == "stock"
+
+
+def test_explain_of_a_derived_function(loss):
+    first = jax_cocktail.explain(loss)(X)
+    second = jax_cocktail.explain(jax.grad(loss))(X)
+    assert str(first) != str(second)
+
+
+def test_callable_object_with_attributes_of_our_names():
+    class Model:
+        def __init__(self):
+            self._function = jnp.sin
+            self._inner = "mine"
+            self.lower = 0.0
+
+        def __call__(self, x):
+            return lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x)
+
+    ours = jax_cocktail.jit(Model(), options={"force": "cocktail"})(X)
+    np.testing.assert_allclose(ours, jnp.sin(jnp.sin(jnp.sin(X))), rtol=1e-6)
