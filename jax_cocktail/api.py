@@ -12,10 +12,11 @@ import jax
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.config import SCOPES, Options
+from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, intercept
 from jax_cocktail.lowering.adapter import open_jaxpr
-from jax_cocktail.lowering.state import STATE, collecting, marked_name
+from jax_cocktail.lowering.lower import MARK_LOST, refuse
+from jax_cocktail.lowering.state import STATE, Mark, collecting, marked_name
 from jax_cocktail.report import Report
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -56,7 +57,7 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
         with collecting() as reports:
             known.copy().lower(*args, **kwargs)
         if not reports:
-            return Report(known.function_name, choice="stock", why=_MARK_LOST)
+            return Report(known.function_name, choice="stock", why=MARK_LOST)
         first, *inner = reports
         return first.with_inner(inner)
 
@@ -76,9 +77,6 @@ def load() -> None:
       BuildError: the runtime library cannot be built; the text says what to do.
     """
     custom_call.register()
-
-
-_MARK_LOST = "the call did not reach jax_cocktail: this version of jax lowers it in a way we do not know"
 
 
 def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -109,11 +107,12 @@ class Jit:
         self._jit_options = dict(jit_options)
         self._explicit = dict(explicit)
         self._variants: dict[str, Any] = {}
+        self._scoped: dict[tuple[Scope, ...], Any] = {}
         self._inner: list[Any] = []
         self._static: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, ...], tuple[str, ...]]] = {}
         self._inputs: dict[Any, tuple[Any, ...]] = {}
         self.function_name = _name_of(function)
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # its attributes are not ours
         self._jitted = self._variant(config.resolve(self._explicit, scopes=()))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -178,7 +177,12 @@ class Jit:
 
     def _select(self) -> Any:
         """The jitted function for the options in force."""
-        return self._variant(config.resolve(self._explicit)) if SCOPES.values else self._jitted
+        scopes = SCOPES.values
+        if not scopes:
+            return self._jitted
+        if scopes not in self._scoped:
+            self._scoped[scopes] = self._variant(config.resolve(self._explicit, scopes))
+        return self._scoped[scopes]
 
     def _variant(self, options: Options) -> Any:
         token = options.token
@@ -206,20 +210,30 @@ class Jit:
                     region, static_argnums=static[0], static_argnames=static[1], keep_unused=True
                 )
                 self._inner.append(inner[static])
-            invars = tuple(open_jaxpr(inner[static].trace(*args, **kwargs).jaxpr).invars)
+            traced = inner[static].trace(*args, **kwargs)
+            if not intercept.reaches(getattr(traced, "fun_name", region.__name__)):
+                self._lost(traced.jaxpr, options)
+            invars = tuple(open_jaxpr(traced.jaxpr).invars)
             self._inputs.update(dict.fromkeys(invars, invars))
             return inner[static](*args, **kwargs)
 
-        functools.update_wrapper(outer, function)
+        functools.update_wrapper(outer, function, updated=())
         outer.__name__ = self.function_name
         return outer
+
+    def _lost(self, jaxpr: Any, options: Options) -> None:
+        """Says that stock XLA runs: nobody asks us when the call is lowered."""
+        mark = Mark(self.function_name, options)
+        report = refuse(jaxpr, mark, MARK_LOST, quiet=options.force == "stock")
+        if STATE.reports is not None:
+            STATE.reports.append(report)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def region(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    functools.update_wrapper(region, function)
+    functools.update_wrapper(region, function, updated=())
     region.__name__ = region.__qualname__ = name
     return region
 

@@ -81,10 +81,13 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
+Scope = tuple[tuple[str, Any], ...]  # names and values of one block, hashable
+
+
 class _Scopes(threading.local):
     """Per thread: the values of the `with options(...)` blocks around, innermost last."""
 
-    values: tuple[Mapping[str, Any], ...] = ()
+    values: tuple[Scope, ...] = ()
 
 
 SCOPES = _Scopes()
@@ -106,7 +109,7 @@ def check(values: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def resolve(explicit: Mapping[str, Any], scopes: tuple[Mapping[str, Any], ...] | None = None) -> Options:
+def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None) -> Options:
     """All options, with `explicit` (already checked) first in the order of look-up.
 
     `scopes`: instead of the `with options(...)` blocks around the call.
@@ -122,16 +125,11 @@ def resolve(explicit: Mapping[str, Any], scopes: tuple[Mapping[str, Any], ...] |
     return Options(**values)
 
 
-def current() -> Options:
-    """The options in force where nothing is said to `jit`."""
-    return resolve({})
-
-
 @contextmanager
 def options(**values: Any) -> Iterator[None]:
     """Options for the calls made in a block of code by this thread: ``with options(force="stock"):``."""
     outer = SCOPES.values
-    SCOPES.values = (*outer, check(values))
+    SCOPES.values = (*outer, tuple(sorted(check(values).items())))
     try:
         yield
     finally:

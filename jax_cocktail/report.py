@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 Counts = tuple[tuple[str, int], ...]
 
@@ -80,13 +81,11 @@ class Report:
             )
         for number, region in enumerate(self.captured):
             lines += _captured_lines(number, region)
-        for item in self.left:
-            lines.append(f"  left to stock XLA: {item.what}" + (f" at {item.where}" if item.where else ""))
+        for item, same in groupby(self.left):
+            lines.append(f"  left to stock XLA: {_place(item.what, item.where, len(tuple(same)))}")
             lines.append(f"    because: {item.reason}")
         if self.beside:
             lines.append(f"  compiled by stock XLA beside that: {_counts(self.beside)}")
-        if not self.captured and not self.left:
-            lines.append("  there is no loop or branch in it")
         for report in self.inner:
             lines += ["  " + line for line in str(report).splitlines()]
         return "\n".join(lines)
@@ -95,12 +94,19 @@ class Report:
 def _captured_lines(number: int, region: Captured) -> list[str]:
     built = "from the cache" if region.cached else "built"
     lines = [f"  custom call {number}: {_counts(region.operators)}"]
-    lines += [f"    {text}" for text in region.control_flow]
+    for text, same in groupby(region.control_flow):
+        what, _, where = text.partition(" at ")
+        lines.append(f"    {_place(what, where, len(tuple(same)))}")
     lines.append(f"    level: {region.level}; workspace: {_bytes(region.workspace_bytes)}")
     lines.append(f"    {built} in {_time(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
         lines.append(f"    files: {region.path}")
     return lines
+
+
+def _place(what: str, where: str, times: int) -> str:
+    """``what xTIMES at where``, without what goes without saying."""
+    return what + (f" x{times}" if times > 1 else "") + (f" at {where}" if where else "")
 
 
 def _counts(counts: Counts) -> str:

@@ -32,7 +32,7 @@ BUDGET_SECONDS = 0.25
 LONGEST_SECONDS = 0.6
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
 MARGIN = 0.98  # ours has to win by this much: a tie is noise, and stock needs no trust
-_FORMAT = 1
+_FORMAT = 2
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
@@ -40,11 +40,17 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`choice`: "cocktail" or "stock". The times are of one call, None if nothing was measured."""
+    """`choice`: "cocktail" or "stock". The times are of one call, None if nothing was measured; `why` says
+    then what decided."""
 
     choice: str
     stock_seconds: float | None = None
     cocktail_seconds: float | None = None
+    why: str = ""
+
+    @property
+    def measured(self) -> bool:
+        return self.stock_seconds is not None
 
 
 def key_of(jaxpr: Any) -> str:
@@ -66,9 +72,13 @@ def _machine() -> tuple[str, ...]:
                 break
     except OSError:
         model = platform.processor()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     versions = (jax.__version__, jaxlib.__version__, VERSION, _compiler_digest())
-    return (platform.machine(), model, str(cores), *versions)
+    return (platform.machine(), model, str(cores()), *versions)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _compiler_digest() -> str:
@@ -100,7 +110,8 @@ def load(key: str) -> Decision | None:
         if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
             return known
         times = (facts["stock_seconds"], facts["cocktail_seconds"])
-        return Decision(facts["choice"], *(None if t is None else float(t) for t in times))
+        stock, ours = (None if t is None else float(t) for t in times)
+        return Decision(facts["choice"], stock, ours, str(facts["why"]))
     except (OSError, ValueError, KeyError, TypeError):
         return known
 

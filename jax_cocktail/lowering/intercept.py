@@ -1,8 +1,9 @@
 """The one place that touches what JAX does not promise to keep.
 
 Private: the stock lowering rule of `jit_p`, which we take over and which still gets what is not marked; and
-the fields of the lowering context that say for how many devices and platforms a module is. A test
-(tests/api/test_api.py) fails first when a new JAX moves them; `available` is False then and stock XLA runs.
+the fields of the lowering context that say for how many devices and platforms a module is, and the names of
+the effects without an order. A test (tests/api/test_api.py) fails first when a new JAX moves them; stock XLA
+runs then, and the user is told.
 """
 
 from __future__ import annotations
@@ -13,14 +14,21 @@ from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
 from jax_cocktail.lowering import lower
-from jax_cocktail.lowering.state import mode, read_mark
+from jax_cocktail.lowering.state import marked_calls_on_stock, read_mark
 
 _stock: Any = None
+# Equations with these may move past each other, so they can stay with stock XLA around our calls.
+_UNORDERED = frozenset({"DebugEffect", "IOEffect", "NamedAxisEffect", "NoDCEEffect"})
 
 
 def available() -> bool:
     """Whether the rule is in place."""
     return _stock is not None
+
+
+def reaches(name: str) -> bool:
+    """Whether a call of a `jit` with this name will come to us when it is lowered."""
+    return available() and read_mark(name) is not None
 
 
 def install() -> None:
@@ -43,15 +51,15 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
     if mark is None:
         return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
     outcome = lower.lower(jaxpr, mark, _obstacle(ctx, jaxpr))
-    with mode(outcome.mode):
+    with marked_calls_on_stock(outcome.stock):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
 
 def _obstacle(ctx: Any, jaxpr: Any) -> str:
     """Why nothing in this module can be ours, or ""."""
-    if jaxpr.effects:
-        names = ", ".join(sorted(str(effect) for effect in jaxpr.effects))
-        return f"the function has side effects ({names})"
+    ordered = sorted({type(effect).__name__ for effect in jaxpr.effects} - _UNORDERED)
+    if ordered:
+        return f"the function has side effects in an order ({', '.join(ordered)})"
     module = ctx.module_context
     platforms = tuple(module.platforms)
     if len(platforms) > 1:

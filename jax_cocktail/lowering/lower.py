@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -25,9 +26,9 @@ from jax_cocktail.lowering.adapter import (
 from jax_cocktail.lowering.capture import ASKED_FOR, Capture, capture
 from jax_cocktail.lowering.dump import Dump
 from jax_cocktail.lowering.state import STATE, Mark, alone
-from jax_cocktail.primitives import translate
+from jax_cocktail.primitives import CONTROL_FLOW, translate
 from jax_cocktail.report import Captured, Left, Report
-from jax_cocktail.schedule.price import HEAVY_CONVOLUTION_FLOPS, convolution_flops
+from jax_cocktail.schedule.price import Price, price
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.printer import fingerprint
 
@@ -36,10 +37,10 @@ LEVEL = "unit (L1): one core runs the whole region"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The jaxpr to give to the stock rule, and what marked calls inside it shall do (see `state`)."""
+    """The jaxpr to give to the stock rule, and whether marked calls inside it go to stock (see `state`)."""
 
     jaxpr: Any
-    mode: str
+    stock: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -56,20 +57,25 @@ class Prepared:
 
 _RECENT = 32
 _recent: OrderedDict[int, Prepared] = OrderedDict()  # by id of the jaxpr, which the entry keeps alive
+_recent_lock = threading.Lock()
 _warned: set[tuple[str, str]] = set()
+MARK_LOST = "the call does not reach jax_cocktail: this version of jax lowers it in a way we do not know"
 
 
 def lower(closed: Any, mark: Mark, obstacle: str) -> Outcome:
     """Called by the lowering rule for every marked call."""
     force = mark.options.force
-    if force == "auto" and STATE.mode == "stock":
+    if force == "auto" and STATE.stock:
         force = "stock"
+    stock = Outcome(closed, STATE.stock)
     if force == "stock" and STATE.reports is None:
-        return Outcome(closed, STATE.mode)
+        return stock
     report = Report(mark.function)
     try:
-        if obstacle:
-            report, outcome = _refuse(report, closed, obstacle, mark.options), Outcome(closed, STATE.mode)
+        if not control_flow_in(closed):
+            report, outcome = replace(report, why="there is no loop or branch in it"), stock
+        elif obstacle:
+            report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
         else:
             report, outcome = _compile(report, closed, mark, force)
     except StrictModeError:
@@ -77,93 +83,109 @@ def lower(closed: Any, mark: Mark, obstacle: str) -> Outcome:
     except Exception as error:  # a fault of ours must not stop the user's program
         if mark.options.strict:
             raise
-        report, outcome = _failed(report, closed, error), Outcome(closed, STATE.mode)
+        report, outcome = _failed(report, closed, error), stock
     if STATE.reports is not None:
         STATE.reports.append(report)
     return outcome
 
 
-def forget_warnings() -> None:
-    """Every cause is told again."""
-    _warned.clear()
-
-
-def _refuse(report: Report, closed: Any, reason: str, options: Options) -> Report:
-    """The whole call goes to stock XLA."""
+def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
+    """The whole call goes to stock XLA. Told once, or an error in strict mode, unless `quiet`."""
     left = tuple(
         Left(primitive_name(equation), reason, str(source_of(equation)))
         for equation in open_jaxpr(closed).eqns
         if holds_control_flow(equation)
     )
-    if left and options.strict:
-        raise StrictModeError(f"{report.function}: {reason}; {left[0].what} at {left[0].where}")
-    return replace(report, left=left, choice="stock", why=reason)
+    if left and not quiet:
+        text = f"{mark.function}: {reason}; {left[0].what} at {left[0].where}"
+        if mark.options.strict:
+            raise StrictModeError(f"{text} would run on stock XLA")
+        _warn((reason, left[0].where), f"{text} runs on stock XLA; {_SILENCE}")
+    return Report(mark.function, left=left, choice="stock", why=reason)
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Report, Outcome]:
-    stock = Outcome(closed, STATE.mode)
-    if not control_flow_in(closed):
-        return replace(report, choice="stock", why="nothing to compile"), stock
     key = decisions.key_of(closed) if force == "auto" else ""
     known = decisions.load(key) if key else None
     if known is not None and known.choice == "stock" and STATE.reports is None and not mark.options.strict:
-        return report, Outcome(closed, "stock")
+        return report, Outcome(closed, True)
     prepared = _prepare(closed, mark.function)
     captured = prepared.captured
     report = replace(report, left=captured.left, beside=captured.beside)
-    _complain(captured.left, mark.options, mark.function)
+    if force != "stock":
+        _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
-        return replace(report, choice="stock", why="nothing was captured"), stock
-    if force == "auto" and known is None and (heavy := _convolutions(prepared)):
-        decision = decisions.Decision("stock")
-        decisions.store(key, decision)
-        return replace(report, choice="stock", why=heavy), Outcome(closed, "stock")
-    custom_call.register()
-    if prepared.rewritten is None:
-        prepared.artifacts = tuple(_build(prepared, mark))
-        prepared.rewritten = custom_call.rewrite(captured, prepared.artifacts)
-    report = replace(report, captured=tuple(map(_describe, captured.regions, prepared.artifacts)))
+        return replace(report, choice="stock", why="nothing was captured"), Outcome(closed, STATE.stock)
+    arguments: list[Any] | None = None
     if force != "auto":
-        decision, why = decisions.Decision(force), f'the option force is "{force}"'
-    else:
-        decision, why = _decide(prepared, mark, key, known)
+        known = decisions.Decision(force, why=f'the option force is "{force}"')
+    elif known is None:
+        arguments, obstacle = _arguments(closed, mark)
+        known = _by_price(prepared, key, obstacle)
+    if force == "auto" and known is not None and known.choice == "stock" and not known.measured:
+        report = replace(report, left=(*captured.left, *_untaken(captured, known.why)), why=known.why)
+        return report, Outcome(closed, True)  # nothing is built to say so
+    _build(prepared, mark)
+    decision = known if known is not None else _measure(prepared, key, arguments or [])
     report = replace(
         report,
+        captured=tuple(map(_describe, captured.regions, prepared.artifacts)),
         choice=decision.choice,
-        why=why,
+        why=decision.why or "measured before on this machine",
         stock_seconds=decision.stock_seconds,
         cocktail_seconds=decision.cocktail_seconds,
     )
     if decision.choice == "cocktail":
-        return report, Outcome(prepared.rewritten, STATE.mode)
-    return report, Outcome(closed, "stock" if force == "auto" else STATE.mode)
+        return report, Outcome(prepared.rewritten, STATE.stock)
+    return report, Outcome(closed, force == "auto" or STATE.stock)
 
 
-def _convolutions(prepared: Prepared) -> str:
-    """Why the price alone decides for stock XLA, or ""."""
-    flops = sum(map(convolution_flops, prepared.programs))
-    if flops < HEAVY_CONVOLUTION_FLOPS:
-        return ""
-    return f"not measured: {flops / 1e9:.1f} GFLOP of convolutions are the business of XLA's library"
+def _by_price(prepared: Prepared, key: str, obstacle: str) -> decisions.Decision | None:
+    """What the model says, where that is clear or where nothing can be measured (`obstacle` says why)."""
+    cores = decisions.cores()
+    total = sum((price(program, cores) for program in prepared.programs), Price())
+    if total.hopeless():
+        decision = decisions.Decision("stock", why=f"not measured: {total}")
+        decisions.store(key, decision)
+        return decision
+    if not obstacle:
+        return None
+    choice = "stock" if total.favours_stock() else "cocktail"
+    return decisions.Decision(choice, why=f"not measured ({obstacle}): the model says {total}")
+
+
+def _untaken(captured: Capture, why: str) -> tuple[Left, ...]:
+    """The control flow of the regions, which stock XLA runs after all."""
+    return tuple(
+        Left(equation.primitive, why, str(equation.source) if equation.source.file else "")
+        for region in captured.regions
+        for equation in region.program.equations
+        if equation.primitive in CONTROL_FLOW
+    )
 
 
 def _prepare(closed: Any, name: str) -> Prepared:
-    known = _recent.get(id(closed))
+    with _recent_lock:
+        known = _recent.get(id(closed))
     if known is not None and known.closed is closed:
         return known
     captured = capture(closed)
     programs = tuple(
         translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
     )
-    fingerprints = tuple(map(fingerprint, programs))
-    prepared = _recent[id(closed)] = Prepared(closed, captured, programs, fingerprints)
-    while len(_recent) > _RECENT:
-        _recent.popitem(last=False)
+    prepared = Prepared(closed, captured, programs, tuple(map(fingerprint, programs)))
+    with _recent_lock:
+        _recent[id(closed)] = prepared
+        while len(_recent) > _RECENT:
+            _recent.popitem(last=False)
     return prepared
 
 
-def _build(prepared: Prepared, mark: Mark) -> list[Artifact]:
-    """All regions; the host compiler runs for several of them at once."""
+def _build(prepared: Prepared, mark: Mark) -> None:
+    """All regions, unless that is done; the host compiler runs for several of them at once."""
+    custom_call.register()
+    if prepared.rewritten is not None:
+        return
 
     def build(number: int) -> Artifact:
         program = prepared.programs[number]
@@ -179,30 +201,34 @@ def _build(prepared: Prepared, mark: Mark) -> list[Artifact]:
 
     numbers = range(len(prepared.programs))
     if len(numbers) == 1:
-        return [build(0)]
-    with ThreadPoolExecutor(max_workers=min(len(numbers), 4)) as pool:
-        return list(pool.map(build, numbers))
+        artifacts: tuple[Artifact, ...] = (build(0),)
+    else:
+        with ThreadPoolExecutor(max_workers=min(len(numbers), 4)) as pool:
+            artifacts = tuple(pool.map(build, numbers))
+    # Artifacts first: another thread that sees the rewritten jaxpr reads them.
+    prepared.artifacts = artifacts
+    prepared.rewritten = custom_call.rewrite(prepared.captured, artifacts)
 
 
-def _decide(
-    prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None
-) -> tuple[decisions.Decision, str]:
-    if known is not None:
-        return known, "measured before on this machine"
-    if mark.options.profile == "off":
-        return decisions.Decision("cocktail"), 'not measured: the option profile is "off"'
-    arguments = _concrete_arguments(prepared.closed, mark)
-    if STATE.mode == "model" or arguments is None:
-        return decisions.Decision("cocktail"), "not measured: no concrete arguments at hand"
+def _measure(prepared: Prepared, key: str, arguments: list[Any]) -> decisions.Decision:
     with decisions.exclusive(key):
         known = decisions.load(key)
         if known is not None:
-            return known, "measured before on this machine"
-        # Under "stock", marked calls inside go to stock as well, for both candidates.
-        with alone("stock"):
+            return known
+        with alone():
             decision = decisions.measure(prepared.closed, prepared.rewritten, arguments)
         decisions.store(key, decision)
-    return decision, "measured now, on these arguments"
+    return replace(decision, why="measured now, on these arguments")
+
+
+def _arguments(closed: Any, mark: Mark) -> tuple[list[Any] | None, str]:
+    """What to measure on, or why nothing can be measured."""
+    if mark.options.profile == "off":
+        return None, 'the option profile is "off"'
+    if open_jaxpr(closed).effects:
+        return None, "running it has side effects"
+    arguments = _concrete_arguments(closed, mark)
+    return arguments, "" if arguments is not None else "no concrete arguments"
 
 
 def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
@@ -254,6 +280,10 @@ def _describe(region: Any, artifact: Artifact) -> Captured:
 
 # ---- what goes wrong ---------------------------------------------------------------------------------------
 
+_SILENCE = (
+    'jax_cocktail.explain shows what is captured, and jit(..., options={"force": "stock"}) silences this'
+)
+
 
 def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
     """Control flow that we do not understand: told once, or an error in strict mode."""
@@ -265,8 +295,7 @@ def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
     for item in left:
         _warn(
             (item.reason, item.where),
-            f"{function}: {item.what} runs on stock XLA: {_at(item)}; jax_cocktail.explain shows what is"
-            ' captured, and jit(..., options={"force": "stock"}) silences this',
+            f"{function}: {item.what} runs on stock XLA: {_at(item)}; {_SILENCE}",
         )
 
 

@@ -41,13 +41,12 @@ class _State(threading.local):
     """Per thread.
 
     arguments: (wrapper, positional, keyword) of the innermost call of a wrapper, or None.
-    mode: "" (decide as usual), "stock" (marked calls with force="auto" go to stock), "model" (measure
-      nothing).
+    stock: marked calls with force="auto" go to stock: what surrounds them was found to be better there.
     reports: where reports are appended while somebody explains, or None.
     """
 
     arguments: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
-    mode: str = ""
+    stock: bool = False
     reports: list[Report] | None = None
 
 
@@ -55,22 +54,24 @@ STATE = _State()
 
 
 @contextmanager
-def mode(name: str) -> Iterator[None]:
-    outer = STATE.mode
-    STATE.mode = name
+def marked_calls_on_stock(stock: bool) -> Iterator[None]:
+    """Sets `STATE.stock` in the block."""
+    outer = STATE.stock
+    STATE.stock = stock
     try:
         yield
     finally:
-        STATE.mode = outer
+        STATE.stock = outer
 
 
 @contextmanager
-def alone(name: str) -> Iterator[None]:
-    """Runs JAX inside a lowering: without the arguments and the report of the call being lowered."""
+def alone() -> Iterator[None]:
+    """Runs JAX inside a lowering: without the arguments and the report of the call being lowered, and with
+    what it calls on stock."""
     outer = STATE.arguments, STATE.reports
     STATE.arguments, STATE.reports = None, None
     try:
-        with mode(name):
+        with marked_calls_on_stock(True):
             yield
     finally:
         STATE.arguments, STATE.reports = outer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
@@ -15,7 +16,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import intercept
+from jax_cocktail.lowering import intercept, lower
 from jax_cocktail.lowering.state import STATE, read_mark
 from tests.process import python
 
@@ -69,9 +70,13 @@ def test_the_mark_survives(name):
 
 def test_a_lost_mark_is_stock(monkeypatch):
     monkeypatch.setattr("jax_cocktail.lowering.intercept.read_mark", lambda name: None)
+    lower._warned.clear()
     function = jax_cocktail.jit(lambda x: cubed(x) + 1, options=FORCED)
-    assert TARGET not in text(function, jnp.ones(3))
-    assert "did not reach" in jax_cocktail.explain(function)(jnp.ones(4)).why
+    with pytest.warns(jax_cocktail.CocktailWarning, match="does not reach"):
+        assert TARGET not in text(function, jnp.ones(3))
+    report = jax_cocktail.explain(function)(jnp.ones(4))
+    assert "does not reach" in report.why
+    assert "test_api.py:" in report.left[0].where
 
 
 # ---- the object -------------------------------------------------------------------------------------------
@@ -197,6 +202,16 @@ def test_calls_from_threads():
     assert STATE.arguments is None
 
 
+def test_lowering_in_threads_that_crowd_each_other_out(monkeypatch):
+    monkeypatch.setattr(lower, "_RECENT", 1)
+    lower._recent.clear()
+    functions = [jax_cocktail.jit(lambda x, n=n: cubed(x) * n, options=FORCED) for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda function: text(function, jnp.ones(3)), functions * 2))
+    assert all(TARGET in found for found in texts)
+    assert len(lower._recent) <= 1
+
+
 # ---- errors of the user are JAX's own ---------------------------------------------------------------------
 
 
@@ -290,7 +305,13 @@ def test_dump(tmp_path):
 # ---- cost and processes -----------------------------------------------------------------------------------
 
 
-def test_call_overhead():
+@pytest.mark.parametrize("scoped", [False, True])
+def test_call_overhead(scoped):
+    with jax_cocktail.options(strict=True) if scoped else contextlib.nullcontext():
+        check_overhead()
+
+
+def check_overhead():
     functions = [wrap(lambda x: x + 1) for wrap in (jax.jit, jax_cocktail.jit)]
     x = jnp.ones(8)
     best = [1.0, 1.0]
@@ -307,6 +328,7 @@ def test_call_overhead():
 def test_several_devices():
     out = python(
         """
+        import warnings
         import jax, jax.numpy as jnp, numpy as np, jax_cocktail
         from jax import lax
         from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -314,7 +336,10 @@ def test_several_devices():
         ours = jax_cocktail.jit(f, options={"force": "cocktail"})
         mesh = Mesh(np.array(jax.devices()), ("d",))
         x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("d")))
-        assert "jax_cocktail_cpu" not in ours.lower(x).as_text()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert "jax_cocktail_cpu" not in ours.lower(x).as_text()
+        assert "2 devices" in str(caught[0].message), caught
         assert np.allclose(ours(x), jax.jit(f)(x)) and ours(x).sharding.spec == P("d")
         report = jax_cocktail.explain(ours)(x)
         assert "2 devices" in report.left[0].reason, report

@@ -11,7 +11,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering.state import collecting
+from jax_cocktail.lowering.lower import lower
+from jax_cocktail.lowering.state import Mark, collecting
 
 FORCED = {"force": "cocktail"}
 TARGET = "jax_cocktail_cpu"
@@ -271,9 +272,42 @@ def test_effects_stay_with_stock():
 
         return lax.fori_loop(0, 3, body, x)
 
-    assert ours(function)(1.0) == 4.0
+    with pytest.warns(jax_cocktail.CocktailWarning, match="side effects"):
+        assert ours(function)(1.0) == 4.0
     jax.effects_barrier()
     assert sorted(seen) == [1.0, 2.0, 3.0]
+
+
+def test_effects_around_loops_do_not_stop_them(capsys):
+    def function(x):
+        y = lax.fori_loop(0, 3, lambda i, a: a * 2, x)
+        jax.debug.print("half way {}", y)
+        z = lax.fori_loop(0, 3, lambda i, a: a + 1, y)
+        jax.debug.callback(lambda value: seen.append(float(value)), z)
+        return z
+
+    seen = []
+    assert calls(ours(function), 1.0) >= 1
+    assert "stablehlo.while" not in ours(function).lower(1.0).as_text()
+    assert ours(function)(1.0) == 11.0
+    jax.effects_barrier()
+    assert seen == [11.0]
+    assert capsys.readouterr().out == "half way 8.0\n"
+    many = jax.jit(jax.vmap(ours(function)))
+    assert jnp.array_equal(many(jnp.arange(2.0)), jnp.array([3.0, 11.0]))
+    jax.effects_barrier()
+    assert sorted(seen) == [3.0, 11.0, 11.0]
+
+
+def test_rewriting_keeps_effects():
+    def function(x):
+        jax.debug.print("{}", x)
+        return lax.fori_loop(0, 3, lambda i, a: a * 2, x)
+
+    closed = jax.make_jaxpr(function)(1.0)
+    outcome = lower(closed, Mark("function", jax_cocktail.Options(force="cocktail")), "")
+    assert outcome.jaxpr is not closed
+    assert outcome.jaxpr.effects == closed.effects != set()
 
 
 def test_unused_half_is_dropped():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import jax
@@ -10,7 +11,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions
+from jax_cocktail.lowering import decisions, lower
+from jax_cocktail.schedule.price import Price
 from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
@@ -85,7 +87,9 @@ def test_another_size_is_another_program(measured):
 
 
 def test_profile_off_measures_nothing(measured, folder):
-    assert choice(jnp.ones(4), profile="off").choice == "cocktail"
+    report = choice(jnp.ones(4), profile="off")
+    assert report.choice == "cocktail"
+    assert 'not measured (the option profile is "off"): the model says' in report.why
     assert measured.count == 0
     assert not folder.exists()
 
@@ -95,6 +99,69 @@ def test_force_wins_over_what_is_stored(measured, force):
     measured.choice = "stock" if force == "cocktail" else "cocktail"
     choice(jnp.ones(4))
     assert choice(jnp.ones(4), force=force).choice == force
+
+
+def test_effects_are_not_repeated_to_measure(measured):
+    def printing(x):
+        jax.debug.callback(lambda: seen.append(1))
+        return function(x)
+
+    seen = []
+    wrapped = jax_cocktail.jit(printing)
+    wrapped(jnp.ones(4))
+    jax.effects_barrier()
+    assert (measured.count, len(seen)) == (0, 1)
+    assert "not measured (running it has side effects)" in jax_cocktail.explain(wrapped)(jnp.ones(4)).why
+
+
+def heavy(x, w):
+    return lax.fori_loop(0, 3, lambda i, a: jnp.tanh(a @ w), x)
+
+
+def line_of(found, text):
+    lines, start = inspect.getsourcelines(found)
+    return start + next(i for i, line in enumerate(lines) if text in line)
+
+
+@pytest.mark.parametrize("hopeless", [False, True])
+def test_stock_by_price_alone(measured, monkeypatch, folder, hopeless):
+    """Without a build, and the report says so, now and when the decision is found again."""
+    cost = Price(gain=1e-6, loss=1.0, least_loss=1.0 if hopeless else 0.0)
+    assert (cost.hopeless(), cost.favours_stock()) == (hopeless, True)
+    monkeypatch.setattr(lower, "price", lambda program, cores: cost)
+    monkeypatch.setattr(lower, "compile_program", None)  # nobody calls it
+    shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    arguments = (jnp.ones((64, 64)),) * 2 if hopeless else (shape, shape)
+    lower._recent.clear()
+    report = jax_cocktail.explain(heavy)(*arguments)
+    assert (report.choice, report.captured) == ("stock", ())
+    (left,) = report.left
+    assert left.what == "while" or left.what == "scan"
+    assert f"test_decisions.py:{line_of(heavy, 'fori_loop')}" in left.where
+    assert left.reason == report.why
+    assert str(cost) in report.why
+    assert ("no concrete arguments" in report.why) == (not hopeless)
+    assert "no loop or branch" not in str(report)
+    assert len(list(folder.glob("*.json"))) == hopeless
+    decisions._remembered.clear()
+    if hopeless:
+        monkeypatch.setattr(lower, "price", None)  # it is stored
+    assert jax_cocktail.explain(heavy)(*arguments) == report
+    wrapped = jax_cocktail.jit(heavy)
+    assert TARGET not in wrapped.lower(*arguments).as_text()
+    assert measured.count == 0
+
+
+def test_the_model_decides_in_transformed_functions(measured, monkeypatch):
+    gradient = jax.jit(jax.grad(lambda x: jax_cocktail.jit(function)(x).sum()))
+    assert TARGET in gradient.lower(jnp.ones(4)).as_text()
+    monkeypatch.setattr(lower, "price", lambda program, cores: Price(0.0, 1.0, 0.0))
+    gradient = jax.jit(jax.grad(lambda x: jax_cocktail.jit(function)(x).sum()))
+    assert TARGET not in gradient.lower(jnp.ones(4)).as_text()
+    assert choice(jnp.ones(4), profile="off").choice == "stock"
+    assert measured.count == 0
+    choice(jnp.ones(4))  # with values at hand it is measured all the same
+    assert measured.count == 1
 
 
 def test_without_values_the_model_or_what_is_stored_decides(measured):

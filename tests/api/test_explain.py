@@ -8,9 +8,16 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.report import Captured, Report
+from jax_cocktail.lowering import lower
+from jax_cocktail.report import Captured, Left, Report
 
 FORCED = {"force": "cocktail"}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Every warning is told again."""
+    lower._warned.clear()
 
 
 def mixed(x):
@@ -26,10 +33,7 @@ def line_of(function, text):
 
 
 def test_captured_and_left():
-    with pytest.warns(jax_cocktail.CocktailWarning, match="primitive 'qr'"):
-        from jax_cocktail.lowering import lower
-
-        lower.forget_warnings()
+    with pytest.warns(jax_cocktail.CocktailWarning, match="'qr'"):
         report = jax_cocktail.explain(jax_cocktail.jit(mixed, options=FORCED))(jnp.ones(3))
     assert report.function == "mixed"
     assert report.choice == "cocktail"
@@ -100,8 +104,10 @@ def test_effects_have_a_reason():
     def function(x):
         return lax.fori_loop(0, 3, lambda i, a: (jax.debug.print("{}", a), a + 1)[1], x)
 
-    report = jax_cocktail.explain(function)(1.0)
+    with pytest.warns(jax_cocktail.CocktailWarning, match="side effects"):
+        report = jax_cocktail.explain(function)(1.0)
     assert "side effects" in report.left[0].reason
+    assert "no loop or branch" not in str(report)
     assert f"test_explain.py:{line_of(function, 'fori_loop')}" in report.left[0].where
 
 
@@ -112,6 +118,17 @@ def test_expensive_work_beside_a_loop_is_not_taken():
     report = jax_cocktail.explain(function)(jnp.ones((128, 128)), jnp.ones((128, 128)))
     assert dict(report.beside) == {"dot_general": 2}
     assert "sin" in dict(report.captured[0].operators)
+
+
+def test_the_same_line_again_is_counted():
+    region = Captured(("cond at a.py:1 (f)",) * 15 + ("scan",) * 2, (), "unit", 0, "f" * 64, "", 0.5, True)
+    left = (Left("while", "a reason", "b.py:2 (g)"),) * 3 + (Left("while", "another", "b.py:2 (g)"),)
+    lines = [line.strip() for line in str(Report("f", (region,), left)).splitlines()]
+    assert lines.count("cond x15 at a.py:1 (f)") == 1
+    assert lines.count("scan x2") == 1
+    assert lines.count("left to stock XLA: while x3 at b.py:2 (g)") == 1
+    assert lines.count("left to stock XLA: while at b.py:2 (g)") == 1
+    assert lines.count("because: a reason") == 1
 
 
 def test_sizes_and_times_read_well():

@@ -8,10 +8,17 @@ import pytest
 from jax import export, lax
 
 import jax_cocktail
+from jax_cocktail.lowering import lower
 from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
 ALLOWED = [export.DisabledSafetyCheck.custom_call(TARGET)]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Every warning is told again."""
+    lower._warned.clear()
 
 
 def function(x):
@@ -46,17 +53,20 @@ def test_here_and_in_another_process(tmp_path):
 
 
 def test_several_platforms_are_stock():
-    exported = export.export(OURS, platforms=("cpu", "cuda"))(jnp.ones(4))
+    with pytest.warns(jax_cocktail.CocktailWarning, match="several platforms"):
+        exported = export.export(OURS, platforms=("cpu", "cuda"))(jnp.ones(4))
     assert exported.platforms == ("cpu", "cuda")
     assert TARGET not in exported.mlir_module()
 
 
 def test_another_platform_is_stock():
-    lowered = OURS.trace(jnp.ones(4)).lower(lowering_platforms=("cuda",))
+    with pytest.warns(jax_cocktail.CocktailWarning, match="only the CPU"):
+        lowered = OURS.trace(jnp.ones(4)).lower(lowering_platforms=("cuda",))
     assert TARGET not in lowered.as_text()
 
 
 def test_symbolic_sizes_are_stock():
     shapes = jax.ShapeDtypeStruct(export.symbolic_shape("n"), jnp.float32)
-    exported = export.export(OURS)(shapes)
+    with pytest.warns(jax_cocktail.CocktailWarning, match="symbolic sizes"):
+        exported = export.export(OURS)(shapes)
     assert jnp.allclose(exported.call(jnp.ones(5)), jax.jit(function)(jnp.ones(5)))

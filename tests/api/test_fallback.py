@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import lower
+from jax_cocktail.lowering import intercept, lower
 
 TARGET = "jax_cocktail_cpu"
 FORCED = {"force": "cocktail"}
@@ -22,7 +22,7 @@ def fresh(tmp_path, monkeypatch):
     """Every cause is new, and nothing is in the cache."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
     jax_cocktail.load()
-    lower.forget_warnings()
+    lower._warned.clear()
 
 
 def function(x):
@@ -102,13 +102,64 @@ def test_callbacks_are_stock_and_strict_says_so():
         jax_cocktail.jit(program, options=STRICT)(jnp.float32(0))
 
 
-def test_effects_in_strict_mode():
+def test_a_loop_with_an_effect_inside_is_stock():
     def program(x):
-        return lax.fori_loop(0, 2, lambda i, a: (jax.debug.callback(lambda: None), a + 1)[1], x)
+        y = lax.fori_loop(0, 2, lambda i, a: (jax.debug.callback(lambda: None), a + 1)[1], x)
+        return lax.fori_loop(0, 2, lambda i, a: a * 2, y)
 
-    silent(jax_cocktail.jit(program, options=FORCED), 0.0)
+    result, text = told(jax_cocktail.jit(program, options=FORCED), 0.0)
+    assert float(result) == 8
+    assert "side effects" in text and "test_fallback.py:" in text
+    lowered = jax_cocktail.jit(program, options=FORCED).lower(0.0).as_text()
+    assert lowered.count("stablehlo.while") == 1
+    assert lowered.count(f"@{TARGET}") == 1
     with pytest.raises(jax_cocktail.StrictModeError, match="side effects"):
         jax_cocktail.jit(program, options=STRICT)(0.0)
+
+
+def check_refused(program, cause, *arguments):
+    """The whole call runs on stock XLA, which is told once."""
+    wrapped = jax_cocktail.jit(program, options=FORCED)
+    result, text = told(wrapped, *arguments)
+    assert jnp.array_equal(result, jax.jit(program)(*arguments))
+    assert cause in text and "test_fallback.py:" in text
+    silent(jax_cocktail.jit(program, options=FORCED), *arguments)
+    silent(jax_cocktail.jit(program, options={"force": "stock"}), *arguments)
+    assert TARGET not in wrapped.lower(*arguments).as_text()
+    with pytest.raises(jax_cocktail.StrictModeError, match="test_fallback.py:"):
+        jax_cocktail.jit(program, options=STRICT)(*arguments)
+
+
+def test_ordered_effects_are_stock():
+    def program(x):
+        jax.debug.print("{}", x, ordered=True)
+        return function(x)
+
+    check_refused(program, "side effects in an order (OrderedDebugEffect)", jnp.ones(3))
+
+
+def test_other_platforms_are_told():
+    def lowered(options):
+        traced = jax_cocktail.jit(function, options=options).trace(jnp.ones(3))
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+    result, text = told(lowered, FORCED)
+    assert TARGET not in result
+    assert "only the CPU" in text and "test_fallback.py:" in text
+    with pytest.raises(jax_cocktail.StrictModeError, match="only the CPU"):
+        lowered(STRICT)
+
+
+def test_a_private_symbol_that_is_gone_is_told(monkeypatch):
+    monkeypatch.setattr(intercept, "available", lambda: False)
+    result, text = told(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    assert jnp.array_equal(result, jnp.full(3, 4.0))
+    assert "does not reach jax_cocktail" in text and "test_fallback.py:" in text
+    silent(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    silent(jax_cocktail.jit(lambda x: x + 1, options=STRICT), jnp.ones(3))
+    silent(jax_cocktail.jit(function, options={"force": "stock", "strict": True}), jnp.ones(3))
+    with pytest.raises(jax_cocktail.StrictModeError, match="does not reach"):
+        jax_cocktail.jit(function, options=STRICT)(jnp.ones(3))
 
 
 def script(tmp_path, body):

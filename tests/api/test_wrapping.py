@@ -1,4 +1,4 @@
-"""`jit` of what was derived from a jitted function: wrappers copy attributes, and ours must not be confused."""
+"""`jit` of what was derived from a jitted function: wrappers copy attributes, ours must not mix in."""
 
 from __future__ import annotations
 

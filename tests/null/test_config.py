@@ -7,7 +7,12 @@ import threading
 import pytest
 
 from jax_cocktail import config
-from jax_cocktail.config import REGISTRY, Options, current, from_token, options, resolve
+from jax_cocktail.config import REGISTRY, Options, from_token, options, resolve
+
+
+def current():
+    """The options in force where nothing is said to `jit`."""
+    return resolve({})
 
 
 def test_defaults_are_those_of_the_table():
