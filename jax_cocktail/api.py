@@ -50,12 +50,15 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
     If the arguments are values and nothing is decided yet, both candidates are timed, as in a call of `jit`.
     """
+    bound: tuple[Any, ...] = ()
+    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, Jit):
+        fun, bound = fun.__func__, (fun.__self__,)
     known = fun if isinstance(fun, Jit) else Jit(fun, {}, {})
 
-    @functools.wraps(fun)
+    @functools.wraps(fun, updated=())
     def explained(*args: Any, **kwargs: Any) -> Report:
         with collecting() as reports:
-            known.copy().lower(*args, **kwargs)
+            known.copy().lower(*bound, *args, **kwargs)
         if not reports:
             return Report(known.function_name, choice="stock", why=MARK_LOST)
         first, *inner = reports

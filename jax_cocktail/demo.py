@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 from absl.flags import argparse_flags
 
 from jax_cocktail.models import MODELS
-from jax_cocktail.models.compare import Comparison, compare
+from jax_cocktail.models.compare import STEPS, Comparison, compare
 
 DEFAULT = ("lstm", "seq2seq", "blockdrop")  # a loop, a data-dependent loop, and branches
+BAR_WIDTH = 20
 
 HEADINGS = ("model", "batch", "captured", "stock ms", "ours ms", "ratio", "jit uses", "difference")
 
@@ -35,38 +38,57 @@ def main(options: argparse.Namespace) -> int:
     names = options.model or (tuple(MODELS) if options.all else DEFAULT)
     print(f"jax {jax.__version__} on {jax.default_backend()}; ratio = stock / ours, ours forced")
     print(line(HEADINGS))
+    asked = [
+        (MODELS[name], batch)
+        for name in names
+        for batch in (MODELS[name].batches if options.all else (options.batch or 1,))
+    ]
+    rows = [(model, batch) for model, batch in asked if batch in model.batches]
+    for model, batch in asked:
+        if batch not in model.batches:
+            print(f"{model.name}: no batch {batch}; defined for {', '.join(map(str, model.batches))}")
+    bar = Bar(len(rows) * len(STEPS))
     wrong = []
-    for name in names:
-        model = MODELS[name]
-        batches = model.batches if options.all else (options.batch or 1,)
-        for batch in batches:
-            if batch not in model.batches:
-                print(f"{name}: no batch {batch}; defined for {', '.join(map(str, model.batches))}")
-                continue
-            function, arguments = model.make(batch, small=options.small)
-            row = compare(
-                function, arguments, seconds=options.seconds, progress=progress(f"{name}, batch {batch}")
-            )
-            progress("")("")
-            print(line(cells(name, batch, row)), flush=True)
-            if not row.difference <= model.tolerance:
-                wrong.append(
-                    f"{name} (batch {batch}): difference {row.difference:.1e} > {model.tolerance:.1e}"
-                )
+    for model, batch in rows:
+        subject = f"{model.name} batch {batch}"
+        function, arguments = model.make(batch, small=options.small)
+        row = compare(
+            function,
+            arguments,
+            seconds=options.seconds,
+            progress=functools.partial(bar.show, subject),
+        )
+        bar.hide()
+        print(line(cells(model.name, batch, row)), flush=True)
+        if not row.difference <= model.tolerance:
+            wrong.append(f"{subject}: difference {row.difference:.1e} > {model.tolerance:.1e}")
     for text in wrong:
         print(f"WRONG RESULT: {text}", file=sys.stderr)
     return 1 if wrong else 0
 
 
-def progress(subject: str) -> Callable[[str], None]:
-    """A function that shows one line on a terminal, overwriting the last; elsewhere it shows nothing."""
+class Bar:
+    """A progress bar in the last line of a terminal (standard error); elsewhere it shows nothing."""
 
-    def show(step: str) -> None:
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = -1  # the first step shown is under way, none is done
+
+    def show(self, subject: str, step: str) -> None:
+        """Count the step before this one as done and show the bar with this one's name."""
+        self._done += 1
+        filled = BAR_WIDTH * self._done // self._total
+        marks = "#" * filled + "." * (BAR_WIDTH - filled)
+        self._write(f"[{marks}] {self._done}/{self._total} {subject}: {step}")
+
+    def hide(self) -> None:
+        """Leave the line empty for what is printed next."""
+        self._write("")
+
+    def _write(self, text: str) -> None:
         if sys.stderr.isatty():
-            text = f"{subject}: {step} ..." if step else ""
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    return show
+            room = shutil.get_terminal_size().columns - 1
+            print(f"\r\033[K{text[:room]}", end="", file=sys.stderr, flush=True)
 
 
 def cells(name: str, batch: int, row: Comparison) -> tuple[str, ...]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 from jax_cocktail.compiler import Artifact
+from jax_cocktail.errors import CocktailWarning
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.printer import print_program
 
@@ -17,11 +19,20 @@ class Dump:
     def __init__(self, folder: str, function: str, region: int, fingerprint: str) -> None:
         name = re.sub(r"\W+", "_", function)
         self._folder = Path(folder).expanduser() / f"{name}_{region}_{fingerprint[:12]}"
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._passes = 0
+        self._works = True
 
     def write(self, name: str, text: str) -> None:
-        (self._folder / name).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        """Writes one file. A folder that cannot be written is told once, and stops nothing."""
+        if not self._works:
+            return
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / name).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        except OSError as error:
+            self._works = False
+            text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
+            warnings.warn(text, CocktailWarning, stacklevel=2)
 
     def program(self, name: str, program: UProgram) -> None:
         """The IR after the pass `name`; files sort in the order of the passes."""
@@ -37,5 +48,5 @@ class Dump:
         self.write("program.cc", artifact.source)
         built = Path(artifact.path).parent
         for name in ("command.txt", "log.txt"):
-            if artifact.path and (built / name).is_file():
+            if self._works and artifact.path and (built / name).is_file():
                 shutil.copyfile(built / name, self._folder / name)

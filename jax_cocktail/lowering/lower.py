@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections import OrderedDict
@@ -312,12 +313,18 @@ def _failed(report: Report, closed: Any, error: Exception) -> Report:
     equations = [e for e in open_jaxpr(closed).eqns if holds_control_flow(e)]
     where = str(source_of(equations[0])) if equations else ""
     place = f" (control flow at {where})" if where else ""
-    _warn((cause, ""), f"{report.function}: runs on stock XLA{place}: {cause}")
+    _warn((cause, ""), f"{report.function}: runs on stock XLA{place}: {cause}", where)
     left = tuple(Left(primitive_name(e), cause.splitlines()[0], str(source_of(e))) for e in equations)
     return replace(report, captured=(), left=left, choice="stock", why=cause.splitlines()[0])
 
 
-def _warn(cause: tuple[str, str], text: str) -> None:
-    if cause not in _warned:
-        _warned.add(cause)
+def _warn(cause: tuple[str, str], text: str, where: str = "") -> None:
+    """Once per cause, and at the user's line if it is known (`where`, else the second part of the cause)."""
+    if cause in _warned:
+        return
+    _warned.add(cause)
+    place = re.match(r"(.+):(\d+)(?: \(|$)", where or cause[1])
+    if place is None:
         warnings.warn(text, CocktailWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, CocktailWarning, place[1], int(place[2]))

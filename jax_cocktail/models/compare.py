@@ -13,6 +13,7 @@ from jax_cocktail import api
 from jax_cocktail.models.measure import interleaved_times, largest_difference
 
 COCKTAIL = {"force": "cocktail"}
+STEPS = ("compiling with stock XLA", "building", "choosing", "timing")  # of one comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,17 @@ def compare(
     """Run and time ``function(*arguments)`` in the three ways, taking turns for about ``seconds``.
 
     Args:
-      progress: called with a few words before each step that may take long.
+      progress: called with each of `STEPS` before it is taken.
     """
     stock, ours, auto = jax.jit(function), api.jit(function, options=COCKTAIL), api.jit(function)
-    progress("compiling with stock XLA")
+    progress(STEPS[0])
     expected, first_stock = _first_call(stock, arguments)
-    progress("compiling with jax_cocktail")
+    progress(STEPS[1])
     result, first_ours = _first_call(ours, arguments)
-    progress("choosing")
+    progress(STEPS[2])
     _first_call(auto, arguments)
     report = api.explain(function)(*arguments)
-    progress("timing")
+    progress(STEPS[3])
     runs = [lambda f=f: f(*arguments) for f in (stock, ours, auto)]
     times = interleaved_times(runs, seconds=seconds)
     return Comparison(

@@ -73,3 +73,34 @@ def test_callable_object_with_attributes_of_our_names():
 
     ours = jax_cocktail.jit(Model(), options={"force": "cocktail"})(X)
     np.testing.assert_allclose(ours, jnp.sin(jnp.sin(jnp.sin(X))), rtol=1e-6)
+
+
+def test_explain_of_a_bound_method():
+    class Model:
+        def __init__(self):
+            self.trips = 4
+
+        @functools.partial(jax_cocktail.jit, static_argnames=("self",), options={"force": "cocktail"})
+        def run(self, x):
+            return lax.fori_loop(0, self.trips, lambda _, x: jnp.sin(x), x)
+
+    report = jax_cocktail.explain(Model().run)(X)
+    assert len(report.captured) == 1
+
+
+def test_dump_folder_that_cannot_be_written(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    options = {"force": "cocktail", "dump_to": str(blocked / "folder")}
+    with pytest.warns(jax_cocktail.CocktailWarning, match="dump_to: cannot write"):
+        y = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, x: x + 1, x), options=options)(X)
+    np.testing.assert_array_equal(y, X + 3)
+
+
+def test_warnings_are_at_the_users_line():
+    def loop(x):
+        return lax.fori_loop(0, 3, lambda _, x: jnp.linalg.inv(x), x)
+
+    with pytest.warns(jax_cocktail.CocktailWarning) as caught:
+        jax_cocktail.jit(loop)(jnp.eye(2))
+    assert caught[0].filename == __file__
