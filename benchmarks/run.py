@@ -1,8 +1,9 @@
 """Times of every model and of programs that isolate one cost each, under stock XLA and under jax_cocktail.
 
 Rows give medians of interleaved runs. `ratio` is stock / ours with our calls forced, `auto` is stock over
-what `jax_cocktail.jit` does when nothing is forced. The last table has times of whole processes: a first call
-with an empty cache, and the first call of a second process.
+what `jax_cocktail.jit` does when nothing is forced. A further table has times of whole processes: the import
+of jax_cocktail (after that of jax), a first call with an empty cache, and the first call of a second process.
+The last one says which of the project's targets are met (targets.py).
 
     python benchmarks/run.py                    everything
     python benchmarks/run.py --quick            tiny models, less time per row: does it run at all?
@@ -14,6 +15,7 @@ with an empty cache, and the first call of a second process.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -31,8 +33,14 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 import programs  # noqa: E402
+from targets import judge_all  # noqa: E402
 
+_START = time.perf_counter()
 import jax_cocktail  # noqa: E402
+import jax_cocktail.api  # noqa: E402  # what `jax_cocktail.jit` imports on first use
+
+IMPORT_SECONDS = time.perf_counter() - _START
+
 from jax_cocktail.models import MODELS, interleaved_times  # noqa: E402
 from jax_cocktail.models.compare import COCKTAIL, compare  # noqa: E402
 
@@ -46,7 +54,9 @@ STOCK_VARIANTS = {
     "no intra-op threads": "--xla_cpu_multi_thread_eigen=false",
 }
 
-PROCESS_ROWS = ("lstm/1", "seq2seq/1", "blockdrop/1", "tiny_conds")
+PROCESS_ROWS = (*(f"{name}/1" for name in MODELS), "tiny_conds")
+
+CALLS = 2000
 
 
 def cases(quick: bool) -> dict[str, Callable[[], programs.Program]]:
@@ -77,24 +87,38 @@ def compare_all(names: list[str], options: argparse.Namespace) -> Iterator[dict[
         yield {"program": name, **row, "ratio": found.ratio, "auto_ratio": found.auto_ratio}
 
 
-def call_overhead(seconds: float) -> dict[str, float]:
-    """Cost of calling what ``jax_cocktail.jit`` returns, beside a plain ``jax.jit``, in seconds per call."""
-    x = jax.numpy.zeros(8)
-    functions = [jax.jit(lambda x: x + 1), jax_cocktail.jit(lambda x: x + 1)]
-    calls = 2000
+def call_overhead(seconds: float) -> Iterator[dict[str, Any]]:
+    """Cost of calling what ``jax_cocktail.jit`` returns, beside a plain ``jax.jit``, in seconds per call.
 
-    def many(function: Callable[[Any], Any]) -> Any:
-        for _ in range(calls):
-            y = function(x)
-        return y
+    Both run stock XLA's program, so that what differs is the call.
+    """
+    loop, operands = programs.empty_call()
+    vector = (jax.numpy.zeros(8),)
+    scope = lambda: jax_cocktail.options(force="stock")  # noqa: E731
+    print(f"\n{'call, us':32}{'jax.jit':>10}{'ours':>10}{'overhead':>10}")
+    for name, function, arguments, scoped in (
+        ("without control flow", lambda x: x + 1, vector, contextlib.nullcontext),
+        ("with a loop", loop, operands, contextlib.nullcontext),
+        ("with a loop, in options(...)", loop, operands, scope),
+    ):
+        forced = None if scoped is scope else {"force": "stock"}
+        pair = jax.jit(function), jax_cocktail.jit(function, options=forced)
+        runs = [
+            lambda f=f, a=arguments, s=s: _many(f, a, s)
+            for f, s in zip(pair, (contextlib.nullcontext, scoped), strict=True)
+        ]
+        plain, ours = (time / CALLS for time in interleaved_times(runs, seconds=seconds))
+        row = {"call": name, "plain": plain, "ours": ours, "overhead": ours - plain}
+        columns = (row[key] * 1e6 for key in ("plain", "ours", "overhead"))
+        print(f"{name:32}" + "".join(f"{value:10.2f}" for value in columns), flush=True)
+        yield row
 
-    plain, ours = interleaved_times([lambda f=f: many(f) for f in functions], seconds=seconds)
-    found = {"plain": plain / calls, "ours": ours / calls, "overhead": (ours - plain) / calls}
-    print(
-        f"\ncall of a function without control flow: jax.jit {found['plain'] * 1e6:.2f} us, "
-        f"jax_cocktail.jit {found['ours'] * 1e6:.2f} us, overhead {found['overhead'] * 1e6:+.2f} us"
-    )
-    return found
+
+def _many(function: Callable[..., Any], arguments: tuple[Any, ...], scope: Callable[[], Any]) -> Any:
+    with scope():
+        for _ in range(CALLS):
+            result = function(*arguments)
+    return result
 
 
 def probe(name: str, compiler: str, quick: bool, seconds: float) -> None:
@@ -109,7 +133,7 @@ def probe(name: str, compiler: str, quick: bool, seconds: float) -> None:
     jax.block_until_ready(jitted(*arguments))
     first = time.perf_counter() - start
     (steady,) = interleaved_times([lambda: jitted(*arguments)], seconds=seconds)
-    print(json.dumps({"first": first, "steady": steady}))
+    print(json.dumps({"import": IMPORT_SECONDS, "first": first, "steady": steady}))
 
 
 def in_process(
@@ -129,17 +153,18 @@ def in_process(
 
 def process_times(names: list[str], quick: bool) -> Iterator[dict[str, Any]]:
     """First call with an empty cache, and first call of a second process, beside stock's first call."""
-    print(f"\n{'first call, seconds':24}{'stock':>9}{'ours':>9}{'auto':>9}{'2nd ours':>10}{'2nd auto':>10}")
+    headings = ("import", "stock", "ours", "auto", "2nd ours", "2nd auto")
+    print(f"\n{'first call, seconds':24}" + "".join(f"{heading:>10}" for heading in headings))
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             row: dict[str, Any] = {"program": name, "stock": in_process(name, "stock", quick)["first"]}
             for compiler in ("cocktail", "auto"):
                 cache = {"JAX_COCKTAIL_CACHE_DIR": os.path.join(folder, compiler)}
                 row[compiler] = in_process(name, compiler, quick, **cache)["first"]
-                row[f"second {compiler}"] = in_process(name, compiler, quick, **cache)["first"]
-        columns = [row[key] for key in ("stock", "cocktail", "auto")]
-        print(f"{name:24}" + "".join(f"{value:9.3f}" for value in columns), end="")
-        print(f"{row['second cocktail']:10.3f}{row['second auto']:10.3f}", flush=True)
+                second = in_process(name, compiler, quick, **cache)
+                row |= {f"second {compiler}": second["first"], "import": second["import"]}
+        columns = ("import", "stock", "cocktail", "auto", "second cocktail", "second auto")
+        print(f"{name:24}" + "".join(f"{row[key]:10.3f}" for key in columns), flush=True)
         yield row
 
 
@@ -194,12 +219,13 @@ def main() -> None:
         "cores": os.cpu_count(),
         "quick": options.quick,
         "programs": list(compare_all(names, options)),
-        "call": call_overhead(min(options.seconds, 2.0)),
+        "calls": list(call_overhead(min(options.seconds, 2.0))),
     }
     if not options.no_processes:
         found["processes"] = list(process_times([n for n in PROCESS_ROWS if n in names], options.quick))
     if options.stock_variants:
         found["stock variants"] = list(stock_variants(names, options.quick, options.seconds))
+    found["targets"] = judge_all(found)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(found, indent=2) + "\n")

@@ -1,6 +1,5 @@
-// Matrix products with arbitrary strides, one thread, tuned for the sizes inside loops:
-// matrix-vector products
-// and small matrix products. The order of every sum depends on shapes and strides only. The choice of the
+// Matrix products with arbitrary strides, one thread, tuned for the sizes inside loops: matrix-vector
+// products and small matrix products. The order of every sum depends on shapes and strides only. Choosing a
 // kernel is inlined: with constant shapes and strides a program contains, and compiles, only what it needs.
 #ifndef COCKTAIL_DOT_H
 #define COCKTAIL_DOT_H
@@ -129,12 +128,18 @@ CK_NOINLINE void ck_dot_columns(const CkDot<A, B, O>& d) {
 
 // ---- f32 and f64: columns contiguous ---------------------------------------------------------------------
 
-// ROWS x (VECTORS vectors) of results, held in registers over the whole sum.
-template <class T, int BYTES, int ROWS, int VECTORS>
+// ROWS x (VECTORS vectors) of results, held in registers over the whole sum. ADD: to what is there.
+template <class T, int BYTES, int ROWS, int VECTORS, bool ADD = false>
 CK_INLINE void ck_dot_block(const CkDot<T, T, T>& d, i64 i, i64 j) {
   typedef CkVector<T, BYTES> Vector;
   typedef typename Vector::memory Memory;
   typename Vector::type sum[ROWS][VECTORS] = {};
+  if constexpr (ADD) {
+    for (int r = 0; r < ROWS; ++r) {
+      const T* o = d.o + (i + r) * d.o_m + j;
+      for (int v = 0; v < VECTORS; ++v) sum[r][v] = *reinterpret_cast<const Memory*>(o + v * Vector::lanes);
+    }
+  }
   const T* a = d.a + i * d.a_m;
   const T* b = d.b + j;
   CK_NO_UNROLL
@@ -155,10 +160,36 @@ CK_INLINE void ck_dot_block(const CkDot<T, T, T>& d, i64 i, i64 j) {
 }
 
 // All rows from i on in steps of ROWS; returns the first one left over.
-template <class T, int BYTES, int ROWS, int VECTORS>
+template <class T, int BYTES, int ROWS, int VECTORS, bool ADD = false>
 CK_INLINE i64 ck_dot_rows(const CkDot<T, T, T>& d, i64 i, i64 j) {
-  for (; i + ROWS <= d.m; i += ROWS) ck_dot_block<T, BYTES, ROWS, VECTORS>(d, i, j);
+  for (; i + ROWS <= d.m; i += ROWS) ck_dot_block<T, BYTES, ROWS, VECTORS, ADD>(d, i, j);
   return i;
+}
+
+// Many rows: a panel of columns is copied to where its lines follow each other (rows of a large matrix are
+// often a power of two apart and would share cache sets), in pieces of the sum that stay in the first cache.
+constexpr i64 kCkPackedDepth = 128, kCkPackedRows = 16;
+constexpr int kCkBlockRows = CK_VECTOR_BYTES == 64 ? 6 : 4;
+template <class T, int BYTES, int VECTORS>
+CK_NOINLINE void ck_dot_packed(const CkDot<T, T, T>& d, i64 j) {
+  constexpr i64 width = VECTORS * CkVector<T, BYTES>::lanes;
+  alignas(64) T panel[kCkPackedDepth * width];
+  for (i64 p = 0; p < d.k; p += kCkPackedDepth) {
+    i64 depth = d.k - p < kCkPackedDepth ? d.k - p : kCkPackedDepth;
+    for (i64 q = 0; q < depth; ++q) {
+      __builtin_memcpy(panel + q * width, d.b + (p + q) * d.b_k + j, width * sizeof(T));
+    }
+    const T* a = d.a + p * d.a_k;
+    CkDot<T, T, T> piece{d.m, width, depth, a, d.a_m, d.a_k, panel, width, 1, d.o + j, d.o_m, 1};
+    i64 i = 0;
+    if (p == 0) {
+      i = ck_dot_rows<T, BYTES, kCkBlockRows, VECTORS>(piece, i, 0);
+      ck_dot_rows<T, BYTES, 1, VECTORS>(piece, i, 0);
+    } else {
+      i = ck_dot_rows<T, BYTES, kCkBlockRows, VECTORS, true>(piece, i, 0);
+      ck_dot_rows<T, BYTES, 1, VECTORS, true>(piece, i, 0);
+    }
+  }
 }
 template <class T, int BYTES, int VECTORS>
 CK_INLINE void ck_dot_panel(const CkDot<T, T, T>& d, i64 j) {
@@ -173,7 +204,11 @@ CK_NOINLINE void ck_dot_vectors(const CkDot<T, T, T>& d) {
   constexpr i64 lanes = CkVector<T, BYTES>::lanes;
   constexpr int wide = 2 * kCkColumnVectors;
   i64 j = 0;
-  if (d.m < 4) {
+  if (d.m >= kCkPackedRows) {
+    for (; j + kCkColumnVectors * lanes <= d.n; j += kCkColumnVectors * lanes) {
+      ck_dot_packed<T, BYTES, kCkColumnVectors>(d, j);
+    }
+  } else if (d.m < 4) {
     for (; j + wide * lanes <= d.n; j += wide * lanes) ck_dot_rows<T, BYTES, 1, wide>(d, 0, j);
   } else {
     for (; j + kCkColumnVectors * lanes <= d.n; j += kCkColumnVectors * lanes) {

@@ -142,6 +142,12 @@ def key(*shape: int) -> Maker:
     return lambda generator: generator.integers(0, 2**32, (*shape, 2), dtype=np.uint32)
 
 
+def typed_key(*shape: int) -> Maker:
+    """Typed threefry keys."""
+    raw = key(*shape)
+    return lambda generator: jax.random.wrap_key_data(raw(generator))
+
+
 class Table(list[Case]):
     """Cases in order, with unique names."""
 

@@ -1,8 +1,8 @@
-"""Differential cases: every primitive and dtype as a small function of arrays.
+"""Differential cases: every primitive as a small function of arrays, for all dtypes or most that it takes.
 
-The tests run each function as it is, inside a loop and inside a branch, and compare with stock JAX. Integer,
-boolean and random results are compared exactly. Run all cases of one group and dtype as one program to save
-compile time: `groups()`.
+tests/cpu/test_primitives.py runs all cases of one group and dtype (`groups()`) as one program, in a branch in
+a loop, and compares with stock JAX: integers, booleans and random bits exactly, floats within the tolerance
+of their case. More cases are in cases_structure.py and cases_indexing.py.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _elementwise() -> None:
             add("elementwise", name, function, edge_array(dtype), dtype=dtype, tolerance=tolerance)
         precision = partial(lax.reduce_precision, exponent_bits=5, mantissa_bits=2)
         add("elementwise", "reduce_precision", precision, edge_array(dtype), dtype=dtype)
-    for dtype in ("float32", "float64"):
+    for dtype in FLOATS:
         add("elementwise", "nextafter", lax.nextafter, *edge_pairs(dtype), dtype=dtype)
     for dtype in SIGNED + UNSIGNED:
         names = ("neg", "sign", "population_count", "clz", "square")

@@ -1,4 +1,4 @@
-"""Cases of run-time indexing, random numbers and nested control flow."""
+"""Cases of run-time indexing, random numbers, typed keys and nested control flow."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.case import ALL, FLOATS, SIGNED, TOLERANCE, UNSIGNED, Table, array, constant, key
+from tests.case import ALL, FLOATS, SIGNED, TOLERANCE, UNSIGNED, Table, array, constant, key, typed_key
 
-_SUBSET = ("float32", "bfloat16", "float64", "int32", "uint8", "bool")
 _INDEX_DTYPES = ("int32", "int8", "uint8", "uint32", "int64")
 
 
@@ -50,7 +49,7 @@ def _dynamic_slices(table: Table) -> None:
 
 def _gathers(table: Table) -> None:
     indices = constant([0, 4, -1, 2, 7, -9], "int32")
-    for dtype in _SUBSET:
+    for dtype in ALL:
         x = array(dtype, (5, 6))
         for mode in ("clip", "fill", "promise_in_bounds"):
             inside = constant([0, 4, 1, 2, 3, 3], "int32") if mode == "promise_in_bounds" else indices
@@ -60,8 +59,6 @@ def _gathers(table: Table) -> None:
         table.add("gather", "take_fill_value", filled, x, indices, dtype=dtype)
         along = lambda x, i: jnp.take_along_axis(x, i, 1)  # noqa: E731
         table.add("gather", "take_along", along, x, array("int32", (5, 3), 0, 4), dtype=dtype)
-    for dtype in ("int8", "int64", "uint16", "uint32", "uint64", "float16"):
-        table.add("gather", "take[fill]", partial(_take, "fill"), array(dtype, (5, 6)), indices, dtype=dtype)
     x, pairs = array("float32", (4, 5, 6)), array("int32", (3, 2), -2, 6)
     for mode in ("CLIP", "FILL_OR_DROP"):
         for name, numbers in _gather_numbers().items():
@@ -100,7 +97,7 @@ def _gather(numbers: tuple[Any, tuple[int, ...]], mode: str, x: Any, indices: An
 def _scatters(table: Table) -> None:
     indices = constant([0, 4, 0, -1, 7, 2], "int32")
     operations = ("set", "add", "subtract", "multiply", "min", "max")
-    for dtype in _SUBSET:
+    for dtype in ALL:
         tolerance = 4 * TOLERANCE.get(dtype, 0.0)
         for operation in operations:
             if dtype == "bool" and operation not in ("set", "min", "max"):
@@ -172,7 +169,7 @@ def _random(table: Table) -> None:
 
 
 def _keys(table: Table) -> None:
-    """Movement of typed keys."""
+    """Movement of typed keys, inside a case and into and out of it."""
     functions = {
         "slice": lambda k: k[1:, 0],
         "transpose": lambda k: k.T,
@@ -194,6 +191,7 @@ def _keys(table: Table) -> None:
     for name, function in functions.items():
         typed = lambda k, f=function: jax.random.key_data(f(jax.random.wrap_key_data(k)))  # noqa: E731
         table.add("keys", name, typed, key(2, 3), dtype="uint32")
+    table.add("keys", "typed", lambda k: (k.T, jax.random.bits(k[0, 1])), typed_key(2, 3), dtype="uint32")
     equal = lambda k: jax.random.wrap_key_data(k) == jax.random.wrap_key_data(k[::-1])  # noqa: E731
     table.add("keys", "equal", equal, key(3), dtype="uint32")
 

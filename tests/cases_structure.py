@@ -1,4 +1,4 @@
-"""Cases of data movement, reductions, sorting, contractions and pooling."""
+"""Cases of data movement, reductions, sorting, contractions, convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.case import (
     edge_array,
 )
 
-_SUBSET = ("float32", "bfloat16", "float64", "int32", "uint8", "bool")
+# operands and the wider dtype asked for as preferred_element_type
+_PREFERRED = (("bfloat16", "float32"), ("float16", "float32"), ("int8", "int32"))
 
 
 def add_structure(table: Table) -> None:
@@ -69,8 +70,13 @@ def _movement(table: Table) -> None:
         "pad_interior": lambda x: lax.pad(x, lax.full_like(x, 1, shape=()), ((1, 0, 2), (0, 1, 1))),
         "pad_mixed": lambda x: lax.pad(x, lax.full_like(x, 1, shape=()), ((-2, -1, 2), (-1, 3, 1))),
     }
-    for dtype in _SUBSET:
+    for dtype in ALL:
+        # the movement of an element does not depend on more than its size: compositions for a few dtypes only
+        composed = {"stack", "unstack", "tile", "repeat", "roll", "rev2", "transpose3", "concatenate1"}
+        left_out = set() if dtype in ("float32", "bfloat16", "float64", "uint8", "bool") else composed
         for name, function in shapes.items():
+            if name in left_out:
+                continue
             table.add("movement", name, function, array(dtype, (3, 4)), dtype=dtype)
     for dtype in NUMBERS:
         iota = partial(_iota, dtype)
@@ -197,12 +203,13 @@ def _dots(table: Table) -> None:
     }
     for dtype in (*NUMBERS, "bool"):
         tolerance = 4 * TOLERANCE.get(dtype, 0.0)
-        chosen = numbers if dtype in ("float32", "int32", "bfloat16") else {"batch": numbers["batch"]}
+        few = ("matmul", "vector", "batch", "two_contracted", "nothing_contracted")
+        chosen = numbers if dtype in ("float32", "int32", "bfloat16") else {n: numbers[n] for n in few}
         for name, (left, right, dimensions) in chosen.items():
             function = partial(lax.dot_general, dimension_numbers=dimensions)
             makers = array(dtype, left, -2, 2), array(dtype, right, -2, 2)
             table.add("dot", f"dot_{name}", function, *makers, dtype=dtype, tolerance=tolerance)
-    for dtype, wider in (("bfloat16", "float32"), ("int8", "int32"), ("float16", "float32")):
+    for dtype, wider in _PREFERRED:
         preferred = jnp.dtype(wider)
         dimensions = numbers["batch"][2]
         function = partial(lax.dot_general, dimension_numbers=dimensions, preferred_element_type=preferred)
@@ -226,11 +233,16 @@ def _convolutions(table: Table) -> None:
     for name, option in options.items():
         for layout in layouts if name == "plain" else layouts[:1]:
             label = f"conv_{name}[{'-'.join(layout)}]"
-            for dtype in ("float32", "bfloat16", "float64") if name in ("plain", "groups") else ("float32",):
+            for dtype in (*FLOATS, "int32", "uint8") if name in ("plain", "groups") else ("float32",):
                 makers = _convolution_operands(dtype, layout, option.get("feature_group_count", 1))
                 function = partial(_convolve, layout, option)
-                tolerance = 8 * TOLERANCE[dtype]
+                tolerance = 8 * TOLERANCE.get(dtype, 0.0)
                 table.add("conv", label, function, *makers, dtype=dtype, tolerance=tolerance)
+    for dtype, wider in _PREFERRED:
+        makers = _convolution_operands(dtype, layouts[0], 1)
+        function = partial(_convolve, layouts[0], {"preferred_element_type": jnp.dtype(wider)})
+        tolerance = 8 * TOLERANCE.get(wider, 0.0)
+        table.add("conv", f"conv_preferred[{wider}]", function, *makers, dtype=dtype, tolerance=tolerance)
     line = partial(_convolve, ("NWC", "WIO", "NWC"), {"window_strides": (2,)})
     makers = array("float32", (2, 9, 3)), array("float32", (3, 3, 4))
     table.add("conv", "conv_1d", line, *makers, tolerance=1e-5)

@@ -2,7 +2,8 @@
 
 A program is a tree of plain tuples (so that it shrinks and prints well) and `run` interprets it with JAX. The
 state is a fixed list of arrays. Integers and predicates are computed from integers alone, so that trip counts
-and branches cannot depend on how floats were rounded; floats stay bounded.
+and branches cannot depend on how floats were rounded; floats stay bounded. The bfloat16 vector feeds nothing
+else, since it is compared loosely (`check_state`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from jax import lax
 
 State = tuple[Any, ...]
 
-# slots: three vectors, two matrices, two float scalars, three integers, an integer vector, a flag
+# slots: three vectors, two matrices, two float scalars, three integers, an integer vector, a flag, a bfloat16
+# vector, an int8 vector, a uint32 scalar
 VECTORS, MATRICES, SCALARS, INTEGERS = (0, 1, 2), (3, 4), (5, 6), (7, 8, 9)
-INT_VECTOR, FLAG = 10, 11
+INT_VECTOR, FLAG, HALVES, BYTES, WORD = 10, 11, 12, 13, 14
 WIDTH, HEIGHT = 5, 3
 
 
@@ -28,7 +30,23 @@ def initial_state(seed: int) -> State:
     floats = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
     integers = [np.int32(rng.integers(-9, 9)) for _ in INTEGERS]
     vector = rng.integers(-9, 9, WIDTH).astype(np.int32)
-    return (*floats, *integers, vector, np.bool_(rng.integers(2)))
+    halves = rng.uniform(-1, 1, WIDTH).astype(jnp.bfloat16)
+    small = rng.integers(-128, 128, WIDTH).astype(np.int8)
+    word = np.uint32(rng.integers(2**32))
+    return (*floats, *integers, vector, np.bool_(rng.integers(2)), halves, small, word)
+
+
+def check_state(ours: Any, expected: Any, label: str = "") -> None:
+    """Two final states agree: integers and flags exactly, floats as closely as their type allows."""
+    for position, (x, y) in enumerate(zip(ours, expected, strict=True)):
+        where = f"{label} {position}"
+        assert x.shape == y.shape and x.dtype == y.dtype, where
+        if jnp.issubdtype(y.dtype, np.floating):
+            close = 2e-2 if y.dtype == jnp.bfloat16 else 1e-4
+            wide = np.asarray(x, np.float32), np.asarray(y, np.float32)
+            np.testing.assert_allclose(*wide, rtol=close, atol=close, err_msg=where)
+        else:
+            np.testing.assert_array_equal(x, y, err_msg=where)
 
 
 def _vector_step(kind: int, s: list[Any], a: int, b: int, c: int) -> None:
@@ -101,7 +119,39 @@ def _move_step(kind: int, s: list[Any], a: int, b: int, c: int) -> None:
         s[INT_VECTOR] = s[INT_VECTOR].at[s[INTEGERS[a]]].set(s[INTEGERS[b]]) % 13
 
 
-STEPS = (_vector_step, _matrix_step, _scalar_step, _move_step)
+def _narrow_step(kind: int, s: list[Any], a: int, b: int, c: int) -> None:
+    h, v, k, word, i = s[HALVES], s[VECTORS[a]], s[BYTES], s[WORD], s[INTEGERS[b]]
+    family, kind = kind % 3, kind // 3
+    if family == 0:
+        s[HALVES] = (
+            lambda: h * 0.5 + v.astype(jnp.bfloat16) * 0.25,
+            lambda: jnp.tanh((h + h[::-1]) * 0.5),
+            lambda: jnp.where(k > 0, h, -h),
+            lambda: h.at[i % WIDTH].set(s[SCALARS[c % 2]].astype(jnp.bfloat16)),
+            lambda: jnp.maximum(h, jnp.roll(h, 2)) * 0.5,
+        )[kind % 5]()
+    elif family == 1:
+        s[BYTES] = (
+            lambda: k * jnp.int8(3) + jnp.int8(7),
+            lambda: k + s[INT_VECTOR].astype(jnp.int8),
+            lambda: k ^ (k >> 1),
+            lambda: jnp.cumsum(k, dtype=jnp.int8),
+            lambda: k.at[i].set(word.astype(jnp.int8)),
+            lambda: jnp.sort(k)[::-1],
+        )[kind % 6]()
+    else:
+        s[WORD] = (
+            lambda: word * jnp.uint32(1664525) + jnp.uint32(1013904223),
+            lambda: word ^ (word << 13) ^ (word >> 17),
+            lambda: word - i.astype(jnp.uint32),
+            lambda: word + jnp.sum(k.astype(jnp.uint32), dtype=jnp.uint32),
+            lambda: word // jnp.uint32(3) + (word % jnp.uint32(7)),
+        )[kind % 5]()
+    if kind % 4 == 0:
+        s[INTEGERS[c]] = (s[WORD] % jnp.uint32(17)).astype(jnp.int32) - jnp.sum(s[BYTES] > 0)
+
+
+STEPS = (_vector_step, _matrix_step, _scalar_step, _move_step, _narrow_step)
 
 
 def run(block: Any, state: State) -> State:
@@ -150,7 +200,7 @@ def _run_one(statement: Any, state: State) -> State:
 
 
 _index = st.integers(0, 2)
-_step = st.tuples(st.just("step"), st.integers(0, 3), st.integers(0, 30), _index, _index, _index)
+_step = st.tuples(st.just("step"), st.integers(0, len(STEPS) - 1), st.integers(0, 30), _index, _index, _index)
 
 
 def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

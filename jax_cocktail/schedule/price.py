@@ -15,7 +15,7 @@ from typing import cast
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 
 DISPATCH_SECONDS = 50e-9  # of one operator in stock XLA's runtime
-OUR_RATE = 150e9  # flops per second of one core in our templates
+OUR_RATE = 200e9  # flops per second of one core in our templates
 LIBRARY_RATE = 125e9  # the same of stock's library, per core
 FEWEST_ROWS = 8  # from here on stock spreads a product over cores; below, memory is the limit for both
 HOPELESS_SECONDS = 3e-3

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import jax
-import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jax_cocktail
-from tests.strategies import initial_state, programs, run
+from tests.strategies import check_state, initial_state, programs, run
 
 
 def check_program(program, seed):
@@ -16,12 +15,7 @@ def check_program(program, seed):
     state = initial_state(seed)
     stock = jax.jit(lambda *s: run(program, s))(*state)
     ours = jax_cocktail.jit(lambda *s: run(program, s), options={"force": "cocktail", "strict": True})(*state)
-    for position, (x, y) in enumerate(zip(ours, stock, strict=True)):
-        assert x.shape == y.shape and x.dtype == y.dtype, position
-        if np.issubdtype(y.dtype, np.floating):
-            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4, err_msg=str(position))
-        else:
-            np.testing.assert_array_equal(x, y, err_msg=str(position))
+    check_state(ours, stock)
 
 
 @settings(
