@@ -369,9 +369,11 @@ def _compile(job: _Job, folder: Path) -> None:
 
 
 def _check_loads(job: _Job, path: Path, log: str) -> None:
-    """What was built must load here, now: later it would stop the user's program instead of a build."""
+    """What was built must load here, now: later it would stop the user's program instead of a build. It is
+    closed again, so that nothing of the file stays mapped if somebody damages it."""
     try:
-        ctypes.CDLL(str(path))
+        handle = ctypes.CDLL(str(path))._handle
+        ctypes.CDLL(None).dlclose(ctypes.c_void_p(handle))
     except OSError as error:
         raise _CompilerFailure(
             BuildError(
