@@ -38,6 +38,16 @@ CK_NOINLINE void ck_sort_index(i64 n, i32* index, i32* scratch, Less less) {
   if (from != index) __builtin_memcpy(index, from, sizeof(i32) * u64(n));
 }
 
+// Integers in the total order of the floats: -NaN, -inf ... -0, +0 ... +inf, +NaN.
+CK_INLINE i32 ck_total_order(f32 x) {
+  i32 bits = ck_bitcast<i32>(x);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+CK_INLINE i64 ck_total_order(f64 x) {
+  i64 bits = ck_bitcast<i64>(x);
+  return bits ^ ((bits >> 63) & 0x7fffffffffffffff);
+}
+
 // index[0 .. k) = the k elements that no other precedes, in order; equal elements keep their order. Meant for
 // k far below n: one pass that inserts into the k best so far.
 template <class Less>

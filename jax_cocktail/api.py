@@ -200,7 +200,8 @@ class Jit:
         inner: dict[tuple[tuple[int, ...], tuple[str, ...]], Any] = {}
 
         def outer(*args: Any, **kwargs: Any) -> Any:
-            if jax.config.jax_disable_jit:
+            # jax runs the function itself under disable_jit, and to find what debug_nans complained of
+            if jax.config.jax_disable_jit or any(map(_is_array, jax.tree.leaves((args, kwargs)))):
                 return function(*args, **kwargs)
             # What JAX has not replaced by tracers is static, whichever way that was said.
             static = (
@@ -239,6 +240,10 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     functools.update_wrapper(region, function, updated=())
     region.__name__ = region.__qualname__ = name
     return region
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
 
 
 def _is_static(argument: Any) -> bool:

@@ -28,12 +28,14 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
     shape, dtype, writer = x.type.shape, x.type.dtype, context.writer
     source = context.array(x)
     outer = [1 if d == axis else n for d, n in enumerate(shape)]
+    # long running sums of f32 lose digits: they are kept in f64
+    wide = "f64" if COMPUTE[dtype] == "f32" and op in ("sum", "prod") else COMPUTE[dtype]
     with context.result(operator.output) as target:
 
         def row(indices: tuple[Index, ...]) -> None:
             total = writer.fresh("a")
             start = identity("max" if op == "logsumexp" else op, dtype)
-            writer.line(f"{COMPUTE[dtype]} {total} = {start};")
+            writer.line(f"{wide} {total} = {start};")
             with writer.loop("k", shape[axis]):
                 along = variable("k")
                 if operator["reverse"]:
@@ -44,7 +46,8 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
                     _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
                 else:
                     writer.line(f"{total} = {step(op, total, source.read(here))};")
-                writer.line(f"{target.at(here)} = {stored(total, dtype)};")
+                narrow = total if wide == COMPUTE[dtype] else f"f32({total})"
+                writer.line(f"{target.at(here)} = {stored(narrow, dtype)};")
 
         loop_over(writer, outer, row)
 

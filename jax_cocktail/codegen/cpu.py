@@ -19,5 +19,5 @@ CPU = Target(
     },
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
-    entry='CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace)',
+    entry="CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace)",
 )

@@ -120,6 +120,8 @@ class ElementWriter:
             return f"{args[0]} {BITWISE[kind]} {args[1]}"
         if kind == "neg" and source != "bool":
             return f"-{args[0]}"
+        if kind == "convert" and target == "bool" and source in NARROW:
+            return f"(ck_down<{STORAGE[source]}>({args[0]}).bits & 0x7fff) != 0"  # denormals are not zero
         if kind == "select":
             return f"{args[0]} ? {args[1]} : {args[2]}"
         if source in NARROW and kind in NARROW_SENSITIVE:

@@ -16,6 +16,7 @@ from jax_cocktail.utask.layout import core, row_major
 from jax_cocktail.utask.types import Shape, Value
 
 Rename = dict[str, tuple[str, int]]
+SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f64
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,7 @@ def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> N
     dtype = anchor.output.type.dtype
     fastest = max((d for d, n in enumerate(shape) if n != 1), default=-1)
     column = bool(kept) and bool(inner) and fastest not in reduced and COMPUTE[dtype] == STORAGE[dtype]
+    column = column and not _is_long_sum(cast(str, anchor["op"]), dtype, inner)
     dry = _elements(context, group.members, Writer(), {})
     if operand.type.size:
         dry.element(operand, indices)
@@ -233,28 +235,80 @@ def _emit_row_reduce(
     """One accumulator per result element; the innermost reduced axis runs in vector lanes."""
     writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
     dtype = result.type.dtype
-    lanes_op = vector_operator(op, dtype)
-    if lanes_op.startswith("ck_"):
-        context.needs.add("reduce")
+    wide = _is_long_sum(op, dtype, inner)
     with ExitStack() as stack:
         for name, count in kept:
             stack.enter_context(writer.loop(name, count))
         total = writer.fresh("a")
-        writer.line(f"{COMPUTE[dtype]} {total} = {identity(op, dtype)};")
+        writer.line(f"{'f64' if wide else COMPUTE[dtype]} {total} = {identity(op, dtype)};")
         if anchor.inputs[0].type.size:
             with ExitStack() as loops:
-                for position, (name, count) in enumerate(inner):
-                    last = position == len(inner) - 1 and bool(lanes_op)
-                    pragma = context.target.reduction.format(op=lanes_op, name=total) if last else ""
-                    loops.enter_context(writer.loop(name, count, pragma))
-                text = _elements(context, group.members, writer, rename).element(anchor.inputs[0], indices)
-                writer.line(f"{total} = {step(op, total, text)};")
+                for name, count in inner[:-1] if wide else ():
+                    loops.enter_context(writer.loop(name, count))
+                if wide:
+                    _emit_long_sum(context, group, anchor, indices, inner[-1], rename, total)
+                else:
+                    _emit_reduce_loop(context, group, anchor, indices, inner, rename, total)
+        total = f"f32({total})" if wide else total
         if result.type.is_scalar:
             writer.line(f"{context.register(result)} = {context.rounded(total, dtype)};")
         else:
             place = context.load(result, out)
             assert isinstance(place, Index)
             writer.line(f"{context.pointer(result)}[{place.text()}] = {stored(total, dtype)};")
+
+
+def _is_long_sum(op: str, dtype: str, inner: Sequence[tuple[str, int]]) -> bool:
+    """True if adding one by one in f32 would lose digits."""
+    elements = 1
+    for _, count in inner:
+        elements *= count
+    return op == "sum" and COMPUTE[dtype] == "f32" and elements > SUM_BLOCK
+
+
+def _emit_reduce_loop(
+    context: Context,
+    group: StitchedUTask,
+    anchor: UOperator,
+    indices: Indices,
+    inner: Sequence[tuple[str, int]],
+    rename: Rename,
+    total: str,
+) -> None:
+    """The reduced axes as loops; the last one in lanes."""
+    writer, op, dtype = context.writer, cast(str, anchor["op"]), anchor.output.type.dtype
+    lanes_op = vector_operator(op, dtype)
+    if lanes_op.startswith("ck_"):
+        context.needs.add("reduce")
+    with ExitStack() as loops:
+        for position, (name, count) in enumerate(inner):
+            last = position == len(inner) - 1 and bool(lanes_op)
+            pragma = context.target.reduction.format(op=lanes_op, name=total) if last else ""
+            loops.enter_context(writer.loop(name, count, pragma))
+        text = _elements(context, group.members, writer, rename).element(anchor.inputs[0], indices)
+        writer.line(f"{total} = {step(op, total, text)};")
+
+
+def _emit_long_sum(
+    context: Context,
+    group: StitchedUTask,
+    anchor: UOperator,
+    indices: Indices,
+    axis: tuple[str, int],
+    rename: Rename,
+    total: str,
+) -> None:
+    """Blocks are added in f32 lanes, their sums in f64."""
+    writer, (name, count) = context.writer, axis
+    block, part = f"{name}b", writer.fresh("a")
+    with writer.block(f"for (i64 {block} = 0; {block} < {count}; {block} += {SUM_BLOCK})"):
+        writer.line(f"const i64 {name}e = {block} + {SUM_BLOCK} < {count} ? {block} + {SUM_BLOCK} : {count};")
+        writer.line(f"f32 {part} = 0;")
+        writer.line(context.target.reduction.format(op="+", name=part))
+        with writer.block(f"for (i64 {name} = {block}; {name} < {name}e; ++{name})"):
+            text = _elements(context, group.members, writer, rename).element(anchor.inputs[0], indices)
+            writer.line(f"{part} = {part} + {text};")
+        writer.line(f"{total} += {part};")
 
 
 def _emit_column_reduce(

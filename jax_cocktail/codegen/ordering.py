@@ -109,8 +109,10 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
                 return (*indices[:axis], variable(name), *indices[axis + 1 :])
 
             with writer.block(f"{call}, [&](i32 p, i32 q)"):
-                _compare(context, dtype, source.read(place("q")), source.read(place("p")))
-                writer.line("return false;")
+                first, second = source.read(place("p")), source.read(place("q"))
+                if dtype in FLOATS:
+                    first, second = f"ck_total_order({first})", f"ck_total_order({second})"
+                writer.line(f"return {first} > {second};")
             writer.line(");")
             with writer.loop("k", k):
                 writer.line(f"const i64 from = {order}[k];")

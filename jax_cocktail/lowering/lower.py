@@ -228,6 +228,8 @@ def _arguments(closed: Any, mark: Mark) -> tuple[list[Any] | None, str]:
         return None, 'the option profile is "off"'
     if open_jaxpr(closed).effects:
         return None, "running it has side effects"
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
+        return None, "a NaN or an infinity would stop the measurement"
     arguments = _concrete_arguments(closed, mark)
     return arguments, "" if arguments is not None else "no concrete arguments"
 

@@ -104,3 +104,9 @@ def test_warnings_are_at_the_users_line():
     with pytest.warns(jax_cocktail.CocktailWarning) as caught:
         jax_cocktail.jit(loop)(jnp.eye(2))
     assert caught[0].filename == __file__
+
+
+def test_debug_nans_finds_the_place():
+    function = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: jnp.log(c - 10), x))
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        function(jnp.ones(3))
