@@ -322,7 +322,8 @@ def check_overhead():
             for _ in range(1000):
                 function(x)
             best[which] = min(best[which], (time.perf_counter() - start) / 1000)
-    assert best[1] - best[0] < 2e-6
+    # benchmarks/run.py holds it to 2 us on a quiet machine; other tests run beside this one
+    assert best[1] - best[0] < 1e-5
 
 
 def test_several_devices():
