@@ -231,36 +231,39 @@ CK_INLINE T ck_lane_sum(typename CkVector<T, BYTES>::type vector) {
   return part[0];
 }
 
-// COLUMNS results of one row, PARTS vectors of partial sums each.
+// COLUMNS results of one row, PARTS vectors of partial sums each. Long sums are added in blocks, and these in
+// f64: one running sum in f32 would lose digits.
 template <class T, int BYTES, int COLUMNS, int PARTS>
 CK_INLINE void ck_dot_products(const CkDot<T, T, T>& d, i64 i, i64 j) {
   typedef CkVector<T, BYTES> Vector;
   typedef typename Vector::memory Memory;
-  constexpr i64 step = PARTS * Vector::lanes;
+  constexpr i64 step = PARTS * Vector::lanes, block = 4096;
   const T* a = d.a + i * d.a_m;
   const T* b = d.b + j * d.b_n;
-  typename Vector::type sum[COLUMNS][PARTS] = {};
-  i64 p = 0;
-  CK_NO_UNROLL
-  for (; p + step <= d.k; p += step) {
-    for (int part = 0; part < PARTS; ++part) {
-      i64 at = p + part * Vector::lanes;
-      typename Vector::type row = *reinterpret_cast<const Memory*>(a + at);
-      for (int c = 0; c < COLUMNS; ++c) {
-        sum[c][part] += row * *reinterpret_cast<const Memory*>(b + c * d.b_n + at);
+  f64 total[COLUMNS] = {};
+  for (i64 begin = 0; begin < d.k; begin += block) {
+    i64 end = d.k - begin < block ? d.k : begin + block, p = begin;
+    typename Vector::type sum[COLUMNS][PARTS] = {};
+    CK_NO_UNROLL
+    for (; p + step <= end; p += step) {
+      for (int part = 0; part < PARTS; ++part) {
+        i64 at = p + part * Vector::lanes;
+        typename Vector::type row = *reinterpret_cast<const Memory*>(a + at);
+        for (int c = 0; c < COLUMNS; ++c) {
+          sum[c][part] += row * *reinterpret_cast<const Memory*>(b + c * d.b_n + at);
+        }
       }
     }
+    for (int c = 0; c < COLUMNS; ++c) {
+      for (int part = 1; part < PARTS; ++part) sum[c][0] += sum[c][part];
+      total[c] += ck_lane_sum<T, BYTES>(sum[c][0]);
+    }
+    CK_NO_UNROLL
+    for (; p < end; ++p) {
+      for (int c = 0; c < COLUMNS; ++c) total[c] += f64(a[p]) * f64(b[c * d.b_n + p]);
+    }
   }
-  T total[COLUMNS];
-  for (int c = 0; c < COLUMNS; ++c) {
-    for (int part = 1; part < PARTS; ++part) sum[c][0] += sum[c][part];
-    total[c] = ck_lane_sum<T, BYTES>(sum[c][0]);
-  }
-  CK_NO_UNROLL
-  for (; p < d.k; ++p) {
-    for (int c = 0; c < COLUMNS; ++c) total[c] += a[p] * b[c * d.b_n + p];
-  }
-  for (int c = 0; c < COLUMNS; ++c) d.o[i * d.o_m + (j + c) * d.o_n] = total[c];
+  for (int c = 0; c < COLUMNS; ++c) d.o[i * d.o_m + (j + c) * d.o_n] = T(total[c]);
 }
 
 template <class T, int BYTES>

@@ -141,10 +141,14 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     return report, Outcome(closed, force == "auto" or STATE.stock)
 
 
+def _price(prepared: Prepared) -> Price:
+    cores = decisions.cores()
+    return sum((price(program, cores) for program in prepared.programs), Price())
+
+
 def _by_price(prepared: Prepared, key: str, obstacle: str) -> decisions.Decision | None:
     """What the model says, where that is clear or where nothing can be measured (`obstacle` says why)."""
-    cores = decisions.cores()
-    total = sum((price(program, cores) for program in prepared.programs), Price())
+    total = _price(prepared)
     if total.hopeless():
         decision = decisions.Decision("stock", why=f"not measured: {total}")
         decisions.store(key, decision)
@@ -216,8 +220,10 @@ def _measure(prepared: Prepared, key: str, arguments: list[Any]) -> decisions.De
         known = decisions.load(key)
         if known is not None:
             return known
+        heavy = _price(prepared).favours_stock()
+        margin = decisions.WIDE_MARGIN if heavy else decisions.MARGIN
         with alone():
-            decision = decisions.measure(prepared.closed, prepared.rewritten, arguments)
+            decision = decisions.measure(prepared.closed, prepared.rewritten, arguments, margin)
         decisions.store(key, decision)
     return replace(decision, why="measured now, on these arguments")
 

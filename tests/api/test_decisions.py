@@ -39,7 +39,7 @@ def measured(monkeypatch):
         count = 0
         choice = "cocktail"
 
-    def measure(stock, ours, arguments):
+    def measure(stock, ours, arguments, margin=1.0):
         Measured.count += 1
         times = (2.0, 1.0) if Measured.choice == "cocktail" else (1.0, 2.0)
         return decisions.Decision(Measured.choice, *times)
