@@ -18,8 +18,8 @@ DISPATCH_SECONDS = 50e-9  # of one operator in stock XLA's runtime
 OUR_RATE = 200e9  # flops per second of one core in our templates
 LIBRARY_RATE = 125e9  # the same of stock's library, per core
 FEWEST_ROWS = 8  # from here on stock spreads a product over cores; below, memory is the limit for both
-HOPELESS_SECONDS = 1e-3
-HOPELESS_RATIO = 10.0
+HOPELESS_SECONDS = 5e-4
+HOPELESS_RATIO = 4.0
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
 
 
