@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from math import prod
 from typing import cast
 
+from jax_cocktail.schedule.substitute import FreshValues
 from jax_cocktail.utask.ir import (
     Attribute,
     BranchUTask,
@@ -21,8 +21,6 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
-    regions_of,
-    walk,
 )
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -36,11 +34,7 @@ def canonicalise(program: UProgram) -> UProgram:
 
 class _Rewriter:
     def __init__(self, program: UProgram) -> None:
-        taken = [v.id for v in program.entry.parameters]
-        for statement in walk(program.entry):
-            taken += [v.id for v in statement.outputs]
-            taken += [v.id for r in regions_of(statement) for v in r.parameters]
-        self.ids = count(max(taken, default=-1) + 1)
+        self.fresh = FreshValues(program)
         self.changed = False
         self.out: list[Statement] = []
 
@@ -71,7 +65,7 @@ class _Rewriter:
     def emit(
         self, like: UOperator, kind: str, x: Value, shape: Sequence[int], **attributes: Attribute
     ) -> Value:
-        value = Value(next(self.ids), TensorType(x.type.dtype, tuple(shape)))
+        value = self.fresh.make(TensorType(x.type.dtype, tuple(shape)))
         self.out.append(UOperator(kind, (x,), (value,), tuple(sorted(attributes.items())), like.source))
         return value
 
@@ -128,7 +122,7 @@ class _Rewriter:
             x = self._batch_groups(operator, x, groups)
         shape = operator.output.type.shape
         ordered = [shape[d] for d in (out_spec[0], *out_spec[2:], out_spec[1])]
-        result = Value(next(self.ids), TensorType(operator.output.type.dtype, tuple(ordered)))
+        result = self.fresh.make(TensorType(operator.output.type.dtype, tuple(ordered)))
         changes = {"lhs_spec": last, "rhs_spec": kernel, "out_spec": last, "batch_group_count": 1}
         if groups > 1:
             changes["feature_group_count"] = groups

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from jax_cocktail.schedule.graph import reads, strong_components
+from jax_cocktail.schedule.graph import strong_components
 from jax_cocktail.schedule.regroup import Regrouper
 from jax_cocktail.schedule.strip_mine import strip_mine
 from jax_cocktail.schedule.substitute import FreshValues
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, reads
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Value
 

@@ -1,4 +1,4 @@
-"""Dependences among the statements of a region: what a statement reads, and which cycles there are."""
+"""Dependences among the statements of a region: other operands, and which cycles there are."""
 
 from __future__ import annotations
 
@@ -8,19 +8,6 @@ from dataclasses import replace
 from jax_cocktail.schedule.substitute import replaced, with_operands
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import Value
-
-
-def reads(statement: Statement) -> tuple[Value, ...]:
-    """Every value from outside that a statement reads, nested regions included."""
-    found = dict.fromkeys(statement.inputs)
-    regions = () if isinstance(statement, UOperator) else statement.regions
-    for region in regions:
-        inside = set(region.parameters)
-        for inner in region.body:
-            found.update(dict.fromkeys(v for v in reads(inner) if v not in inside))
-            inside.update(inner.outputs)
-        found.update(dict.fromkeys(v for v in region.results if v not in inside))
-    return tuple(found)
 
 
 def with_reads(statement: Statement, mapping: Mapping[Value, Value]) -> Statement:

@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jax_cocktail.schedule.in_place import Memory, in_place_pairs
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, walk
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    free_values,
+    walk,
+)
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.types import Value
 
@@ -104,7 +113,7 @@ class _Walker:
         for out, parameter in zip(loop.outputs, loop.carried, strict=True):
             if out in self.layouts:
                 self.result.same.append((parameter, out))
-        beyond = (live - outputs) | self.roots(_free(loop))
+        beyond = (live - outputs) | self.roots(v for r in loop.regions for v in free_values(r))
         results = self.roots(loop.body.results)
         end = self.position()
         self.mark(beyond | results | carried, end)
@@ -135,22 +144,3 @@ class _Walker:
             before |= self.region(region, beyond | results, depth)
         self.mark(before, self.position())
         return before
-
-
-def _free(loop: LoopUTask) -> set[Value]:
-    """Values from outside that the loop's regions read: live in every iteration."""
-    free: set[Value] = set()
-
-    def visit(region: Region, inside: set[Value]) -> None:
-        inside = inside | set(region.parameters)
-        for statement in region.body:
-            free.update(v for v in statement.inputs if v not in inside)
-            if isinstance(statement, LoopUTask | BranchUTask):
-                for inner in statement.regions:
-                    visit(inner, inside)
-            inside.update(statement.outputs)
-        free.update(v for v in region.results if v not in inside)
-
-    for region in loop.regions:
-        visit(region, set())
-    return free

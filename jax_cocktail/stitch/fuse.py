@@ -21,6 +21,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    reads,
 )
 from jax_cocktail.utask.layout import core, is_unit_change
 from jax_cocktail.utask.operators import KINDS
@@ -83,7 +84,7 @@ class _RegionState:
             if value not in self.facts.mode:
                 self.facts.place_in_memory(value)
             self.item_of[value] = index
-        for value in _everything_read(statement):
+        for value in reads(statement):
             self._note_read(value, index)
 
     def operator(self, operator: UOperator) -> None:
@@ -246,7 +247,7 @@ class _RegionState:
         needed = {self._memory_of(v) for v in results}
         for item in self.items:
             if item.statement is not None:
-                needed.update(self._memory_of(v) for v in _everything_read(item.statement))
+                needed.update(self._memory_of(v) for v in reads(item.statement))
             else:
                 made = {v for m in item.members for v in m.outputs}
                 outside = (x for m in item.members for x in m.inputs if x not in made)
@@ -270,15 +271,3 @@ class _RegionState:
 
 def _is_update(operator: UOperator | None) -> bool:
     return operator is not None and operator.kind == "dynamic_update_slice"
-
-
-def _everything_read(statement: Statement) -> Iterator[Value]:
-    """Operands and, for nested uTasks, all free values of the regions."""
-    yield from statement.inputs
-    regions = () if isinstance(statement, UOperator) else statement.regions
-    for region in regions:
-        inside = set(region.parameters)
-        for inner in region.body:
-            yield from (v for v in _everything_read(inner) if v not in inside)
-            inside.update(inner.outputs)
-        yield from (v for v in region.results if v not in inside)

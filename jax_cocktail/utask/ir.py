@@ -179,3 +179,22 @@ def walk(region: Region) -> Iterator[Statement]:
         yield statement
         for inner in regions_of(statement):
             yield from walk(inner)
+
+
+def free_values(region: Region) -> tuple[Value, ...]:
+    """Every value that a region, nested ones included, uses but does not define."""
+    found: dict[Value, None] = {}
+    inside = set(region.parameters)
+    for statement in region.body:
+        found.update(dict.fromkeys(v for v in reads(statement) if v not in inside))
+        inside.update(statement.outputs)
+    found.update(dict.fromkeys(v for v in region.results if v not in inside))
+    return tuple(found)
+
+
+def reads(statement: Statement) -> tuple[Value, ...]:
+    """Every value from outside that a statement reads, nested regions included."""
+    found = dict.fromkeys(statement.inputs)
+    for region in regions_of(statement):
+        found.update(dict.fromkeys(free_values(region)))
+    return tuple(found)
