@@ -72,6 +72,10 @@ class LoopUTask:
     role *induction*) followed by the carried values. Otherwise: `condition` has the carried values as
     parameters and one bool[] result, and `body.parameters` is the carried values.
     `body.results` are the next carried values, type by type.
+
+    Parallel (counted only): the trips are the parts of a domain axis or of a split axis. They are independent:
+    each writes its own slice of every carried array, by `dynamic_update_slice` at a start that is affine in
+    the index, and reads of the carried arrays at most that slice. Units run them in any order, side by side.
     """
 
     initial: tuple[Value, ...]
@@ -80,10 +84,13 @@ class LoopUTask:
     condition: Region | None = None
     trip_count: int | None = None
     source: Source = NOWHERE
+    parallel: bool = False
 
     def __post_init__(self) -> None:
         if (self.condition is None) == (self.trip_count is None):
             raise ValueError("a loop has either a condition or a trip count")
+        if self.parallel and self.trip_count is None:
+            raise ValueError("a parallel loop has a trip count")
         index = 0 if self.condition is not None else 1
         carried = tuple(v.type for v in self.initial)
         sides = [self.outputs, self.body.parameters[index:], self.body.results]

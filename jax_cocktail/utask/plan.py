@@ -13,7 +13,8 @@ from jax_cocktail.utask.types import Value
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Memory of a buffer. space: input | output (`index` = operand or result number) | workspace (`index` =
-    byte offset) | constant (`index` = value id)."""
+    byte offset; one for all units) | own (`index` = byte offset in each unit's own memory) | constant
+    (`index` = value id)."""
 
     space: str
     index: int
@@ -25,7 +26,8 @@ class MemoryPlan:
 
     `layouts`: where every value that is not a register lies; `slots`: memory of every root;
     `aliases`: (operand, result) pairs that share memory; `workspace_bytes`: size of the workspace, whose last
-    part, from `scratch_offset`, is free for one operator at a time (`scratch_bytes`).
+    part, from `scratch_offset`, is free for one operator at a time (`scratch_bytes`); `own_bytes`: size of
+    each unit's own memory.
     """
 
     layouts: Mapping[Value, Layout]
@@ -33,6 +35,7 @@ class MemoryPlan:
     aliases: tuple[tuple[int, int], ...]
     workspace_bytes: int
     scratch_offset: int = 0
+    own_bytes: int = 0
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

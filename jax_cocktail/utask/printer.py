@@ -123,6 +123,7 @@ class _Printer:
 
     def _loop(self, loop: LoopUTask) -> None:
         kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
+        kind = f"parallel {kind}" if loop.parallel else kind
         initial = self._names(loop.initial)
         self._line(f"{self._assigned(loop.outputs)}{kind} from ({initial}) {{")
         if loop.condition is not None:
