@@ -25,6 +25,8 @@ struct f16 {
   u16 bits;
 };
 
+struct CkUnit;  // one of the threads that run a program; cocktail_units.h
+
 #define CK_EXPORT extern "C" __attribute__((visibility("default")))
 #define CK_INLINE static inline __attribute__((always_inline))
 #define CK_NOINLINE static __attribute__((noinline))

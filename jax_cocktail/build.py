@@ -69,6 +69,7 @@ RUNTIME_FLAGS = (
 )
 PROGRAM_LIBRARIES = ("-lm",)
 RUNTIME_LIBRARIES = ("-lpthread", "-ldl")
+_RUNTIME = "runtime_"  # begins the names of headers that programs do not include
 _CACHE_FORMAT = "1"
 _COMPILE_SECONDS = 900.0
 _LOCK_SECONDS = 900.0
@@ -231,7 +232,7 @@ def build_program(
 ) -> Built:
     """Compiles the text of a program to a shared object, or takes it from the cache."""
     folder = source_folder("cpu_src")
-    headers = sorted(folder.glob("*.h"))
+    headers = [path for path in sorted(folder.glob("*.h")) if not path.name.startswith(_RUNTIME)]
     job = _job(source, PROGRAM_FLAGS, PROGRAM_LIBRARIES, (folder,), headers, toolchain)
     return _obtain(job, cache_limit_bytes)
 
@@ -243,8 +244,9 @@ def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
     if not interface.is_file():
         raise BuildError(f"{interface} is missing", "reinstall jaxlib")
     source = (folder / "runtime.cc").read_text(encoding="utf-8")
-    headers = [interface]
-    includes = (Path(include_dir),)
+    names = ("cocktail_base.h", "cocktail_features.h", "cocktail_units.h")
+    headers = [interface, *(folder / name for name in names), *sorted(folder.glob(f"{_RUNTIME}*.h"))]
+    includes = (folder, Path(include_dir))
     job = _job(source, RUNTIME_FLAGS, RUNTIME_LIBRARIES, includes, headers, toolchain)
     return _obtain(job, DEFAULT_LIMIT_BYTES).path
 

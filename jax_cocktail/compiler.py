@@ -4,53 +4,68 @@
       -> [ simplify -> hoist -> distribute -> canonicalise -> stitch -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
-program that returns its argument when it has nothing to do; this module owns the only loop over them: it
-calls the pass, verifies the result and tells the observers. Dumps, timings and reports are observers; passes
-print nothing.
+program that returns its argument when it has nothing to do; `passes` says which there are for a candidate
+(what the policy decided, see `schedule.policy`). This module owns the only loop over them: it calls the pass,
+verifies the result and tells the observers. Dumps, timings and reports are observers; passes print nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from jax_cocktail.build import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
+from jax_cocktail.schedule.barriers import synchronise
 from jax_cocktail.schedule.canonicalise import canonicalise
+from jax_cocktail.schedule.copies import explicit_copies
 from jax_cocktail.schedule.distribute import distribute
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.verifier import verify
 
 Pass = Callable[[UProgram], UProgram]
 Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, seconds)
 
-PASSES: tuple[tuple[str, Pass], ...] = (
-    ("simplify", simplify),
-    ("hoist", hoist),
-    ("distribute", distribute),
-    ("tidy", simplify),
-    ("canonicalise", canonicalise),
-    ("stitch", stitch),
-)
+
+def passes(candidate: Candidate, remark: Listener = nobody) -> tuple[tuple[str, Pass], ...]:
+    """The passes for a candidate, in order. Those that have something to say are given `remark`."""
+    table: list[tuple[str, Pass]] = [("simplify", simplify), ("hoist", hoist)]
+    if candidate.distribute:
+        table.append(("distribute", distribute))
+    table += [("tidy", simplify), ("canonicalise", canonicalise), ("stitch", stitch)]
+    return tuple(table)
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A program ready for the host or device compiler."""
+    """A program ready for the host or device compiler.
+
+    `fingerprint`: of the translated program and the candidate; `fired`: the passes that changed something;
+    `remarks`: what the passes have to say; `seconds`: time that this took.
+    """
 
     program: UProgram
     plan: MemoryPlan
     source: str
+    candidate: Candidate = SINGLE
+    fingerprint: str = ""
+    fired: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +73,48 @@ class Artifact:
     """A built program.
 
     `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `aliases`: (operand, result)
-    pairs that share memory; `seconds`: time spent in the compiler pipeline; `cached`: no compiler ran.
+    pairs that share memory; `seconds`: time spent in our passes and the host compiler; `cached`: the latter
+    did not run; `path`: of the built program.
     """
 
     binary: bytes
     digest: str
-    workspace_bytes: int
-    aliases: tuple[tuple[int, int], ...]
-    source: str
-    fingerprint: str
+    emitted: Emitted
     seconds: float
     cached: bool
     path: str
 
+    @property
+    def workspace_bytes(self) -> int:
+        return self.emitted.plan.workspace_bytes
 
-def transform(program: UProgram, observers: Sequence[Observer] = ()) -> UProgram:
+    @property
+    def aliases(self) -> tuple[tuple[int, int], ...]:
+        return self.emitted.plan.aliases
+
+    @property
+    def source(self) -> str:
+        return self.emitted.source
+
+    @property
+    def fingerprint(self) -> str:
+        return self.emitted.fingerprint
+
+
+def identity(program: UProgram, candidate: Candidate) -> str:
+    """The fingerprint (sha256, hex) of a program compiled in the candidate's way."""
+    return hashlib.sha256(f"{fingerprint(program)}\n{candidate.text}".encode()).hexdigest()
+
+
+def transform(
+    program: UProgram,
+    observers: Sequence[Observer] = (),
+    candidate: Candidate = SINGLE,
+    remark: Listener = nobody,
+) -> UProgram:
     """Runs all passes on a translated program."""
     verify(program)
-    for name, run in PASSES:
+    for name, run in passes(candidate, remark):
         start = time.perf_counter()
         after = run(program)
         if after is not program:
@@ -86,29 +125,49 @@ def transform(program: UProgram, observers: Sequence[Observer] = ()) -> UProgram
     return program
 
 
-def emit(program: UProgram, target: Target = CPU, observers: Sequence[Observer] = ()) -> Emitted:
+def emit(
+    program: UProgram,
+    target: Target = CPU,
+    observers: Sequence[Observer] = (),
+    candidate: Candidate = SINGLE,
+) -> Emitted:
     """From a translated program to source text. Needs no compiler and no device."""
-    stitched = transform(program, observers)
-    plan = plan_memory(stitched)
-    return Emitted(stitched, plan, emit_program(stitched, plan, target))
-
-
-def compile_program(
-    program: UProgram, observers: Sequence[Observer] = (), *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
-) -> Artifact:
-    """From a translated program to a binary, through the cache on disk. Raises BuildError."""
     start = time.perf_counter()
-    key = fingerprint(program)
-    emitted = emit(program, CPU, observers)
+    stages, remarks = [("translate", program)], list[Remark]()
+
+    def keep(name: str, after: UProgram, _: float) -> None:
+        stages.append((name, after))
+
+    stitched = transform(program, (keep, *observers), candidate, remarks.append)
+    fired = tuple(name for (_, old), (name, new) in pairwise(stages) if new is not old)
+    scheduled = explicit_copies(stitched)
+    plan = plan_memory(scheduled)
+    final = synchronise(scheduled, plan)
+    source = emit_program(final, plan, target)
+    key = identity(program, candidate)
+    seconds = time.perf_counter() - start
+    return Emitted(final, plan, source, candidate, key, fired, tuple(dict.fromkeys(remarks)), seconds)
+
+
+def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Artifact:
+    """From source text to a binary, through the cache on disk. Raises BuildError."""
     built = build_program(emitted.source, host_toolchain(), cache_limit_bytes=cache_limit_bytes)
     return Artifact(
         binary=built.binary,
         digest=built.digest,
-        workspace_bytes=emitted.plan.workspace_bytes,
-        aliases=emitted.plan.aliases,
-        source=emitted.source,
-        fingerprint=key,
-        seconds=time.perf_counter() - start,
+        emitted=emitted,
+        seconds=emitted.seconds + built.seconds,
         cached=built.cached,
         path=built.path,
     )
+
+
+def compile_program(
+    program: UProgram,
+    observers: Sequence[Observer] = (),
+    *,
+    candidate: Candidate = SINGLE,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+) -> Artifact:
+    """From a translated program to a binary, through the cache on disk. Raises BuildError."""
+    return build(emit(program, CPU, observers, candidate), cache_limit_bytes=cache_limit_bytes)

@@ -47,7 +47,19 @@ REGISTRY: tuple[Option, ...] = (
     Option("strict", False, "raise an error where control flow would be left to stock XLA"),
     Option("dump_to", "", "folder for every program: jaxpr, the IR after each pass, C++ source, command"),
     Option("cache_limit_bytes", 1 << 30, "how large the folder of built programs may grow"),
-    Option("profile", "auto", "off never times anything", choices=("auto", "off")),
+    Option(
+        "profile",
+        "auto",
+        "auto times stock XLA and the best few of our candidates; full times all of them, for longer; off"
+        " never times anything",
+        choices=("auto", "off", "full"),
+    ),
+    Option(
+        "units",
+        0,
+        "for how many threads programs are planned; 0 for one per core that the process may use",
+        in_cache_key=True,
+    ),
 )
 _BY_NAME = {option.name: option for option in REGISTRY}
 
@@ -61,6 +73,7 @@ class Options:
     dump_to: str = ""
     cache_limit_bytes: int = 1 << 30
     profile: str = "auto"
+    units: int = 0
 
     def __post_init__(self) -> None:
         for option in REGISTRY:

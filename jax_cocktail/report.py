@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 Counts = tuple[tuple[str, int], ...]
+NOTABLE = 0.1  # part of the cores that others held, from which on it is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Captured:
       level: the COCKTAILER unit level at which the region's loops run.
       workspace_bytes, fingerprint, path: scratch memory, identity, and place of the built program.
       seconds, cached: time spent in the compiler; no C++ compiler ran if `cached`.
+      units: how many threads share the region.
+      barriers: (loop, how often the units wait for each other in one of its iterations).
+      fired: the passes that changed the program.
+      remarks: what the passes did to which loop, or why they did not, one sentence each.
     """
 
     control_flow: tuple[str, ...]
@@ -29,6 +34,19 @@ class Captured:
     path: str
     seconds: float
     cached: bool
+    units: int = 1
+    barriers: tuple[tuple[str, int], ...] = ()
+    fired: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One way to run the call that was timed: seconds of one call."""
+
+    name: str
+    seconds: float
+    chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +68,9 @@ class Report:
       left: control flow that did not.
       beside: primitives around the regions, which stock XLA compiles.
       choice: ``"cocktail"`` or ``"stock"``, what `jit` uses; `why` says who decided.
-      stock_seconds, cocktail_seconds: measured times of one call, if it was measured.
+      stock_seconds, cocktail_seconds: measured times of one call, if it was measured; ours is the best of it.
+      trials: all that was timed.
+      others: the part of our cores that other processes held meanwhile.
       inner: reports of marked functions that are called from what stock XLA runs.
     """
 
@@ -62,6 +82,8 @@ class Report:
     why: str = ""
     stock_seconds: float | None = None
     cocktail_seconds: float | None = None
+    trials: tuple[Trial, ...] = ()
+    others: float = 0.0
     inner: tuple[Report, ...] = ()
 
     @property
@@ -79,6 +101,7 @@ class Report:
                 f"  measured: stock XLA {_time(self.stock_seconds)}, jax_cocktail"
                 f" {_time(self.cocktail_seconds)} a call"
             )
+        lines += _trial_lines(self.trials, self.others)
         for number, region in enumerate(self.captured):
             lines += _captured_lines(number, region)
         for item, same in groupby(self.left):
@@ -91,13 +114,35 @@ class Report:
         return "\n".join(lines)
 
 
+def _trial_lines(trials: Sequence[Trial], others: float) -> list[str]:
+    """A table, fastest first; the ratio is that of stock XLA (the first of the trials) to each."""
+    if not trials:
+        return []
+    width = max(len(trial.name) for trial in trials)
+    lines = [f"  {'candidate':{width}}  {'us a call':>12}  {'stock / it':>10}"]
+    for trial in sorted(trials, key=lambda t: t.seconds):
+        ratio = trials[0].seconds / trial.seconds
+        line = f"  {trial.name:{width}}  {trial.seconds * 1e6:12.1f}  {ratio:10.2f}"
+        lines.append(line + ("  chosen" if trial.chosen else ""))
+    if others >= NOTABLE:
+        lines.append(f"  meanwhile other processes held {others:.0%} of the cores")
+    return lines
+
+
 def _captured_lines(number: int, region: Captured) -> list[str]:
     built = "from the cache" if region.cached else "built"
     lines = [f"  custom call {number}: {_counts(region.operators)}"]
     for text, same in groupby(region.control_flow):
         what, _, where = text.partition(" at ")
         lines.append(f"    {_place(what, where, len(tuple(same)))}")
-    lines.append(f"    level: {region.level}; workspace: {_bytes(region.workspace_bytes)}")
+    units = f"{region.units} units; " if region.units > 1 else ""
+    lines.append(f"    level: {region.level}; {units}workspace: {_bytes(region.workspace_bytes)}")
+    for (loop, waits), alike in groupby(region.barriers):
+        what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of a loop"
+        lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
+    if region.fired:
+        lines.append(f"    transforms that changed it: {', '.join(region.fired)}")
+    lines += (f"      {text}" for text in region.remarks)
     lines.append(f"    {built} in {_time(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
         lines.append(f"    files: {region.path}")

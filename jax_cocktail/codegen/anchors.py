@@ -122,6 +122,14 @@ def _scatter_one(
     writer.line(f"{guard}{target.at(place)} = {stored(new, dtype)};")
 
 
+def _emit_copy(context: Context, operator: UOperator) -> None:
+    (source,) = operator.inputs
+    if operator.output.type.is_scalar:
+        context.writer.line(f"{context.register(operator.output)} = {context.register(source)};")
+    else:
+        emit_copy(context, source, operator.output)
+
+
 def _emit_update(context: Context, operator: UOperator) -> None:
     """Only updates of one-element or by zero-size arrays are left to this template."""
     target, update = operator.inputs[:2]
@@ -136,6 +144,7 @@ ANCHORS: dict[str, Callable[[Context, UOperator], None]] = {
     "dot": emit_dot,
     "conv": emit_conv,
     "arg_reduce": emit_arg_reduce,
+    "copy": _emit_copy,
     "cumulative": _emit_cumulative,
     "sort": emit_sort,
     "top_k": emit_top_k,

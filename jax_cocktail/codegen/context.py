@@ -13,6 +13,8 @@ from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import Value
 
+ALONE = "if (unit->index == 0)"
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
@@ -48,6 +50,7 @@ class Context:
     buffers: dict[str, tuple[str, str]] = field(default_factory=dict)  # pointer -> C type, where it points
     views: dict[str, str] = field(default_factory=dict)  # run-time pointer -> C type
     stages: StageTable | None = None
+    part_depth: int = 0  # parallel loops around the statement at hand
 
     def type_of(self, name: str) -> str:
         """C type of a name that a stage may take as a parameter."""
@@ -93,6 +96,10 @@ class Context:
         if slot.space == "workspace":
             name = f"w{slot.index}_{storage}"
             self.buffers[name] = (f"{storage}*", f"workspace + {slot.index}")
+            return name
+        if slot.space == "own":
+            name = f"o{slot.index}_{storage}"
+            self.buffers[name] = (f"{storage}*", f"unit->own + {slot.index}")
             return name
         space, prefix, const = ("operands", "p", "const ") if slot.space == "input" else ("results", "r", "")
         name = f"{prefix}{slot.index}"
@@ -156,7 +163,28 @@ class Context:
 
     def scratch(self, dtype: str, offset: int = 0) -> str:
         """Pointer into the part of the workspace that one operator may use while it runs."""
-        return f"(({STORAGE[dtype]}*)(workspace + {self.plan.scratch_offset + offset}))"
+        memory = "unit->own" if self.has_units else "workspace"
+        return f"(({STORAGE[dtype]}*)({memory} + {self.plan.scratch_offset + offset}))"
+
+    # -- units -------------------------------------------------------------------------------------------
+    @property
+    def has_units(self) -> bool:
+        return self.plan.most_units > 1
+
+    def is_shared(self, value: Value) -> bool:
+        """True if the value lies in memory that several units see, and this is code that all of them run."""
+        if not self.has_units or self.part_depth or value.type.is_scalar or not value.type.size:
+            return False
+        return self.slot(value).space in ("workspace", "output", "input")
+
+    @contextmanager
+    def alone(self, *written: Value) -> Iterator[None]:
+        """What writes shared memory at mesh level is done by unit 0."""
+        if any(self.is_shared(value) for value in written):
+            with self.writer.block(ALONE):
+                yield
+        else:
+            yield
 
 
 def stored(text: str, dtype: str) -> str:

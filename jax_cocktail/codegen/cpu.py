@@ -16,8 +16,16 @@ CPU = Target(
         "dot": "cocktail_dot.h",
         "conv": "cocktail_conv.h",
         "sort": "cocktail_sort.h",
+        "units": "cocktail_units.h",
     },
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
-    entry="CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace)",
+    entry=(
+        "CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace,"
+        " const CkUnit* unit)"
+    ),
+    units=(
+        "CK_EXPORT const i64 ck_most_units, ck_own_bytes;",
+        "const i64 ck_most_units = {most_units}, ck_own_bytes = {own_bytes};",
+    ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -64,7 +64,9 @@ def _emit_scalars(context: Context, group: StitchedUTask) -> None:
             _prepare_update(context, member)
             target = _update_destination(context, member, elements)
             value = elements.element(target.value, (Index(),) * target.value.type.rank)
-            context.writer.line(f"{target.pointer}[{target.base.text()}] = {stored(value, target.dtype)};")
+            with context.alone(member.output):
+                text = f"{target.pointer}[{target.base.text()}] = {stored(value, target.dtype)};"
+                context.writer.line(text)
         elif member.output.type.is_scalar:
             zeros = (Index(),) * member.output.type.rank
             text = elements.element(member.output, zeros)
@@ -95,7 +97,10 @@ def _own_destination(context: Context, value: Value) -> Destination:
 
 def _prepare_update(context: Context, update: UOperator) -> None:
     """Brings the array to the result's buffer, unless it is there."""
-    emit_copy(context, update.inputs[0], update.output)
+    if context.same_place(update.inputs[0], update.output):
+        return
+    with context.alone(update.output) if update.inputs[1].type.is_scalar else nullcontext():
+        emit_copy(context, update.inputs[0], update.output)
 
 
 def _update_destination(context: Context, update: UOperator, elements: ElementWriter) -> Destination:

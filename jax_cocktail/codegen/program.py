@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
-from jax_cocktail.codegen.context import Context, stored
+from jax_cocktail.codegen.context import ALONE, Context, stored
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.stages import StageTable, is_stage, wants_stages
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.codegen.text import NARROW, STORAGE, Writer, literal, table, table_type
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -19,6 +21,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    UTaskRef,
     walk,
 )
 from jax_cocktail.utask.plan import MemoryPlan
@@ -33,9 +36,14 @@ def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
     _store_results(context, program)
     context.writer.line("return 0;")
     body = context.writer.lines
+    if context.has_units:
+        context.needs.add("units")
     features = [f for f in target.headers if f in context.needs]
     lines = [f"// jax_cocktail program {program.name}"]
     lines += [f'#include "{target.headers[f]}"' for f in features]
+    if context.has_units:
+        facts = {"most_units": plan.most_units, "own_bytes": plan.own_bytes}
+        lines += [text.format(**facts) for text in target.units]
     lines += _tables(program, plan)
     lines += context.stages.lines() if context.stages else []
     lines += ["", f"{target.entry} {{"]
@@ -71,14 +79,16 @@ def _store_results(context: Context, program: UProgram) -> None:
         dtype = value.type.dtype
         if value.type.is_scalar:
             text = stored(context.register(value), dtype)
-            context.writer.line(f"*({STORAGE[dtype]}*)results[{position}] = {text};")
+            guard = f"{ALONE} " if context.has_units else ""
+            context.writer.line(f"{guard}*({STORAGE[dtype]}*)results[{position}] = {text};")
             continue
         layout, slot = context.layout(value), context.slot(value)
         if value.type.size == 0 or (layout.is_whole and (slot.space, slot.index) == ("output", position)):
             continue
         offset = f" + {layout.offset}" if layout.offset else ""
         pointer = f"{context.pointer(value)}{offset}"
-        context.writer.line(f"__builtin_memcpy(results[{position}], {pointer}, {value.type.nbytes});")
+        guard = f"{ALONE} " if context.has_units else ""
+        context.writer.line(f"{guard}__builtin_memcpy(results[{position}], {pointer}, {value.type.nbytes});")
 
 
 # -- statements ----------------------------------------------------------------------------------------------
@@ -98,23 +108,28 @@ def _emit_statement(context: Context, statement: Statement) -> None:
         _emit_branch(context, statement)
     elif isinstance(statement, StitchedUTask):
         _emit_stitched(context, statement)
+    elif isinstance(statement, UTaskRef):
+        raise UnsupportedError(f"function {statement.function} calls itself", str(statement.source))
     elif statement.is_element:
         _emit_view(context, statement)
+    elif statement.kind in ("arrive", "wait"):
+        context.writer.line(f"ck_{statement.kind}(unit);")
     else:
-        with context.writer.block():
+        with context.alone(*statement.outputs), context.writer.block():
             emit_anchor(context, statement)
 
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:
     """Braces keep the temporaries of a group to itself; registers are declared outside."""
     if context.stages is None or not is_stage(group):
-        with context.writer.block():
+        with context.alone(*group.outputs) if is_stage(group) else nullcontext(), context.writer.block():
             emit_group(context, group)
         return
     outer, context.writer = context.writer, Writer()
     emit_group(context, group)
     inner, context.writer = context.writer, outer
-    context.writer.line(context.stages.call(inner.lines, context.type_of))
+    with context.alone(*group.outputs):
+        context.writer.line(context.stages.call(inner.lines, context.type_of))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:
@@ -149,7 +164,7 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
         assert loop.index is not None
         name = f"v{loop.index.id}"
         context.registers[loop.index] = name
-        with context.writer.loop(name, cast(int, loop.trip_count)):
+        with _trips(context, loop, name):
             _emit_region(context, loop.body)
             emit_transfer(context, loop.body.results, loop.carried)
         return
@@ -161,6 +176,23 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
         context.writer.line(f"if (!{context.register(loop.condition.results[0])}) break;")
         _emit_region(context, loop.body)
         emit_transfer(context, loop.body.results, loop.carried)
+
+
+@contextmanager
+def _trips(context: Context, loop: LoopUTask, name: str) -> Iterator[None]:
+    """The head of a counted loop. Parts are dealt out to the units; inside a part there is one unit only."""
+    trips = cast(int, loop.trip_count)
+    if not loop.parallel:
+        with context.writer.loop(name, trips):
+            yield
+        return
+    head = f"for (i64 {name} = 0; {name} < {trips}; ++{name})"
+    if context.has_units and not context.part_depth:
+        head = f"for (i64 {name} = unit->index; {name} < {trips}; {name} += unit->count)"
+    context.part_depth += 1
+    with context.writer.block(head):
+        yield
+    context.part_depth -= 1
 
 
 def _emit_branch(context: Context, branch: BranchUTask) -> None:
@@ -210,7 +242,8 @@ def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None
         if ready is None:
             _rotate(context, pending)
             return
-        emit_copy(context, *ready)
+        with context.alone(ready[1]):
+            emit_copy(context, *ready)
         pending.remove(ready)
 
 
@@ -219,7 +252,7 @@ def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
     writer = context.writer
     for size in sorted({t.type.size for _, t in moves}):
         same = [m for m in moves if m[1].type.size == size]
-        with writer.block(), writer.loop("i", size, context.target.lanes):
+        with context.alone(*(t for _, t in same)), writer.block(), writer.loop("i", size, context.target.lanes):
             names = []
             for source, target in same:
                 names.append(writer.fresh("m"))

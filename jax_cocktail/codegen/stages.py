@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from jax_cocktail.utask.ir import StitchedUTask, UProgram, walk
 
 STAGE_LIMIT = 32  # lane loops from which a program is split
-_NAME = re.compile(r"\b([wprdv]\d+(?:_\w+)?)\b")
+_NAME = re.compile(r"\b([wprdvo]\d+(?:_\w+)?)\b")
 
 
 def wants_stages(program: UProgram) -> bool:

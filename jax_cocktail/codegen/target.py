@@ -11,7 +11,8 @@ class Target:
 
     `headers`: runtime headers, by the feature that needs them; `lanes`: put before a loop whose iterations
     are independent; `reduction`: the same for a reduction of `{op}` into `{name}`; `entry`: head of the
-    program's function.
+    program's function; `units`: declarations of a program that runs in several units, on `{most_units}` and
+    `{own_bytes}`.
     """
 
     name: str
@@ -19,3 +20,4 @@ class Target:
     lanes: str
     reduction: str
     entry: str
+    units: tuple[str, ...] = ()

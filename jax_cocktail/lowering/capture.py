@@ -41,9 +41,11 @@ _ORDERING = frozenset({"sort", "top_k", "approx_top_k", "argsort", "scatter", "s
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """Equations that become one custom call. `operands` and `results` are JAX's own variables."""
+    """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` says
+    where the equations stand in the jaxpr."""
 
     program: Program
+    members: tuple[int, ...]
     operands: tuple[Any, ...]
     results: tuple[Any, ...]
     control_flow: tuple[str, ...]
@@ -152,7 +154,7 @@ def _region(
         if equation.primitive in CONTROL_FLOW
     )
     counts = tuple(count_primitives(body).items())
-    return Region(program, tuple(operands), tuple(results), control_flow, counts)
+    return Region(program, members, tuple(operands), tuple(results), control_flow, counts)
 
 
 def _beside(flat: Flat, parts: Partition) -> Counts:

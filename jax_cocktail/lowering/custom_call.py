@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 import numpy as np
 
+from jax_cocktail import config
 from jax_cocktail.build import build_runtime, host_toolchain
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
@@ -56,7 +57,15 @@ def register() -> None:
         # The type first: registering it fills in the id that the handlers report.
         jax.ffi.register_ffi_type("jax_cocktail_state", state_type, platform=PLATFORM)
         jax.ffi.register_ffi_target(TARGET, stages, platform=PLATFORM)
+        library.ck_cpu_units.restype = ctypes.c_int64
+        library.ck_cpu_set_units.argtypes = [ctypes.c_int64]
+        library.ck_cpu_set_units(config.resolve({}, scopes=()).units)
         _library = library
+
+
+def units() -> int:
+    """How many units a call may have in this process (cores, quota, JAX_COCKTAIL_UNITS); 0: not known yet."""
+    return 0 if _library is None else int(_library.ck_cpu_units())
 
 
 def register_quietly() -> None:
@@ -76,8 +85,8 @@ def _capsule(address: int) -> Any:
     return new(address, None, None)
 
 
-def rewrite(captured: Capture, artifacts: Sequence[Artifact]) -> Any:
-    """The marked jaxpr with a custom call in the place of every region."""
+def rewrite(captured: Capture, artifacts: Mapping[int, Artifact]) -> Any:
+    """The marked jaxpr with a custom call in the place of every region that has an artifact."""
     flat = captured.flat
     equations: list[Any] = []
     for step in captured.order:
@@ -85,7 +94,11 @@ def rewrite(captured: Capture, artifacts: Sequence[Artifact]) -> Any:
             equations.append(flat.equations[step])
         else:
             (number,) = step
-            equations += _call(captured.regions[number], artifacts[number])
+            region = captured.regions[number]
+            if number in artifacts:
+                equations += _call(region, artifacts[number])
+            else:
+                equations += [flat.equations[member] for member in region.members]
     return flat.close(equations)
 
 

@@ -1,6 +1,6 @@
-"""Ours or stock: measured once per program and machine, on the first real arguments, and kept on disk.
+"""Which candidate, or stock: measured once per program and machine, on the first real arguments, and kept.
 
-The two candidates are timed as whole calls, in turn, so that a drift of the machine hits both.
+The candidates are timed as whole calls, in turn, so that a drift of the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import json
 import os
 import platform
 import re
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,46 +19,90 @@ from typing import Any
 
 import filelock
 import jax
-import jax.extend.core as jex
 import jaxlib
 
 from jax_cocktail import cache
 from jax_cocktail.build import source_folder
 from jax_cocktail.config import VERSION
 from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering.stopwatch import Times
+from jax_cocktail.report import Trial
+from jax_cocktail.utask.candidate import SINGLE, Candidate
 
-BUDGET_SECONDS = 0.25
-LONGEST_SECONDS = 0.6
-FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
 MARGIN = 0.98  # ours has to win by this much: a tie is noise, and stock needs no trust
-WIDE_MARGIN = 0.85  # where heavy operators decide: stock uses all cores, and others may have held one of them
-_FORMAT = 2
+# Where heavy operators decide and ours leaves cores alone that stock uses: others may have held one of them.
+WIDE_MARGIN = 0.85
+STOCK = "stock XLA"
+_FORMAT = 3
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """How a whole call is compiled by us: the candidate for its regions, and the numbers of the regions that
+    stay with stock XLA all the same."""
+
+    candidate: Candidate = SINGLE
+    skip: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        left = f" without call {', '.join(map(str, self.skip))}" if self.skip else ""
+        return self.candidate.name + left
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
-    """`choice`: "cocktail" or "stock". The times are of one call, None if nothing was measured; `why` says
-    then what decided."""
+    """What runs: `choice` is "cocktail" or "stock", `plan` the best of ours either way.
+
+    `trials`: the times of all that were timed; none if nothing was measured, and then `why` says what
+    decided. `thorough`: all candidates were timed. `others`: the part of our cores that other processes held
+    meanwhile.
+    """
 
     choice: str
-    stock_seconds: float | None = None
-    cocktail_seconds: float | None = None
+    plan: Plan = Plan()
+    trials: tuple[Trial, ...] = ()
     why: str = ""
+    thorough: bool = False
+    others: float = 0.0
 
     @property
     def measured(self) -> bool:
-        return self.stock_seconds is not None
+        return bool(self.trials)
+
+    @property
+    def stock_seconds(self) -> float | None:
+        return next((t.seconds for t in self.trials if t.name == STOCK), None)
+
+    @property
+    def cocktail_seconds(self) -> float | None:
+        """Of the best of ours."""
+        return next((t.seconds for t in self.trials if t.name == self.plan.name), None)
 
 
-def key_of(jaxpr: Any) -> str:
-    """The identity of a decision: what is computed, by which compilers, on which machine.
+def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int) -> Decision:
+    """Who won: `times` are those of stock XLA and then of the plans.
+
+    More threads than one have to win by the margin too: they may have to wait for cores one day.
+    """
+    stock, *ours = times.seconds
+    handicaps = [1.0 if plan.candidate.units == 1 else 1 / MARGIN for plan in plans]
+    best = min(range(len(plans)), key=lambda i: ours[i] * handicaps[i])
+    margin = WIDE_MARGIN if heavy and plans[best].candidate.units < cores else MARGIN
+    choice = "cocktail" if ours[best] <= margin * stock else "stock"
+    trials = (Trial(STOCK, stock), *(Trial(p.name, t) for p, t in zip(plans, ours, strict=True)))
+    return Decision(choice, plans[best], trials, others=times.others)
+
+
+def key_of(jaxpr: Any, units: int) -> str:
+    """The identity of a decision: what is computed, by which compilers, on which machine and how many units.
 
     Of the jaxpr's text: where stock was chosen, the next process need not even capture.
     """
-    parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", "")]
+    parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -107,14 +150,19 @@ def load(key: str) -> Decision | None:
     if cache.distrust(path) or cache.distrust(path.parent):
         return known
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
-            return known
-        times = (facts["stock_seconds"], facts["cocktail_seconds"])
-        stock, ours = (None if t is None else float(t) for t in times)
-        return Decision(facts["choice"], stock, ours, str(facts["why"]))
+        return _from_facts(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return known
+
+
+def _from_facts(facts: Any) -> Decision:
+    """Raises ValueError, KeyError or TypeError if they are damaged or of another format."""
+    if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
+        raise ValueError("not a decision")
+    plan = Plan(Candidate(**facts["plan"]["candidate"]), tuple(map(int, facts["plan"]["skip"])))
+    trials = tuple(Trial(str(t["name"]), float(t["seconds"])) for t in facts["trials"])
+    thorough, others = bool(facts["thorough"]), float(facts["others"])
+    return Decision(facts["choice"], plan, trials, str(facts["why"]), thorough, others)
 
 
 def store(key: str, decision: Decision) -> None:
@@ -158,39 +206,3 @@ def exclusive(key: str) -> Iterator[None]:
     finally:
         if lock is not None:
             lock.release()
-
-
-# ---- measuring ---------------------------------------------------------------------------------------------
-
-
-def measure(stock: Any, ours: Any, arguments: Sequence[Any], margin: float = MARGIN) -> Decision:
-    """Times two closed jaxprs on concrete arguments, in turn, and takes ours if it is clearly not slower.
-
-    The minimum of each counts: whatever else the machine does makes runs longer, never shorter. Both run at
-    least once; the first run, which warms caches, counts only where it used up the budget.
-    """
-    runs = [_runner(jaxpr, arguments) for jaxpr in (stock, ours)]
-    begin = time.perf_counter()
-    samples: list[list[float]] = [[], []]
-    while not _enough(len(samples[0]), time.perf_counter() - begin):
-        turn = len(samples[0]) % 2
-        for which in (turn, 1 - turn):
-            start = time.perf_counter()
-            jax.block_until_ready(runs[which]())
-            samples[which].append(time.perf_counter() - start)
-    times = [min(found[1:] or found) for found in samples]
-    return Decision("cocktail" if times[1] <= margin * times[0] else "stock", times[0], times[1])
-
-
-def _enough(rounds: int, seconds: float) -> bool:
-    """Slow programs get a few rounds more than the budget pays for, unless one round takes very long."""
-    if rounds < FEWEST_ROUNDS:
-        return rounds > 0 and seconds > LONGEST_SECONDS
-    return seconds > BUDGET_SECONDS or rounds > MOST_ROUNDS
-
-
-def _runner(jaxpr: Any, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """A compiled call; the calls after the first take JAX's fast path."""
-    function = jax.jit(jex.jaxpr_as_fun(jaxpr))
-    function.lower(*arguments).compile()
-    return lambda: function(*arguments)

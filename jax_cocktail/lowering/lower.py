@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-import threading
 import warnings
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from jax_cocktail.compiler import Artifact, compile_program
+from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import custom_call, decisions
+from jax_cocktail.lowering import decisions, stopwatch
 from jax_cocktail.lowering.adapter import (
     control_flow_in,
     holds_control_flow,
@@ -24,16 +22,16 @@ from jax_cocktail.lowering.adapter import (
     primitive_name,
     source_of,
 )
-from jax_cocktail.lowering.capture import ASKED_FOR, Capture, capture
-from jax_cocktail.lowering.dump import Dump
+from jax_cocktail.lowering.capture import ASKED_FOR, Region
 from jax_cocktail.lowering.state import STATE, Mark, alone
-from jax_cocktail.primitives import CONTROL_FLOW, translate
+from jax_cocktail.lowering.variants import Prepared, Survey, building, prepare, rewritten, survey, units_of
+from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.report import Captured, Left, Report
-from jax_cocktail.schedule.price import Price, price
-from jax_cocktail.utask.ir import UProgram
-from jax_cocktail.utask.printer import fingerprint
+from jax_cocktail.schedule.policy import model_profiler, shortlist, worth_taking
+from jax_cocktail.schedule.price import barriers_per_iteration
 
-LEVEL = "unit (L1): one core runs the whole region"
+SINGLE_LEVEL = "unit (L1): one core runs the whole region"
+SHARED_LEVEL = "device (L2): units share the region"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +42,6 @@ class Outcome:
     stock: bool
 
 
-@dataclass(eq=False, slots=True)
-class Prepared:
-    """Captured and translated; once built, also the artifacts and the rewritten jaxpr."""
-
-    closed: Any
-    captured: Capture
-    programs: tuple[UProgram, ...]
-    fingerprints: tuple[str, ...]
-    artifacts: tuple[Artifact, ...] = ()
-    rewritten: Any = None
-
-
-_RECENT = 32
-_recent: OrderedDict[int, Prepared] = OrderedDict()  # by id of the jaxpr, which the entry keeps alive
-_recent_lock = threading.Lock()
 _warned: set[tuple[str, str]] = set()
 MARK_LOST = "the call does not reach jax_cocktail: this version of jax lowers it in a way we do not know"
 
@@ -106,126 +89,90 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Report, Outcome]:
-    key = decisions.key_of(closed) if force == "auto" else ""
+    key = decisions.key_of(closed, units_of(mark)) if force != "stock" else ""
     known = decisions.load(key) if key else None
-    if known is not None and known.choice == "stock" and STATE.reports is None and not mark.options.strict:
+    settled = known is not None and known.choice == "stock" and not _again(known, mark)
+    if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    prepared = _prepare(closed, mark.function)
+    prepared = prepare(closed, mark.function)
     captured = prepared.captured
     report = replace(report, left=captured.left, beside=captured.beside)
     if force != "stock":
         _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
         return replace(report, choice="stock", why="nothing was captured"), Outcome(closed, STATE.stock)
-    arguments: list[Any] | None = None
-    if force != "auto":
-        known = decisions.Decision(force, why=f'the option force is "{force}"')
-    elif known is None:
-        arguments, obstacle = _arguments(closed, mark)
-        known = _by_price(prepared, key, obstacle)
-    if force == "auto" and known is not None and known.choice == "stock" and not known.measured:
-        report = replace(report, left=(*captured.left, *_untaken(captured, known.why)), why=known.why)
+    if force == "auto":
+        decision = _decide(prepared, mark, key, known)
+    else:
+        plan = known.plan if known is not None else survey(prepared, mark).best
+        decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
+        decision = replace(decision, why=f'the option force is "{force}"')
+    if force == "auto" and decision.choice == "stock" and not decision.measured:
+        left = (*captured.left, *_untaken(captured.regions, decision.why))
+        report = replace(report, left=left, why=decision.why)
         return report, Outcome(closed, True)  # nothing is built to say so
-    _build(prepared, mark)
-    decision = known if known is not None else _measure(prepared, key, arguments or [])
-    report = replace(
-        report,
-        captured=tuple(map(_describe, captured.regions, prepared.artifacts)),
-        choice=decision.choice,
-        why=decision.why or "measured before on this machine",
-        stock_seconds=decision.stock_seconds,
-        cocktail_seconds=decision.cocktail_seconds,
-    )
+    rewritten_jaxpr = rewritten(prepared, decision.plan, mark)
+    if STATE.reports is not None:
+        report = _described(report, prepared, decision, mark)
     if decision.choice == "cocktail":
-        return report, Outcome(prepared.rewritten, STATE.stock)
+        return report, Outcome(rewritten_jaxpr, STATE.stock)
     return report, Outcome(closed, force == "auto" or STATE.stock)
 
 
-def _price(prepared: Prepared) -> Price:
-    cores = decisions.cores()
-    return sum((price(program, cores) for program in prepared.programs), Price())
+def _again(known: decisions.Decision, mark: Mark) -> bool:
+    """Who asks for all candidates is not content with the best few."""
+    return mark.options.profile == "full" and not known.thorough
 
 
-def _by_price(prepared: Prepared, key: str, obstacle: str) -> decisions.Decision | None:
-    """What the model says, where that is clear or where nothing can be measured (`obstacle` says why)."""
-    total = _price(prepared)
-    if total.hopeless():
-        decision = decisions.Decision("stock", why=f"not measured: {total}")
+def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None) -> decisions.Decision:
+    """What is stored, else what a measurement says, else the model; without values never a measurement."""
+    before = None if known is None else replace(known, why=known.why or "measured before on this machine")
+    if before is not None and known is not None and not _again(known, mark):
+        return before
+    arguments, obstacle = _arguments(prepared.closed, mark)
+    if before is not None and obstacle:
+        return before
+    found = survey(prepared, mark)
+    if found.comparison.hopeless() and mark.options.profile != "full":
+        decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
         return decision
     if not obstacle:
-        return None
-    choice = "stock" if total.favours_stock() else "cocktail"
-    return decisions.Decision(choice, why=f"not measured ({obstacle}): the model says {total}")
+        return _measure(prepared, mark, key, found, arguments or [])
+    choice = "stock" if found.comparison.favours_stock() else "cocktail"
+    why = f"not measured ({obstacle}): the model says {found.comparison}"
+    return decisions.Decision(choice, found.best, why=why)
 
 
-def _untaken(captured: Capture, why: str) -> tuple[Left, ...]:
+def _measure(
+    prepared: Prepared, mark: Mark, key: str, found: Survey, arguments: list[Any]
+) -> decisions.Decision:
+    thorough = mark.options.profile == "full"
+    with decisions.exclusive(key):
+        known = decisions.load(key)
+        if known is not None and not _again(known, mark):
+            return known
+        plans = [found.plans[i] for i in shortlist(found.seconds, thorough)]
+        with alone():
+            with building(prepared, plans, mark):  # XLA's compiler and the host's, side by side
+                stock = stopwatch.runner(prepared.closed, arguments)
+            ours = [stopwatch.runner(rewritten(prepared, plan, mark), arguments) for plan in plans]
+            effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
+            times = stopwatch.race([stock, *ours], effort)
+        heavy = found.comparison.heavy()
+        decision = replace(decisions.choose(plans, times, heavy, decisions.cores()), thorough=thorough)
+        decisions.store(key, decision)
+    return replace(decision, why="measured now, on these arguments")
+
+
+def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:
     """The control flow of the regions, which stock XLA runs after all."""
     return tuple(
         Left(equation.primitive, why, str(equation.source) if equation.source.file else "")
-        for region in captured.regions
+        for region in regions
         for equation in region.program.equations
         if equation.primitive in CONTROL_FLOW
     )
-
-
-def _prepare(closed: Any, name: str) -> Prepared:
-    with _recent_lock:
-        known = _recent.get(id(closed))
-    if known is not None and known.closed is closed:
-        return known
-    captured = capture(closed)
-    programs = tuple(
-        translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
-    )
-    prepared = Prepared(closed, captured, programs, tuple(map(fingerprint, programs)))
-    with _recent_lock:
-        _recent[id(closed)] = prepared
-        while len(_recent) > _RECENT:
-            _recent.popitem(last=False)
-    return prepared
-
-
-def _build(prepared: Prepared, mark: Mark) -> None:
-    """All regions, unless that is done; the host compiler runs for several of them at once."""
-    custom_call.register()
-    if prepared.rewritten is not None:
-        return
-
-    def build(number: int) -> Artifact:
-        program = prepared.programs[number]
-        limit = mark.options.cache_limit_bytes
-        if not mark.options.dump_to:
-            return compile_program(program, cache_limit_bytes=limit)
-        dump = Dump(mark.options.dump_to, mark.function, number, prepared.fingerprints[number])
-        dump.write("jaxpr.txt", str(prepared.closed))
-        dump.program("translate", program)
-        artifact = compile_program(program, (dump.observe,), cache_limit_bytes=limit)
-        dump.finish(artifact)
-        return artifact
-
-    numbers = range(len(prepared.programs))
-    if len(numbers) == 1:
-        artifacts: tuple[Artifact, ...] = (build(0),)
-    else:
-        with ThreadPoolExecutor(max_workers=min(len(numbers), 4)) as pool:
-            artifacts = tuple(pool.map(build, numbers))
-    # Artifacts first: another thread that sees the rewritten jaxpr reads them.
-    prepared.artifacts = artifacts
-    prepared.rewritten = custom_call.rewrite(prepared.captured, artifacts)
-
-
-def _measure(prepared: Prepared, key: str, arguments: list[Any]) -> decisions.Decision:
-    with decisions.exclusive(key):
-        known = decisions.load(key)
-        if known is not None:
-            return known
-        heavy = _price(prepared).favours_stock()
-        margin = decisions.WIDE_MARGIN if heavy else decisions.MARGIN
-        with alone():
-            decision = decisions.measure(prepared.closed, prepared.rewritten, arguments, margin)
-        decisions.store(key, decision)
-    return replace(decision, why="measured now, on these arguments")
 
 
 def _arguments(closed: Any, mark: Mark) -> tuple[list[Any] | None, str]:
@@ -274,16 +221,45 @@ def _is_value(leaf: Any) -> bool:
     return isinstance(leaf, kinds) and not isinstance(leaf, jax.core.Tracer)
 
 
-def _describe(region: Any, artifact: Artifact) -> Captured:
+def _described(report: Report, prepared: Prepared, decision: decisions.Decision, mark: Mark) -> Report:
+    plan, regions = decision.plan, prepared.captured.regions
+    built = prepared.built[plan]
+    skipped = _untaken([regions[n] for n in plan.skip], "beside the other calls, stock XLA is faster at it")
+    trials = tuple(
+        replace(t, chosen=t.name == (plan.name if decision.choice == "cocktail" else decisions.STOCK))
+        for t in decision.trials
+    )
+    return replace(
+        report,
+        captured=tuple(_describe(prepared, n, built[n], mark) for n in prepared.taken(plan)),
+        left=(*report.left, *skipped),
+        choice=decision.choice,
+        why=decision.why,
+        stock_seconds=decision.stock_seconds,
+        cocktail_seconds=decision.cocktail_seconds,
+        trials=trials,
+        others=decision.others,
+    )
+
+
+def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
+    region, emitted = prepared.captured.regions[number], artifact.emitted
+    units = min(emitted.candidate.units, emitted.plan.most_units)
+    cores = decisions.cores()
+    grown = worth_taking(prepared.programs[number], model_profiler(cores, units_of(mark)))[1]
     return Captured(
         control_flow=region.control_flow,
         operators=region.operators,
-        level=LEVEL,
+        level=SINGLE_LEVEL if units == 1 else SHARED_LEVEL,
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
         path=artifact.path,
         seconds=artifact.seconds,
         cached=artifact.cached,
+        units=units,
+        barriers=tuple((str(loop.source), waits) for loop, waits in barriers_per_iteration(emitted.program)),
+        fired=emitted.fired,
+        remarks=(*map(str, emitted.remarks), *map(str, grown)),
     )
 
 

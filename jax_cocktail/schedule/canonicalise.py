@@ -12,7 +12,6 @@ from dataclasses import replace
 from math import prod
 from typing import cast
 
-from jax_cocktail.schedule.substitute import FreshValues
 from jax_cocktail.utask.ir import (
     Attribute,
     BranchUTask,
@@ -22,6 +21,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
+from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
 
 

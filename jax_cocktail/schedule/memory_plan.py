@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jax_cocktail.schedule.liveness import Liveness, liveness
+from jax_cocktail.schedule.sharing import Sharing, sharing_of
 from jax_cocktail.utask.ir import UOperator, UProgram, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import MemoryPlan, Slot, layouts_of, scratch_bytes
@@ -39,11 +40,17 @@ def plan_memory(program: UProgram) -> MemoryPlan:
         for result, leader in pinned.items():
             if classes.find(leader) == classes.find(group[0]):
                 slots.update((root, Slot("output", result)) for root in group if root not in slots)
-    offsets, size = _lay_out([g for g in groups if g[0] not in slots], live)
-    slots.update(offsets)
     operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
     scratch = max((scratch_bytes(s) for s in operators), default=0)
-    return MemoryPlan(layouts, slots, aliases, size + scratch, size)
+    free = [g for g in groups if g[0] not in slots]
+    sharing = sharing_of(program, layouts, classes.find, {classes.find(r) for r in slots})
+    if sharing is None:
+        offsets, size = _lay_out(free, live, "workspace")
+        return MemoryPlan(layouts, slots | offsets, aliases, size + scratch, size)
+    shared, size = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
+    own, own_size = _lay_out([g for g in free if not sharing.is_shared(g[0])], live, "own")
+    units = sharing.most_units
+    return MemoryPlan(layouts, slots | shared | own, aliases, size, own_size, own_size + scratch, units)
 
 
 class _Classes:
@@ -156,8 +163,10 @@ def _alias_inputs(
     return tuple(aliases)
 
 
-def _lay_out(groups: list[list[Value]], live: Liveness) -> tuple[dict[Value, Slot], int]:
-    """First fit, largest first: buffers whose lives are disjoint overlap."""
+def _lay_out(
+    groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
+) -> tuple[dict[Value, Slot], int]:
+    """First fit, largest first: buffers whose lives are disjoint overlap, unless a barrier would be the price."""
     placed: list[tuple[int, int, int]] = []  # (begin, end, mask)
     slots: dict[Value, Slot] = {}
     size = 0
@@ -165,6 +174,8 @@ def _lay_out(groups: list[list[Value]], live: Liveness) -> tuple[dict[Value, Slo
         mask = 0
         for root in group:
             mask |= live.mask[root]
+        if sharing is not None and group[0].type.nbytes < sharing.overlap_bytes:
+            mask = -1
         need = -(-max(group[0].type.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         begin = 0
         for low, high in sorted((low, high) for low, high, other in placed if other & mask):
@@ -173,5 +184,5 @@ def _lay_out(groups: list[list[Value]], live: Liveness) -> tuple[dict[Value, Slo
             begin = max(begin, high)
         placed.append((begin, begin + need, mask))
         size = max(size, begin + need)
-        slots.update((root, Slot("workspace", begin)) for root in group)
+        slots.update((root, Slot(space, begin)) for root in group)
     return slots, size

@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from jax_cocktail.schedule.known_positions import fixed_slice, slice_of_broadcast, slice_of_update
 from jax_cocktail.utask.interpreter import EVALUATE
 from jax_cocktail.utask.interpreter_common import decode
 from jax_cocktail.utask.ir import Attribute, UOperator
@@ -129,7 +130,10 @@ def _slice(operator: UOperator, definitions: Definitions) -> Outcome:
             strides=tuple(s * t for s, t in zip(strides, steps, strict=True)),
         )
     joined = _source(x, "concatenate", definitions)
-    return None if joined is None else _slice_of_concatenate(operator, joined)
+    if joined is not None:
+        return _slice_of_concatenate(operator, joined)
+    smaller = slice_of_broadcast(operator, definitions)
+    return slice_of_update(operator, definitions) if smaller is None else smaller
 
 
 def _slice_of_concatenate(operator: UOperator, joined: UOperator) -> Outcome:
@@ -169,7 +173,7 @@ def _concatenate(operator: UOperator, definitions: Definitions) -> Outcome:
 def _dynamic_slice(operator: UOperator, definitions: Definitions) -> Outcome:
     """A start is clamped, so a slice of everything starts at zero."""
     x = operator.inputs[0]
-    return x if x.type == operator.output.type else None
+    return x if x.type == operator.output.type else fixed_slice(operator, definitions)
 
 
 def _dynamic_update_slice(operator: UOperator, definitions: Definitions) -> Outcome:

@@ -1,85 +1,240 @@
-"""What a program costs, from its operators alone: a coarse model for where nothing is measured.
+"""What a program costs, from its statements alone: the model that ranks candidates where nothing is measured.
 
-Two sums are compared. Gain: what stock XLA spends per executed operator and branch on dispatch, which one
-compiled call does not. Loss: what a library that uses every core does faster than our one core, which counts
-for products of several rows and for convolutions. (COCKTAILER, too, keeps library kernels for heavy
-operators, OSDI'23, section 4.) Rates are round figures of a server core; a measurement always wins.
+The same sum is made twice: of the translated program under stock XLA (`STOCK`), which pays for every operator
+and branch that it dispatches and spreads heavy products and convolutions over all cores; and of a planned
+program under our runtime (`OURS`), where a statement in a parallel loop is shared by the units, everything
+else is done by one (or by each for itself), and a domain barrier costs what two cache lines take to cross.
+The time of a statement is that of its arithmetic or of its memory, whichever is longer; memory is as fast as
+the smallest level that holds what one iteration of the loop around touches. (The price of a fusion plan in
+FusionStitching, Zheng et al. 2020, section 5, is made of the same parts.) Rates are round figures of a server
+core; a measurement always wins.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
 from typing import cast
 
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    regions_of,
+)
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
 
-DISPATCH_SECONDS = 50e-9  # of one operator in stock XLA's runtime
-OUR_RATE = 200e9  # flops per second of one core in our templates
-LIBRARY_RATE = 125e9  # the same of stock's library, per core
-FEWEST_ROWS = 8  # from here on stock spreads a product over cores; below, memory is the limit for both
+FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
 HOPELESS_SECONDS = 5e-4
 HOPELESS_RATIO = 4.0
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
+THIN_PRODUCT = 4.0  # how much faster than other light operators the flops of a product of few rows are
+BARRIER_SECONDS = 0.25e-6
+LAUNCH_SECONDS = 2e-6  # of a custom call in stock XLA's program
+# Bytes of a level, and how many a core reads from it per second.
+LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (16 << 20, 60e9))
+MEMORY_RATE = 15e9
+_FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait"})
+_PARTIAL = frozenset({"dynamic_slice", "slice", "gather"})  # they read as much as they give
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a runtime does per second on one core. `heavy`, `light`: flops of large products and convolutions,
+    and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all cores."""
+
+    heavy: float
+    light: float
+    dispatch: float
+    spreads: bool
+
+
+STOCK = Rates(heavy=125e9, light=20e9, dispatch=50e-9, spreads=True)
+OURS = Rates(heavy=200e9, light=20e9, dispatch=5e-9, spreads=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Seconds per call. `gain`: of control flow and small operators in one call; `loss`: of heavy operators
-    against a library; `least_loss`: of convolutions only, with the cheaper side of every branch."""
+    """Seconds per call. `heavy`: the part of `seconds` in large products and convolutions; `convolutions`:
+    in convolutions; `least_convolutions`: in those that run whichever branches are taken."""
 
-    gain: float = 0.0
-    loss: float = 0.0
-    least_loss: float = 0.0
+    seconds: float = 0.0
+    heavy: float = 0.0
+    convolutions: float = 0.0
+    least_convolutions: float = 0.0
 
     def __add__(self, other: Price) -> Price:
-        return Price(self.gain + other.gain, self.loss + other.loss, self.least_loss + other.least_loss)
+        return Price(
+            self.seconds + other.seconds,
+            self.heavy + other.heavy,
+            self.convolutions + other.convolutions,
+            self.least_convolutions + other.least_convolutions,
+        )
 
     def __mul__(self, factor: float) -> Price:
-        return Price(self.gain * factor, self.loss * factor, self.least_loss * factor)
+        return Price(
+            self.seconds * factor,
+            self.heavy * factor,
+            self.convolutions * factor,
+            self.least_convolutions * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The price of our best candidate and that of stock XLA."""
+
+    ours: Price
+    stock: Price
 
     def __str__(self) -> str:
-        loss, gain = f"{self.loss * 1e3:.2g} ms", f"{self.gain * 1e3:.2g} ms"
-        return f"heavy operators lose about {loss} against XLA's library, control flow gains {gain}"
+        ours, stock = self.ours.seconds * 1e3, self.stock.seconds * 1e3
+        text = f"about {ours:.2g} ms as one call of ours, {stock:.2g} ms under stock XLA"
+        return text + (", convolutions decide" if self.hopeless() else "")
 
     def favours_stock(self) -> bool:
         """What to assume where nothing can be measured."""
-        return self.loss > self.gain
+        return self.ours.seconds > self.stock.seconds
+
+    def heavy(self) -> bool:
+        """True if large products and convolutions, which stock spreads over all cores, are most of it."""
+        return self.stock.heavy > 0.5 * self.stock.seconds
 
     def hopeless(self) -> bool:
         """True if building and measuring our code would be a waste, whichever branches are taken.
 
-        Networks of heavy convolutions are: they take XLA seconds to compile, and measuring compiles twice.
+        Networks of convolutions that no unit shares are: XLA takes seconds to compile them, and measuring
+        compiles twice.
         """
-        return self.least_loss > HOPELESS_SECONDS and self.least_loss > HOPELESS_RATIO * self.gain
+        loss = self.ours.least_convolutions - self.stock.least_convolutions
+        rest = [p.seconds - p.convolutions for p in (self.stock, self.ours)]
+        return loss > HOPELESS_SECONDS and loss > HOPELESS_RATIO * max(rest[0] - rest[1], 0.0)
 
 
-def price(program: UProgram, cores: int) -> Price:
-    """The price of one call of a translated program against stock XLA on that many cores."""
-    return _region(program.entry, cores)
+def stock_price(program: UProgram, cores: int) -> Price:
+    """The price of one call of a translated program under stock XLA on that many cores."""
+    return _priced(program.entry, _Place(STOCK, cores))
 
 
-def _region(region: Region, cores: int) -> Price:
-    return sum((_statement(s, cores) for s in region.body), Price())
+def our_price(program: UProgram, units: int) -> Price:
+    """The price of one call of a planned program on that many units."""
+    return _priced(program.entry, _Place(OURS, units)) + Price(LAUNCH_SECONDS)
 
 
-def _statement(statement: Statement, cores: int) -> Price:
+def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
+    """The price of one execution of a statement, wherever it stands."""
+    place = _Place(rates, cores)
+    return _statement(statement, replace(place, bandwidth=bandwidth(_touched((statement,), 1))))
+
+
+def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ...]:
+    """Every loop with `wait` operators in its body, and their number; inner loops count for themselves."""
+    found: list[tuple[LoopUTask, int]] = []
+
+    def waits(region: Region) -> int:
+        number = 0
+        for statement in region.body:
+            if isinstance(statement, LoopUTask):
+                inside = sum(map(waits, statement.regions))
+                if inside:
+                    found.append((statement, inside))
+            elif isinstance(statement, BranchUTask):
+                number += max(map(waits, statement.branches))
+            elif isinstance(statement, UOperator):
+                number += statement.kind == "wait"
+        return number
+
+    waits(program.entry)
+    return tuple(found)
+
+
+def bandwidth(touched: float) -> float:
+    """Bytes per second of the level that holds so many bytes."""
+    return next((rate for size, rate in LEVELS if touched <= size), MEMORY_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands: the runtime and its cores; whether one core has it to itself already; and the
+    rate of the memory that holds what an iteration touches."""
+
+    rates: Rates
+    cores: int
+    alone: bool = False
+    bandwidth: float = field(default=LEVELS[-1][1])
+
+
+def _priced(region: Region, place: _Place) -> Price:
+    units = 1 if place.alone else place.cores
+    inside = replace(place, bandwidth=bandwidth(_touched(region.body, units)))
+    return sum((_statement(s, inside) for s in region.body), Price())
+
+
+def _statement(statement: Statement, place: _Place) -> Price:
     if isinstance(statement, LoopUTask):
-        trips = statement.trip_count if statement.trip_count is not None else UNKNOWN_TRIPS
-        once = sum((_region(r, cores) for r in statement.regions), Price(gain=DISPATCH_SECONDS))
-        return once * trips
+        return _loop(statement, place)
     if isinstance(statement, BranchUTask):
-        sides = [_region(r, cores) for r in statement.branches]
-        mean = sum(sides, Price()) * (1 / len(sides))
-        return Price(mean.gain + DISPATCH_SECONDS, mean.loss, min(s.least_loss for s in sides))
-    if not isinstance(statement, UOperator):
+        sides = [sum((_statement(s, place) for s in r.body), Price()) for r in statement.branches]
+        mean = sum(sides, Price()) * (1 / len(sides)) + Price(place.rates.dispatch)
+        return replace(mean, least_convolutions=min(s.least_convolutions for s in sides))
+    if isinstance(statement, StitchedUTask):
+        return _stitched(statement, place)
+    if isinstance(statement, UTaskRef):
+        return Price(place.rates.dispatch)  # only the run tells how deep it goes
+    return _operator(statement, place)
+
+
+def _loop(loop: LoopUTask, place: _Place) -> Price:
+    trips = loop.trip_count if loop.trip_count is not None else UNKNOWN_TRIPS
+    if loop.parallel and not place.alone:
+        # Each unit runs its parts one after the other; those with the most parts finish last.
+        alone = replace(place, alone=True)
+        once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch))
+        return once * ceil(trips / place.cores)
+    inside = [_priced(region, place) for region in loop.regions]
+    return (sum(inside, Price()) + Price(place.rates.dispatch)) * trips
+
+
+def _stitched(group: StitchedUTask, place: _Place) -> Price:
+    flops = float(sum(_light_flops(member) for member in group.members))
+    moved = sum(v.type.nbytes for v in (*group.inputs, *group.outputs) if not v.type.is_scalar)
+    return Price(place.rates.dispatch + max(flops / place.rates.light, moved / place.bandwidth))
+
+
+def _operator(operator: UOperator, place: _Place) -> Price:
+    if operator.kind == "wait":
+        return Price(BARRIER_SECONDS)
+    if operator.kind in _FREE:
         return Price()
-    seconds = _heavy_flops(statement) * max(1 / OUR_RATE - 1 / (LIBRARY_RATE * cores), 0.0)
-    gain = 0.0 if statement.kind in ("constant", "empty", "reshape", "broadcast") else DISPATCH_SECONDS
-    return Price(gain, seconds, seconds if statement.kind == "conv" else 0.0)
+    heavy = _heavy_flops(operator)
+    if not heavy:
+        flops = _light_flops(operator) + _dot_flops(operator) / THIN_PRODUCT
+        moved = sum(_bytes_of(operator).values())
+        return Price(place.rates.dispatch + max(flops / place.rates.light, moved / place.bandwidth))
+    wide = 0.5 if operator.output.type.dtype == "float64" else 1.0
+    seconds = heavy / (place.rates.heavy * wide * (place.cores if place.rates.spreads else 1))
+    convolution = seconds if operator.kind == "conv" else 0.0
+    return Price(seconds + place.rates.dispatch, seconds, convolution, convolution)
+
+
+# ---- what a statement does ---------------------------------------------------------------------------------
+
+
+def _light_flops(operator: UOperator) -> float:
+    if operator.kind in ("dot", "conv"):
+        return 0.0
+    size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
+    return float(size * KINDS[operator.kind].cost) if operator.kind not in _PARTIAL else 0.0
 
 
 def _heavy_flops(operator: UOperator) -> float:
+    """Of a convolution, or of a product with enough rows for arithmetic to be the limit."""
     if operator.kind == "conv":
         kernel = operator.inputs[1].type.shape
         features = cast(tuple[int, ...], operator["rhs_spec"])[0]
@@ -87,8 +242,55 @@ def _heavy_flops(operator: UOperator) -> float:
     if operator.kind != "dot":
         return 0.0
     lhs, rhs = operator.inputs
-    contracted = prod(lhs.type.shape[d] for d in cast(tuple[int, ...], operator["lhs_contract"]))
-    batch = prod(lhs.type.shape[d] for d in cast(tuple[int, ...], operator["lhs_batch"]))
-    per_batch = max(contracted * batch, 1)
-    rows = min(lhs.type.size, rhs.type.size) // per_batch
-    return 2.0 * contracted * operator.output.type.size if rows >= FEWEST_ROWS else 0.0
+    shared = cast(tuple[int, ...], (*_axes(operator, "lhs_contract"), *_axes(operator, "lhs_batch")))
+    common = max(prod(lhs.type.shape[d] for d in shared), 1)
+    rows = min(lhs.type.size, rhs.type.size) // common
+    return _dot_flops(operator) if rows >= FEWEST_ROWS else 0.0
+
+
+def _dot_flops(operator: UOperator) -> float:
+    if operator.kind != "dot":
+        return 0.0
+    depth = prod(operator.inputs[0].type.shape[d] for d in _axes(operator, "lhs_contract"))
+    return 2.0 * depth * operator.output.type.size
+
+
+def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
+    return cast(tuple[int, ...], operator[name])
+
+
+def _bytes_of(operator: UOperator) -> dict[Value, int]:
+    """The values in memory that an operator touches, and how much of each."""
+    if operator.kind in _PARTIAL:
+        return {operator.output: 2 * operator.output.type.nbytes}
+    if operator.kind == "dynamic_update_slice":
+        return {operator.inputs[1]: 2 * operator.inputs[1].type.nbytes}
+    return {v: v.type.nbytes for v in (*operator.inputs, *operator.outputs) if not v.type.is_scalar}
+
+
+def _touched(statements: Iterable[Statement], units: int) -> float:
+    """Bytes that one execution of the statements touches, per unit."""
+    whole: dict[Value, int] = {}
+    shared = 0.0
+    for statement in statements:
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            trips = max(statement.trip_count or 1, 1)
+            shared += _touched(statement.body.body, 1) * ceil(trips / units)
+        else:
+            _collect(statement, whole)
+    return sum(whole.values()) + shared
+
+
+def _collect(statement: Statement, found: dict[Value, int]) -> None:
+    if isinstance(statement, UOperator):
+        if statement.kind not in _FREE:
+            found.update(_bytes_of(statement))
+    elif isinstance(statement, StitchedUTask):
+        read = set(statement.inputs)
+        for member in statement.members:
+            moved = _bytes_of(member) if member.kind not in _FREE else {}
+            found.update((v, n) for v, n in moved.items() if v in read or v in statement.outputs)
+    else:
+        for region in regions_of(statement):
+            for inner in region.body:
+                _collect(inner, found)

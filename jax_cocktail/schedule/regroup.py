@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from jax_cocktail.schedule.graph import with_reads
-from jax_cocktail.schedule.strip_mine import INDEX
-from jax_cocktail.schedule.substitute import FreshValues
+from jax_cocktail.schedule.unroll import INDEX
+from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator, reads
+from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
 
 if TYPE_CHECKING:
-    from jax_cocktail.schedule.distribute import Division
+    from jax_cocktail.schedule.division import Division
 
 
 class Regrouper:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from jax_cocktail.schedule.dead_code import remove_dead_code
 from jax_cocktail.schedule.peephole import peephole, splat
-from jax_cocktail.schedule.substitute import FreshValues, replaced, with_group_operands, with_operands
+from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import (
     Attributes,
     BranchUTask,
@@ -23,6 +23,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import TensorType, Value
 
 _Key = tuple[str, tuple[Value, ...], tuple[TensorType, ...], Attributes]
@@ -70,7 +71,7 @@ class _Rewriter:
             elif isinstance(statement, BranchUTask):
                 self._branch(statement, known, body)
             else:
-                body.append(with_group_operands(statement, self._now))
+                body.append(with_reads(statement, self._now))
 
     def _operator(self, operator: UOperator, known: _Known, body: list[Statement]) -> None:
         operator = with_operands(operator, self._now)

@@ -123,14 +123,29 @@ class _RegionState:
             return
         key = core(update.type.shape)
         root = facts.layout[target].root if target in facts.layout else target
-        earliest = self.last_read.get(root, -1) + 1
+        reader = self.last_read.get(root, -1)
+        earliest = reader if reader >= 0 and self._reads_own_slice(self.items[reader], operator) else reader + 1
         self._place(operator, key, earliest=earliest, needed=(target, update, *operator.inputs[2:]))
 
-    def _reads_elsewhere(self, value: Value, update: UOperator) -> bool:
+    def _reads_own_slice(self, item: _Item, update: UOperator) -> bool:
+        """True if a growing group reads the updated array only at the element that it would then overwrite."""
+        if item.key != core(update.inputs[1].type.shape) or item.barred:
+            return False
+        for member in item.members:
+            if member.kind == "dynamic_update_slice" and member.inputs[0] == update.inputs[0]:
+                return False
+            aligned = KINDS[member.kind].sort == "elementwise" or is_unit_change(member)
+            first = 1 if member.kind == "dynamic_update_slice" else 0
+            aligned = aligned or bool(first)
+            if any(self._reads_elsewhere(x, update, aligned) for x in member.inputs[first:]):
+                return False
+        return True
+
+    def _reads_elsewhere(self, value: Value, update: UOperator, aligned: bool = True) -> bool:
         """True if computing `value` reads the updated array other than at the element being written."""
         facts, target = self.facts, update.inputs[0]
         root = facts.layout[target].root if target in facts.layout else target
-        for leaf, identical in self._leaves(value):
+        for leaf, identical in self._leaves(value, aligned):
             if leaf not in facts.layout or facts.layout[leaf].root != root:
                 continue
             reader = facts.operator(leaf)

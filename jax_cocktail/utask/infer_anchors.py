@@ -171,7 +171,18 @@ def _select_and_scatter_add(operator: UOperator) -> None:
     result_is(operator, x)
 
 
+def _copy(operator: UOperator) -> None:
+    result_is(operator, operator.inputs[0].type)
+
+
+def _barrier(operator: UOperator) -> None:
+    require(not operator.outputs, "a barrier has no results")
+
+
 ANCHORS: dict[str, Rule] = {
+    "copy": _copy,
+    "arrive": _barrier,
+    "wait": _barrier,
     "dot": _dot,
     "conv": _conv,
     "reduce": _reduce,

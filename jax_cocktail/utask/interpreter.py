@@ -5,7 +5,7 @@ Operators are in the modules `interpreter_<family>`; here are regions, loops, br
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from jax_cocktail.utask.interpreter_reduction import REDUCTION
 from jax_cocktail.utask.interpreter_special import SPECIAL
 from jax_cocktail.utask.ir import (
     BranchUTask,
+    FunctionUTask,
     LoopUTask,
     Region,
     Statement,
     StitchedUTask,
     UOperator,
     UProgram,
+    UTaskRef,
 )
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Value
@@ -38,7 +40,7 @@ EVALUATE: dict[str, Evaluate] = {
     **CONTRACTION,
 }
 # these pass bits on (or only touch the sign), whatever the processor does to denormal numbers
-_KEEPS_BITS = frozenset({"bitcast", "select", "neg", "abs", "sort", "top_k", "dynamic_update_slice"})
+_KEEPS_BITS = frozenset({"bitcast", "select", "neg", "abs", "sort", "top_k", "copy", "dynamic_update_slice"})
 
 
 def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = False) -> list[Array]:
@@ -46,7 +48,7 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
 
     `flush_denormals`: arithmetic reads and writes denormal numbers as zero, as XLA's CPU threads do.
     """
-    machine = _Machine(flush_denormals)
+    machine = _Machine(flush_denormals, {function.name: function for function in program.functions})
     parameters = program.entry.parameters
     if len(arguments) != len(parameters):
         raise VerificationError(
@@ -55,15 +57,22 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
         )
     with np.errstate(all="ignore"):
         machine.define(parameters, [np.asarray(a) for a in arguments], f"arguments of {program.name}")
-        return [np.array(a) for a in machine.region(program.entry)]
+        try:
+            return [np.array(a) for a in machine.region(program.entry)]
+        except RecursionError:
+            raise VerificationError(
+                f"program {program.name}: its functions call each other without end, or deeper than the"
+                " interpreter goes; try a smaller argument, or a higher sys.setrecursionlimit"
+            ) from None
 
 
 class _Machine:
     """Values by id. A region's definitions are simply overwritten when it runs again."""
 
-    def __init__(self, flush_denormals: bool) -> None:
+    def __init__(self, flush_denormals: bool, functions: Mapping[str, FunctionUTask]) -> None:
         self._arrays: dict[int, Array] = {}
         self._flush = flush_denormals
+        self._functions = functions
 
     def define(self, values: Sequence[Value], arrays: Sequence[Array], what: str) -> None:
         for value, array in zip(values, arrays, strict=True):
@@ -91,8 +100,17 @@ class _Machine:
             (selector,) = self.read((statement.selector,))
             chosen = min(max(int(selector), 0), len(statement.branches) - 1)
             self.define(statement.outputs, self.region(statement.branches[chosen]), "branch")
+        elif isinstance(statement, UTaskRef):
+            self.define(statement.outputs, self._call(statement), f"results of {statement.function}")
         else:
             self._stitched(statement)
+
+    def _call(self, reference: UTaskRef) -> list[Array]:
+        """Every call has values of its own: the caller's are still needed when a function calls itself."""
+        function = self._functions[reference.function]
+        frame = _Machine(self._flush, self._functions)
+        frame.define(function.parameters, self.read(reference.arguments), f"arguments of {function.name}")
+        return frame.region(function.body)
 
     def _stitched(self, statement: StitchedUTask) -> None:
         for member in statement.members:

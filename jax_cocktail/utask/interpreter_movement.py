@@ -114,7 +114,19 @@ def dynamic_update_slice(operator: UOperator, operands: Sequence[Array]) -> Arra
     return result
 
 
+def copy(operator: UOperator, operands: Sequence[Array]) -> Array:
+    return operands[0].copy()
+
+
+def barrier(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """Nothing to wait for: whole values are computed one after the other."""
+    return ()
+
+
 MOVEMENT: dict[str, Evaluate] = {
+    "copy": copy,
+    "arrive": barrier,
+    "wait": barrier,
     "constant": constant,
     "empty": empty,
     "iota": iota,

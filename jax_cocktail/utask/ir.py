@@ -164,16 +164,61 @@ class StitchedUTask:
         return ()
 
 
-Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask
+@dataclass(frozen=True, slots=True)
+class UTaskRef:
+    """A reference to a function of the program (section 3.2): runs its body on the values of `arguments`."""
+
+    function: str
+    arguments: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    source: Source = NOWHERE
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return self.arguments
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return ()
+
+
+Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask | UTaskRef
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUTask:
+    """A nested uTask with a name (section 3.2): what references run. Its body sees its own parameters and
+    nothing else, and may hold references, to itself too: so recursion is said."""
+
+    name: str
+    body: Region
+    source: Source = NOWHERE
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        return self.body.parameters
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        return self.body.results
 
 
 @dataclass(frozen=True, slots=True)
 class UProgram:
-    """One region that becomes one custom call. `donated` are parameter indices that may be overwritten."""
+    """One region that becomes one custom call. `donated` are parameter indices that may be overwritten.
+
+    `functions`: what `UTaskRef` may name. The ids of values are unique among all of them and the entry.
+    """
 
     name: str
     entry: Region
     donated: tuple[int, ...] = ()
+    functions: tuple[FunctionUTask, ...] = ()
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The entry and the body of every function."""
+        return (self.entry, *(function.body for function in self.functions))
 
 
 def regions_of(statement: Statement) -> tuple[Region, ...]:
@@ -181,7 +226,8 @@ def regions_of(statement: Statement) -> tuple[Region, ...]:
 
 
 def walk(region: Region) -> Iterator[Statement]:
-    """Every statement of the region, nested ones after the statement that holds them."""
+    """Every statement of the region, nested ones after the statement that holds them. What a reference names
+    is not of the region: `UProgram.regions` has it."""
     for statement in region.body:
         yield statement
         for inner in regions_of(statement):

@@ -118,6 +118,7 @@ def _anchors(add: _Table) -> None:
     add("anchor", None, "dynamic_update_slice")  # (operand, update, start per axis); starts clamped
     # padding: ((low, high), ...); op: sum prod max min (identity element pads)
     add("anchor", 1, "reduce_window", "base_dilation op padding strides window window_dilation")
+    add("anchor", 1, "copy")  # the same value in memory of its own
     # the two halves of a domain barrier: what a unit wrote before `arrive` is seen by all after their `wait`
     add("anchor", 0, "arrive wait")
     # (source, operand); select: ge | le

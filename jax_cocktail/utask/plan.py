@@ -27,7 +27,7 @@ class MemoryPlan:
     `layouts`: where every value that is not a register lies; `slots`: memory of every root;
     `aliases`: (operand, result) pairs that share memory; `workspace_bytes`: size of the workspace, whose last
     part, from `scratch_offset`, is free for one operator at a time (`scratch_bytes`); `own_bytes`: size of
-    each unit's own memory.
+    each unit's own memory, whose last part is then the scratch; `most_units`: units that find work.
     """
 
     layouts: Mapping[Value, Layout]
@@ -36,6 +36,7 @@ class MemoryPlan:
     workspace_bytes: int
     scratch_offset: int = 0
     own_bytes: int = 0
+    most_units: int = 1
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

@@ -18,7 +18,10 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    UTaskRef,
 )
+from jax_cocktail.utask.levels import level_fault
+from jax_cocktail.utask.parallel import BARRIERS, parallel_fault, scalar_constants
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -39,6 +42,7 @@ class _Verifier:
         self._made: set[int] = set()  # defined for good, anywhere in the program
         self._recomputed: dict[int, UOperator] = {}  # by members of groups
         self._operators: dict[int, UOperator] = {}
+        self._functions = {function.name: function for function in program.functions}
         self._where: Statement | None = None
 
     def run(self) -> None:
@@ -48,7 +52,13 @@ class _Verifier:
             self._fail("a parameter is donated twice")
         if any(type(index) is not int or not 0 <= index < count for index in program.donated):
             self._fail(f"donated indices {program.donated} of {count} parameters")
-        self._region(program.entry, frozenset())
+        if len(self._functions) != len(program.functions):
+            self._fail("two functions have one name")
+        for region in program.regions:
+            self._region(region, frozenset())
+        self._where, message = level_fault(program)
+        if message:
+            self._fail(message)
         for id_, member in self._recomputed.items():
             origin = self._operators.get(id_, member)
             if origin != member or (id_ in self._made and id_ not in self._operators):
@@ -110,6 +120,8 @@ class _Verifier:
                 self._fail(f"selector is {statement.selector.type}, not {_SELECTOR}")
             for region in statement.branches:
                 self._region(region, frozenset(visible))
+        elif isinstance(statement, UTaskRef):
+            self._reference(statement)
         else:
             self._stitched(statement)
         self._where = statement
@@ -120,6 +132,16 @@ class _Verifier:
         if message:
             self._where = operator
             self._fail(f"{operator.kind}: {message}")
+
+    def _reference(self, reference: UTaskRef) -> None:
+        function = self._functions.get(reference.function)
+        if function is None:
+            self._fail(f"there is no function {reference.function}")
+        sides = (reference.arguments, function.parameters), (reference.outputs, function.results)
+        for what, (given, declared) in zip(("arguments", "results"), sides, strict=True):
+            types = [[str(value.type) for value in values] for values in (given, declared)]
+            if types[0] != types[1]:
+                self._fail(f"{what} are {', '.join(types[0])}; {function.name} has {', '.join(types[1])}")
 
     def _loop(self, loop: LoopUTask, visible: frozenset[int]) -> None:
         extra = 1 if loop.condition is None else 0
@@ -134,6 +156,11 @@ class _Verifier:
                 self._fail(f"condition gives not one {_PREDICATE}")
             self._region(loop.condition, visible)
         self._region(loop.body, visible)
+        if loop.parallel:
+            message = parallel_fault(loop, scalar_constants(self._operators.values()))
+            if message:
+                self._where = loop
+                self._fail(message)
 
     # -- groups ------------------------------------------------------------------------------------------
     def _stitched(self, group: StitchedUTask) -> None:
@@ -173,8 +200,11 @@ class _Verifier:
             self._fail("a group lists an input twice")
 
     def _closers(self, members: Sequence[UOperator]) -> None:
-        """In-place updates may stand anywhere; any other anchor closes its group."""
+        """In-place updates may stand anywhere; any other anchor closes its group; barriers are statements."""
         for member in members[:-1]:
             if not member.is_element and member.kind != "dynamic_update_slice":
                 self._where = member
                 self._fail(f"anchor {member.kind} is not the last member of its group")
+        if members[-1].kind in BARRIERS:
+            self._where = members[-1]
+            self._fail(f"{members[-1].kind} is a member of a group")

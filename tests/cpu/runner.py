@@ -1,4 +1,4 @@
-"""Runs a uTask program as built for the host, without JAX's runtime in between."""
+"""Runs a uTask program as built for the host, by one unit, without JAX's runtime in between."""
 
 from __future__ import annotations
 
@@ -20,6 +20,24 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+class Unit(ctypes.Structure):
+    """CkUnit of cocktail_units.h."""
+
+    _fields_ = (
+        ("index", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("own", ctypes.c_void_p),
+        ("team", ctypes.c_void_p),
+    )
+
+
+def _own_bytes(library: ctypes.CDLL) -> int:
+    try:
+        return ctypes.c_int64.in_dll(library, "ck_own_bytes").value
+    except ValueError:
+        return 0
+
+
 def run_compiled(program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Results of the built program; operands that are donated are copied first, as XLA does."""
     artifact = compile_program(program)
@@ -36,6 +54,9 @@ def run_compiled(program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.
     def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
         return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
-    code = library.ck_program(pointers(operands), pointers(results), ctypes.c_void_p(workspace.ctypes.data))
+    own = _aligned((_own_bytes(library),), np.dtype(np.uint8))
+    unit = Unit(0, 1, own.ctypes.data, None)
+    scratch = ctypes.c_void_p(workspace.ctypes.data)
+    code = library.ck_program(pointers(operands), pointers(results), scratch, ctypes.byref(unit))
     assert code == 0
     return results

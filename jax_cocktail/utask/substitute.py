@@ -42,8 +42,9 @@ class FreshValues:
 
 
 def _defined(program: UProgram) -> Iterable[Value]:
-    yield from program.entry.parameters
-    for statement in walk(program.entry):
+    for root in program.regions:
+        yield from root.parameters
+    for statement in (s for root in program.regions for s in walk(root)):
         yield from statement.outputs
         if isinstance(statement, StitchedUTask):
             for member in statement.members:

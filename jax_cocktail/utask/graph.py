@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jax_cocktail.schedule.substitute import replaced, with_operands
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UTaskRef
+from jax_cocktail.utask.substitute import replaced, with_group_operands, with_operands
 from jax_cocktail.utask.types import Value
 
 
@@ -30,7 +30,9 @@ def with_reads(statement: Statement, mapping: Mapping[Value, Value]) -> Statemen
             selector=mapping.get(statement.selector, statement.selector),
             branches=tuple(_region(r, mapping) for r in statement.branches),
         )
-    return statement
+    if isinstance(statement, UTaskRef):
+        return replace(statement, arguments=replaced(statement.arguments, mapping))
+    return with_group_operands(statement, mapping)
 
 
 def _region(region: Region, mapping: Mapping[Value, Value]) -> Region:

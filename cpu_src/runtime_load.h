@@ -1,0 +1,294 @@
+// Compiled programs of the process: checked, loaded once each, and kept.
+#ifndef COCKTAIL_RUNTIME_LOAD_H
+#define COCKTAIL_RUNTIME_LOAD_H
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "runtime_units.h"
+
+namespace {
+
+// ---- processor features ---------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+// Where CPUID shows a feature: leaf 1 ECX, leaf 7 EBX, leaf 7 ECX. Order: cocktail_features.h.
+enum Register { kLeaf1C, kLeaf7B, kLeaf7C };
+struct Feature {
+  Register source;
+  int bit;
+};
+const Feature kFeatures[] = {
+    {kLeaf1C, 20}, // SSE4_2
+    {kLeaf1C, 12}, // FMA
+    {kLeaf1C, 28}, // AVX
+    {kLeaf7B, 3},  // BMI
+    {kLeaf7B, 5},  // AVX2
+    {kLeaf7B, 8},  // BMI2
+    {kLeaf7B, 16}, // AVX512F
+    {kLeaf7B, 17}, // AVX512DQ
+    {kLeaf7B, 21}, // AVX512IFMA
+    {kLeaf7B, 28}, // AVX512CD
+    {kLeaf7B, 30}, // AVX512BW
+    {kLeaf7B, 31}, // AVX512VL
+    {kLeaf7C, 1},  // AVX512VBMI
+    {kLeaf7C, 6},  // AVX512VBMI2
+    {kLeaf7C, 11}, // AVX512VNNI
+    {kLeaf7C, 12}, // AVX512BITALG
+    {kLeaf7C, 14}, // AVX512VPOPCNTDQ
+};
+const int kFirstAvx512 = 6;
+
+// By CPUID itself: __builtin_cpu_supports needs a library that not every compiler links into shared objects.
+unsigned MachineFeatures() {
+  unsigned a, b, c, d, sources[3] = {0, 0, 0};
+  uint32_t saved = 0, saved_high = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d)) {
+    sources[kLeaf1C] = c;
+    if (c >> 27 & 1) __asm__("xgetbv" : "=a"(saved), "=d"(saved_high) : "c"(0));
+  }
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+    sources[kLeaf7B] = b;
+    sources[kLeaf7C] = c;
+  }
+  unsigned features = 0;
+  for (int i = 0; i < int(sizeof(kFeatures) / sizeof(kFeatures[0])); ++i) {
+    // The operating system must keep the registers: bits 1, 2 for AVX and 5 to 7 for AVX-512.
+    uint32_t needed = i >= kFirstAvx512 ? 0xe6 : i > 0 ? 6 : 0;
+    bool present = (sources[kFeatures[i].source] >> kFeatures[i].bit & 1) && (saved & needed) == needed;
+    if (present) features |= 1u << i;
+  }
+  return features;
+}
+#else
+unsigned MachineFeatures() { return 0; }
+#endif
+
+// ---- SHA-256 (FIPS 180-4) -------------------------------------------------------------------------------
+
+const uint32_t kRoundConstants[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+uint32_t RotateRight(uint32_t x, int n) { return (x >> n) | (x << (32 - n)); }
+
+void HashBlock(uint32_t state[8], const uint8_t* block) {
+  uint32_t w[64], s[8];
+  for (int i = 0; i < 16; ++i) {
+    const uint8_t* p = block + 4 * i;
+    w[i] = uint32_t(p[0]) << 24 | uint32_t(p[1]) << 16 | uint32_t(p[2]) << 8 | p[3];
+  }
+  for (int i = 16; i < 64; ++i) {
+    uint32_t a = RotateRight(w[i - 15], 7) ^ RotateRight(w[i - 15], 18) ^ (w[i - 15] >> 3);
+    uint32_t b = RotateRight(w[i - 2], 17) ^ RotateRight(w[i - 2], 19) ^ (w[i - 2] >> 10);
+    w[i] = w[i - 16] + a + w[i - 7] + b;
+  }
+  memcpy(s, state, sizeof(s));
+  for (int i = 0; i < 64; ++i) {
+    uint32_t e = RotateRight(s[4], 6) ^ RotateRight(s[4], 11) ^ RotateRight(s[4], 25);
+    uint32_t choose = (s[4] & s[5]) ^ (~s[4] & s[6]);
+    uint32_t first = s[7] + e + choose + kRoundConstants[i] + w[i];
+    uint32_t a = RotateRight(s[0], 2) ^ RotateRight(s[0], 13) ^ RotateRight(s[0], 22);
+    uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
+    memmove(s + 1, s, 7 * sizeof(uint32_t));
+    s[4] += first;
+    s[0] = first + a + majority;
+  }
+  for (int i = 0; i < 8; ++i) state[i] += s[i];
+}
+
+void Sha256Hex(const uint8_t* data, size_t size, char hex[65]) {
+  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  size_t whole = size / 64 * 64;
+  for (size_t i = 0; i < whole; i += 64) HashBlock(state, data + i);
+  uint8_t tail[128] = {};
+  size_t rest = size - whole, length = rest < 56 ? 64 : 128;
+  if (rest) memcpy(tail, data + whole, rest);
+  tail[rest] = 0x80;
+  for (int i = 0; i < 8; ++i) tail[length - 1 - i] = uint8_t(uint64_t(size) * 8 >> (8 * i));
+  for (size_t i = 0; i < length; i += 64) HashBlock(state, tail + i);
+  for (int i = 0; i < 8; ++i) snprintf(hex + 8 * i, 9, "%08x", state[i]);
+}
+
+// ---- programs -------------------------------------------------------------------------------------------
+
+typedef const char* ErrorTextFunction(int code);
+
+// Loaded programs stay loaded: code may be running in any thread, and a digest never changes its meaning.
+struct Program {
+  char digest[65];
+  Entry entry;
+  ErrorTextFunction* error_text;  // optional
+  Program* next;
+};
+
+const int kBuckets = 1024;
+Program* programs[kBuckets];
+pthread_mutex_t programs_mutex = PTHREAD_MUTEX_INITIALIZER;
+int64_t load_count = 0;
+
+bool WriteAll(int fd, const uint8_t* data, size_t size) {
+  while (size > 0) {
+    ssize_t written = write(fd, data, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    data += written;
+    size -= size_t(written);
+  }
+  return true;
+}
+
+// The dynamic loader takes two libraries of one path for the same, and file descriptors are reused: the path
+// spells the number of the load in binary ("./" or ".//"), which names the same file.
+void* OpenFromMemory(const uint8_t* data, size_t size, char* problem, size_t problem_size) {
+  int fd = memfd_create("jax_cocktail", MFD_CLOEXEC);
+  if (fd < 0) {
+    snprintf(problem, problem_size, "memfd_create: %s", strerror(errno));
+    return nullptr;
+  }
+  void* library = nullptr;
+  if (WriteAll(fd, data, size)) {
+    char path[160];
+    size_t end = size_t(snprintf(path, sizeof(path), "/proc/self/fd/"));
+    for (int bit = 0; bit < 32; ++bit) {
+      end += size_t(snprintf(path + end, sizeof(path) - end, (load_count >> bit) & 1 ? ".//" : "./"));
+    }
+    snprintf(path + end, sizeof(path) - end, "%d", fd);
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) snprintf(problem, problem_size, "%s", dlerror());
+  } else {
+    snprintf(problem, problem_size, "write: %s", strerror(errno));
+  }
+  close(fd);
+  return library;
+}
+
+void* OpenFromFile(const uint8_t* data, size_t size, char* problem, size_t problem_size) {
+  const char* folder = getenv("TMPDIR");
+  char path[4096];
+  snprintf(path, sizeof(path), "%s/jax_cocktail_%d_%lld_XXXXXX", folder && *folder ? folder : "/tmp",
+           int(getpid()), static_cast<long long>(load_count));
+  int fd = mkstemp(path);
+  if (fd < 0) {
+    snprintf(problem, problem_size, "mkstemp: %s", strerror(errno));
+    return nullptr;
+  }
+  void* library = nullptr;
+  bool written = WriteAll(fd, data, size);
+  if (!written) snprintf(problem, problem_size, "write: %s", strerror(errno));
+  close(fd);
+  if (written) {
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) snprintf(problem, problem_size, "%s", dlerror());
+  }
+  unlink(path);
+  return library;
+}
+
+// Called with the mutex held. On failure `problem` says why.
+Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char* problem,
+                     size_t problem_size) {
+  char actual[65];
+  Sha256Hex(data, size, actual);
+  if (memcmp(actual, digest, 64) != 0) {
+    snprintf(problem, problem_size, "the program's binary is damaged (SHA-256 %.16s..., expected %.16s...)",
+             actual, digest);
+    return nullptr;
+  }
+  ++load_count;
+  char memory[512] = "", file[512] = "";
+  void* library = OpenFromMemory(data, size, memory, sizeof(memory));
+  if (library == nullptr) library = OpenFromFile(data, size, file, sizeof(file));
+  if (library == nullptr) {
+    snprintf(problem, problem_size, "the program cannot be loaded (%.400s; %.400s)", memory, file);
+    return nullptr;
+  }
+  auto* required = static_cast<const unsigned*>(dlsym(library, "ck_required_features"));
+  unsigned missing = required ? *required & ~MachineFeatures() : 0;
+  if (missing != 0) {
+    snprintf(problem, problem_size,
+             "the program was compiled for another processor (it lacks features %#x); compile it again here",
+             missing);
+    dlclose(library);
+    return nullptr;
+  }
+  auto* version = static_cast<const u32*>(dlsym(library, "ck_units_version"));
+  if (version != nullptr && *version != CK_UNITS_VERSION) {
+    snprintf(problem, problem_size,
+             "the program was compiled for another version of jax_cocktail (units %u, here %u); "
+             "compile it again",
+             *version, u32(CK_UNITS_VERSION));
+    dlclose(library);
+    return nullptr;
+  }
+  auto* function = reinterpret_cast<ProgramFunction*>(dlsym(library, "ck_program"));
+  auto* program = static_cast<Program*>(calloc(1, sizeof(Program)));
+  if (function == nullptr || program == nullptr) {
+    snprintf(problem, problem_size, function ? "out of memory" : "the program has no entry point ck_program");
+    free(program);
+    dlclose(library);
+    return nullptr;
+  }
+  memcpy(program->digest, digest, 64);
+  auto* most_units = static_cast<const i64*>(dlsym(library, "ck_most_units"));
+  auto* own_bytes = static_cast<const i64*>(dlsym(library, "ck_own_bytes"));
+  program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0};
+  program->error_text = reinterpret_cast<ErrorTextFunction*>(dlsym(library, "ck_error_text"));
+  return program;
+}
+
+// A fork in the middle of a load would leave the child with a mutex that nobody opens.
+void LockPrograms() { pthread_mutex_lock(&programs_mutex); }
+void UnlockPrograms() { pthread_mutex_unlock(&programs_mutex); }
+void WatchForks() { pthread_atfork(LockPrograms, UnlockPrograms, UnlockPrograms); }
+pthread_once_t watch_forks_once = PTHREAD_ONCE_INIT;
+
+int64_t LoadCount() {
+  LockPrograms();
+  int64_t count = load_count;
+  UnlockPrograms();
+  return count;
+}
+
+// The program with this digest, loaded if it is new. nullptr: `problem` says why.
+Program* FindProgram(const char* digest, const uint8_t* data, size_t size, char* problem,
+                     size_t problem_size) {
+  pthread_once(&watch_forks_once, WatchForks);
+  unsigned hash = 0;
+  for (int i = 0; i < 16; ++i) hash = hash * 31 + static_cast<unsigned char>(digest[i]);
+  Program** bucket = &programs[hash % kBuckets];
+  LockPrograms();
+  Program* program = *bucket;
+  while (program != nullptr && memcmp(program->digest, digest, 64) != 0) program = program->next;
+  if (program == nullptr) {
+    program = LoadProgram(digest, data, size, problem, problem_size);
+    if (program != nullptr) {
+      program->next = *bucket;
+      *bucket = program;
+    }
+  }
+  UnlockPrograms();
+  return program;
+}
+
+}  // namespace
+
+#endif  // COCKTAIL_RUNTIME_LOAD_H

@@ -1,0 +1,73 @@
+// Scratch memory of calls. Arenas are leased per call and kept: fresh pages cost more than most programs run.
+#ifndef COCKTAIL_RUNTIME_MEMORY_H
+#define COCKTAIL_RUNTIME_MEMORY_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+namespace {
+
+struct Arena {
+  unsigned char* memory;
+  size_t size;
+};
+
+const int kMaxIdleArenas = 16;
+const size_t kPage = 4096;
+const size_t kHugePage = size_t(2) << 20;
+Arena idle_arenas[kMaxIdleArenas];
+int num_idle_arenas = 0;
+pthread_mutex_t arena_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+// The smallest idle arena that fits, else a new one. {nullptr, 0} when memory is exhausted.
+Arena LeaseArena(size_t size) {
+  pthread_mutex_lock(&arena_mutex);
+  int best = -1;
+  for (int i = 0; i < num_idle_arenas; ++i) {
+    if (idle_arenas[i].size >= size && (best < 0 || idle_arenas[i].size < idle_arenas[best].size)) best = i;
+  }
+  Arena arena = {nullptr, 0};
+  if (best >= 0) {
+    arena = idle_arenas[best];
+    idle_arenas[best] = idle_arenas[--num_idle_arenas];
+  }
+  pthread_mutex_unlock(&arena_mutex);
+  if (arena.memory != nullptr) return arena;
+  size_t alignment = size >= kHugePage ? kHugePage : size >= kPage ? kPage : 64;
+  if (size > SIZE_MAX - alignment) return arena;
+  size_t rounded = (size + alignment - 1) / alignment * alignment;
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, rounded) != 0) return arena;
+#ifdef MADV_HUGEPAGE
+  if (alignment == kHugePage) (void)madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
+  return Arena{static_cast<unsigned char*>(memory), rounded};
+}
+
+// When too many are idle, the smallest goes.
+void ReturnArena(Arena arena) {
+  if (arena.memory == nullptr) return;
+  pthread_mutex_lock(&arena_mutex);
+  if (num_idle_arenas < kMaxIdleArenas) {
+    idle_arenas[num_idle_arenas++] = arena;
+    arena.memory = nullptr;
+  } else {
+    int smallest = 0;
+    for (int i = 1; i < num_idle_arenas; ++i) {
+      if (idle_arenas[i].size < idle_arenas[smallest].size) smallest = i;
+    }
+    if (idle_arenas[smallest].size < arena.size) {
+      Arena evicted = idle_arenas[smallest];
+      idle_arenas[smallest] = arena;
+      arena = evicted;
+    }
+  }
+  pthread_mutex_unlock(&arena_mutex);
+  free(arena.memory);
+}
+
+}  // namespace
+
+#endif  // COCKTAIL_RUNTIME_MEMORY_H

@@ -1,0 +1,133 @@
+"""Timing compiled calls against each other on concrete arguments."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: seconds in all (`seconds`; a few rounds may take `longest`), rounds, and up to
+    which ratio to the fastest a run stays in the race."""
+
+    seconds: float
+    longest: float
+    fewest_rounds: int
+    most_rounds: int
+    hopeless: float
+
+
+QUICK = Effort(seconds=0.25, longest=0.6, fewest_rounds=4, most_rounds=60, hopeless=1.5)
+THOROUGH = Effort(seconds=2.0, longest=4.0, fewest_rounds=8, most_rounds=400, hopeless=float("inf"))
+TURN_SECONDS = 5e-4  # short calls are repeated in their turn: threads of the one before may still be spinning
+MOST_REPEATS = 8
+BUSY = 0.1  # others hold this part of our cores: measure longer
+PATIENCE = 3.0  # that many times
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one call of every run, and the part of our cores that other processes held meanwhile."""
+
+    seconds: tuple[float, ...]
+    others: float = 0.0
+
+
+def runner(jaxpr: Any, arguments: Sequence[Any]) -> Run:
+    """A compiled call; the calls after the first take JAX's fast path."""
+    function = jax.jit(jex.jaxpr_as_fun(jaxpr))
+    function.lower(*arguments).compile()
+    return lambda: function(*arguments)
+
+
+def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
+    """The shortest time of each run; they take turns.
+
+    The minimum counts: whatever else the machine does makes runs longer, never shorter. It does so most to
+    those that use all cores, so a busy machine is given more time to show each of them a quiet moment. All
+    run at least once; the first turn, which warms caches, counts only where it used up the budget.
+    """
+    watch = _Watch()
+    best: list[list[float]] = [[] for _ in runs]
+    racing = list(range(len(runs)))
+    rounds = 0
+    while not _enough(effort, rounds, watch):
+        for which in racing[rounds % len(racing) :] + racing[: rounds % len(racing)]:
+            best[which].append(_turn(runs[which]))
+        rounds += 1
+        if rounds > 1:
+            fastest = min(_least(found) for found in best)
+            racing = [i for i in racing if _least(best[i]) <= effort.hopeless * fastest]
+    return Times(tuple(map(_least, best)), watch.others())
+
+
+def _least(turns: Sequence[float]) -> float:
+    return min(turns[1:] or turns)
+
+
+def _turn(run: Run) -> float:
+    """The shortest of a few calls in a row, of one that takes long."""
+    least, spent, calls = float("inf"), 0.0, 0
+    while calls == 0 or (spent < TURN_SECONDS and calls < MOST_REPEATS):
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        taken = time.perf_counter() - start
+        least, spent, calls = min(least, taken), spent + taken, calls + 1
+    return least
+
+
+def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
+    """Slow programs get a few rounds more than the budget pays for, unless one round takes very long."""
+    seconds = watch.seconds()
+    if rounds < effort.fewest_rounds:
+        return rounds > 0 and seconds > effort.longest
+    if seconds <= effort.seconds and rounds <= effort.most_rounds:
+        return False
+    return seconds > PATIENCE * effort.seconds or watch.others() < BUSY
+
+
+class _Watch:
+    """Wall time, and what other processes do on our cores, from the kernel's own accounts."""
+
+    def __init__(self) -> None:
+        self._cores = _our_cores()
+        self._start, self._own, self._busy = time.perf_counter(), time.process_time(), self._ticks()
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def others(self) -> float:
+        """The part of our cores that other processes held since the start; 0 if nobody can tell."""
+        capacity = self.seconds() * len(self._cores)
+        if self._busy is None or capacity < 0.1:  # the accounts are kept in hundredths of a second
+            return 0.0
+        busy = (self._ticks() or 0.0) - self._busy
+        return min(max(busy - (time.process_time() - self._own), 0.0) / capacity, 1.0)
+
+    def _ticks(self) -> float | None:
+        """Seconds that our cores were busy since the machine started."""
+        try:
+            lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        except (OSError, ValueError):
+            return None
+        total = 0
+        for name, *fields in map(str.split, lines):
+            if name in self._cores:
+                user, nice, system, _, _, *rest = map(int, fields)  # without idle and waiting for disks
+                total += user + nice + system + sum(rest[:3])  # interrupts, and what a hypervisor took
+        return total / os.sysconf("SC_CLK_TCK")
+
+
+def _our_cores() -> frozenset[str]:
+    affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return frozenset(f"cpu{core}" for core in affinity)

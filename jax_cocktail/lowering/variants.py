@@ -1,0 +1,155 @@
+"""The ways to compile one marked call: planned, priced, and, for the few that deserve it, built."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
+from jax_cocktail.lowering import custom_call
+from jax_cocktail.lowering.capture import Capture, capture
+from jax_cocktail.lowering.decisions import Plan, cores
+from jax_cocktail.lowering.dump import Dump
+from jax_cocktail.lowering.state import Mark
+from jax_cocktail.primitives import translate
+from jax_cocktail.schedule.policy import candidates, model_profiler, worth_taking
+from jax_cocktail.schedule.price import Comparison, Price, our_price, stock_price
+from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.ir import UProgram
+
+Built = dict[int, Artifact]  # by number of the region; regions that stay with stock XLA have none
+
+
+@dataclass(eq=False, slots=True)
+class Prepared:
+    """A marked call, captured and translated; later also what was planned and built for it."""
+
+    closed: Any
+    captured: Capture
+    programs: tuple[UProgram, ...]
+    emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
+    dumps: dict[tuple[Candidate, int], Dump] = field(default_factory=dict)
+    built: dict[Plan, Built] = field(default_factory=dict)
+    rewritten: dict[Plan, Any] = field(default_factory=dict)
+
+    def taken(self, plan: Plan) -> tuple[int, ...]:
+        """The numbers of the regions that are ours."""
+        return tuple(n for n in range(len(self.programs)) if n not in plan.skip)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Plans that give different programs, with their prices in seconds; the usual one first. `comparison`: of
+    the cheapest with stock XLA."""
+
+    plans: tuple[Plan, ...]
+    seconds: tuple[float, ...]
+    comparison: Comparison
+
+    @property
+    def best(self) -> Plan:
+        return self.plans[self.seconds.index(min(self.seconds))]
+
+
+_RECENT = 32
+_recent: OrderedDict[int, Prepared] = OrderedDict()  # by id of the jaxpr, which the entry keeps alive
+_recent_lock = threading.Lock()
+
+
+def prepare(closed: Any, name: str) -> Prepared:
+    """Captures and translates a marked jaxpr, once."""
+    with _recent_lock:
+        known = _recent.get(id(closed))
+    if known is not None and known.closed is closed:
+        return known
+    captured = capture(closed)
+    programs = tuple(
+        translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
+    )
+    prepared = Prepared(closed, captured, programs)
+    with _recent_lock:
+        _recent[id(closed)] = prepared
+        while len(_recent) > _RECENT:
+            _recent.popitem(last=False)
+    return prepared
+
+
+def units_of(mark: Mark) -> int:
+    """How many units the programs of a call are planned for."""
+    return mark.options.units or custom_call.units() or cores()
+
+
+def survey(prepared: Prepared, mark: Mark) -> Survey:
+    """Plans every candidate and prices it. Candidates that give the same source text are one."""
+    units = units_of(mark)
+    stock = [stock_price(program, cores()) for program in prepared.programs]
+    total = sum(stock, Price())
+    found: dict[tuple[str, ...], tuple[Plan, Price]] = {}
+    for candidate in candidates(prepared.programs, units):
+        planned = [_emitted(prepared, candidate, n, mark) for n in range(len(prepared.programs))]
+        ours = [our_price(e.program, min(candidate.units, e.plan.most_units)) for e in planned]
+        found.setdefault(tuple(e.source for e in planned), (Plan(candidate), sum(ours, Price())))
+        if Comparison(sum(ours, Price()), total).hopeless():
+            break
+        profile = model_profiler(cores(), units)
+        skip = tuple(n for n, p in enumerate(prepared.programs) if not worth_taking(p, profile)[0])
+        if len(found) == 1 and 0 < len(skip) < len(ours):
+            mixed = sum((stock[n] if n in skip else price for n, price in enumerate(ours)), Price())
+            found["", *map(str, skip)] = Plan(candidate, skip), mixed
+    plans, prices = zip(*found.values(), strict=True)
+    cheapest = min(prices, key=lambda price: price.seconds)
+    return Survey(plans, tuple(price.seconds for price in prices), Comparison(cheapest, total))
+
+
+def _emitted(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -> Emitted:
+    key = candidate, number
+    if key not in prepared.emitted:
+        program = prepared.programs[number]
+        if mark.options.dump_to:
+            dump = Dump(mark.options.dump_to, mark.function, number, identity(program, candidate))
+            dump.write("jaxpr.txt", str(prepared.closed))
+            dump.write("candidate.txt", candidate.text)
+            dump.program("translate", program)
+            prepared.dumps[key] = dump
+            prepared.emitted[key] = emit(program, observers=(dump.observe,), candidate=candidate)
+        else:
+            prepared.emitted[key] = emit(program, candidate=candidate)
+    return prepared.emitted[key]
+
+
+@contextmanager
+def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[None]:
+    """Runs the host compiler for the plans beside the block, several at once; at its end they are built."""
+    custom_call.register()
+    todo = [plan for plan in plans if plan not in prepared.built]
+    parts = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
+    if not parts:
+        yield
+        return
+    limit = mark.options.cache_limit_bytes
+    with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
+        futures: dict[tuple[Candidate, int], Future[Artifact]] = {
+            part: pool.submit(build, _emitted(prepared, *part, mark), cache_limit_bytes=limit)
+            for part in parts
+        }
+        yield
+        artifacts = {part: future.result() for part, future in futures.items()}
+    for part, dump in prepared.dumps.items():
+        if part in artifacts:
+            dump.finish(artifacts[part])
+    for plan in todo:
+        prepared.built[plan] = {n: artifacts[plan.candidate, n] for n in prepared.taken(plan)}
+
+
+def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Any:
+    """The marked jaxpr with calls of ours, built if need be."""
+    if plan not in prepared.rewritten:
+        with building(prepared, (plan,), mark):
+            pass
+        prepared.rewritten[plan] = custom_call.rewrite(prepared.captured, prepared.built[plan])
+    return prepared.rewritten[plan]

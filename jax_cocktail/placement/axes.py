@@ -1,0 +1,283 @@
+"""Axis rules: which axis of an operator's results is computed tile by tile from which axes of its operands.
+
+A *tie* says: cut the result along one axis into equal parts, and part i is the same operator (with adapted
+sizes) on part i of the tied operands and on the whole of the others. An axis of an operand in no tie is
+*consumed*: some result element needs all of it, or elements of another part. Nothing is tied by default; a
+kind without a rule consumes every axis of its operands (GSPMD, Xu et al. 2021, section 3.5, propagates
+shardings by the same facts; here they must be sound without exception).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import cast
+
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """One axis along which an operator falls into independent parts.
+
+    `outputs`: the axis of each result; `inputs`: the tied axis of each operand, None if it is read whole;
+    `parts`: the tie holds for this number of equal parts and for every divisor of it.
+    """
+
+    outputs: tuple[int, ...]
+    inputs: tuple[int | None, ...]
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AxisRule:
+    """The ties of one operator."""
+
+    ties: tuple[Tie, ...]
+
+    def along(self, axes: Sequence[int | None]) -> Tie | None:
+        """The tie that cuts the results along these axes."""
+        return next((tie for tie in self.ties if tie.outputs == tuple(axes)), None)
+
+
+def rule(operator: UOperator) -> AxisRule:
+    """The ties of `operator`; axes of one element and of none are in no tie."""
+    found = RULES.get(operator.kind)
+    if found is None or any(0 in v.type.shape for v in (*operator.inputs, *operator.outputs)):
+        return AxisRule(())
+    return AxisRule(tuple(tie for tie in found(operator) if tie.parts > 1))
+
+
+def consumed(operator: UOperator) -> tuple[tuple[int, int], ...]:
+    """(operand, axis) of every axis of more than one element that is in no tie."""
+    tied = {(k, d) for tie in rule(operator).ties for k, d in enumerate(tie.inputs)}
+    axes = ((k, d) for k, v in enumerate(operator.inputs) for d, n in enumerate(v.type.shape) if n > 1)
+    return tuple(place for place in axes if place not in tied)
+
+
+def made_whole(operator: UOperator) -> tuple[tuple[int, int], ...]:
+    """(result, axis) of every axis of more than one element that cannot be computed by parts."""
+    tied = {(k, d) for tie in rule(operator).ties for k, d in enumerate(tie.outputs)}
+    axes = ((k, d) for k, v in enumerate(operator.outputs) for d, n in enumerate(v.type.shape) if n > 1)
+    return tuple(place for place in axes if place not in tied)
+
+
+def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
+    return cast(tuple[int, ...], operator[name])
+
+
+def _shape(operator: UOperator) -> Shape:
+    return operator.outputs[0].type.shape
+
+
+# -- operators whose results keep the axes of their operands -------------------------------------------------
+def _same_axes(operator: UOperator, axes: Sequence[int], whole: int = 0) -> Iterator[Tie]:
+    """Every operand and result is cut along the same axis; the last `whole` operands are read whole."""
+    count = len(operator.inputs) - whole
+    for d in axes:
+        inputs = (*[d] * count, *[None] * whole)
+        yield Tie((d,) * len(operator.outputs), inputs, _shape(operator)[d])
+
+
+def _elementwise(operator: UOperator) -> Iterator[Tie]:
+    return _same_axes(operator, range(len(_shape(operator))))
+
+
+def _leaf(operator: UOperator) -> Iterator[Tie]:
+    """No operands: any part of the result can be made for itself."""
+    return _elementwise(operator)
+
+
+def _except(name: str) -> Callable[[UOperator], Iterator[Tie]]:
+    """All axes but those that the attribute names."""
+
+    def ties(operator: UOperator) -> Iterator[Tie]:
+        worked_on = operator[name]
+        taken = worked_on if isinstance(worked_on, tuple) else (worked_on,)
+        return _same_axes(operator, [d for d in range(len(_shape(operator))) if d not in taken])
+
+    return ties
+
+
+def _pad(operator: UOperator) -> Iterator[Tie]:
+    config = zip(
+        operator.inputs[0].type.shape,
+        _shape(operator),
+        _ints(operator, "low"),
+        _ints(operator, "interior"),
+        strict=True,
+    )
+    kept = [d for d, (n, total, low, inner) in enumerate(config) if (n, 0, 0) == (total, low, inner)]
+    return _same_axes(operator, kept, whole=1)
+
+
+def _slice(operator: UOperator) -> Iterator[Tie]:
+    config = zip(operator.inputs[0].type.shape, _shape(operator), strict=True)
+    return _same_axes(operator, [d for d, (whole, n) in enumerate(config) if whole == n])
+
+
+def _dynamic_slice(operator: UOperator) -> Iterator[Tie]:
+    """An axis that is taken whole starts at 0 whatever the start says."""
+    config = zip(operator.inputs[0].type.shape, _shape(operator), strict=True)
+    kept = [d for d, (whole, n) in enumerate(config) if whole == n]
+    return _same_axes(operator, kept, whole=len(operator.inputs) - 1)
+
+
+def _dynamic_update_slice(operator: UOperator) -> Iterator[Tie]:
+    config = zip(operator.inputs[1].type.shape, _shape(operator), strict=True)
+    kept = [d for d, (n, whole) in enumerate(config) if whole == n]
+    return _same_axes(operator, kept, whole=len(operator.inputs) - 2)
+
+
+# -- operators that move axes --------------------------------------------------------------------------------
+def _broadcast(operator: UOperator) -> Iterator[Tie]:
+    """An axis that spreads, and one that the operand lacks, is made from the whole operand."""
+    source = {}
+    for d, target in enumerate(_ints(operator, "dimensions")):
+        if operator.inputs[0].type.shape[d] == _shape(operator)[target]:
+            source[target] = d
+    for d, n in enumerate(_shape(operator)):
+        yield Tie((d,), (source.get(d),), n)
+
+
+def _transpose(operator: UOperator) -> Iterator[Tie]:
+    for d, source in enumerate(_ints(operator, "permutation")):
+        yield Tie((d,), (source,), _shape(operator)[d])
+
+
+def _reshape(operator: UOperator) -> Iterator[Tie]:
+    """Axes fall into groups of equal size; in each only the major axes are tied: a part of a major axis is
+    the same run of elements on both sides."""
+    source, target = operator.inputs[0].type.shape, _shape(operator)
+    ins = [d for d, n in enumerate(source) if n != 1]
+    outs = [d for d, n in enumerate(target) if n != 1]
+    i = j = 0
+    while i < len(ins) and j < len(outs):
+        yield Tie((outs[j],), (ins[i],), gcd(source[ins[i]], target[outs[j]]))
+        left, right = source[ins[i]], target[outs[j]]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * source[ins[i]], i + 1
+            else:
+                right, j = right * target[outs[j]], j + 1
+
+
+def _gather(operator: UOperator) -> Iterator[Tie]:
+    """Batch axes follow the indices; a window axis that takes its operand axis whole follows the operand."""
+    x, indices = (v.type for v in operator.inputs)
+    offsets = _ints(operator, "offset_dims")
+    batching = _ints(operator, "operand_batching_dims")
+    dropped = {*batching, *_ints(operator, "collapsed_slice_dims")}
+    kept = [d for d in range(x.rank) if d not in dropped]
+    sizes = _ints(operator, "slice_sizes")
+    for out, d in zip(offsets, kept, strict=True):
+        if sizes[d] == x.shape[d]:
+            yield Tie((out,), (d, None), x.shape[d])
+    batch = [d for d in range(len(_shape(operator))) if d not in offsets]
+    pairs = dict(zip(_ints(operator, "start_indices_batching_dims"), batching, strict=True))
+    for axis, out in enumerate(batch):
+        yield Tie((out,), (pairs.get(axis), axis), indices.shape[axis])
+
+
+def _scatter(operator: UOperator) -> Iterator[Tie]:
+    """Batching dimensions, and window axes that cover their operand axis. All else may hit anything."""
+    x, _, updates = (v.type for v in operator.inputs)
+    window = _ints(operator, "update_window_dims")
+    batching = _ints(operator, "operand_batching_dims")
+    dropped = {*batching, *_ints(operator, "inserted_window_dims")}
+    kept = [d for d in range(x.rank) if d not in dropped]
+    for d, place in zip(kept, window, strict=True):
+        if updates.shape[place] == x.shape[d]:
+            yield Tie((d,), (d, None, place), x.shape[d])
+    batch = [d for d in range(updates.rank) if d not in window]
+    for d, axis in zip(batching, _ints(operator, "scatter_indices_batching_dims"), strict=True):
+        yield Tie((d,), (d, axis, batch[axis]), x.shape[d])
+
+
+# -- anchors -------------------------------------------------------------------------------------------------
+def _dot(operator: UOperator) -> Iterator[Tie]:
+    left, right = (v.type for v in operator.inputs)
+    lb, rb = _ints(operator, "lhs_batch"), _ints(operator, "rhs_batch")
+    lc, rc = _ints(operator, "lhs_contract"), _ints(operator, "rhs_contract")
+    sources: list[tuple[int | None, int | None]] = list(zip(lb, rb, strict=True))
+    sources += [(d, None) for d in range(left.rank) if d not in (*lb, *lc)]
+    sources += [(None, d) for d in range(right.rank) if d not in (*rb, *rc)]
+    for d, inputs in enumerate(sources):
+        yield Tie((d,), inputs, _shape(operator)[d])
+
+
+def _conv(operator: UOperator) -> Iterator[Tie]:
+    """Batch and output features; with feature groups, the groups. Spatial axes are windows."""
+    lhs, rhs, out = (_ints(operator, f"{side}_spec") for side in ("lhs", "rhs", "out"))
+    groups, batch_groups = operator["feature_group_count"], operator["batch_group_count"]
+    assert isinstance(groups, int)
+    if batch_groups == 1:
+        yield Tie((out[0],), (lhs[0], None), _shape(operator)[out[0]])
+        if groups == 1:
+            yield Tie((out[1],), (None, rhs[0]), _shape(operator)[out[1]])
+        else:
+            yield Tie((out[1],), (lhs[1], rhs[0]), groups)
+
+
+def _without(operator: UOperator, axes: Sequence[int]) -> Iterator[Tie]:
+    """The result lacks the worked-on axes."""
+    kept = [d for d in range(operator.inputs[0].type.rank) if d not in axes]
+    for out, d in enumerate(kept):
+        yield Tie((out,), (d,), _shape(operator)[out])
+
+
+def _reduce(operator: UOperator) -> Iterator[Tie]:
+    return _without(operator, _ints(operator, "axes"))
+
+
+def _arg_reduce(operator: UOperator) -> Iterator[Tie]:
+    return _without(operator, (cast(int, operator["axis"]),))
+
+
+def _no_windows(operator: UOperator, *dilations: str) -> list[int]:
+    """Axes with windows of one element, side by side."""
+    window, strides = _ints(operator, "window"), _ints(operator, "strides")
+    padding = cast(tuple[tuple[int, int], ...], operator["padding"])
+    plain = [(w, s, p) == (1, 1, (0, 0)) for w, s, p in zip(window, strides, padding, strict=True)]
+    return [d for d, ok in enumerate(plain) if ok and all(_ints(operator, n)[d] == 1 for n in dilations)]
+
+
+def _reduce_window(operator: UOperator) -> Iterator[Tie]:
+    return _same_axes(operator, _no_windows(operator, "base_dilation"))
+
+
+def _select_and_scatter_add(operator: UOperator) -> Iterator[Tie]:
+    return _same_axes(operator, _no_windows(operator))
+
+
+RULES: dict[str, Callable[[UOperator], Iterator[Tie]]] = {
+    **{name: _elementwise for name, kind in KINDS.items() if kind.sort == "elementwise"},
+    "copy": _elementwise,
+    "constant": _leaf,
+    "empty": _leaf,
+    "iota": _leaf,
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "reverse": _except("dimensions"),
+    "pad": _pad,
+    "concatenate": _except("dimension"),
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
+    "scatter": _scatter,
+    "dot": _dot,
+    "conv": _conv,
+    "reduce": _reduce,
+    "arg_reduce": _arg_reduce,
+    "cumulative": _except("axis"),
+    "sort": _except("dimension"),
+    "top_k": _except("axis"),
+    "reduce_window": _reduce_window,
+    "select_and_scatter_add": _select_and_scatter_add,
+}

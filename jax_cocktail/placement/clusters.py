@@ -1,0 +1,288 @@
+"""Clusters: which statements of a region are cut into parts, along which class, and in which order.
+
+A statement whose results are in a class that was chosen is *claimed*: it becomes part of a parallel loop. All
+others stay at mesh level. Stages alternate: mesh statements of stage 0, clusters of stage 0, mesh statements
+of stage 1 ... A statement that needs more than its own part of a claimed value is one stage later, so every
+boundary between two stages is one crossing, and a claimed statement is as early as it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from jax_cocktail.placement.axes import rule
+from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.placement.cost import Work, total, work
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads, regions_of
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When cutting pays.
+
+    `flops`, `bytes`: one execution of a cluster needs one of them (its barrier costs about 0.25 us on two
+    cores); `again`: share of a nested uTask's work that may be computed again in every part; `balance`:
+    least share of the units that are busy; `most`: parts per unit; `light`: flops up to which a value is
+    computed again rather than stored; `pack_trips`: trips of a loop from which packing its weights pays.
+    """
+
+    flops: float = 20000
+    bytes: float = 64 << 10
+    again: float = 0.1
+    balance: float = 0.7
+    most: int = 4
+    light: float = 4096
+    pack_trips: int = 32
+
+    def suffices(self, amount: Work) -> bool:
+        return amount.flops >= self.flops or amount.bytes >= self.bytes
+
+    def parts(self, divisible: int, units: int) -> int | None:
+        """The fewest parts that keep the units busy, among the divisors; None if there is no such number."""
+        for parts in range(units, self.most * units + 1):
+            if divisible % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance:
+                return parts
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A class and the number of parts that it is cut into. Equal `number`, same class."""
+
+    number: int
+    cut: AxisClass
+    parts: int
+
+    @property
+    def axes(self) -> Mapping[Value, int]:
+        return self.cut.axes
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Positions of statements that become one parallel loop."""
+
+    positions: tuple[int, ...]
+    axes: Mapping[Value, int]
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Mesh statements, then clusters; the clusters do not depend on each other."""
+
+    mesh: tuple[int, ...]
+    clusters: tuple[Cluster, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The stages of a region and the classes considered, most work first, each with what became of it."""
+
+    stages: tuple[Stage, ...]
+    refused: tuple[tuple[AxisClass, Work, str], ...] = ()
+
+    @property
+    def clusters(self) -> tuple[Cluster, ...]:
+        return tuple(c for stage in self.stages for c in stage.clusters)
+
+
+def is_light(statement: Statement, limit: float) -> bool:
+    """True if a value is computed again wherever a part of it is needed."""
+    return (
+        isinstance(statement, UOperator)
+        and statement.is_element
+        and len(statement.outputs) == 1
+        and work(statement).flops <= limit
+    )
+
+
+def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[int]:
+    """Light statements that depend on light statements and outside values alone."""
+    heavy: set[Value] = set()
+    found = set()
+    for position, statement in enumerate(statements):
+        if is_light(statement, limit) and heavy.isdisjoint(statement.inputs):
+            found.add(position)
+        else:
+            heavy.update(statement.outputs)
+    return frozenset(found)
+
+
+def divide(statements: Sequence[Statement], results: Sequence[Value], units: int, limits: Limits) -> Division:
+    """Chooses classes, most work first, and stages the region."""
+    return _Divider(statements, results, units, limits).divide()
+
+
+class _Divider:
+    def __init__(
+        self, statements: Sequence[Statement], results: Sequence[Value], units: int, limits: Limits
+    ) -> None:
+        self.statements = statements
+        self.units = units
+        self.limits = limits
+        self.light = light_positions(statements, limits.light)
+        self.made = {v: n for n, s in enumerate(statements) for v in s.outputs}
+        self.used = set(results).union(*map(reads, statements)) if statements else set(results)
+        self.claims: dict[int, Choice] = {}
+        self.refused: list[tuple[AxisClass, Work, str]] = []
+
+    def divide(self) -> Division:
+        self._claim()
+        while self.claims:
+            stage = self._stages()
+            clusters = self._clusters(stage)
+            weak = [(k, c) for k, c in clusters if not self.limits.suffices(self._work(c.positions))]
+            if not weak:
+                break
+            _, worst = min(weak, key=lambda pair: self._work(pair[1].positions).weight)
+            for position in worst.positions:
+                del self.claims[position]
+        return self._result()
+
+    def _work(self, positions: Sequence[int]) -> Work:
+        return total(self.statements[n] for n in positions)
+
+    # -- claims ------------------------------------------------------------------------------------------
+    def _claim(self) -> None:
+        heavy = [n for n in range(len(self.statements)) if n not in self.light]
+        classes = axis_classes([self.statements[n] for n in heavy])
+        offers = []
+        for cut in classes:
+            places = {heavy[c.position] for c in cut.crossings}
+            members = {n for n in heavy if any(v in cut.axes for v in self.statements[n].outputs)}
+            fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
+            offers.append((self._work(fitting), len(places), cut, fitting, members))
+        offers.sort(key=lambda offer: (-offer[0].weight, offer[1], -len(offer[2].axes)))
+        for number, (_, _, cut, fitting, members) in enumerate(offers):
+            free = [n for n in fitting if n not in self.claims]
+            parts = self.limits.parts(cut.parts, self.units)
+            why = self._refusal(cut, parts, free)
+            if why or parts is None:
+                lost = self._work(sorted(n for n in members if n not in self.claims))
+                self.refused.append((cut, lost, why))
+                continue
+            choice = Choice(number, cut, parts)
+            self.claims.update(dict.fromkeys(free, choice))
+
+    def _refusal(self, cut: AxisClass, parts: int | None, free: Sequence[int]) -> str:
+        if cut.clash:
+            return "two axes of one value are in the class"
+        if parts is None:
+            return f"no even number of parts: {cut.parts} over {self.units} units"
+        if not free:
+            return "other axes are cut already" if not cut.crossings else "every statement needs it whole"
+        if not self.limits.suffices(self._work(free)):
+            return "too little work for a barrier"
+        return ""
+
+    def _fits(self, cut: AxisClass, position: int, heavy: Sequence[int]) -> bool:
+        """True if the statement can be computed by parts of the class."""
+        statement = self.statements[position]
+        crossings = [c for c in cut.crossings if heavy[c.position] == position]
+        if isinstance(statement, UOperator):
+            axes = [cut.axes.get(v) for v in statement.outputs]
+            tie = rule(statement).along(axes)
+            return tie is not None and not any(c.makes for c in crossings)
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            return False
+        if any(c.makes or c.value not in self.made for c in crossings):
+            return False
+        if any(v in self.used for v in statement.outputs if v not in cut.axes):
+            return False
+        whole = work(statement)
+        own = _work_inside(statement, cut.axes)
+        return whole.weight - own.weight <= self.limits.again * whole.weight
+
+    # -- stages ------------------------------------------------------------------------------------------
+    def _stages(self) -> dict[int, int]:
+        stage: dict[int, int] = {}
+        for position, statement in enumerate(self.statements):
+            stage[position] = max((self._ready(stage, position, v) for v in reads(statement)), default=0)
+        return stage
+
+    def _ready(self, stage: Mapping[int, int], position: int, value: Value) -> int:
+        """The stage from which the statement can use the value."""
+        maker = self.made.get(value)
+        if maker is None:
+            return 0
+        if maker not in self.claims:
+            return stage[maker]
+        return stage[maker] + (0 if self._is_local(position, maker, value) else 1)
+
+    def _is_local(self, position: int, maker: int, value: Value) -> bool:
+        """True if the statement needs only its own part of a claimed value."""
+        mine, other = self.claims.get(position), self.claims[maker]
+        if mine is None or mine.parts != other.parts:
+            return False
+        statement = self.statements[position]
+        if isinstance(statement, UOperator):
+            tie = rule(statement).along([mine.axes[v] for v in statement.outputs])
+            assert tie is not None
+            axes = {axis for v, axis in zip(statement.inputs, tie.inputs, strict=True) if v == value}
+            return axes == {other.axes[value]}
+        inside = {id(s) for s in _operators(statement)}
+        eaten = any(c.value == value and id(c.operator) in inside for c in mine.cut.crossings)
+        return mine.number == other.number and not eaten
+
+    def _clusters(self, stage: Mapping[int, int]) -> list[tuple[int, Cluster]]:
+        """(stage, cluster), in order."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for position, choice in sorted(self.claims.items()):
+            groups.setdefault((stage[position], choice.parts), []).append(position)
+        found = []
+        for (k, parts), positions in sorted(groups.items()):
+            axes: dict[Value, int] = {}
+            for n in positions:
+                axes.update(_axes_inside(self.statements[n], self.claims[n].axes))
+            found.append((k, Cluster(tuple(positions), axes, parts)))
+        return found
+
+    def _result(self) -> Division:
+        stage = self._stages()
+        clusters = self._clusters(stage)
+        count = 1 + max(stage.values(), default=0)
+        mesh: list[list[int]] = [[] for _ in range(count)]
+        for position in range(len(self.statements)):
+            if position not in self.claims:
+                mesh[stage[position]].append(position)
+        stages = tuple(Stage(tuple(mesh[k]), tuple(c for at, c in clusters if at == k)) for k in range(count))
+        return Division(stages, tuple(self.refused))
+
+
+def _operators(statement: Statement) -> list[UOperator]:
+    if isinstance(statement, UOperator):
+        return [statement]
+    return [o for region in regions_of(statement) for s in region.body for o in _operators(s)]
+
+
+def _walk_values(statement: Statement, visit: Callable[[Sequence[Value]], None]) -> None:
+    visit(statement.outputs)
+    for region in regions_of(statement):
+        visit(region.parameters)
+        for inner in region.body:
+            _walk_values(inner, visit)
+
+
+def _axes_inside(statement: Statement, axes: Mapping[Value, int]) -> dict[Value, int]:
+    """The axes of the values that the statement makes, nested regions included."""
+    found: dict[Value, int] = {}
+
+    def visit(values: Sequence[Value]) -> None:
+        found.update({v: axes[v] for v in values if v in axes})
+
+    _walk_values(statement, visit)
+    return found
+
+
+def _work_inside(statement: Statement, axes: Mapping[Value, int]) -> Work:
+    """The work of a statement on values that are cut."""
+    if isinstance(statement, UOperator):
+        return work(statement) if any(v in axes for v in statement.outputs) else Work()
+    inside = sum((_work_inside(s, axes) for r in regions_of(statement) for s in r.body), Work())
+    everything = total(s for r in regions_of(statement) for s in r.body)
+    share = inside.weight / everything.weight if everything.weight else 1.0
+    return work(statement) * share

@@ -1,0 +1,74 @@
+"""Work of statements, from their operators alone: floating-point operations and bytes touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import cast
+
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.operators import KINDS
+
+UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
+_VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`flops`, and `bytes` read and written as if nothing were fused."""
+
+    flops: float = 0.0
+    bytes: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.bytes + other.bytes)
+
+    def __mul__(self, factor: float) -> Work:
+        return Work(self.flops * factor, self.bytes * factor)
+
+    @property
+    def weight(self) -> float:
+        """One number to compare by: a core does about eight operations while it moves a byte."""
+        return self.flops + 8 * self.bytes
+
+
+def work(statement: Statement) -> Work:
+    """Of one execution; of a branch the mean of its sides."""
+    if isinstance(statement, UOperator):
+        return _operator(statement)
+    if isinstance(statement, LoopUTask):
+        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+        return sum(map(region_work, statement.regions), Work()) * trips
+    if isinstance(statement, BranchUTask):
+        return sum(map(region_work, statement.branches), Work()) * (1 / len(statement.branches))
+    return total(statement.members) if isinstance(statement, StitchedUTask) else Work()
+
+
+def total(statements: Iterable[Statement]) -> Work:
+    return sum(map(work, statements), Work())
+
+
+def region_work(region: Region) -> Work:
+    return total(region.body)
+
+
+def _operator(operator: UOperator) -> Work:
+    if operator.kind in _VIEWS or not operator.outputs:
+        return Work()
+    size = operator.outputs[0].type.size
+    touched = float(sum(v.type.nbytes for v in (*operator.inputs, *operator.outputs)))
+    if operator.kind == "dot":
+        left = operator.inputs[0].type.shape
+        contracted = prod(left[d] for d in cast(tuple[int, ...], operator["lhs_contract"]))
+        return Work(2.0 * size * contracted, touched)
+    if operator.kind == "conv":
+        kernel = operator.inputs[1].type.shape
+        features = kernel[cast(tuple[int, ...], operator["rhs_spec"])[0]]
+        return Work(2.0 * size * (prod(kernel) // max(features, 1)), touched)
+    if operator.kind in ("dynamic_update_slice", "gather"):
+        moved = operator.inputs[1].type.nbytes if operator.kind == "dynamic_update_slice" else size
+        return Work(float(size if operator.kind == "gather" else 0), 2.0 * moved)
+    if KINDS[operator.kind].sort == "anchor":
+        size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
+    return Work(float(size * KINDS[operator.kind].cost), touched)

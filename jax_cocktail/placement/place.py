@@ -1,0 +1,226 @@
+"""Placement: which work is divided over the units of a mesh (design, sections 1 and 1.1).
+
+Regions are divided from the outside in. What a class of axes covers almost wholly, loops included, becomes
+one parallel loop: the class is a *domain*, loops run inside its parts, and no barrier stands inside them. A
+loop that no class covers stays at mesh level, and its body is divided: there the parts of a *split* axis meet
+once per crossing. What stays at mesh level is done by every unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from jax_cocktail.placement.access import reads_own_part
+from jax_cocktail.placement.axes import rule
+from jax_cocktail.placement.clusters import Cluster, Division, Limits, divide, light_positions
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS, total
+from jax_cocktail.placement.mesh import UnitMesh
+from jax_cocktail.placement.prune import prune
+from jax_cocktail.placement.tile import pack, tile
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, reads
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import NOWHERE, Source, Value
+
+_FREE = frozenset({"constant", "broadcast", "reshape", "transpose", "slice", "iota"})
+
+
+def place(
+    program: UProgram,
+    mesh: UnitMesh,
+    notes: list[str] | None = None,
+    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+) -> UProgram:
+    """Returns its argument if no work is worth dividing. `notes` gets a sentence for every decision."""
+    if mesh.size < 2:
+        return program
+    placer = _Placer(program, mesh.size, limits, notes if notes is not None else [])
+    entry = placer.region(program.entry, 1)
+    return replace(program, entry=prune(entry)) if placer.placed else program
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A region on the way in: what it has emitted, what is visible in it, and how often it runs."""
+
+    region: Region
+    trips: int
+    out: list[Statement] = field(default_factory=list)
+    visible: set[Value] = field(default_factory=set)
+
+    def emit(self, statements: Sequence[Statement]) -> None:
+        for statement in statements:
+            self.out.append(statement)
+            self.visible.update(statement.outputs)
+
+
+class _Placer:
+    def __init__(self, program: UProgram, units: int, limits: Limits, notes: list[str]) -> None:
+        self.fresh = FreshValues(program)
+        self.units = units
+        self.limits = limits
+        self.notes = notes
+        self.placed = False
+        self.frames: list[_Frame] = []
+        self.recipes: dict[Value, UOperator] = {}
+        self.packs: dict[tuple[Value, int, int], Value] = {}
+
+    def region(self, region: Region, trips: int) -> Region:
+        """`trips`: how often the region runs in one run of the region around it; 1 if it is in no loop."""
+        body = region.body
+        division = divide(body, region.results, self.units, self.limits)
+        outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
+        frame = _Frame(region, trips, visible=set(region.parameters))
+        self.frames.append(frame)
+        for stage in division.stages:
+            for position in stage.mesh:
+                frame.emit((self._mesh(body[position]),))
+            for cluster in stage.clusters:
+                self._cluster(frame, cluster)
+        self.frames.pop()
+        self.recipes = outer
+        self._explain(region, division)
+        return Region(region.parameters, tuple(frame.out), region.results)
+
+    def _mesh(self, statement: Statement) -> Statement:
+        """A statement that every unit executes; its regions are divided."""
+        if isinstance(statement, LoopUTask) and not statement.parallel:
+            trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+            return replace(statement, body=self.region(statement.body, trips))
+        if isinstance(statement, BranchUTask):
+            return replace(statement, branches=tuple(self.region(r, 1) for r in statement.branches))
+        return statement
+
+    # -- clusters ----------------------------------------------------------------------------------------
+    def _cluster(self, frame: _Frame, cluster: Cluster) -> None:
+        body = frame.region.body
+        statements = [body[n] for n in cluster.positions]
+        others = [s for n, s in enumerate(body) if n not in cluster.positions]
+        results = _needed(statements, others, frame.region.results)
+        packed = self._packed(statements, cluster)
+        loop = tile(
+            statements,
+            results,
+            cluster.axes,
+            cluster.parts,
+            self.fresh,
+            _first_source(statements),
+            bases=_bases(frame.region, statements, others, results, cluster.axes),
+            packed=packed,
+            recipes=self.recipes,
+        )
+        frame.emit(loop)
+        self.placed = True
+
+    # -- packed operands ---------------------------------------------------------------------------------
+    def _packed(self, statements: Sequence[Statement], cluster: Cluster) -> Mapping[tuple[Value, int], Value]:
+        """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense."""
+        found: dict[tuple[Value, int], Value] = {}
+        for statement in statements:
+            if not isinstance(statement, UOperator) or statement.kind != "dot":
+                continue
+            tie = rule(statement).along([cluster.axes.get(v) for v in statement.outputs])
+            assert tie is not None
+            for value, axis in zip(statement.inputs, tie.inputs, strict=True):
+                if axis is not None and prod(value.type.shape[:axis]) > 1:
+                    packed = self._pack(value, axis, cluster.parts, statement.source)
+                    if packed is not None:
+                        found[value, axis] = packed
+        return found
+
+    def _pack(self, value: Value, axis: int, parts: int, source: Source) -> Value | None:
+        """The packed copy, made in front of the outermost loop that does not change the value."""
+        home = next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
+        if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
+            return None
+        if (value, axis, parts) not in self.packs:
+            copies, packed = pack(value, axis, parts, self.fresh, source)
+            self.frames[home].emit(copies)
+            self.packs[value, axis, parts] = packed
+        return self.packs[value, axis, parts]
+
+    # -- notes -------------------------------------------------------------------------------------------
+    def _explain(self, region: Region, division: Division) -> None:
+        for cluster in division.clusters:
+            statements = [region.body[n] for n in cluster.positions]
+            has_loop = any(isinstance(s, LoopUTask) for s in statements)
+            extent = next(iter({v.type.shape[d] for v, d in cluster.axes.items()}))
+            what = (
+                "domains: loops run inside each part" if has_loop else "a split axis: its parts meet after it"
+            )
+            where = str(_first_source(statements)) or "here"
+            self.notes.append(
+                f"{where}: an axis of {extent} in {cluster.parts} parts, {what}"
+                f" ({len(statements)} statements, {_amount(total(statements).flops)} flops)"
+            )
+        for cut, lost, why in division.refused:
+            if self.limits.suffices(lost):
+                value, axis = next(iter(cut.axes.items()))
+                crossing = cut.crossings[0].operator if cut.crossings else None
+                by = f"; {crossing.kind} needs it whole" if crossing is not None else ""
+                self.notes.append(
+                    f"{crossing.source if crossing is not None else ''}: axis {axis} of {value.type} is not"
+                    f" divided: {why}{by} ({_amount(lost.flops)} flops)"
+                )
+
+
+def _amount(number: float) -> str:
+    return f"{number:.3g}"
+
+
+def _recipes(
+    outer: Mapping[Value, UOperator], body: Sequence[Statement], limits: Limits
+) -> dict[Value, UOperator]:
+    """How to compute light values again; those from around a loop only if that costs nothing."""
+    found = {v: o for v, o in outer.items() if o.kind in _FREE}
+    for position in light_positions(body, limits.light):
+        operator = body[position]
+        assert isinstance(operator, UOperator)
+        if not operator.output.type.is_scalar:
+            found[operator.output] = operator
+    return found
+
+
+def _first_source(statements: Sequence[Statement]) -> Source:
+    return next((s.source for s in statements if s.source != NOWHERE), NOWHERE)
+
+
+def _needed(
+    statements: Sequence[Statement], others: Sequence[Statement], results: Sequence[Value]
+) -> tuple[Value, ...]:
+    """What the statements make that something else reads."""
+    read = {v for s in others for v in reads(s)} | set(results)
+    return tuple(v for s in statements for v in s.outputs if v in read)
+
+
+def _bases(
+    region: Region,
+    statements: Sequence[Statement],
+    others: Sequence[Statement],
+    results: Sequence[Value],
+    axes: Mapping[Value, int],
+) -> dict[Value, Value]:
+    """For a result the array whose place it may take: one that only these statements read, at the own part.
+
+    That is the carry that the result becomes, or what dynamic updates turn into the result.
+    """
+    elsewhere = {v for s in others for v in reads(s)} | set(region.results)
+    defined = {v for s in others for v in s.outputs}
+    makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
+    carried = region.parameters[len(region.parameters) - len(region.results) :]
+    found: dict[Value, Value] = {}
+    for result in results:
+        root = result
+        while root in makers and makers[root].kind == "dynamic_update_slice":
+            root = makers[root].inputs[0]
+        candidates = [root] if root != result and root in defined | set(carried) else []
+        if region.results.count(result) == 1 and len(carried) == len(region.results):
+            candidates.append(carried[region.results.index(result)])
+        for base in candidates:
+            if base in elsewhere or base in found.values() or base.type != result.type:
+                continue
+            if all(reads_own_part(s, base, axes[result], axes) for s in statements):
+                found[result] = base
+                break
+    return found

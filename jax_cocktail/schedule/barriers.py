@@ -1,0 +1,285 @@
+"""Derives the barriers of a planned program from who touches which shared memory (COCKTAILER, section 4).
+
+Every access of a statement to shared memory has a performer: unit 0, all units, or the units part by part. Two
+accesses to overlapping memory conflict if one of them writes and they are not performed by the same unit. A
+barrier is inserted as late as possible, before the first statement that conflicts with something since the
+last one: for a straight line that is the smallest number of barriers. Its *arrive* stands right after the last
+statement it must wait for, so that what lies between is done while others are still on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    regions_of,
+    walk,
+)
+from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.parallel import scalar_constants, tile_access
+from jax_cocktail.utask.plan import MemoryPlan, Slot
+from jax_cocktail.utask.types import ITEM_SIZE, Value
+
+ROUNDS = 4  # of a loop body, until what crosses its back edge no longer changes
+
+ALL = ("all",)
+FIRST = ("unit 0",)
+Performer = tuple[str | int, ...]  # ALL, FIRST, or "part" and how memory is divided into parts
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes `begin` to `end` of a shared space; equal performers touch equal bytes in equal units."""
+
+    space: str
+    begin: int
+    end: int
+    write: bool
+    performer: Performer
+
+    def conflicts(self, other: Access) -> bool:
+        if not (self.write or other.write) or self.space != other.space:
+            return False
+        if self.end <= other.begin or other.end <= self.begin:
+            return False
+        return self.performer != other.performer or self.performer == ALL
+
+
+def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
+    """Inserts `arrive` and `wait`. Returns its argument if the program has no units or needs no barrier."""
+    if plan.most_units <= 1:
+        return program
+    deriver = _Deriver(plan, scalar_constants(_operators(program)))
+    entry, _ = deriver.region(program.entry, {}, deriver.results(program.entry.results))
+    return replace(program, entry=entry) if _has_waits(entry) else program
+
+
+def barriers_per_trip(program: UProgram) -> Mapping[LoopUTask, int]:
+    """For every loop: the barriers of one trip, those of inner loops and branches not counted."""
+    loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
+    return {loop: sum(_waits(region) for region in loop.regions) for loop in loops}
+
+
+def _waits(region: Region) -> int:
+    return sum(isinstance(s, UOperator) and s.kind == "wait" for s in region.body)
+
+
+State = dict[Access, int]  # access not yet covered by a barrier -> position in the region; -1: before it
+
+
+class _Line:
+    """The barriers of one region while it is walked."""
+
+    def __init__(self, state: State) -> None:
+        self.state = dict.fromkeys(state, -1)
+        self.floor = -1  # the last position after which a new `arrive` may stand
+        self.arrive: dict[int, int] = {}  # after position -> number of arrives
+        self.wait: set[int] = set()  # before position
+
+    def begin(self, position: int, accesses: Iterable[Access]) -> None:
+        """Makes room for a statement that starts with these accesses."""
+        accesses = list(accesses)
+        hit = [at for a, at in self.state.items() if any(a.conflicts(b) for b in accesses)]
+        if hit:
+            after = max(self.floor, *hit)
+            self.arrive[after] = self.arrive.get(after, 0) + 1
+            self.wait.add(position)
+            self.floor = position - 1
+            self.state = {a: at for a, at in self.state.items() if at > after}
+
+    def add(self, position: int, accesses: Iterable[Access]) -> None:
+        self.state.update(dict.fromkeys(accesses, position))
+
+    def woven(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        out: list[Statement] = [_ARRIVE] * self.arrive.get(-1, 0)
+        for position, statement in enumerate(body):
+            if position in self.wait:
+                out.append(_WAIT)
+            out.append(statement)
+            out += [_ARRIVE] * self.arrive.get(position, 0)
+        if len(body) in self.wait:
+            out.append(_WAIT)
+        return tuple(out)
+
+
+_ARRIVE = UOperator("arrive", (), ())
+_WAIT = UOperator("wait", (), ())
+
+
+class _Deriver:
+    def __init__(self, plan: MemoryPlan, constants: Mapping[Value, int]) -> None:
+        self.plan = plan
+        self.constants = constants
+        self.layouts: Mapping[Value, Layout] = plan.layouts
+        self.alias = dict(plan.aliases)
+
+    # -- regions -----------------------------------------------------------------------------------------
+    def region(self, region: Region, state: State, tail: Iterable[Access]) -> tuple[Region, State]:
+        """The region with its barriers, and what is open after it. `tail`: copies at its end."""
+        line = _Line(state)
+        body: list[Statement] = []
+        for position, statement in enumerate(region.body):
+            accesses = list(self.accesses(statement))
+            inside = isinstance(statement, LoopUTask | BranchUTask) and not _is_parallel(statement)
+            line.begin(position, accesses)
+            if inside:
+                after, left = self._nested(statement, line.state | dict.fromkeys(accesses, position))
+                line.state = dict.fromkeys(left, position)
+                if any(_has_waits(r) for r in regions_of(after)):
+                    line.floor = position
+                body.append(after)
+            else:
+                line.add(position, accesses)
+                body.append(statement)
+        tail = list(tail)
+        line.begin(len(region.body), tail)
+        line.add(len(region.body), tail)
+        return replace(region, body=line.woven(tuple(body))), line.state
+
+    def _nested(self, statement: Statement, state: State) -> tuple[Statement, State]:
+        if isinstance(statement, LoopUTask):
+            return self._loop(statement, state)
+        assert isinstance(statement, BranchUTask)
+        branches, left = [], {}
+        for region in statement.branches:
+            tail = self._transfer(region.results, statement.outputs)
+            after, out = self.region(region, state, tail)
+            branches.append(after)
+            left |= out
+        return replace(statement, branches=tuple(branches)), left
+
+    def _loop(self, loop: LoopUTask, state: State) -> tuple[Statement, State]:
+        """Walks the loop until what comes around its back edge is known."""
+        tail = tuple(self._transfer(loop.body.results, loop.carried))
+        around: State = {}
+        for turn in range(2 * ROUNDS):
+            condition, middle = loop.condition, {**state, **around}
+            if condition is not None:
+                condition, middle = self.region(condition, middle, ())
+            body, out = self.region(loop.body, middle, tail)
+            if out.keys() <= around.keys():
+                break
+            around = out if turn < ROUNDS else {**around, **out}
+        leaves = middle if loop.condition is not None else out
+        if loop.condition is None and not loop.trip_count:
+            leaves = state
+        return replace(loop, condition=condition, body=body), leaves
+
+    # -- accesses ----------------------------------------------------------------------------------------
+    def accesses(self, statement: Statement) -> Iterator[Access]:
+        """What a statement itself touches; of loops and branches, what happens before their regions."""
+        if isinstance(statement, LoopUTask):
+            if statement.parallel:
+                yield from self._parts(statement)
+            else:
+                yield from self._transfer(statement.initial, statement.carried)
+        elif isinstance(statement, StitchedUTask) or (isinstance(statement, UOperator) and self._works(statement)):
+            alone = any(self._shared(v) for v in statement.outputs)
+            for value in statement.inputs:
+                yield from self._whole(value, False, FIRST if alone else ALL)
+            for value in statement.outputs:
+                yield from self._whole(value, True, FIRST)
+
+    def _works(self, operator: UOperator) -> bool:
+        """False for views, `empty` and constants: they touch no memory."""
+        if operator.kind in ("arrive", "wait", "empty", "constant"):
+            return False
+        layout = self.layouts.get(operator.outputs[0])
+        return layout is None or layout.root == operator.outputs[0]
+
+    def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> Iterator[Access]:
+        for source, target in zip(sources, targets, strict=True):
+            if target in self.layouts and target.type.size and not self._same(source, target):
+                performer = FIRST if self._shared(target) else ALL
+                yield from self._whole(source, False, performer)
+                yield from self._whole(target, True, performer)
+
+    def results(self, values: tuple[Value, ...]) -> list[Access]:
+        """The copies of results that are not computed in place."""
+        found: list[Access] = []
+        for position, value in enumerate(values):
+            if value not in self.layouts or not value.type.size:
+                continue
+            layout, slot = self.layouts[value], self._slot(value)
+            if not (layout.is_whole and (slot.space, slot.index) == ("output", position)):
+                found += self._whole(value, False, FIRST)
+                found.append(Access(f"output {position}", 0, value.type.nbytes, True, FIRST))
+        return found
+
+    def _parts(self, loop: LoopUTask) -> Iterator[Access]:
+        written = {v for pair in zip(loop.outputs, loop.carried, strict=True) for v in pair}
+        for initial, carried in zip(loop.initial, loop.carried, strict=True):
+            if carried.type.size and not self._same(initial, carried):
+                raise VerificationError(
+                    f"a parallel loop at {loop.source} starts from {initial}, which lies elsewhere than"
+                    f" {carried}; start from an explicit copy"
+                )
+        for value, tile in tile_access(loop, self.constants).items():
+            if value in self.layouts:
+                performer = self._performer(value, tile, loop.trip_count or 0)
+                yield from self._whole(value, False, performer)
+                if value in written:
+                    yield from self._whole(value, True, performer)
+
+    def _performer(self, value: Value, tile: tuple[int, int] | None, trips: int) -> Performer:
+        layout = self.layouts[value]
+        if tile is None or not layout.is_whole:
+            return ALL
+        axis, size = tile
+        step = layout.strides[axis] * ITEM_SIZE[value.type.dtype]
+        return ("part", trips, size, step, value.type.shape[axis])
+
+    # -- memory ------------------------------------------------------------------------------------------
+    def _slot(self, value: Value) -> Slot:
+        return self.plan.slots[self.layouts[value].root]
+
+    def _shared(self, value: Value) -> bool:
+        return value in self.layouts and self._slot(value).space != "own"
+
+    def _same(self, source: Value, target: Value) -> bool:
+        if source not in self.layouts:
+            return True
+        a, b = self.layouts[source], self.layouts[target]
+        return a.is_whole and b.is_whole and self._place(source) == self._place(target)
+
+    def _place(self, value: Value) -> tuple[str, int]:
+        slot = self._slot(value)
+        if slot.space == "input" and slot.index in self.alias:
+            return "output", self.alias[slot.index]
+        return slot.space, slot.index
+
+    def _whole(self, value: Value, write: bool, performer: Performer) -> Iterator[Access]:
+        """All of the memory behind a value, if several units see it and somebody may write it."""
+        if value not in self.layouts or not value.type.size:
+            return
+        space, index = self._place(value)
+        size = self.layouts[value].root.type.nbytes
+        if space == "workspace":
+            yield Access(space, index, index + size, write, performer)
+        elif space == "output":
+            yield Access(f"{space} {index}", 0, size, write, performer)
+
+
+def _operators(program: UProgram) -> Iterator[UOperator]:
+    for statement in walk(program.entry):
+        if isinstance(statement, UOperator):
+            yield statement
+        elif isinstance(statement, StitchedUTask):
+            yield from statement.members
+
+
+def _is_parallel(statement: Statement) -> bool:
+    return isinstance(statement, LoopUTask) and statement.parallel
+
+
+def _has_waits(region: Region) -> bool:
+    return any(isinstance(s, UOperator) and s.kind == "wait" for s in walk(region))

@@ -1,0 +1,149 @@
+"""While loops that count: their counter, and their trip count where it is known.
+
+`fori_loop` with traced bounds, and most hand-written loops, test one carry that moves by a constant against a
+bound that the loop does not change. If start and bound are constants, the loop is a counted one; otherwise
+it can still be run by chunks (`chunks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import INTEGERS, SIGNED, TensorType, Value
+
+Definitions = Mapping[Value, Statement]
+
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Carry `position` moves by `step` per trip; the loop runs while `test` (lt, le, gt, ge) holds between it
+    and `bound`. `prefix`: operators of the condition that compute the bound, from outside values alone."""
+
+    position: int
+    step: int
+    test: str
+    bound: Value
+    prefix: tuple[UOperator, ...]
+
+
+def integer(value: Value, definitions: Definitions) -> int | None:
+    """The number that a constant integer scalar is."""
+    made = definitions.get(value)
+    if not isinstance(made, UOperator) or made.kind != "constant" or value.type.size != 1:
+        return None
+    if value.type.dtype not in INTEGERS:
+        return None
+    return int.from_bytes(cast(bytes, made["data"]), "little", signed=value.type.dtype in SIGNED)
+
+
+def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:
+    """The counter of a while loop whose condition is one comparison; `definitions`: of outer constants."""
+    condition = loop.condition
+    if condition is None:
+        return None
+    inside = {v: s for s in condition.body for v in s.outputs}
+    compare = inside.get(condition.results[0])
+    if not isinstance(compare, UOperator) or compare.kind not in _MIRRORED:
+        return None
+    left, right = compare.inputs
+    test = compare.kind
+    if left not in condition.parameters:
+        left, right, test = right, left, _MIRRORED[test]
+    if left not in condition.parameters or left.type.dtype not in INTEGERS:
+        return None
+    prefix = _invariant_slice(right, condition, inside)
+    position = condition.parameters.index(left)
+    step = _step(loop, position, definitions)
+    if prefix is None or not step or (step > 0) != (test in ("lt", "le")):
+        return None
+    return Counter(position, step, test, right, prefix)
+
+
+def _invariant_slice(
+    value: Value, condition: Region, inside: Mapping[Value, Statement]
+) -> tuple[UOperator, ...] | None:
+    """The operators in the condition that compute a value, if it depends on no carry."""
+    wanted, waiting = set(), [value]
+    while waiting:
+        here = waiting.pop()
+        if here in condition.parameters:
+            return None
+        made = inside.get(here)
+        if made is None:
+            continue
+        if not isinstance(made, UOperator) or not made.is_element:
+            return None
+        wanted.add(made.outputs[0])
+        waiting += made.inputs
+    return tuple(s for s in condition.body if isinstance(s, UOperator) and s.outputs[0] in wanted)
+
+
+def _step(loop: LoopUTask, position: int, definitions: Definitions) -> int | None:
+    inside = dict(definitions) | {v: s for s in loop.body.body for v in s.outputs}
+    made = inside.get(loop.body.results[position])
+    carry = loop.carried[position]
+    if not isinstance(made, UOperator) or made.kind not in ("add", "sub") or carry not in made.inputs:
+        return None
+    left, right = made.inputs
+    if left == carry:
+        step = integer(right, inside)
+        return None if step is None else step if made.kind == "add" else -step
+    return integer(left, inside) if made.kind == "add" else None
+
+
+def trips_of(loop: LoopUTask, counter: Counter, definitions: Definitions) -> int | None:
+    """The trip count, if start and bound are constants and the counter never wraps around."""
+    inside = dict(definitions) | {v: s for s in counter.prefix for v in s.outputs}
+    start = integer(loop.initial[counter.position], inside)
+    bound = integer(counter.bound, inside)
+    if start is None or bound is None:
+        return None
+    span = (bound - start) * (1 if counter.step > 0 else -1)
+    step = abs(counter.step)
+    trips = max(span // step + 1 if counter.test in ("le", "ge") else -(-span // step), 0)
+    limits = np.iinfo(counter.bound.type.dtype)
+    last = start + trips * counter.step
+    return trips if limits.min <= last <= limits.max else None
+
+
+def count_loops(program: UProgram) -> UProgram:
+    """Turns while loops with known trip counts into counted loops."""
+    fresh = FreshValues(program)
+    entry = _region(program.entry, {}, fresh)
+    return program if entry is program.entry else replace(program, entry=entry)
+
+
+def _region(region: Region, definitions: dict[Value, Statement], fresh: FreshValues) -> Region:
+    body: list[Statement] = []
+    for statement in region.body:
+        if isinstance(statement, LoopUTask):
+            inner = _region(statement.body, definitions, fresh)
+            if inner is not statement.body:
+                statement = replace(statement, body=inner)
+            statement = _counted(statement, definitions, fresh)
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(_region(r, definitions, fresh) for r in statement.branches)
+            if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
+                statement = replace(statement, branches=branches)
+        elif isinstance(statement, UOperator):
+            definitions.update((v, statement) for v in statement.outputs)
+        body.append(statement)
+    same = all(a is b for a, b in zip(body, region.body, strict=True))
+    return region if same else Region(region.parameters, tuple(body), region.results)
+
+
+def _counted(loop: LoopUTask, definitions: Definitions, fresh: FreshValues) -> LoopUTask:
+    counter = counter_of(loop, definitions)
+    trips = None if counter is None else trips_of(loop, counter, definitions)
+    if trips is None:
+        return loop
+    body = replace(loop.body, parameters=(fresh.make(TensorType("int64")), *loop.body.parameters))
+    return replace(loop, body=body, condition=None, trip_count=trips)

@@ -1,0 +1,160 @@
+"""Which loop every part of a body goes to: the analysis behind loop distribution (see `distribute`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from jax_cocktail.utask.graph import strong_components
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Which loop every part of a body goes to.
+
+    Nodes are statements (by position) and, after them, carries. `level[node]`: number of the loop, or of the
+    batched product before that loop; `again`: nodes that every loop computes for itself; `products`:
+    positions of the batched products; `crossing`: values kept per step.
+    """
+
+    loop: LoopUTask
+    level: dict[int, int]
+    again: frozenset[int]
+    products: frozenset[int]
+    node_of: dict[Value, int]
+    crossing: tuple[Value, ...] = field(default=())
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Memory that one step needs for what later loops read."""
+        products = (self.loop.body.body[n].outputs[0] for n in self.products)
+        return sum(v.type.nbytes for v in (*self.crossing, *products))
+
+
+def _graph(loop: LoopUTask) -> tuple[list[list[int]], list[list[int]], dict[Value, int]]:
+    """Sources and users of every node, and the node of every value."""
+    body = loop.body.body
+    node_of = {v: n for n, s in enumerate(body) for v in s.outputs}
+    node_of |= {p: len(body) + k for k, p in enumerate(loop.carried)}
+    needs = [[node_of[v] for v in reads(s) if v in node_of] for s in body]
+    needs += [[node_of[r]] if r in node_of else [] for r in loop.body.results]
+    users: list[list[int]] = [[] for _ in needs]
+    for node, sources in enumerate(needs):
+        for source in sources:
+            users[source].append(node)
+    return needs, users, node_of
+
+
+def components_of(loop: LoopUTask) -> tuple[list[list[int]], dict[Value, int]]:
+    """The strongly connected components of a body with its carries, and the node of every value."""
+    _, users, node_of = _graph(loop)
+    return strong_components(users), node_of
+
+
+def analyse(loop: LoopUTask, minimum_flops: int) -> Division | None:
+    """The division of a loop, or None if no product can leave it."""
+    body = loop.body.body
+    needs, users, node_of = _graph(loop)
+    components = strong_components(users)
+    again = _computed_again(loop, components, needs)
+    cyclic = {n for c in components if len(c) > 1 or c[0] in users[c[0]] for n in c}
+    products = frozenset(
+        n
+        for n, s in enumerate(body)
+        if n not in cyclic and n not in again and _is_product(s, node_of, minimum_flops)
+    )
+    if not products:
+        return None
+    level = _levels(components, needs, again, products)
+    division = Division(loop, level, again, products, node_of)
+    return replace(division, crossing=_crossing(division))
+
+
+def _computed_again(loop: LoopUTask, components: list[list[int]], needs: list[list[int]]) -> frozenset[int]:
+    """Movement and scalars that depend on the index alone, and scalar recurrences over such values."""
+    body, count = loop.body.body, len(loop.body.body)
+    again: set[int] = set()
+    for component in components:
+        members = set(component)
+        if any(source not in again and source not in members for n in component for source in needs[n]):
+            continue
+        statements = [body[n] for n in component if n < count]
+        carries = [loop.carried[n - count] for n in component if n >= count]
+        cheap = all(isinstance(s, UOperator) and _is_cheap(s, bool(carries)) for s in statements)
+        if cheap and all(v.type.is_scalar for v in carries):
+            again.update(component)
+    return frozenset(again)
+
+
+def _is_cheap(operator: UOperator, recurrent: bool) -> bool:
+    if KINDS[operator.kind].sort == "movement" and operator.kind not in ("gather", "concatenate", "pad"):
+        return not recurrent or operator.output.type.is_scalar
+    return operator.is_element and operator.output.type.is_scalar
+
+
+def _is_product(statement: Statement, node_of: dict[Value, int], minimum_flops: int) -> bool:
+    """A dot with one operand from the body and one from outside it."""
+    if not isinstance(statement, UOperator) or statement.kind != "dot":
+        return False
+    lhs, rhs = statement.inputs
+    contracted = 1
+    for d in cast(tuple[int, ...], statement["lhs_contract"]):
+        contracted *= lhs.type.shape[d]
+    enough = 2 * contracted * statement.output.type.size >= minimum_flops
+    return enough and (lhs in node_of) != (rhs in node_of)
+
+
+def _levels(
+    components: list[list[int]], needs: list[list[int]], again: frozenset[int], products: frozenset[int]
+) -> dict[int, int]:
+    level: dict[int, int] = {}
+    for component in components:
+        if component[0] in again:
+            continue
+        members = set(component)
+        sources = {s for n in component for s in needs[n] if s not in members and s not in again}
+        if component[0] in products:
+            found = max((level[s] + (s not in products) for s in sources), default=0)
+        else:
+            found = max((level[s] for s in sources), default=0)
+        level.update(dict.fromkeys(component, found))
+    return level
+
+
+def _crossing(division: Division) -> tuple[Value, ...]:
+    """Values that a later loop, or a product, reads: kept per step. Products' results are kept anyway."""
+    body, count = division.loop.body.body, len(division.loop.body.body)
+    found: dict[Value, None] = {}
+    for node, statement in enumerate(body):
+        if node in division.again:
+            continue
+        for value in reads(statement):
+            source = division.node_of.get(value)
+            if source is None or source in division.again or source in division.products:
+                continue
+            if node in division.products or division.level[source] < division.level[node]:
+                found[value] = None
+    for k, value in enumerate(division.loop.body.results):
+        source = division.node_of.get(value)
+        if source is None or source in division.again or count + k in division.again:
+            continue
+        if source not in division.products and division.level[source] < division.level[count + k]:
+            found[value] = None
+    return tuple(found)
+
+
+def why_undivided(loop: LoopUTask, minimum_flops: int) -> str:
+    """The reason that `analyse` gives no division."""
+    body = loop.body.body
+    node_of = {v: n for n, s in enumerate(body) for v in s.outputs} | {p: -1 for p in loop.carried}
+    dots = [s for s in body if isinstance(s, UOperator) and s.kind == "dot"]
+    if not dots:
+        return "no matrix product in its body"
+    if not any(_is_product(s, node_of, 0) for s in dots):
+        return "both operands of every matrix product change from step to step"
+    if not any(_is_product(s, node_of, minimum_flops) for s in dots):
+        return f"its matrix products have fewer than {minimum_flops} operations a step"
+    return "every matrix product depends on its own result of the step before"

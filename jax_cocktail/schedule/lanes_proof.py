@@ -1,0 +1,125 @@
+"""Loops that run several lanes in lock-step: what `jax.vmap` makes of a while loop whose predicate it batches.
+
+Such a loop runs until no lane's predicate is true and keeps, by a select, the carries of lanes that are done.
+Both are proven here, not assumed: the predicate that the body selects by is the one that the condition
+reduces. Then what the loop computes for one lane does not depend on how long the others run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLoop:
+    """A while loop in lock-step.
+
+    `predicate`: the condition's value per lane, before `closing` reduces it; `selected`: the same in the body;
+    `following`: the next carries of an active lane; `axes`: for every carry its axis of every axis of the
+    predicate.
+    """
+
+    predicate: Value
+    closing: UOperator
+    selected: Value
+    following: tuple[Value, ...]
+    axes: tuple[tuple[int, ...], ...]
+
+
+def lane_loop(loop: LoopUTask) -> LaneLoop | None:
+    """The lanes of `loop`, or None if it has none or they are not proven."""
+    condition = loop.condition
+    if condition is None or not loop.initial:
+        return None
+    closing = _definition(condition.body, condition.results[0])
+    if closing is None or closing.kind != "reduce" or closing["op"] != "or":
+        return None
+    (predicate,) = closing.inputs
+    if closing["axes"] != tuple(range(predicate.type.rank)):
+        return None
+    made = {v: s for s in loop.body.body if isinstance(s, UOperator) for v in s.outputs}
+    following: list[Value] = []
+    axes: list[tuple[int, ...]] = []
+    roots: set[Value] = set()
+    for carried, result in zip(loop.carried, loop.body.results, strict=True):
+        select = made.get(result)
+        if select is None or select.kind != "select" or select.inputs[2] != carried:
+            return None
+        root, places = _spread(select.inputs[0], made)
+        if root.type.shape != predicate.type.shape or any(
+            result.type.shape[d] != n for d, n in zip(places, root.type.shape, strict=True)
+        ):
+            return None
+        roots.add(root)
+        following.append(select.inputs[1])
+        axes.append(places)
+    numbers = _Numbers()
+    for i, (tested, carried) in enumerate(zip(condition.parameters, loop.carried, strict=True)):
+        numbers.known[tested] = numbers.known[carried] = numbers.number(("carry", i))
+    numbers.statements(condition.body)
+    numbers.statements(loop.body.body)
+    if {numbers.of(root) for root in roots} != {numbers.of(predicate)}:
+        return None
+    return LaneLoop(predicate, closing, roots.pop(), tuple(following), tuple(axes))
+
+
+def _definition(body: Sequence[Statement], value: Value) -> UOperator | None:
+    return next((s for s in body if isinstance(s, UOperator) and value in s.outputs), None)
+
+
+def _spread(value: Value, made: Mapping[Value, UOperator]) -> tuple[Value, tuple[int, ...]]:
+    """What a predicate is broadcast from, and the axis that each of its axes becomes."""
+    operator = made.get(value)
+    if operator is not None and operator.kind == "broadcast":
+        dimensions = operator["dimensions"]
+        assert isinstance(dimensions, tuple)
+        return operator.inputs[0], tuple(d for d in dimensions if isinstance(d, int))
+    return value, tuple(range(value.type.rank))
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Value numbering: equal numbers, equal values. Nested uTasks are compared by structure."""
+
+    known: dict[Value, int] = field(default_factory=dict)
+    seen: dict[object, int] = field(default_factory=dict)
+    depth: int = 0
+
+    def number(self, key: object) -> int:
+        return self.seen.setdefault(key, len(self.seen))
+
+    def of(self, value: Value) -> int:
+        """Of a value from outside: a number of its own."""
+        if value not in self.known:
+            self.known[value] = self.number(("outer", value))
+        return self.known[value]
+
+    def statements(self, body: Sequence[Statement]) -> None:
+        for statement in body:
+            key = self._key(statement)
+            for i, value in enumerate(statement.outputs):
+                self.known[value] = self.number((key, i))
+
+    def _key(self, statement: Statement) -> object:
+        operands = tuple(map(self.of, statement.inputs))
+        types = tuple(v.type for v in statement.outputs)
+        if isinstance(statement, UOperator) and statement.kind != "empty":
+            return (statement.kind, operands, types, statement.attributes)
+        if isinstance(statement, LoopUTask):
+            regions = tuple(map(self._region, statement.regions))
+            return ("loop", statement.trip_count, statement.parallel, operands, types, regions)
+        if isinstance(statement, BranchUTask):
+            return ("branch", operands, types, tuple(map(self._region, statement.branches)))
+        return ("unlike any other", statement.outputs)
+
+    def _region(self, region: Region) -> object:
+        self.depth += 1
+        for i, value in enumerate(region.parameters):
+            self.known[value] = self.number(("parameter", self.depth, i, value.type))
+        self.statements(region.body)
+        self.depth -= 1
+        return tuple(map(self.of, region.results))

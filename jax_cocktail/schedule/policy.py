@@ -1,0 +1,125 @@
+"""Policy: which ways to compile a program are worth trying, and how far a program grows around its loops.
+
+The space is small (`Candidate`), planning a candidate takes milliseconds, and its price is read off the
+planned program, where shared work, barriers and what stays in cache are in plain sight. So the model only has
+to say which few deserve the host compiler and a stopwatch; the stopwatch decides (`lowering.decisions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jax_cocktail.schedule.price import LAUNCH_SECONDS, OURS, STOCK, statement_price
+from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
+from jax_cocktail.utask.types import Source
+
+MOST_UNITS = 256  # the runtime's limit
+MOST_TIMED = 3
+UNSURE = 2.0  # the model is not trusted to tell candidates apart whose prices are closer than this
+MANY_STATEMENTS = 1000  # from here on one plan has to do: planning is no longer cheap
+
+
+def candidates(programs: Sequence[UProgram], units: int) -> tuple[Candidate, ...]:
+    """What may be worth planning for the programs of one call, the usual way first.
+
+    Args:
+      programs: as they were translated.
+      units: how many units there may be.
+    """
+    units = min(units, MOST_UNITS)
+    usual = Candidate(units)
+    statements = [s for program in programs for s in walk(program.entry)]
+    if len(statements) > MANY_STATEMENTS:
+        return (usual,)
+    found = [usual, Candidate(1)]
+    if any(isinstance(s, LoopUTask) for s in statements):
+        found += [Candidate(units, distribute=False), Candidate(1, distribute=False)]
+    return tuple(dict.fromkeys(found))
+
+
+def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
+    """The candidates to time, best first, as positions in `seconds`, their prices.
+
+    All of them if `thorough`; else the best few that the model cannot tell apart.
+    """
+    ranked = sorted(range(len(seconds)), key=lambda i: seconds[i])  # stable: the usual way wins a tie
+    if thorough or not ranked:
+        return tuple(ranked)
+    limit = UNSURE * seconds[ranked[0]]
+    return tuple(i for i in ranked[:MOST_TIMED] if seconds[i] <= limit)
+
+
+# ---- how far a program grows -------------------------------------------------------------------------------
+
+Profiler = Callable[[Statement], tuple[float, float]]  # seconds of one execution: ours, stock
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Whether a loop or branch becomes part of a program of ours.
+
+    Seconds of one execution: `ours`: all in one program of ours; `stock`: all under stock XLA; `cut`: stock
+    XLA with programs of ours for what was taken inside. `inner`: the loops and branches inside.
+    """
+
+    kind: str
+    source: Source
+    taken: bool
+    ours: float
+    stock: float
+    cut: float
+    inner: tuple[Growth, ...] = ()
+
+    def __str__(self) -> str:
+        verb = "grows around it" if self.taken else "stops at it"
+        times = f"{self.ours * 1e6:.1f} us as ours, {self.stock * 1e6:.1f} us under stock XLA"
+        place = f" at {self.source}" if self.source.file else ""
+        return f"{self.kind}{place}: the program {verb} ({times})"
+
+
+def schedule_control_flow(statements: Sequence[Statement], profile: Profiler) -> tuple[Growth, ...]:
+    """How far a program grows: Algorithm 1 of COCKTAILER (OSDI'23, section 4.2).
+
+    The traversal is bottom-up. Innermost loops and branches are scheduled first; one around them is taken
+    into the same program if the profiler says that this is no slower than to let stock XLA run it, with
+    each execution of a body then paying the launch of what was taken inside. The paper's profiler runs what
+    it asks for; here it may as well be the model (`model_profiler`), and whole calls are timed afterwards.
+    """
+    return tuple(
+        _grow(statement, profile)
+        for statement in statements
+        if isinstance(statement, LoopUTask | BranchUTask)
+    )
+
+
+def _grow(statement: LoopUTask | BranchUTask, profile: Profiler) -> Growth:
+    inner = tuple(g for r in regions_of(statement) for g in schedule_control_flow(r.body, profile))
+    ours, stock = profile(statement)
+    saved = sum(g.stock - g.ours - LAUNCH_SECONDS for g in inner if g.taken)
+    times = statement.trip_count or 1 if isinstance(statement, LoopUTask) else 1
+    cut = max(stock - max(saved, 0.0) * times, 0.0)
+    kind = "loop" if isinstance(statement, LoopUTask) else "branch"
+    return Growth(kind, statement.source, ours <= cut, ours, stock, cut, inner)
+
+
+def model_profiler(cores: int, units: int) -> Profiler:
+    """A profiler that asks the price; heavy operators of ours are taken to be shared by the units."""
+
+    def profile(statement: Statement) -> tuple[float, float]:
+        ours = statement_price(statement, OURS, units)
+        spread = ours.seconds - ours.heavy * (1 - 1 / units)
+        return spread, statement_price(statement, STOCK, cores).seconds
+
+    return profile
+
+
+def worth_taking(program: UProgram, profile: Profiler) -> tuple[bool, tuple[Growth, ...]]:
+    """Whether a region of one call is worth a program of ours, and how far Algorithm 1 would grow it.
+
+    A region is taken whole or not at all: where Algorithm 1 would stop inside, whole has to beat nothing.
+    """
+    grown = schedule_control_flow(program.entry.body, profile)
+    ours = sum(g.ours for g in grown) + LAUNCH_SECONDS
+    return ours <= sum(g.stock for g in grown) or not grown, grown

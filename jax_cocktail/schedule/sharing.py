@@ -1,0 +1,130 @@
+"""Which memory the units of a program share, and which every unit has for itself.
+
+A program with parallel loops runs in several units at once. What a parallel loop writes, part by part, lies in
+shared memory; what its body needs on the way lies in the unit's own. At mesh level, outside the parallel
+loops, small values are computed by every unit for itself (replicated: no barrier), large ones once, by unit 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, regions_of, walk
+from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.types import Value
+
+REPLICATED_BYTES = 32 << 10  # up to here every unit computes a mesh-level array for itself
+OVERLAP_BYTES = 256 << 10  # smaller shared buffers never overlap: reusing memory costs a barrier
+
+Find = Callable[[Value], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """`shared`: leaders of the memory classes that all units see; `most_units`: units that find work."""
+
+    find: Find
+    shared: frozenset[Value]
+    most_units: int
+    overlap_bytes: int = OVERLAP_BYTES
+
+    def is_shared(self, root: Value) -> bool:
+        return self.find(root) in self.shared
+
+
+def sharing_of(
+    program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value]
+) -> Sharing | None:
+    """None if the program has no parallel loop. `placed`: leaders that lie in operands, results, constants."""
+    if not any(isinstance(s, LoopUTask) and s.parallel for s in walk(program.entry)):
+        return None
+    survey = _Survey(layouts, find)
+    survey.region(program.entry)
+    survey.shared |= placed
+    inside = {find(layouts[v].root) for v in survey.inside if v in layouts}
+    for leader in survey.mesh:
+        if leader.type.nbytes > REPLICATED_BYTES:
+            survey.shared.add(leader)
+    survey.settle()
+    return Sharing(find, frozenset(survey.shared - (inside - survey.mesh)), survey.most_units)
+
+
+class _Survey:
+    """Collects what is defined where, and which classes must be shared together."""
+
+    def __init__(self, layouts: Mapping[Value, Layout], find: Find) -> None:
+        self.layouts, self.find = layouts, find
+        self.inside: list[Value] = []  # defined in the body of a parallel loop
+        self.mesh: set[Value] = set()  # leaders with a member at mesh level
+        self.shared: set[Value] = set()
+        self.together: list[set[Value]] = []  # written by one statement: all shared or none
+        self.copies: list[tuple[Value, Value]] = []  # (source, target) of copies that happen at once
+        self.most_units = 1
+
+    def leaders(self, values: tuple[Value, ...]) -> list[Value]:
+        return [self.find(self.layouts[v].root) for v in values if v in self.layouts]
+
+    def region(self, region: Region) -> None:
+        self.mesh.update(self.leaders(region.parameters))
+        for statement in region.body:
+            self._statement(statement)
+
+    def _statement(self, statement: Statement) -> None:
+        outputs = self.leaders(statement.outputs)
+        self.mesh.update(outputs)
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            self.shared.update(outputs)
+            self.inside += _defined_within(statement.body)
+            self._check(statement)
+            self.most_units = max(self.most_units, statement.trip_count or 0)
+            return
+        regions = regions_of(statement)
+        if not regions:
+            self.together.append(set(outputs))
+        if isinstance(statement, LoopUTask):
+            self._transfer(statement.body.results, statement.carried)
+            self._transfer(statement.initial, statement.carried)
+        for region in regions:
+            self.region(region)
+            if not isinstance(statement, LoopUTask):
+                self._transfer(region.results, statement.outputs)
+
+    def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> None:
+        """What is overwritten by unit 0 must not be read by the other units' copies of the same transfer."""
+        moves = [(s, t) for s, t in zip(sources, targets, strict=True) if t in self.layouts and s in self.layouts]
+        written = {x for _, t in moves for x in self.leaders((t,))}
+        for source, target in moves:
+            (a,), (b,) = self.leaders((source,)), self.leaders((target,))
+            if a != b and a in written:
+                self.copies.append((a, b))
+
+    def _check(self, loop: LoopUTask) -> None:
+        """The parts of a carried array are written in place, or units would overwrite each other."""
+        chain = list(zip(loop.body.results, loop.carried, strict=True))
+        for result, carried in chain:
+            if result.type.size and self.leaders((result,)) != self.leaders((carried,)):
+                raise VerificationError(
+                    f"a parallel loop at {loop.source} does not write {carried} in place; read only the slice"
+                    " that the same trip writes, before it is written"
+                )
+
+    def settle(self) -> None:
+        """Spreads *shared* until nothing changes."""
+        before = -1
+        while before != len(self.shared):
+            before = len(self.shared)
+            for group in self.together:
+                if group & self.shared:
+                    self.shared |= group
+            for source, target in self.copies:
+                if source in self.shared:
+                    self.shared.add(target)
+
+
+def _defined_within(region: Region) -> Iterator[Value]:
+    for statement in walk(region):
+        yield from statement.outputs
+        for inner in regions_of(statement):
+            yield from inner.parameters

@@ -1,0 +1,198 @@
+"""Loop unrolling: full, or by a factor with the remaining trips behind the loop.
+
+Copies of a body get fresh names. What indices become constants is for `simplify` to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+)
+from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.types import TensorType, Value
+
+INDEX = TensorType("int64")
+FEWEST_TRIPS = 4  # of a loop that is worth alternating between two buffers
+
+Names = dict[Value, Value]
+
+
+# -- copies --------------------------------------------------------------------------------------------------
+def copied(statement: Statement, names: Names, fresh: FreshValues) -> Statement:
+    """The statement on the operands in `names`; what it defines gets fresh names, noted in `names` too.
+
+    Names that `names` has for its results already are taken over.
+    """
+    if isinstance(statement, StitchedUTask):
+        members = tuple(copied(m, names, fresh) for m in statement.members)
+        changes = {"inputs": replaced(statement.inputs, names), "outputs": replaced(statement.outputs, names)}
+        return replace(statement, members=members, **changes)  # type: ignore[arg-type]
+    if isinstance(statement, UOperator):
+        inputs = replaced(statement.inputs, names)
+        return replace(statement, inputs=inputs, outputs=_named(statement.outputs, names, fresh))
+    if isinstance(statement, BranchUTask):
+        selector = names.get(statement.selector, statement.selector)
+        branches = tuple(copied_region(r, names, fresh) for r in statement.branches)
+        outputs = _named(statement.outputs, names, fresh)
+        return replace(statement, selector=selector, branches=branches, outputs=outputs)
+    if isinstance(statement, UTaskRef):
+        arguments = replaced(statement.arguments, names)
+        return replace(statement, arguments=arguments, outputs=_named(statement.outputs, names, fresh))
+    initial = replaced(statement.initial, names)
+    condition = statement.condition and copied_region(statement.condition, names, fresh)
+    body = copied_region(statement.body, names, fresh)
+    outputs = _named(statement.outputs, names, fresh)
+    return replace(statement, initial=initial, condition=condition, body=body, outputs=outputs)
+
+
+def copied_region(region: Region, names: Names, fresh: FreshValues) -> Region:
+    """A region under fresh names."""
+    parameters = _named(region.parameters, names, fresh)
+    body = tuple(copied(s, names, fresh) for s in region.body)
+    return Region(parameters, body, replaced(region.results, names))
+
+
+def _named(values: Sequence[Value], names: Names, fresh: FreshValues) -> tuple[Value, ...]:
+    for value in values:
+        if value not in names:
+            names[value] = fresh.make(value.type)
+    return replaced(values, names)
+
+
+def constant(number: int, fresh: FreshValues, like: LoopUTask) -> UOperator:
+    """An int64 constant."""
+    data = number.to_bytes(8, "little", signed=True)
+    return UOperator("constant", (), (fresh.make(INDEX),), (("data", data),), like.source)
+
+
+# -- unrolling -----------------------------------------------------------------------------------------------
+def unroll(loop: LoopUTask, factor: int, fresh: FreshValues) -> tuple[Statement, ...]:
+    """A counted loop with `factor` copies of its body per trip; no loop at all if it has no more trips."""
+    assert loop.trip_count is not None and factor > 0
+    if factor == 1:
+        return (loop,)
+    rounds, rest = divmod(loop.trip_count, factor)
+    if rounds <= 1:
+        return _peeled(loop, range(loop.trip_count), loop.initial, fresh)
+    between = tuple(fresh.make(v.type) for v in loop.outputs) if rest else loop.outputs
+    wide = _widened(loop, factor, rounds, between, fresh)
+    return (
+        (wide, *_peeled(loop, range(rounds * factor, loop.trip_count), between, fresh)) if rest else (wide,)
+    )
+
+
+def _widened(
+    loop: LoopUTask, factor: int, rounds: int, outputs: tuple[Value, ...], fresh: FreshValues
+) -> LoopUTask:
+    turn, size = fresh.make(INDEX), constant(factor, fresh, loop)
+    base = UOperator("mul", (turn, size.output), (fresh.make(INDEX),), (), loop.source)
+    body: list[Statement] = [size, base]
+    parameters = values = tuple(fresh.make(v.type) for v in loop.carried)
+    for k in range(factor):
+        index = base.output
+        if k:
+            offset = constant(k, fresh, loop)
+            sum_ = UOperator("add", (base.output, offset.output), (fresh.make(INDEX),), (), loop.source)
+            body += [offset, sum_]
+            index = sum_.output
+        values = _trip(loop, index, values, {}, fresh, body)
+    inner = Region((turn, *parameters), tuple(body), values)
+    return replace(loop, outputs=outputs, body=inner, trip_count=rounds)
+
+
+def _peeled(
+    loop: LoopUTask, trips: range, values: tuple[Value, ...], fresh: FreshValues
+) -> tuple[Statement, ...]:
+    """These trips one after the other; the last one defines the outputs of the loop."""
+    out: list[Statement] = []
+    bound: Mapping[Value, Value] = {}
+    defined = {v for s in loop.body.body for v in s.outputs}
+    for trip in trips:
+        index = constant(trip, fresh, loop)
+        out.append(index)
+        if trip == trips[-1]:
+            pairs = zip(loop.body.results, loop.outputs, strict=True)
+            bound = {r: o for r, o in reversed(list(pairs)) if r in defined}
+        values = _trip(loop, index.output, values, bound, fresh, out)
+    for value, output in zip(values, loop.outputs, strict=True):
+        if value != output:  # handed through: a reshape that changes nothing gives it the name
+            out.append(UOperator("reshape", (value,), (output,), (), loop.source))
+    return tuple(out)
+
+
+def _trip(
+    loop: LoopUTask,
+    index: Value,
+    values: Sequence[Value],
+    bound: Mapping[Value, Value],
+    fresh: FreshValues,
+    out: list[Statement],
+) -> tuple[Value, ...]:
+    names = dict(bound) | dict(zip(loop.body.parameters, (index, *values), strict=True))
+    out += [copied(s, names, fresh) for s in loop.body.body]
+    return replaced(loop.body.results, names)
+
+
+# -- two buffers ---------------------------------------------------------------------------------------------
+def unroll_pairs(program: UProgram) -> UProgram:
+    """Unrolls by two the loops around parallel loops whose carried arrays need a second buffer.
+
+    The next value of such a carry is complete only after all parts have read the old one. Two trips in a row
+    write to two buffers in turn, and no copy brings the new value back to where the old one was.
+    """
+    fresh = FreshValues(program)
+    entry = _pairs(program.entry, fresh)
+    return program if entry is program.entry else replace(program, entry=entry)
+
+
+def _pairs(region: Region, fresh: FreshValues) -> Region:
+    body: list[Statement] = []
+    for statement in region.body:
+        if isinstance(statement, LoopUTask):
+            condition = statement.condition and _pairs(statement.condition, fresh)
+            inner = _pairs(statement.body, fresh)
+            if inner is not statement.body or condition is not statement.condition:
+                statement = replace(statement, condition=condition, body=inner)
+            body += unroll(statement, 2, fresh) if _alternates(statement) else (statement,)
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(_pairs(r, fresh) for r in statement.branches)
+            if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
+                statement = replace(statement, branches=branches)
+            body.append(statement)
+        else:
+            body.append(statement)
+    same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+    return region if same else Region(region.parameters, tuple(body), region.results)
+
+
+def _alternates(loop: LoopUTask) -> bool:
+    if loop.trip_count is None or loop.trip_count < FEWEST_TRIPS or loop.parallel:
+        return False
+    if not any(isinstance(s, LoopUTask) and s.parallel for s in loop.body.body):
+        return False
+    definitions = {v: s for s in loop.body.body for v in s.outputs}
+    pairs = zip(loop.carried, loop.body.results, strict=True)
+    return any(not c.type.is_scalar and not _stays(r, c, definitions) for c, r in pairs)
+
+
+def _stays(value: Value, carry: Value, definitions: Mapping[Value, Statement]) -> bool:
+    """True if the value is the carry, updated in place at most."""
+    while value != carry:
+        made = definitions.get(value)
+        if isinstance(made, UOperator) and made.kind == "dynamic_update_slice":
+            value = made.inputs[0]
+        elif isinstance(made, LoopUTask):
+            value = made.initial[made.outputs.index(value)]
+        else:
+            return False
+    return True

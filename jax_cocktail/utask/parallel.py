@@ -1,0 +1,320 @@
+"""Independence of the trips of parallel loops: which slice of an array a trip touches.
+
+A trip of a parallel loop is a part; parts run side by side, so each may touch only its own block of what
+another part writes (design, section 1.1: a slice ties only at offsets that are multiples of its size). A
+block is a pair (axis, tile): part i owns the positions ``[i * tile, (i + 1) * tile)`` of that axis. Followed
+are starts computed from the index by constants, views that keep the axis whole, and arrays that are carried
+on through nested loops and branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UTaskRef,
+    free_values,
+)
+from jax_cocktail.utask.printer import print_statement
+from jax_cocktail.utask.types import INTEGERS, ITEM_SIZE, UNSIGNED, Shape, Value
+
+Block = tuple[int, int]  # (axis, tile)
+Constants = Mapping[Value, int]
+
+BARRIERS = frozenset({"arrive", "wait"})
+
+_NONE: Constants = {}
+_KEEPS_SCALAR = frozenset({"reshape", "broadcast", "transpose", "convert"})
+_VIEWS = frozenset({"reshape", "broadcast", "transpose", "slice", "dynamic_slice"})
+
+
+def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
+    """The one-element integer constants among `operators`: what may multiply an index."""
+    found: dict[Value, int] = {}
+    for operator in operators:
+        if operator.kind != "constant":
+            continue
+        type_, data = operator.output.type, cast(bytes, operator["data"])
+        if type_.is_scalar and type_.dtype in INTEGERS:
+            found[operator.output] = int.from_bytes(data, "little", signed=type_.dtype not in UNSIGNED)
+    return found
+
+
+def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
+    """Why the trips of `loop` are not independent, or "". `constants`: those defined outside the loop."""
+    return _analysed(loop, constants).fault()
+
+
+def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block]:
+    """Position of a carried array -> the block of it that a trip writes. Arrays of which no trip touches
+    anything (or that have no elements) are missing."""
+    walker = _analysed(loop, constants)
+    found: dict[int, Block] = {}
+    for position, value in enumerate(loop.carried):
+        blocks = walker.touched.get(value, set())
+        if blocks:
+            found[position] = min(blocks)
+    return found
+
+
+def tile_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Block | None]:
+    """What the body touches of every array from outside: its own block, or None for anything else.
+
+    Keys are the arrays that the body uses or carries (as `initial` and as `outputs`); an array of which it
+    touches no element is missing.
+    """
+    walker = _analysed(loop, constants)
+    found: dict[Value, Block | None] = {}
+
+    def note(value: Value, blocks: set[Block] | None) -> None:
+        if blocks is not None:
+            block = min(blocks, default=None)
+            found[value] = block if found.get(value, block) == block else None
+
+    for value in free_values(loop.body):
+        note(value, walker.touched.get(value))
+    for initial, carried, output in zip(loop.initial, loop.carried, loop.outputs, strict=True):
+        note(initial, walker.touched.get(carried))
+        note(output, walker.touched.get(carried))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A value that shows (part of) an array from outside. `axes`: for each of its axes the array's axis that
+    it is all of, or None; `whole`: it is the array itself, as it is or updated."""
+
+    array: Value
+    axes: tuple[int | None, ...]
+    whole: bool
+
+
+def _analysed(loop: LoopUTask, constants: Constants) -> _Walker:
+    walker = _Walker(loop, constants)
+    walker.run()
+    return walker
+
+
+class _Walker:
+    """One walk over a parallel body. `touched`: array -> blocks that hold all touches so far, empty when no
+    block does; `faults`: array -> the first statement that touched more."""
+
+    def __init__(self, loop: LoopUTask, constants: Constants) -> None:
+        self.loop = loop
+        self.trips = loop.trip_count or 0
+        self.constants = dict(constants)
+        self.steps: dict[Value, int] = {}  # scalars that are the index times this
+        self.seen: dict[Value, _Seen] = {}
+        self.touched: dict[Value, set[Block]] = {}
+        self.faults: dict[Value, str] = {}
+        self.where = "its results"
+        self.has_barrier = False
+
+    def run(self) -> None:
+        loop = self.loop
+        if loop.index is not None:
+            self.steps[loop.index] = 1
+        for value in (*free_values(loop.body), *loop.carried):
+            self._show(value)
+        self._body(loop.body)
+        for carried, result in zip(loop.carried, loop.body.results, strict=True):
+            origin = self.seen.get(result)
+            if carried in self.seen and (origin is None or origin.array != carried or not origin.whole):
+                self._refuse(carried, "does not hand on")
+            if origin is not None and origin.array != carried:
+                self._consume(result)
+
+    def fault(self) -> str:
+        scalars = [v for v in self.loop.carried if v.type.is_scalar]
+        if scalars:
+            return f"a parallel loop carries {scalars[0]} of one element: its trips are not independent"
+        if self.has_barrier:
+            return "a barrier in a parallel loop: units have unequal numbers of trips and would wait for ever"
+        for value in self.loop.carried:
+            if value in self.faults:
+                return f"a trip of a parallel loop {self.faults[value]} more than its own slice of {value}"
+        return ""
+
+    # -- touches -----------------------------------------------------------------------------------------
+    def _show(self, value: Value) -> None:
+        if value.type.size > 1:
+            self.seen[value] = _Seen(value, tuple(range(value.type.rank)), True)
+
+    def _refuse(self, array: Value, what: str) -> None:
+        self.touched[array] = set()
+        self.faults.setdefault(array, what)
+
+    def _consume(self, value: Value) -> None:
+        """A use that may touch every element that the value shows."""
+        origin = self.seen.get(value)
+        if origin is not None:
+            self._refuse(origin.array, f"reads (in {self.where})")
+
+    def _touch(self, value: Value, starts: Sequence[Value], part: Shape, what: str) -> bool:
+        """Notes a touch of a slice; False if it is not confined to the part's own block."""
+        origin = self.seen[value]
+        blocks = set()
+        for axis, start, size, whole in zip(origin.axes, starts, part, value.type.shape, strict=True):
+            step = self.steps.get(start, 0)
+            inside = size <= step and step * max(self.trips - 1, 0) + size <= whole
+            if axis is not None and inside:
+                blocks.add((axis, step))
+        if not blocks:
+            return False
+        known = self.touched.get(origin.array)
+        both = blocks if known is None else known & blocks
+        if both or (known is not None and not known):
+            self.touched[origin.array] = both
+        else:
+            self._refuse(origin.array, f"{what} (in {self.where})")
+        return True
+
+    # -- statements --------------------------------------------------------------------------------------
+    def _body(self, region: Region) -> None:
+        for statement in region.body:
+            self._statement(statement)
+
+    def _statement(self, statement: Statement) -> None:
+        if isinstance(statement, StitchedUTask):
+            for member in statement.members:
+                self._statement(member)
+        elif isinstance(statement, LoopUTask):
+            self._nested_loop(statement)
+        elif isinstance(statement, BranchUTask):
+            self._branch(statement)
+        elif isinstance(statement, UTaskRef):
+            self.where = print_statement(statement)
+            for value in statement.arguments:
+                self._consume(value)
+        else:
+            self.where = print_statement(statement)
+            self._operator(statement)
+
+    def _operator(self, operator: UOperator) -> None:
+        self.has_barrier |= operator.kind in BARRIERS
+        if operator.kind == "constant":
+            self.constants.update(scalar_constants((operator,)))
+        elif len(operator.outputs) == 1 and operator.output.type.is_scalar:
+            self._scalar(operator)
+        if operator.kind == "dynamic_update_slice":
+            self._update(operator)
+        elif operator.kind in _VIEWS and operator.inputs[0] in self.seen:
+            self._view(operator)
+        else:
+            for value in operator.inputs:
+                self._consume(value)
+
+    def _scalar(self, operator: UOperator) -> None:
+        """Follows the index through what multiplies it by constants and what only renames it."""
+        step = None
+        if operator.kind in _KEEPS_SCALAR:
+            step = self.steps.get(operator.inputs[0])
+        elif operator.kind == "mul":
+            for x, y in (operator.inputs, operator.inputs[::-1]):
+                if x in self.steps and y in self.constants:
+                    step = self.steps[x] * self.constants[y]
+        if step is not None and step > 0 and step * self.trips <= _greatest(operator.output.type.dtype):
+            self.steps[operator.output] = step
+
+    def _view(self, operator: UOperator) -> None:
+        source, result = operator.inputs[0], operator.output
+        origin = self.seen[source]
+        if not result.type.size:
+            return
+        if operator.kind == "dynamic_slice" and self._touch(
+            source, operator.inputs[1:], result.type.shape, "reads"
+        ):
+            return
+        axes = tuple(None if d is None else origin.axes[d] for d in _kept_axes(operator))
+        if any(axis is not None for axis in axes):
+            self.seen[result] = _Seen(origin.array, axes, False)
+        else:
+            self._consume(source)
+
+    def _update(self, operator: UOperator) -> None:
+        target, update, *starts = operator.inputs
+        self._consume(update)
+        origin = self.seen.get(target)
+        if origin is None:
+            return
+        if origin.array not in self.loop.carried or not origin.whole:
+            self._consume(target)
+            return
+        if update.type.size and not self._touch(target, starts, update.type.shape, "writes"):
+            self._refuse(origin.array, f"writes (in {self.where})")
+        self.seen[operator.output] = origin
+
+    # -- nested regions ----------------------------------------------------------------------------------
+    def _carries(self, value: Value) -> bool:
+        """True if the value is a carried array of the parallel loop, updated or not."""
+        origin = self.seen.get(value)
+        return origin is not None and origin.whole and origin.array in self.loop.carried
+
+    def _nested_loop(self, loop: LoopUTask) -> None:
+        conditions = loop.condition.parameters if loop.condition is not None else loop.carried
+        for initial, carried, tested in zip(loop.initial, loop.carried, conditions, strict=True):
+            if self._carries(initial):
+                self.seen[carried] = self.seen[tested] = self.seen[initial]
+            else:
+                self.where = "the carries of a nested loop"
+                self._consume(initial)
+        for region in loop.regions:
+            self._body(region)
+        for carried, result, output in zip(loop.carried, loop.body.results, loop.outputs, strict=True):
+            self._join([carried, result], output)
+
+    def _branch(self, branch: BranchUTask) -> None:
+        for region in branch.branches:
+            self._body(region)
+        for position, output in enumerate(branch.outputs):
+            self._join([region.results[position] for region in branch.branches], output)
+
+    def _join(self, values: Sequence[Value], output: Value) -> None:
+        """The array carried on, if it is the same on every way; anything else is copied here."""
+        origin = self.seen.get(values[0])
+        if self._carries(values[0]) and all(self.seen.get(v) == origin for v in values):
+            assert origin is not None
+            self.seen[output] = origin
+            return
+        self.where = "the results of a nested region"
+        for value in values:
+            self._consume(value)
+
+
+def _greatest(dtype: str) -> int:
+    return int(np.iinfo(dtype).max) if dtype in ITEM_SIZE and dtype in INTEGERS else 0
+
+
+def _kept_axes(operator: UOperator) -> list[int | None]:
+    """For each result axis of a view the operand axis that it is all of, or None."""
+    source, result = operator.inputs[0].type.shape, operator.output.type.shape
+    if operator.kind == "transpose":
+        return [*cast(tuple[int, ...], operator["permutation"])]
+    if operator.kind in ("slice", "dynamic_slice"):
+        return [d if n == m else None for d, (n, m) in enumerate(zip(source, result, strict=True))]
+    kept: list[int | None] = [None] * len(result)
+    if operator.kind == "broadcast":
+        for d, axis in enumerate(cast(tuple[int, ...], operator["dimensions"])):
+            kept[axis] = d if source[d] == result[axis] else None
+        return kept
+    old = [d for d, n in enumerate(source) if n != 1]
+    new = [d for d, n in enumerate(result) if n != 1]
+    for a, b in zip(old, new, strict=False):  # axes before the first that is split or merged
+        if source[a] != result[b]:
+            break
+        kept[b] = a
+    for a, b in zip(old[::-1], new[::-1], strict=False):  # and after the last
+        if source[a] != result[b]:
+            break
+        kept[b] = a
+    return kept
