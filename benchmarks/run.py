@@ -3,7 +3,9 @@
 Rows give medians of interleaved runs. `ratio` is stock / ours with our calls forced, `auto` is stock over
 what `jax_cocktail.jit` does when nothing is forced. A further table has times of whole processes: the import
 of jax_cocktail (after that of jax), a first call with an empty cache, and the first call of a second process.
-The last one says which of the project's targets are met (targets.py).
+A third one has the ratios to stock XLA at its best (ratios.py: other settings, and code hoisted by hand where
+an expert would do so), each with the ratio it must reach and the one it aims at, and what this machine can do
+(ceilings.py). The last one says which of the project's targets are met (targets.py).
 
     python benchmarks/run.py                    everything
     python benchmarks/run.py --quick            tiny models, less time per row: does it run at all?
@@ -33,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 import programs  # noqa: E402
+from ratios import ROWS, Rates, table  # noqa: E402
 from targets import judge_all  # noqa: E402
 
 _START = time.perf_counter()
@@ -41,16 +44,17 @@ import jax_cocktail.api  # noqa: E402  # what `jax_cocktail.jit` imports on firs
 
 IMPORT_SECONDS = time.perf_counter() - _START
 
-from jax_cocktail.models import MODELS, interleaved_times  # noqa: E402
+from jax_cocktail.models import MODELS, interleaved_times, largest_difference  # noqa: E402
 from jax_cocktail.models.compare import COCKTAIL, compare  # noqa: E402
 
 # A while that touches fewer bytes than this is compiled as one kernel (by default 1024).
 WHILE_THRESHOLD = "xla_cpu_small_while_loop_byte_threshold"
 
 # Stock XLA with other settings. The defaults are what `stock` means everywhere else.
+RAISED = "any while as one kernel"
 STOCK_VARIANTS = {
     "default": "",
-    "any while as one kernel": f"--xla_backend_extra_options={WHILE_THRESHOLD}=1000000000",
+    RAISED: f"--xla_backend_extra_options={WHILE_THRESHOLD}=1000000000",
     "no intra-op threads": "--xla_cpu_multi_thread_eigen=false",
 }
 
@@ -136,11 +140,32 @@ def probe(name: str, compiler: str, quick: bool, seconds: float) -> None:
     print(json.dumps({"import": IMPORT_SECONDS, "first": first, "steady": steady}))
 
 
+def race(name: str, quick: bool, seconds: float) -> None:
+    """In a process of its own: ours, stock, and under stock what was rewritten by hand, taking turns."""
+    function, arguments = cases(quick)[name]()
+    model = name.partition("/")[0]
+    functions = {"ours": jax_cocktail.jit(function), "stock": jax.jit(function)}
+    for how, rewritten in (("hoisted", programs.HOISTED), ("distributed", programs.DISTRIBUTED)):
+        if model in rewritten:
+            functions[how] = jax.jit(rewritten[model])
+    results = {how: jitted(*arguments) for how, jitted in functions.items()}
+    for how, result in results.items():
+        difference = largest_difference(result, results["stock"])
+        if difference > 1e-3:
+            raise SystemExit(f"{name}, {how}: results differ from those of stock by {difference}")
+    runs = [lambda f=f: f(*arguments) for f in functions.values()]
+    times = dict(zip(functions, interleaved_times(runs, seconds=seconds), strict=True))
+    report = jax_cocktail.explain(functions["ours"])(*arguments)
+    plan = next((trial.name for trial in report.trials if trial.chosen), report.choice)
+    print(json.dumps({**times, "choice": report.choice, "plan": plan}))
+
+
 def in_process(
     name: str, compiler: str, quick: bool, seconds: float = 0.0, **environment: str
-) -> dict[str, float]:
-    """Run `probe` in a fresh process."""
-    command = [sys.executable, __file__, "--probe", name, compiler, f"--seconds={seconds}"]
+) -> dict[str, Any]:
+    """Run `probe`, or `race` where no compiler is named, in a fresh process."""
+    which = ["--probe", name, compiler] if compiler else ["--race", name]
+    command = [sys.executable, __file__, *which, f"--seconds={seconds}"]
     done = subprocess.run(
         command + (["--quick"] if quick else []),
         env={**os.environ, **environment},
@@ -180,6 +205,22 @@ def stock_variants(names: list[str], quick: bool, seconds: float) -> Iterator[di
         yield row
 
 
+def ratios(names: list[str], quick: bool, seconds: float) -> dict[str, Any]:
+    """The rows of `ratios.ROWS`, under each setting of stock XLA that may be its best."""
+
+    def raced(name: str) -> list[Rates]:
+        found = []
+        for variant in ("default", RAISED):
+            combined = f"{os.environ.get('XLA_FLAGS', '')} {STOCK_VARIANTS[variant]}".strip()
+            row = in_process(name, "", quick, seconds, XLA_FLAGS=combined)
+            mark = "" if variant == "default" else f", {variant}"
+            stock = {how + mark: row[how] for how in ("stock", "hoisted") if how in row}
+            found.append(Rates(row["ours"], stock, row.get("distributed"), row["choice"], row["plan"]))
+        return found
+
+    return table([name for name in names if name in ROWS], raced)
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -191,6 +232,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--stock-variants", action="store_true", help="time stock XLA with other flags too")
     parser.add_argument("--no-processes", action="store_true", help="leave the table of whole processes out")
+    parser.add_argument("--no-ratios", action="store_true", help="leave the table of ratios out")
+    parser.add_argument("--race", metavar="ROW", help=argparse.SUPPRESS)
     parser.add_argument("--probe", nargs=2, metavar=("ROW", "COMPILER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.seconds is None:
@@ -206,6 +249,9 @@ def main() -> None:
     options = parse()
     if options.probe:
         probe(*options.probe, options.quick, options.seconds)
+        return
+    if options.race:
+        race(options.race, options.quick, options.seconds)
         return
     names = options.only or list(cases(options.quick))
     print(
@@ -223,6 +269,8 @@ def main() -> None:
     }
     if not options.no_processes:
         found["processes"] = list(process_times([n for n in PROCESS_ROWS if n in names], options.quick))
+    if not options.no_ratios:
+        found["ratios"] = ratios(names, options.quick, options.seconds)
     if options.stock_variants:
         found["stock variants"] = list(stock_variants(names, options.quick, options.seconds))
     found["targets"] = judge_all(found)

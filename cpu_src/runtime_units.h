@@ -29,7 +29,9 @@ typedef int ProgramFunction(const void* const* operands, void* const* results, u
 
 // ---- how long to watch, and when to let go --------------------------------------------------------------
 
-const u64 kSpins = 2000;              // polls of a barrier before the core is lent to others
+// Polls of a barrier, some 40 us, before the core is lent to others. With much less, two units that share
+// their cores with busy processes give away whole time slices in turns.
+const u64 kSpins = 2000;
 const u64 kSpinsOversubscribed = 30;  // when the unit waited for probably needs this core
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kIdleNanoseconds = 50000;   // how long a worker watches for its next call before it sleeps
@@ -89,12 +91,40 @@ struct alignas(128) Worker {
   // Written by the worker; `done` last: calls finished. On a line that the caller may watch undisturbed.
   alignas(128) u64 done;
   int code;
+  int core;  // where it ran last
   // Used by whoever holds the worker.
   alignas(128) u64 calls;
   Worker* next;
+  pthread_t thread;
 };
 
-// Returns the new ticket.
+// Cores are changed by hand only where the kernel does badly: it likes to wake a worker on the core of the
+// thread that wakes it, which is busy, and takes about 10 ms to correct that.
+bool CoresExcept(int core, CoreSet* cores) {
+  const int bits = 8 * sizeof(unsigned long);
+  ReadAffinity(cores);
+  if (core < 0 || size_t(core) >= 8 * cores->bytes) return false;
+  cores->words[core / bits] &= ~(1ul << core % bits);
+  for (unsigned long word : cores->words) {
+    if (word != 0) return true;
+  }
+  return false;
+}
+
+void MoveFrom(int core, Worker* worker) {
+  CoreSet cores;
+  if (!CoresExcept(core, &cores)) return;
+  pthread_setaffinity_np(worker->thread, cores.bytes, reinterpret_cast<cpu_set_t*>(cores.words));
+}
+
+// Of the calling thread. What the kernel decides later is as good as for any other thread.
+void AllowAllCores() {
+  CoreSet cores;
+  ReadAffinity(&cores);
+  if (cores.bytes) syscall(SYS_sched_setaffinity, 0, cores.bytes, cores.words);
+}
+
+// Returns the new ticket, after sleep with all cores allowed.
 u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds) {
   const int kPollsPerLook = 64;  // at the clock
   u32 ticket;
@@ -115,15 +145,14 @@ u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds) {
     syscall(SYS_futex, &self->ticket, FUTEX_WAIT_PRIVATE, seen | kAsleep, nullptr, nullptr, 0);
     ticket = __atomic_load_n(&self->ticket, __ATOMIC_ACQUIRE);
   } while (ticket == (seen | kAsleep));
+  AllowAllCores();
   return ticket;
 }
 
 void* WorkerMain(void* argument) {
   auto* self = static_cast<Worker*>(argument);
   prctl(PR_SET_NAME, "cocktail_unit");
-  CoreSet cores;  // not those of the thread that happened to start this one
-  ReadAffinity(&cores);
-  if (cores.bytes) syscall(SYS_sched_setaffinity, 0, cores.bytes, cores.words);
+  AllowAllCores();  // not those of the thread that happened to start this one
   u32 ticket = 0;
   u64 watch = kIdleNanoseconds;
   for (u64 calls = 1;; ++calls) {
@@ -133,15 +162,21 @@ void* WorkerMain(void* argument) {
     watch = call->idle_nanoseconds;
     SetFloatMode(call->float_mode);
     self->code = call->function(call->operands, call->results, call->workspace, &unit);
+    self->core = sched_getcpu();
     __atomic_store_n(&self->done, calls, __ATOMIC_RELEASE);
   }
 }
 
-void Begin(Worker* worker, const Call* call, const CkUnit& unit) {
+// `core`: of the caller, which the worker should not share; -1: it may.
+void Begin(Worker* worker, const Call* call, const CkUnit& unit, int core) {
   worker->call = call;
   worker->unit = unit;
   u32 ticket = u32(++worker->calls * 2);
-  if (__atomic_exchange_n(&worker->ticket, ticket, __ATOMIC_ACQ_REL) & kAsleep) {
+  bool asleep = __atomic_exchange_n(&worker->ticket, ticket, __ATOMIC_ACQ_REL) & kAsleep;
+  if (core >= 0 && (asleep || (ticket > 2 && worker->core == core))) {
+    MoveFrom(core, worker);
+  }
+  if (asleep) {
     syscall(SYS_futex, &worker->ticket, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
   }
 }
@@ -160,11 +195,15 @@ Worker* StartWorker() {
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
-  pthread_t thread;
-  int problem = pthread_create(&thread, &attributes, WorkerMain, memory);
+  auto* worker = static_cast<Worker*>(memory);
+  CoreSet cores;
+  if (CoresExcept(sched_getcpu(), &cores)) {
+    pthread_attr_setaffinity_np(&attributes, cores.bytes, reinterpret_cast<cpu_set_t*>(cores.words));
+  }
+  int problem = pthread_create(&worker->thread, &attributes, WorkerMain, worker);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
-  if (problem == 0) return static_cast<Worker*>(memory);
+  if (problem == 0) return worker;
   free(memory);
   return nullptr;
 }
@@ -271,7 +310,8 @@ __attribute__((noinline)) int RunTeam(Call call, i64 num_workers, Worker** worke
   *team = CkTeam{counters, counters + count, Yield, fits ? kSpins : kSpinsOversubscribed, {0}, {0}};
   for (i64 i = 0; i < count + groups; ++i) counters[i].value = 0;
   call.idle_nanoseconds = fits ? kIdleNanoseconds : 0;
-  for (i64 i = 1; i < count; ++i) Begin(workers[i - 1], &call, CkUnit{i, count, own + i * stride, team});
+  int core = fits && num_workers > 0 ? sched_getcpu() : -1;
+  for (i64 i = 1; i < count; ++i) Begin(workers[i - 1], &call, {i, count, own + i * stride, team}, core);
   CkUnit unit = {0, count, own, team};
   int code = call.function(call.operands, call.results, call.workspace, &unit);
   for (i64 i = 0; i < num_workers; ++i) {

@@ -1,7 +1,8 @@
 """The whole compiler on one page.
 
     trace (JAX) -> capture -> translate
-      -> [ simplify -> hoist -> distribute -> canonicalise -> stitch -> plan memory -> emit -> build ]
+      -> [ inline -> simplify -> layers -> hoist -> distribute -> canonicalise -> stitch
+           -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
 program that returns its argument when it has nothing to do; `passes` says which there are for a candidate
@@ -15,6 +16,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from jax_cocktail.build import build_program, host_toolchain
@@ -22,11 +24,14 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
+from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.schedule.barriers import synchronise
 from jax_cocktail.schedule.canonicalise import canonicalise
 from jax_cocktail.schedule.copies import explicit_copies
 from jax_cocktail.schedule.distribute import distribute
 from jax_cocktail.schedule.hoist import hoist
+from jax_cocktail.schedule.inline import inline
+from jax_cocktail.schedule.layers import separate_layers
 from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.stitch.fuse import stitch
@@ -43,9 +48,12 @@ Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, se
 
 def passes(candidate: Candidate, remark: Listener = nobody) -> tuple[tuple[str, Pass], ...]:
     """The passes for a candidate, in order. Those that have something to say are given `remark`."""
-    table: list[tuple[str, Pass]] = [("simplify", simplify), ("hoist", hoist)]
+    table: list[tuple[str, Pass]] = [("inline", inline), ("simplify", simplify)]
     if candidate.distribute:
-        table.append(("distribute", distribute))
+        table.append(("layers", partial(separate_layers, remark=remark)))
+    table.append(("hoist", partial(hoist, remark=remark)))
+    if candidate.distribute:
+        table.append(("distribute", partial(distribute, remark=remark)))
     table += [("tidy", simplify), ("canonicalise", canonicalise), ("stitch", stitch)]
     return tuple(table)
 
@@ -66,6 +74,11 @@ class Emitted:
     fired: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def mesh(self) -> UnitMesh:
+        """The units that a call asks for."""
+        return set_resource(self.plan, self.candidate.units)
 
 
 @dataclass(frozen=True, slots=True)

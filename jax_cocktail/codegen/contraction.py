@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -37,12 +38,15 @@ def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
     return merged
 
 
-def emit_dot(context: Context, operator: UOperator) -> None:
-    """ck_dot on (batch, m, k) x (batch, k, n); whatever does not fit is a loop around it."""
+def emit_dot(context: Context, operator: UOperator, destination: ArrayView | None = None) -> None:
+    """ck_dot on (batch, m, k) x (batch, k, n); whatever does not fit is a loop around it.
+
+    `destination`: where the result goes instead of to memory of its own.
+    """
     context.needs.add("dot")
     lhs, rhs = operator.inputs
     a, b = context.array(lhs), context.array(rhs)
-    with context.result(operator.output) as o:
+    with nullcontext(destination) if destination else context.result(operator.output) as o:
         batch, rows, columns, contracted = _classify(operator, a, b, o)
         (k,) = _collapse(contracted) or [_Axis(1, (0, 0, 0))]
         inner_batch, outer = _split(batch)

@@ -7,7 +7,8 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
-from jax_cocktail.codegen.context import Context, stored
+from jax_cocktail.codegen.context import ArrayView, Context, stored
+from jax_cocktail.codegen.contraction import emit_dot
 from jax_cocktail.codegen.element import ElementWriter, Indices
 from jax_cocktail.codegen.reduction import identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE, Index, Writer, variable
@@ -32,7 +33,9 @@ class Destination:
 
 def emit_group(context: Context, group: StitchedUTask) -> None:
     closer = group.members[-1]
-    if closer.kind == "reduce":
+    if group.members[0].kind == "dot":
+        _emit_product_into(context, group)
+    elif closer.kind == "reduce":
         _emit_reduce(context, group, closer)
     elif closer.kind == "concatenate" and closer.output in group.outputs:
         _emit_concatenate(context, group, closer)
@@ -114,6 +117,17 @@ def _update_destination(context: Context, update: UOperator, elements: ElementWr
             base = base + elements.opaque(text) * stride
     dtype = update.output.type.dtype
     return Destination(written, context.pointer(update.output), base, strides, dtype)
+
+
+def _emit_product_into(context: Context, group: StitchedUTask) -> None:
+    """A matrix product computed straight into its part of an array."""
+    product, update = group.members[0], group.members[-1]
+    _prepare_update(context, update)
+    place = _update_destination(context, update, _elements(context, (), context.writer, {}))
+    kept = iter(s for n, s in zip(place.value.type.shape, place.strides, strict=True) if n != 1)
+    strides = tuple(next(kept) if n != 1 else 0 for n in product.output.type.shape)
+    pointer = f"({place.pointer} + {place.base.text()})"
+    emit_dot(context, product, ArrayView(pointer, strides, place.dtype))
 
 
 def emit_nest(

@@ -29,9 +29,13 @@ from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.report import Captured, Left, Report
 from jax_cocktail.schedule.policy import model_profiler, shortlist, worth_taking
 from jax_cocktail.schedule.price import barriers_per_iteration
+from jax_cocktail.utask.levels import Level, program_level
 
-SINGLE_LEVEL = "unit (L1): one core runs the whole region"
-SHARED_LEVEL = "device (L2): units share the region"
+LEVELS = {
+    Level.LANE: "lane (L0): one core runs the whole region, in registers",
+    Level.UNIT: "unit (L1): one core runs the whole region",
+    Level.DEVICE: "device (L2): units share the region",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,7 @@ def _measure(
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's, side by side
                 stock = stopwatch.runner(prepared.closed, arguments)
+            plans = [plan for plan in plans if plan in prepared.built]
             ours = [stopwatch.runner(rewritten(prepared, plan, mark), arguments) for plan in plans]
             effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
             times = stopwatch.race([stock, *ours], effort)
@@ -244,13 +249,13 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
 
 def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
     region, emitted = prepared.captured.regions[number], artifact.emitted
-    units = min(emitted.candidate.units, emitted.plan.most_units)
+    units = emitted.mesh.size
     cores = decisions.cores()
     grown = worth_taking(prepared.programs[number], model_profiler(cores, units_of(mark)))[1]
     return Captured(
         control_flow=region.control_flow,
         operators=region.operators,
-        level=SINGLE_LEVEL if units == 1 else SHARED_LEVEL,
+        level=LEVELS[program_level(emitted.program)],
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
         path=artifact.path,

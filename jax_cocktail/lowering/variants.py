@@ -92,8 +92,10 @@ def survey(prepared: Prepared, mark: Mark) -> Survey:
     found: dict[tuple[str, ...], tuple[Plan, Price]] = {}
     for candidate in candidates(prepared.programs, units):
         planned = [_emitted(prepared, candidate, n, mark) for n in range(len(prepared.programs))]
-        ours = [our_price(e.program, min(candidate.units, e.plan.most_units)) for e in planned]
-        found.setdefault(tuple(e.source for e in planned), (Plan(candidate), sum(ours, Price())))
+        ours = [our_price(e.program, e.mesh.size) for e in planned]
+        sources = tuple(e.source for e in planned)
+        if sources not in found or candidate.units < found[sources][0].candidate.units:
+            found[sources] = Plan(candidate), sum(ours, Price())
         if Comparison(sum(ours, Price()), total).hopeless():
             break
         profile = model_profiler(cores(), units)
@@ -124,7 +126,10 @@ def _emitted(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) 
 
 @contextmanager
 def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[None]:
-    """Runs the host compiler for the plans beside the block, several at once; at its end they are built."""
+    """Runs the host compiler for the plans beside the block, several at once; at its end they are built.
+
+    A plan that cannot be built is left out. Raises BuildError if that is all of them.
+    """
     custom_call.register()
     todo = [plan for plan in plans if plan not in prepared.built]
     parts = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
@@ -138,12 +143,15 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
             for part in parts
         }
         yield
-        artifacts = {part: future.result() for part, future in futures.items()}
+    artifacts = {part: future.result() for part, future in futures.items() if future.exception() is None}
     for part, dump in prepared.dumps.items():
         if part in artifacts:
             dump.finish(artifacts[part])
     for plan in todo:
-        prepared.built[plan] = {n: artifacts[plan.candidate, n] for n in prepared.taken(plan)}
+        if all((plan.candidate, n) in artifacts for n in prepared.taken(plan)):
+            prepared.built[plan] = {n: artifacts[plan.candidate, n] for n in prepared.taken(plan)}
+    if not any(plan in prepared.built for plan in plans):
+        raise next(error for future in futures.values() if (error := future.exception()) is not None)
 
 
 def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Any:

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from jax_cocktail.placement.axes import consumed, made_whole, rule
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    reads,
+    regions_of,
+)
 from jax_cocktail.utask.types import Value
 
 Axis = tuple[Value, int]
@@ -20,12 +28,12 @@ Axis = tuple[Value, int]
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """An operator that needs more than a part: it reads `value` whole along `axis`, or makes it whole.
+    """A leaf statement that needs more than a part: it reads `value` whole along `axis`, or makes it whole.
 
-    `position`: of the statement, among those analysed, that the operator is or is in.
+    `position`: of the statement, among those analysed, that the leaf is or is in.
     """
 
-    operator: UOperator
+    leaf: Statement
     value: Value
     axis: int
     position: int
@@ -44,6 +52,11 @@ class AxisClass:
     crossings: tuple[Crossing, ...] = ()
     clash: bool = False
     extents: frozenset[int] = field(default=frozenset())
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all axes are equally long and every tie holds for any parts of them."""
+        return self.extents == {self.parts}
 
     @property
     def is_consumed(self) -> bool:
@@ -111,9 +124,10 @@ class _Union:
                 self._region(region)
             for k, output in enumerate(statement.outputs):
                 self.tie_values((output, *(region.results[k] for region in statement.branches)))
-        elif isinstance(statement, StitchedUTask):
-            for member in statement.members:
-                self._operator(member)
+        else:  # nothing is known of calls and groups: they read whole and make whole
+            for value in (*reads(statement), *statement.outputs):
+                for axis in range(value.type.rank):
+                    self._cross(statement, value, axis, value in statement.outputs)
 
     def _region(self, region: Region) -> None:
         for statement in region.body:
@@ -126,10 +140,13 @@ class _Union:
             axes += [(value, axis) for value, axis in pairs if axis is not None]
             self.tie(axes, tie.parts)
         for k, axis in consumed(operator):
-            if (operator.inputs[k], axis) in self.parent:
-                self.crossings.append(Crossing(operator, operator.inputs[k], axis, self.position))
+            self._cross(operator, operator.inputs[k], axis, False)
         for k, axis in made_whole(operator):
-            self.crossings.append(Crossing(operator, operator.outputs[k], axis, self.position, makes=True))
+            self._cross(operator, operator.outputs[k], axis, True)
+
+    def _cross(self, leaf: Statement, value: Value, axis: int, makes: bool) -> None:
+        if (value, axis) in self.parent:
+            self.crossings.append(Crossing(leaf, value, axis, self.position, makes))
 
     # -- result ------------------------------------------------------------------------------------------
     def classes(self) -> tuple[AxisClass, ...]:
@@ -151,8 +168,7 @@ class _Union:
 def _made(statement: Statement) -> Iterator[Value]:
     """Every value that a statement makes, nested regions included."""
     yield from statement.outputs
-    regions = () if isinstance(statement, UOperator) else statement.regions
-    for region in regions:
+    for region in regions_of(statement):
         yield from region.parameters
         for inner in region.body:
             yield from _made(inner)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.classes import AxisClass, axis_classes
 from jax_cocktail.placement.cost import Work, total, work
-from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads, regions_of
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UOperator, reads, regions_of
 from jax_cocktail.utask.types import Value
 
 
@@ -25,7 +26,8 @@ class Limits:
 
     `flops`, `bytes`: one execution of a cluster needs one of them (its barrier costs about 0.25 us on two
     cores); `again`: share of a nested uTask's work that may be computed again in every part; `balance`:
-    least share of the units that are busy; `most`: parts per unit; `light`: flops up to which a value is
+    least share of the units that are busy; `most`: parts per unit; `least_part`: length of parts from which
+    they need not divide the axis; `light`: flops up to which a value is
     computed again rather than stored; `pack_trips`: trips of a loop from which packing its weights pays.
     """
 
@@ -34,18 +36,26 @@ class Limits:
     again: float = 0.1
     balance: float = 0.7
     most: int = 4
+    least_part: int = 16
     light: float = 4096
     pack_trips: int = 32
 
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
 
-    def parts(self, divisible: int, units: int) -> int | None:
-        """The fewest parts that keep the units busy, among the divisors; None if there is no such number."""
-        for parts in range(units, self.most * units + 1):
-            if divisible % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance:
-                return parts
-        return None
+    def parts(self, cut: AxisClass, units: int, whole: bool = False) -> int | None:
+        """The fewest parts that keep the units busy; None if there is no such number.
+
+        They divide the axis, or, unless `whole`, leave a little over: then all axes must be equally long.
+        """
+        even = next((n for n in range(units, self.most * units + 1) if self._is_even(cut, n, units)), None)
+        if even is not None and (whole or even % units == 0):
+            return even
+        long = cut.is_uniform and cut.parts >= self.least_part * units
+        return units if long and not whole else even
+
+    def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
+        return cut.parts % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +90,29 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The stages of a region and the classes considered, most work first, each with what became of it."""
+    """The stages of a region, and the classes that are not cut, most work first, with the reasons."""
 
     stages: tuple[Stage, ...]
-    refused: tuple[tuple[AxisClass, Work, str], ...] = ()
+    refused: tuple[tuple[AxisClass, str], ...] = ()
 
     @property
     def clusters(self) -> tuple[Cluster, ...]:
         return tuple(c for stage in self.stages for c in stage.clusters)
+
+    @property
+    def cluster_of(self) -> dict[int, Cluster]:
+        """The cluster of every claimed position."""
+        return {n: cluster for cluster in self.clusters for n in cluster.positions}
+
+    @property
+    def meetings(self) -> int:
+        """Stages whose parts meet afterwards: barriers of one run of the region, inner loops aside."""
+        return sum(bool(stage.clusters) for stage in self.stages)
+
+
+def has_loop(statement: Statement) -> bool:
+    inner = (s for region in regions_of(statement) for s in region.body)
+    return isinstance(statement, LoopUTask) or any(map(has_loop, inner))
 
 
 def is_light(statement: Statement, limit: float) -> bool:
@@ -126,9 +151,9 @@ class _Divider:
         self.limits = limits
         self.light = light_positions(statements, limits.light)
         self.made = {v: n for n, s in enumerate(statements) for v in s.outputs}
-        self.used = set(results).union(*map(reads, statements)) if statements else set(results)
+        self.results = frozenset(results)
         self.claims: dict[int, Choice] = {}
-        self.refused: list[tuple[AxisClass, Work, str]] = []
+        self.refused: list[tuple[AxisClass, str]] = []
 
     def divide(self) -> Division:
         self._claim()
@@ -155,15 +180,18 @@ class _Divider:
             places = {heavy[c.position] for c in cut.crossings}
             members = {n for n in heavy if any(v in cut.axes for v in self.statements[n].outputs)}
             fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
-            offers.append((self._work(fitting), len(places), cut, fitting, members))
-        offers.sort(key=lambda offer: (-offer[0].weight, offer[1], -len(offer[2].axes)))
-        for number, (_, _, cut, fitting, members) in enumerate(offers):
+            offers.append((self._work(fitting), len(places), cut, fitting))
+        offers.sort(key=lambda offer: (-offer[0].weight, -len(offer[2].axes), offer[1]))
+        for number, (_, _, cut, fitting) in enumerate(offers):
             free = [n for n in fitting if n not in self.claims]
-            parts = self.limits.parts(cut.parts, self.units)
+            loops = [n for n in free if has_loop(self.statements[n])]
+            parts = self.limits.parts(cut, self.units, whole=bool(loops))
+            if parts is None and loops:  # a loop over what is left over would take too long
+                parts = self.limits.parts(cut, self.units)
+                free = [n for n in free if n not in loops]
             why = self._refusal(cut, parts, free)
             if why or parts is None:
-                lost = self._work(sorted(n for n in members if n not in self.claims))
-                self.refused.append((cut, lost, why))
+                self.refused.append((cut, why))
                 continue
             choice = Choice(number, cut, parts)
             self.claims.update(dict.fromkeys(free, choice))
@@ -186,16 +214,31 @@ class _Divider:
         if isinstance(statement, UOperator):
             axes = [cut.axes.get(v) for v in statement.outputs]
             tie = rule(statement).along(axes)
-            return tie is not None and not any(c.makes for c in crossings)
+            makes = any(c.makes for c in crossings)
+            return tie is not None and not makes and self._stays_in_place(statement, tie.outputs[0], cut)
+        if not isinstance(statement, (LoopUTask, BranchUTask)):
+            return False
         if isinstance(statement, LoopUTask) and statement.parallel:
             return False
         if any(c.makes or c.value not in self.made for c in crossings):
             return False
-        if any(v in self.used for v in statement.outputs if v not in cut.axes):
+        if not any(v in cut.axes for v in statement.outputs):
             return False
         whole = work(statement)
         own = _work_inside(statement, cut.axes)
         return whole.weight - own.weight <= self.limits.again * whole.weight
+
+    def _stays_in_place(self, operator: UOperator, axis: int, cut: AxisClass) -> bool:
+        """False for a small update of a large array that would be copied, if it were made by parts."""
+        if operator.kind not in ("scatter", "dynamic_update_slice"):
+            return True
+        array, update = operator.inputs[0], operator.inputs[-1 if operator.kind == "scatter" else 1]
+        if update.type.size * 4 >= array.type.size:
+            return True
+        readers = [s for s in self.statements if array in reads(s)]
+        alone = array not in self.results
+        own = all(reads_own_part(s, array, axis, cut.axes) for s in readers)
+        return operator.kind == "dynamic_update_slice" and alone and own
 
     # -- stages ------------------------------------------------------------------------------------------
     def _stages(self) -> dict[int, int]:
@@ -223,10 +266,10 @@ class _Divider:
             tie = rule(statement).along([mine.axes[v] for v in statement.outputs])
             assert tie is not None
             axes = {axis for v, axis in zip(statement.inputs, tie.inputs, strict=True) if v == value}
-            return axes == {other.axes[value]}
-        inside = {id(s) for s in _operators(statement)}
-        eaten = any(c.value == value and id(c.operator) in inside for c in mine.cut.crossings)
-        return mine.number == other.number and not eaten
+            return axes == {other.axes.get(value, -1)}
+        inside = {id(s) for s in _leaves(statement)}
+        eaten = any(c.value == value and id(c.leaf) in inside for c in mine.cut.crossings)
+        return mine.number == other.number and value in other.axes and not eaten
 
     def _clusters(self, stage: Mapping[int, int]) -> list[tuple[int, Cluster]]:
         """(stage, cluster), in order."""
@@ -253,10 +296,10 @@ class _Divider:
         return Division(stages, tuple(self.refused))
 
 
-def _operators(statement: Statement) -> list[UOperator]:
-    if isinstance(statement, UOperator):
+def _leaves(statement: Statement) -> list[Statement]:
+    if not regions_of(statement):
         return [statement]
-    return [o for region in regions_of(statement) for s in region.body for o in _operators(s)]
+    return [leaf for region in regions_of(statement) for s in region.body for leaf in _leaves(s)]
 
 
 def _walk_values(statement: Statement, visit: Callable[[Sequence[Value]], None]) -> None:

@@ -11,6 +11,7 @@ from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, Sti
 from jax_cocktail.utask.operators import KINDS
 
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
+_MOVED = {"dynamic_update_slice": 1, "scatter": 2, "gather": -1}  # the operand that tells how much moves
 _VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
 
 
@@ -66,9 +67,9 @@ def _operator(operator: UOperator) -> Work:
         kernel = operator.inputs[1].type.shape
         features = kernel[cast(tuple[int, ...], operator["rhs_spec"])[0]]
         return Work(2.0 * size * (prod(kernel) // max(features, 1)), touched)
-    if operator.kind in ("dynamic_update_slice", "gather"):
-        moved = operator.inputs[1].type.nbytes if operator.kind == "dynamic_update_slice" else size
-        return Work(float(size if operator.kind == "gather" else 0), 2.0 * moved)
+    if operator.kind in _MOVED:
+        moved = operator.inputs[_MOVED[operator.kind]] if operator.kind != "gather" else operator.output
+        return Work(float(moved.type.size), 2.0 * moved.type.nbytes)
     if KINDS[operator.kind].sort == "anchor":
         size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
     return Work(float(size * KINDS[operator.kind].cost), touched)

@@ -1,4 +1,4 @@
-"""Operators as families of uTasks (COCKTAILER, OSDI'23, section 3.1 and its interfaces, section 3.3).
+"""Operators as families of uTasks (COCKTAILER, OSDI'23, section 3; scheduling: section 4).
 
 A uOperator of the paper is a homogeneous family: `num_utasks` uTasks of one computation, each with the slice
 of the inputs that it reads (`input_slice`) and a `compute`. Here the family follows from the axis rule of the
@@ -17,13 +17,13 @@ import numpy as np
 
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.axes import Tie, rule
-from jax_cocktail.placement.parts import constant_parts, part_type
+from jax_cocktail.placement.parts import part_attributes
 from jax_cocktail.utask.interpreter import EVALUATE
 from jax_cocktail.utask.interpreter_common import Array
-from jax_cocktail.utask.ir import Attribute, Attributes, UOperator
+from jax_cocktail.utask.ir import Attributes, UOperator
 from jax_cocktail.utask.types import Shape, TensorType, Value
 
-Axes = Sequence[int | None]  # an axis of each result
+Axes = Sequence[int | None]  # an axis of each result, or of each operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,57 +39,76 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An operator as `parts` uTasks of one kind. `tie`: the axes that are cut."""
+    """An operator as `parts` uTasks of one kind, and one more for what equal parts leave over.
+
+    `tie`: the axes that are cut.
+    """
 
     operator: UOperator
     tie: Tie
     parts: int
 
     @property
-    def attributes(self) -> Attributes:
-        """The attributes of every uTask: those that hold sizes are for one part, all others name axes."""
-        operator, tie = self.operator, self.tie
-        changed: dict[str, Attribute] = {}
-        if operator.kind == "gather" and tie.inputs[1] is None:
-            sizes, axis = operator["slice_sizes"], tie.inputs[0]
-            assert isinstance(sizes, tuple) and axis is not None
-            whole = operator.inputs[0].type.shape[axis]
-            changed["slice_sizes"] = (*sizes[:axis], whole // self.parts, *sizes[axis + 1 :])
-        elif operator.kind == "conv" and None not in tie.inputs:
-            groups = operator["feature_group_count"]
-            assert isinstance(groups, int)
-            changed["feature_group_count"] = groups // self.parts
-        return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
-
-    @property
     def utasks(self) -> tuple[UTask, ...]:
-        return tuple(UTask(self, part) for part in range(self.parts))
+        """All of them; their slices of a result do not overlap, and together are the result."""
+        rest = self.operator.outputs[0].type.shape[self.tie.outputs[0]] % self.parts
+        return tuple(UTask(self, part) for part in range(self.parts + (rest > 0)))
+
+    def attributes(self, is_rest: bool = False) -> Attributes:
+        """The attributes of the uTasks: those that hold sizes are for one part, all others name axes."""
+        return part_attributes(self.operator, self.tie, lambda extent: self.size(extent, is_rest))
+
+    def size(self, extent: int, is_rest: bool = False) -> int:
+        """The length of a part of an axis."""
+        return extent % self.parts if is_rest else extent // self.parts
+
+    def slices(self, values: Sequence[Value], axes: Axes, part: int) -> tuple[Slice, ...]:
+        """The part of every value along its axis; all of it where that is None."""
+        return tuple(self._slice(v.type.shape, d, part) for v, d in zip(values, axes, strict=True))
+
+    def _slice(self, shape: Shape, axis: int | None, part: int) -> Slice:
+        if axis is None:
+            return Slice((0,) * len(shape), shape)
+        start, size = part * self.size(shape[axis]), self.size(shape[axis], part == self.parts)
+        starts = tuple(start if d == axis else 0 for d in range(len(shape)))
+        return Slice(starts, (*shape[:axis], size, *shape[axis + 1 :]))
 
 
 @dataclass(frozen=True, slots=True)
 class UTask:
-    """One member of a family: what one unit computes without waiting for another (section 3.1)."""
+    """One member of a family: what one unit computes without waiting for another (section 3)."""
 
     family: Family
     part: int
 
     @property
+    def is_rest(self) -> bool:
+        return self.part == self.family.parts
+
+    @property
     def output_slices(self) -> tuple[Slice, ...]:
         """The slice of every result that this uTask computes."""
         family = self.family
-        outputs = zip(family.operator.outputs, family.tie.outputs, strict=True)
-        return tuple(_part(value.type, axis, family.parts, self.part) for value, axis in outputs)
+        return family.slices(family.operator.outputs, family.tie.outputs, self.part)
 
 
 def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
-    """Into how many uTasks the operator falls along `axes` of its results, if `parts` are asked for: all of
-    them, a divisor that its rule allows, or one."""
+    """Into how many equal uTasks the operator falls along `axes` of its results, if `parts` are asked for:
+    all of them, a divisor that its rule allows, or one. What they leave over is one more (`Family.utasks`).
+    """
     tie = rule(operator).along(axes)
-    return gcd(tie.parts, parts) if tie is not None else 1
+    if tie is None:
+        return 1
+    operands = zip(operator.inputs, tie.inputs, strict=True)
+    tied = [(v, d) for v, d in operands if d is not None]
+    tied += zip(operator.outputs, tie.outputs, strict=True)
+    if all(v.type.shape[d] == tie.parts for v, d in tied):  # equally long: any runs belong together
+        return min(parts, tie.parts)
+    return gcd(parts, tie.parts)
 
 
 def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Family:
-    """The operator as `parts` uTasks at unit level (L1): the interface ScheduleOperator of section 3.3.
+    """The operator as `parts` uTasks at unit level (L1): the interface ScheduleOperator of section 4.
 
     Part p of everything that is cut alike is run by unit p modulo the number of units (`placement.tile` lays
     the uTasks of many operators into one parallel loop), so what passes from one uTask to the next needs no
@@ -108,50 +127,41 @@ def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Family:
 def input_slice(utask: UTask) -> tuple[Slice, ...]:
     """The slice of every operand that the uTask reads: its own part along a tied axis, else all."""
     family = utask.family
-    operands = zip(family.operator.inputs, family.tie.inputs, strict=True)
-    return tuple(_part(value.type, axis, family.parts, utask.part) for value, axis in operands)
+    return family.slices(family.operator.inputs, family.tie.inputs, utask.part)
 
 
 def compute(utask: UTask, arrays: Sequence[Array]) -> tuple[Array, ...]:
     """The parts of the results that the uTask computes. `arrays`: the operands' own parts."""
     family, operator = utask.family, utask.family.operator
     if operator.kind == "constant":
-        data = constant_parts(operator, family.tie.outputs[0], family.parts)[utask.part]
-        operator = replace(operator, attributes=(("data", data),))
-    elif operator.kind == "iota" and operator["dimension"] == family.tie.outputs[0]:
+        return (utask.output_slices[0].of(_evaluated(operator, ())[0]),)
+    if operator.kind == "iota" and operator["dimension"] == family.tie.outputs[0]:
         return (_counted(utask),)
-    operator = replace(
+    part = replace(
         operator,
-        inputs=_parts(operator.inputs, family.tie.inputs, family.parts),
-        outputs=_parts(operator.outputs, family.tie.outputs, family.parts),
-        attributes=operator.attributes if operator.kind == "constant" else family.attributes,
+        inputs=_typed(operator.inputs, input_slice(utask)),
+        outputs=_typed(operator.outputs, utask.output_slices),
+        attributes=family.attributes(utask.is_rest),
     )
-    with np.errstate(all="ignore"):
-        found = EVALUATE[operator.kind](operator, arrays)
-    return tuple(np.asarray(x) for x in (found if isinstance(found, tuple) else (found,)))
+    return _evaluated(part, arrays)
 
 
 def _counted(utask: UTask) -> Array:
     """An iota along the axis that is cut counts from the part's first position."""
     (place,) = utask.output_slices
     operator = utask.family.operator
-    wide = TensorType("int64", place.sizes)
-    count = EVALUATE["iota"](replace(operator, outputs=(Value(0, wide),)), ())
-    assert not isinstance(count, tuple)
-    target = replace(operator.output, type=TensorType(operator.output.type.dtype, place.sizes))
-    convert = UOperator("convert", (Value(0, wide),), (target,))
-    found = EVALUATE["convert"](convert, [count + place.starts[utask.family.tie.outputs[0]]])
-    assert not isinstance(found, tuple)
-    return found
+    count = Value(0, TensorType("int64", place.sizes))
+    (counts,) = _evaluated(replace(operator, outputs=(count,)), ())
+    convert = UOperator("convert", (count,), _typed(operator.outputs, (place,)))
+    return _evaluated(convert, [counts + place.starts[utask.family.tie.outputs[0]]])[0]
 
 
-def _part(type_: TensorType, axis: int | None, parts: int, part: int) -> Slice:
-    if axis is None:
-        return Slice((0,) * type_.rank, type_.shape)
-    sizes = part_type(type_, axis, parts).shape
-    return Slice(tuple(part * n if d == axis else 0 for d, n in enumerate(sizes)), sizes)
+def _typed(values: Sequence[Value], slices: Sequence[Slice]) -> tuple[Value, ...]:
+    pairs = zip(values, slices, strict=True)
+    return tuple(replace(v, type=TensorType(v.type.dtype, s.sizes)) for v, s in pairs)
 
 
-def _parts(values: Sequence[Value], axes: Axes, parts: int) -> tuple[Value, ...]:
-    pairs = zip(values, axes, strict=True)
-    return tuple(v if a is None else replace(v, type=part_type(v.type, a, parts)) for v, a in pairs)
+def _evaluated(operator: UOperator, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    with np.errstate(all="ignore"):
+        found = EVALUATE[operator.kind](operator, arrays)
+    return tuple(np.asarray(x) for x in (found if isinstance(found, tuple) else (found,)))

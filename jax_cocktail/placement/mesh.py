@@ -1,8 +1,10 @@
-"""The mesh of units that a program is placed on."""
+"""The mesh of units that a program is placed on (COCKTAILER, OSDI'23, section 4: its resource)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from jax_cocktail.utask.plan import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +21,11 @@ class UnitMesh:
     @property
     def size(self) -> int:
         return self.domains * self.units
+
+
+def set_resource(plan: MemoryPlan, units: int) -> UnitMesh:
+    """The units that a call of a planned program asks for, of `units` that there may be (SetResource of
+    COCKTAILER, OSDI'23, section 4): never more than find work. How many of them it gets, the runtime says
+    at every call; the parts of the program are dealt out to those.
+    """
+    return UnitMesh(units=max(min(units, plan.most_units), 1))

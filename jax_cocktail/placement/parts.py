@@ -2,46 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import cast
 
-from jax_cocktail.utask.ir import Attribute, Statement, UOperator
+from jax_cocktail.placement.axes import Tie
+from jax_cocktail.utask.ir import Attribute, Attributes, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value
 
 INDEX = TensorType("int64")
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Copies of the parts of a value: `parts`, whose first axis counts them, and what is left over."""
+
+    parts: Value
+    rest: Value | None = None
+
+
+def run_type(type_: TensorType, axis: int, size: int) -> TensorType:
+    """The type of a run of `size` along `axis`."""
+    shape = type_.shape
+    return TensorType(type_.dtype, (*shape[:axis], size, *shape[axis + 1 :]))
+
+
 def part_type(type_: TensorType, axis: int, parts: int) -> TensorType:
     """The type of one of `parts` equal runs along `axis`."""
-    shape = type_.shape
-    assert shape[axis] % parts == 0, f"{type_} does not fall into {parts} parts along axis {axis}"
-    return TensorType(type_.dtype, (*shape[:axis], shape[axis] // parts, *shape[axis + 1 :]))
+    assert type_.shape[axis] % parts == 0, f"{type_} does not fall into {parts} parts along axis {axis}"
+    return run_type(type_, axis, type_.shape[axis] // parts)
+
+
+def constant_run(operator: UOperator, axis: int, start: int, size: int) -> bytes:
+    """The data of a run of a constant along an axis."""
+    type_, data = operator.output.type, cast(bytes, operator["data"])
+    step = prod(type_.shape[axis + 1 :]) * ITEM_SIZE[type_.dtype]
+    row = step * type_.shape[axis]
+    rows = range(0, len(data), row)
+    return b"".join(data[r + start * step : r + (start + size) * step] for r in rows)
 
 
 def constant_parts(operator: UOperator, axis: int, parts: int) -> list[bytes]:
     """The data of every part of a constant."""
-    type_, data = operator.output.type, cast(bytes, operator["data"])
-    row = prod(type_.shape[axis:]) * ITEM_SIZE[type_.dtype]
-    run = row // parts
-    rows = range(0, len(data), row)
-    return [b"".join(data[r + i * run : r + (i + 1) * run] for r in rows) for i in range(parts)]
+    size = operator.output.type.shape[axis] // parts
+    return [constant_run(operator, axis, i * size, size) for i in range(parts)]
+
+
+def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -> Attributes:
+    """The attributes of an operator on a part: those that hold sizes are for the part, all others name axes.
+    `size`: from the length of an axis that is cut to the length of its part."""
+    changed: dict[str, Attribute] = {}
+    if operator.kind == "gather" and tie.inputs[1] is None:
+        sizes, axis = operator["slice_sizes"], tie.inputs[0]
+        assert isinstance(sizes, tuple) and axis is not None
+        own = size(operator.inputs[0].type.shape[axis])
+        changed["slice_sizes"] = (*sizes[:axis], own, *sizes[axis + 1 :])
+    elif operator.kind == "conv" and None not in tie.inputs:
+        groups = operator["feature_group_count"]
+        assert isinstance(groups, int)
+        changed["feature_group_count"] = size(groups)
+    return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
 
 
 class Emitter:
-    """Statements of a parallel loop over `parts`: `before` it, `first` in its body, and the rest, `out`."""
+    """Statements on one part: `before` they need something made once, `first`, and the rest, `out`.
 
-    def __init__(self, parts: int, fresh: FreshValues, source: Source) -> None:
+    The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over.
+    """
+
+    def __init__(self, parts: int, fresh: FreshValues, source: Source, is_rest: bool = False) -> None:
         self.parts = parts
         self.fresh = fresh
         self.source = source
+        self.is_rest = is_rest
         self.index = fresh.make(INDEX)
         self.before: list[Statement] = []
         self.first: list[Statement] = []
         self.out: list[Statement] = []
         self._numbers: dict[int, Value] = {}
-        self._starts: dict[int, Value] = {1: self.index}
+        self._starts: dict[int, Value] = {}
+
+    def size(self, extent: int) -> int:
+        """Length of the part of an axis."""
+        return extent % self.parts if self.is_rest else extent // self.parts
+
+    def part_type(self, type_: TensorType, axis: int) -> TensorType:
+        return run_type(type_, axis, self.size(type_.shape[axis]))
 
     def emit(self, kind: str, inputs: Sequence[Value], type_: TensorType, **attributes: Attribute) -> Value:
         return self.emit_to(self.out, kind, inputs, type_, **attributes)
@@ -65,29 +113,36 @@ class Emitter:
             self._numbers[n] = self.emit_to(self.first, "constant", (), INDEX, data=data)
         return self._numbers[n]
 
-    def zero(self) -> Value:
-        return self.number(0)
-
-    def start(self, size: int) -> Value:
-        """The first position of the part, for parts of `size`."""
+    def start(self, extent: int) -> Value:
+        """The first position of the part of an axis."""
+        size = extent // self.parts
         if size not in self._starts:
-            factor = self.number(size)
-            self._starts[size] = self.emit_to(self.first, "mul", (self.index, factor), INDEX)
+            self._starts[size] = self._start(size)
         return self._starts[size]
+
+    def _start(self, size: int) -> Value:
+        if self.is_rest:
+            return self.number(size * self.parts)
+        if size == 1:
+            return self.index
+        return self.emit_to(self.first, "mul", (self.index, self.number(size)), INDEX)
 
     def starts(self, value: Value, axis: int) -> tuple[Value, ...]:
         """Where the part of `value` starts, per axis."""
-        start = self.start(value.type.shape[axis] // self.parts)
-        return tuple(start if d == axis else self.zero() for d in range(value.type.rank))
+        start = self.start(value.type.shape[axis])
+        return tuple(start if d == axis else self.number(0) for d in range(value.type.rank))
 
     def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
         """Reads the part of a whole value."""
         inputs = (value, *self.starts(value, axis))
-        return self.emit_to(where, "dynamic_slice", inputs, part_type(value.type, axis, self.parts))
+        return self.emit_to(where, "dynamic_slice", inputs, self.part_type(value.type, axis))
 
-    def packed_part(self, packed: Value) -> Value:
-        """Reads the part of an array whose first axis counts the parts."""
-        dtype, (_, *shape) = packed.type.dtype, packed.type.shape
-        inputs = (packed, self.index, *[self.zero()] * len(shape))
+    def packed_part(self, packed: Packed) -> Value:
+        """Reads the part of a packed value."""
+        if self.is_rest:
+            assert packed.rest is not None
+            return packed.rest
+        dtype, (_, *shape) = packed.parts.type.dtype, packed.parts.type.shape
+        inputs = (packed.parts, self.index, *[self.number(0)] * len(shape))
         row = self.emit_to(self.first, "dynamic_slice", inputs, TensorType(dtype, (1, *shape)))
         return self.emit_to(self.first, "reshape", (row,), TensorType(dtype, tuple(shape)))

@@ -14,14 +14,18 @@ from math import prod
 
 from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.clusters import Cluster, Division, Limits, divide, light_positions
-from jax_cocktail.placement.cost import UNKNOWN_TRIPS, total
+from jax_cocktail.placement.clusters import Cluster, Limits, divide, light_positions
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS
+from jax_cocktail.placement.explain import cluster_notes, first_source, refusal_notes
 from jax_cocktail.placement.mesh import UnitMesh
+from jax_cocktail.placement.parts import Packed
 from jax_cocktail.placement.prune import prune
-from jax_cocktail.placement.tile import pack, tile
+from jax_cocktail.placement.push_slices import push_slices
+from jax_cocktail.placement.skeleton import skeleton
+from jax_cocktail.placement.tile import Sources, pack, tile
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, reads
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import NOWHERE, Source, Value
+from jax_cocktail.utask.types import Source, Value
 
 _FREE = frozenset({"constant", "broadcast", "reshape", "transpose", "slice", "iota"})
 
@@ -35,8 +39,9 @@ def place(
     """Returns its argument if no work is worth dividing. `notes` gets a sentence for every decision."""
     if mesh.size < 2:
         return program
-    placer = _Placer(program, mesh.size, limits, notes if notes is not None else [])
-    entry = placer.region(program.entry, 1)
+    pushed = push_slices(program)
+    placer = _Placer(pushed, mesh.size, limits, notes if notes is not None else [])
+    entry = placer.region(pushed.entry, 1)
     return replace(program, entry=prune(entry)) if placer.placed else program
 
 
@@ -61,33 +66,37 @@ class _Placer:
         self.units = units
         self.limits = limits
         self.notes = notes
-        self.placed = False
+        self.placed = 0  # clusters
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
-        self.packs: dict[tuple[Value, int, int], Value] = {}
+        self.packs: dict[tuple[Value, int, int], Packed] = {}
 
-    def region(self, region: Region, trips: int) -> Region:
-        """`trips`: how often the region runs in one run of the region around it; 1 if it is in no loop."""
+    def region(self, region: Region, trips: int, loop: LoopUTask | None = None) -> Region:
+        """`trips`: how often the region runs in one run of the region around it; `loop`: whose body it is."""
         body = region.body
         division = divide(body, region.results, self.units, self.limits)
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
         frame = _Frame(region, trips, visible=set(region.parameters))
         self.frames.append(frame)
+        self.notes += cluster_notes(region, division, loop)
+        inside = set()
         for stage in division.stages:
             for position in stage.mesh:
+                before = self.placed
                 frame.emit((self._mesh(body[position]),))
+                inside |= {position} if self.placed > before else set()
             for cluster in stage.clusters:
                 self._cluster(frame, cluster)
         self.frames.pop()
         self.recipes = outer
-        self._explain(region, division)
+        self.notes += refusal_notes(region, division, self.limits, frozenset(inside))
         return Region(region.parameters, tuple(frame.out), region.results)
 
     def _mesh(self, statement: Statement) -> Statement:
         """A statement that every unit executes; its regions are divided."""
         if isinstance(statement, LoopUTask) and not statement.parallel:
             trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
-            return replace(statement, body=self.region(statement.body, trips))
+            return replace(statement, body=self.region(statement.body, trips, statement))
         if isinstance(statement, BranchUTask):
             return replace(statement, branches=tuple(self.region(r, 1) for r in statement.branches))
         return statement
@@ -97,26 +106,36 @@ class _Placer:
         body = frame.region.body
         statements = [body[n] for n in cluster.positions]
         others = [s for n, s in enumerate(body) if n not in cluster.positions]
-        results = _needed(statements, others, frame.region.results)
-        packed = self._packed(statements, cluster)
+        read = {v for s in others for v in reads(s)} | set(frame.region.results)
+        for statement in statements:
+            if any(v in read and v not in cluster.axes for v in statement.outputs):
+                left = skeleton(statement, cluster.axes)
+                frame.emit(() if left is None else (left,))
+        results = tuple(v for s in statements for v in s.outputs if v in read and v in cluster.axes)
+        if not results:
+            return
         loop = tile(
             statements,
             results,
             cluster.axes,
             cluster.parts,
             self.fresh,
-            _first_source(statements),
-            bases=_bases(frame.region, statements, others, results, cluster.axes),
-            packed=packed,
-            recipes=self.recipes,
+            first_source(statements),
+            Sources(
+                bases=_bases(frame.region, statements, others, results, cluster.axes),
+                packed=self._packed(statements, cluster),
+                recipes=self.recipes,
+            ),
         )
         frame.emit(loop)
-        self.placed = True
+        self.placed += 1
 
     # -- packed operands ---------------------------------------------------------------------------------
-    def _packed(self, statements: Sequence[Statement], cluster: Cluster) -> Mapping[tuple[Value, int], Value]:
+    def _packed(
+        self, statements: Sequence[Statement], cluster: Cluster
+    ) -> Mapping[tuple[Value, int], Packed]:
         """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense."""
-        found: dict[tuple[Value, int], Value] = {}
+        found: dict[tuple[Value, int], Packed] = {}
         for statement in statements:
             if not isinstance(statement, UOperator) or statement.kind != "dot":
                 continue
@@ -129,7 +148,7 @@ class _Placer:
                         found[value, axis] = packed
         return found
 
-    def _pack(self, value: Value, axis: int, parts: int, source: Source) -> Value | None:
+    def _pack(self, value: Value, axis: int, parts: int, source: Source) -> Packed | None:
         """The packed copy, made in front of the outermost loop that does not change the value."""
         home = next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
         if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
@@ -139,34 +158,6 @@ class _Placer:
             self.frames[home].emit(copies)
             self.packs[value, axis, parts] = packed
         return self.packs[value, axis, parts]
-
-    # -- notes -------------------------------------------------------------------------------------------
-    def _explain(self, region: Region, division: Division) -> None:
-        for cluster in division.clusters:
-            statements = [region.body[n] for n in cluster.positions]
-            has_loop = any(isinstance(s, LoopUTask) for s in statements)
-            extent = next(iter({v.type.shape[d] for v, d in cluster.axes.items()}))
-            what = (
-                "domains: loops run inside each part" if has_loop else "a split axis: its parts meet after it"
-            )
-            where = str(_first_source(statements)) or "here"
-            self.notes.append(
-                f"{where}: an axis of {extent} in {cluster.parts} parts, {what}"
-                f" ({len(statements)} statements, {_amount(total(statements).flops)} flops)"
-            )
-        for cut, lost, why in division.refused:
-            if self.limits.suffices(lost):
-                value, axis = next(iter(cut.axes.items()))
-                crossing = cut.crossings[0].operator if cut.crossings else None
-                by = f"; {crossing.kind} needs it whole" if crossing is not None else ""
-                self.notes.append(
-                    f"{crossing.source if crossing is not None else ''}: axis {axis} of {value.type} is not"
-                    f" divided: {why}{by} ({_amount(lost.flops)} flops)"
-                )
-
-
-def _amount(number: float) -> str:
-    return f"{number:.3g}"
 
 
 def _recipes(
@@ -180,18 +171,6 @@ def _recipes(
         if not operator.output.type.is_scalar:
             found[operator.output] = operator
     return found
-
-
-def _first_source(statements: Sequence[Statement]) -> Source:
-    return next((s.source for s in statements if s.source != NOWHERE), NOWHERE)
-
-
-def _needed(
-    statements: Sequence[Statement], others: Sequence[Statement], results: Sequence[Value]
-) -> tuple[Value, ...]:
-    """What the statements make that something else reads."""
-    read = {v for s in others for v in reads(s)} | set(results)
-    return tuple(v for s in statements for v in s.outputs if v in read)
 
 
 def _bases(

@@ -8,14 +8,13 @@ computed again in every part, so the caller passes only what is cheap.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.axes import Tie, rule
-from jax_cocktail.placement.parts import Emitter, constant_parts, part_type
+from jax_cocktail.placement.axes import Tie
+from jax_cocktail.placement.families import num_utasks, schedule_operator
+from jax_cocktail.placement.parts import Emitter, Packed, constant_run, part_attributes
 from jax_cocktail.utask.ir import (
-    Attribute,
-    Attributes,
     BranchUTask,
     LoopUTask,
     Region,
@@ -26,8 +25,19 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
-Packed = Mapping[tuple[Value, int], Value]
-Recipes = Mapping[Value, UOperator]
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Better ways to get at what a tiling reads and writes.
+
+    `bases`: for a result, an array of the same type that nothing else reads and the statements read at the
+    own part only: the result may take its place. `packed`: for an outside value and axis, copies of its
+    parts. `recipes`: outside values of which a part is computed again rather than read, with their operators.
+    """
+
+    bases: Mapping[Value, Value] = field(default_factory=dict)
+    packed: Mapping[tuple[Value, int], Packed] = field(default_factory=dict)
+    recipes: Mapping[Value, UOperator] = field(default_factory=dict)
 
 
 def tile(
@@ -37,57 +47,54 @@ def tile(
     parts: int,
     fresh: FreshValues,
     source: Source = NOWHERE,
-    *,
-    bases: Mapping[Value, Value] | None = None,
-    packed: Packed | None = None,
-    recipes: Recipes | None = None,
+    sources: Sources | None = None,
 ) -> tuple[Statement, ...]:
-    """A parallel loop of `parts` trips that makes `results`, and before it what it needs made once.
+    """A parallel loop of `parts` trips that makes `results`, and what it needs made once before it.
 
     `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis;
-    part i is the i-th of `parts` equal runs along that axis. `results`: which of them are needed afterwards;
-    they keep their ids, all else gets fresh ones. `bases`: for a result, an array of the same type that
-    nothing reads afterwards and `statements` read at the own part only: the result may take its place.
-    `packed`: for an outside value and axis, an array whose first axis counts the parts. `recipes`: outside
-    values of which a part is computed again rather than read, with their operators.
+    part i is the i-th of `parts` equal runs along that axis. What is left over, less than a part, is computed
+    after the loop; axes must then be equally long. `results`: which values are needed afterwards; they keep
+    their ids, all else gets fresh ones.
     """
-    bases = bases or {}
-    tiler = _Tiler(classes, parts, fresh, source, packed or {}, recipes or {})
-    targets = tuple(_target(tiler, r, bases.get(r)) for r in results)
+    sources = sources or Sources()
+    uneven = any(r.type.shape[classes[r]] % parts for r in results)
+    outputs = tuple(fresh.make(r.type) for r in results) if uneven else tuple(results)
+    tiler = _Tiler(classes, parts, fresh, source, sources)
+    targets = tuple(_target(tiler, r, sources.bases.get(r)) for r in results)
     parameters = tuple(fresh.make(r.type) for r in results)
-    for result, parameter in zip(results, parameters, strict=True):
-        if result in bases:
-            tiler.own[bases[result]] = (parameter, classes[result])
-            tiler.follow(statements, result, bases[result], parameter)
-    for statement in statements:
-        tiler.statement(statement)
-    written = tuple(
-        tiler.arrays[r] if r in tiler.arrays else tiler.collect(r, parameter)
-        for r, parameter in zip(results, parameters, strict=True)
-    )
+    written = tiler.run(statements, results, parameters)
     body = Region((tiler.index, *parameters), (*tiler.first, *tiler.out), written)
-    loop = LoopUTask(targets, tuple(results), body, trip_count=parts, source=source, parallel=True)
-    return (*tiler.before, loop)
+    loop = LoopUTask(targets, outputs, body, trip_count=parts, source=source, parallel=True)
+    if not uneven:
+        return (*tiler.before, loop)
+    rest = _Tiler(classes, parts, fresh, source, sources, is_rest=True)
+    rest.run(statements, results, outputs)
+    return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
 
 
 def pack(
     value: Value, axis: int, parts: int, fresh: FreshValues, source: Source = NOWHERE
-) -> tuple[tuple[Statement, ...], Value]:
-    """A copy of `value` in which every part along `axis` is one dense block, and the statements that make it.
+) -> tuple[tuple[Statement, ...], Packed]:
+    """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
     The parts are copied by a parallel loop, so each lands in the memory of the unit that will read it.
     """
-    tiler = _Tiler({}, parts, fresh, source, {}, {})
-    type_ = part_type(value.type, axis, parts)
+    tiler = _Tiler({}, parts, fresh, source, Sources())
+    type_ = tiler.part_type(value.type, axis)
     row = tiler.emit("reshape", (tiler.part(value, axis),), TensorType(type_.dtype, (1, *type_.shape)))
     result = fresh.make(TensorType(type_.dtype, (parts, *type_.shape)))
     parameter, written = fresh.make(result.type), fresh.make(result.type)
-    inputs = (parameter, row, tiler.index, *[tiler.zero()] * type_.rank)
+    inputs = (parameter, row, tiler.index, *[tiler.number(0)] * type_.rank)
     tiler.out.append(UOperator("dynamic_update_slice", inputs, (written,), (), source))
     body = Region((tiler.index, parameter), (*tiler.first, *tiler.out), (written,))
     target = _target(tiler, result, None)
     loop = LoopUTask((target,), (result,), body, trip_count=parts, source=source, parallel=True)
-    return (*tiler.before, loop), result
+    if not value.type.shape[axis] % parts:
+        return (*tiler.before, loop), Packed(result)
+    rest = _Tiler({}, parts, fresh, source, Sources(), is_rest=True)
+    left = rest.part(value, axis)
+    kept = rest.emit("copy", (left,), left.type)
+    return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept)
 
 
 def _target(tiler: _Tiler, result: Value, base: Value | None) -> Value:
@@ -107,18 +114,36 @@ class _Tiler(Emitter):
         parts: int,
         fresh: FreshValues,
         source: Source,
-        packed: Packed,
-        recipes: Recipes,
+        sources: Sources,
+        is_rest: bool = False,
     ) -> None:
-        super().__init__(parts, fresh, source)
+        super().__init__(parts, fresh, source, is_rest)
         self.axes = axes
-        self.packed = packed
-        self.recipes = recipes
+        self.sources = sources
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
         self.arrays: dict[Value, Value] = {}  # updated in place: what stands for all of the value
         self.now: dict[Value, Value] = {}
         self._outside: dict[tuple[Value, int], Value] = {}
         self._links: set[Value] = set()  # made by updates that write into a parameter itself
+        self._kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
+
+    def run(
+        self, statements: Sequence[Statement], results: Sequence[Value], parameters: Sequence[Value]
+    ) -> tuple[Value, ...]:
+        """Computes the part of all statements and writes that of `results` into `parameters`."""
+        for result, parameter in zip(results, parameters, strict=True):
+            base = self.sources.bases.get(result)
+            if base is not None:
+                self.own[base] = (parameter, self.axes[result])
+                self._follow(statements, result, base, parameter)
+        if self.is_rest:
+            self._kept = {r: r for r in results}
+        for statement in statements:
+            self.statement(statement)
+        return tuple(
+            self.arrays[r] if r in self.arrays else self._collect(r, parameter)
+            for r, parameter in zip(results, parameters, strict=True)
+        )
 
     # -- values ------------------------------------------------------------------------------------------
     def whole(self, value: Value) -> Value:
@@ -156,20 +181,19 @@ class _Tiler(Emitter):
             if updated != axis:
                 raise _fault(f"{value} is updated in place along axis {updated} and read along {axis}")
             return self.cut(array, axis, self.first)
-        packed, recipe = self.packed.get((value, axis)), self.recipes.get(value)
+        packed, recipe = self.sources.packed.get((value, axis)), self.sources.recipes.get(value)
         if packed is not None:
             return self.packed_part(packed)
-        tie = rule(recipe).along((axis,)) if recipe is not None else None
-        if recipe is None or tie is None or tie.parts % self.parts:
+        if recipe is None or num_utasks(recipe, (axis,), self.parts) != self.parts:
             return self.cut(value, axis, self.first)
-        (part,) = self._apart(recipe, tie, self.first)
+        (part,) = self._apart(recipe, schedule_operator(recipe, (axis,), self.parts).tie, self.first)
         return part
 
     def define(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Stand-ins for values made inside: their own part if they are cut."""
         for value in values:
             axis = self.axes.get(value)
-            type_ = value.type if axis is None else part_type(value.type, axis, self.parts)
+            type_ = value.type if axis is None else self.part_type(value.type, axis)
             self.now[value] = self.fresh.make(type_)
         return tuple(self.now[value] for value in values)
 
@@ -181,9 +205,10 @@ class _Tiler(Emitter):
             self._loop(statement)
         elif isinstance(statement, BranchUTask):
             self._branch(statement)
-        else:
-            assert isinstance(statement, StitchedUTask)
+        elif isinstance(statement, StitchedUTask):
             raise _fault("a stitched group cannot be cut; place before stitching")
+        else:
+            raise _fault(f"the call of {statement.function} cannot be cut; inline before placement")
 
     def _operator(self, operator: UOperator) -> None:
         axes = [self.axes.get(v) for v in operator.outputs]
@@ -191,9 +216,7 @@ class _Tiler(Emitter):
             inputs = tuple(self.whole(v) for v in operator.inputs)
             self.out.append(replace(operator, inputs=inputs, outputs=self.define(operator.outputs)))
             return
-        tie = rule(operator).along(axes)
-        if tie is None or tie.parts % self.parts:
-            raise _fault(f"{operator.kind} cannot be cut along {axes} into {self.parts} parts")
+        tie = schedule_operator(operator, axes, self.parts).tie
         if operator.kind == "dynamic_update_slice" and operator.output in self._links:
             self._update(operator, tie)
             return
@@ -206,38 +229,55 @@ class _Tiler(Emitter):
             return (self._constant(operator, tie.outputs[0], where),)
         if operator.kind == "iota" and operator["dimension"] == tie.outputs[0]:
             return (self._iota(operator, where),)
-        inputs = tuple(self.part(v, axis) for v, axis in zip(operator.inputs, tie.inputs, strict=True))
-        types = (part_type(v.type, d, self.parts) for v, d in zip(operator.outputs, tie.outputs, strict=True))
+        if operator.kind == "dynamic_slice" and self._is_plain(operator.inputs[0]):
+            inputs = self._direct(operator, tie.outputs[0])
+        else:
+            inputs = tuple(self.part(v, axis) for v, axis in zip(operator.inputs, tie.inputs, strict=True))
+        types = (self.part_type(v.type, d) for v, d in zip(operator.outputs, tie.outputs, strict=True))
         outputs = tuple(self.fresh.make(type_) for type_ in types)
-        attributes = _attributes(operator, tie, self.parts)
+        attributes = part_attributes(operator, tie, self.size)
         where.append(replace(operator, inputs=inputs, outputs=outputs, attributes=attributes))
         return outputs
 
+    def _is_plain(self, value: Value) -> bool:
+        """True for an outside array that nothing stands for."""
+        return not any(value in known for known in (self.now, self.own, self.arrays, self.sources.recipes))
+
+    def _direct(self, operator: UOperator, axis: int) -> tuple[Value, ...]:
+        """A slice that takes the axis whole: the own part at once, instead of a slice of the own part."""
+        array, *starts = operator.inputs
+        begins = [self.whole(v) for v in starts]
+        begins[axis] = self.start(array.type.shape[axis])
+        return (array, *begins)
+
     def _constant(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
         """Equal parts are one small constant; others are parts of the constant, made outside."""
-        data = constant_parts(operator, axis, self.parts)
-        if len(set(data)) > 1:
+        extent = operator.output.type.shape[axis]
+        size = self.size(extent)
+        starts = [extent - size] if self.is_rest else range(0, size * self.parts, size)
+        data = {constant_run(operator, axis, start, size) for start in starts}
+        if len(data) > 1:
             made = self.fresh.make(operator.output.type)
             self.before.append(replace(operator, outputs=(made,)))
             return self.cut(made, axis, self.first)
-        part = self.fresh.make(part_type(operator.output.type, axis, self.parts))
-        where.append(replace(operator, outputs=(part,), attributes=(("data", data[0]),)))
+        part = self.fresh.make(self.part_type(operator.output.type, axis))
+        where.append(replace(operator, outputs=(part,), attributes=(("data", data.pop()),)))
         return part
 
     def _iota(self, operator: UOperator, where: list[Statement]) -> Value:
         """Counts from the part's first position, in int64 as iota itself does."""
         type_, axis = operator.output.type, operator["dimension"]
         assert isinstance(axis, int)
-        part = part_type(type_, axis, self.parts)
+        part = self.part_type(type_, axis)
         wide = TensorType("int64", part.shape)
         count = self.emit_to(where, "iota", (), wide, dimension=axis)
-        start = self.start(part.shape[axis])
+        start = self.start(type_.shape[axis])
         first = self.emit_to(where, "broadcast", (start,), wide, dimensions=())
         place = self.emit_to(where, "add", (first, count), wide)
         return place if type_.dtype == "int64" else self.emit_to(where, "convert", (place,), part)
 
     # -- arrays that are updated in place ----------------------------------------------------------------
-    def follow(self, statements: Sequence[Statement], result: Value, base: Value, parameter: Value) -> None:
+    def _follow(self, statements: Sequence[Statement], result: Value, base: Value, parameter: Value) -> None:
         """If `result` is `base` after some dynamic updates, they write into the parameter itself."""
         makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
         chain: list[Value] = []
@@ -255,16 +295,16 @@ class _Tiler(Emitter):
         array, update, *starts = operator.inputs
         axis = tie.outputs[0]
         begins = [self.whole(v) for v in starts]
-        begins[axis] = self.start(array.type.shape[axis] // self.parts)
-        value = self.fresh.make(array.type)
+        begins[axis] = self.start(array.type.shape[axis])
+        value = self._kept.get(operator.output) or self.fresh.make(array.type)
         inputs = (self.arrays[array], self.part(update, tie.inputs[1]), *begins)
         self.out.append(replace(operator, inputs=inputs, outputs=(value,)))
         self.arrays[operator.output] = value
 
-    def collect(self, result: Value, parameter: Value) -> Value:
+    def _collect(self, result: Value, parameter: Value) -> Value:
         """Writes the own part of a result."""
         axis = self.axes[result]
-        value = self.fresh.make(result.type)
+        value = self._kept.get(result) or self.fresh.make(result.type)
         inputs = (parameter, self.part(result, axis), *self.starts(result, axis))
         self.out.append(UOperator("dynamic_update_slice", inputs, (value,), (), self.source))
         return value
@@ -297,21 +337,6 @@ class _Tiler(Emitter):
         branches = tuple(self._region(region, axes) for region in branch.branches)
         outputs = self.define(branch.outputs)
         self.out.append(replace(branch, selector=selector, branches=branches, outputs=outputs))
-
-
-def _attributes(operator: UOperator, tie: Tie, parts: int) -> Attributes:
-    """The attributes that hold sizes, for one part; all others name axes."""
-    changed: dict[str, Attribute] = {}
-    if operator.kind == "gather" and tie.inputs[1] is None:
-        sizes, axis = operator["slice_sizes"], tie.inputs[0]
-        assert isinstance(sizes, tuple) and axis is not None
-        whole = operator.inputs[0].type.shape[axis]
-        changed["slice_sizes"] = (*sizes[:axis], whole // parts, *sizes[axis + 1 :])
-    elif operator.kind == "conv" and None not in tie.inputs:
-        groups = operator["feature_group_count"]
-        assert isinstance(groups, int)
-        changed["feature_group_count"] = groups // parts
-    return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
 
 
 def _fault(message: str) -> VerificationError:

@@ -1,10 +1,10 @@
 """Derives the barriers of a planned program from who touches which shared memory (COCKTAILER, section 4).
 
-Every access of a statement to shared memory has a performer: unit 0, all units, or the units part by part. Two
-accesses to overlapping memory conflict if one of them writes and they are not performed by the same unit. A
-barrier is inserted as late as possible, before the first statement that conflicts with something since the
-last one: for a straight line that is the smallest number of barriers. Its *arrive* stands right after the last
-statement it must wait for, so that what lies between is done while others are still on their way.
+Every access of a statement to shared memory has a performer: unit 0, all units, or the units part by part.
+Two accesses to overlapping memory conflict if one of them writes and they are not performed by the same unit.
+A barrier is inserted as late as possible, before the first statement that conflicts with something since the
+last one: for a straight line that is the smallest number of barriers. Its *arrive* stands right after the
+last statement it must wait for, so that what lies between is done while others are still on their way.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Access:
             return False
         if self.end <= other.begin or other.end <= self.begin:
             return False
-        return self.performer != other.performer or self.performer == ALL
+        if self.performer == other.performer == FIRST:
+            return False
+        return self.performer != other.performer or self.performer == ALL or self.begin != other.begin
 
 
 def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
@@ -76,39 +78,45 @@ def _waits(region: Region) -> int:
 State = dict[Access, int]  # access not yet covered by a barrier -> position in the region; -1: before it
 
 
+@dataclass(slots=True)
+class _Barrier:
+    """`arrive` and `wait` stand before the statements at these positions."""
+
+    arrive: int
+    wait: int
+
+
 class _Line:
-    """The barriers of one region while it is walked."""
+    """The barriers of one region while it is walked. They follow one another: arrive, wait, arrive, wait."""
 
     def __init__(self, state: State) -> None:
         self.state = dict.fromkeys(state, -1)
-        self.floor = -1  # the last position after which a new `arrive` may stand
-        self.arrive: dict[int, int] = {}  # after position -> number of arrives
-        self.wait: set[int] = set()  # before position
+        self.floor = 0  # the first position before which a new `arrive` may stand
+        self.barriers: list[_Barrier] = []
 
     def begin(self, position: int, accesses: Iterable[Access]) -> None:
         """Makes room for a statement that starts with these accesses."""
         accesses = list(accesses)
         hit = [at for a, at in self.state.items() if any(a.conflicts(b) for b in accesses)]
-        if hit:
-            after = max(self.floor, *hit)
-            self.arrive[after] = self.arrive.get(after, 0) + 1
-            self.wait.add(position)
-            self.floor = position - 1
-            self.state = {a: at for a, at in self.state.items() if at > after}
+        if not hit:
+            return
+        if self.barriers and max(hit) < self.barriers[-1].wait:  # that one will do, if it arrives late enough
+            self.barriers[-1].arrive = max(self.barriers[-1].arrive, max(hit) + 1)
+        else:
+            self.barriers.append(_Barrier(max(self.floor, max(hit) + 1), position))
+            self.floor = position
+        self.state = {a: at for a, at in self.state.items() if at >= self.barriers[-1].arrive}
 
     def add(self, position: int, accesses: Iterable[Access]) -> None:
         self.state.update(dict.fromkeys(accesses, position))
 
     def woven(self, body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        out: list[Statement] = [_ARRIVE] * self.arrive.get(-1, 0)
-        for position, statement in enumerate(body):
-            if position in self.wait:
-                out.append(_WAIT)
-            out.append(statement)
-            out += [_ARRIVE] * self.arrive.get(position, 0)
-        if len(body) in self.wait:
-            out.append(_WAIT)
-        return tuple(out)
+        before: list[list[Statement]] = [[] for _ in range(len(body) + 1)]
+        for barrier in self.barriers:
+            before[barrier.arrive].append(_ARRIVE)
+            before[barrier.wait].append(_WAIT)
+        out = [s for position, statement in enumerate(body) for s in (*before[position], statement)]
+        return (*out, *before[len(body)])
 
 
 _ARRIVE = UOperator("arrive", (), ())
@@ -135,7 +143,7 @@ class _Deriver:
                 after, left = self._nested(statement, line.state | dict.fromkeys(accesses, position))
                 line.state = dict.fromkeys(left, position)
                 if any(_has_waits(r) for r in regions_of(after)):
-                    line.floor = position
+                    line.floor = position + 1
                 body.append(after)
             else:
                 line.add(position, accesses)
@@ -149,7 +157,8 @@ class _Deriver:
         if isinstance(statement, LoopUTask):
             return self._loop(statement, state)
         assert isinstance(statement, BranchUTask)
-        branches, left = [], {}
+        branches: list[Region] = []
+        left: State = {}
         for region in statement.branches:
             tail = self._transfer(region.results, statement.outputs)
             after, out = self.region(region, state, tail)
@@ -169,6 +178,11 @@ class _Deriver:
             if out.keys() <= around.keys():
                 break
             around = out if turn < ROUNDS else {**around, **out}
+        else:
+            raise VerificationError(
+                f"what crosses the back edge of a loop at {loop.source} does not settle in {2 * ROUNDS}"
+                " rounds; a fault of the barrier pass, report it with the program"
+            )
         leaves = middle if loop.condition is not None else out
         if loop.condition is None and not loop.trip_count:
             leaves = state
@@ -182,12 +196,27 @@ class _Deriver:
                 yield from self._parts(statement)
             else:
                 yield from self._transfer(statement.initial, statement.carried)
-        elif isinstance(statement, StitchedUTask) or (isinstance(statement, UOperator) and self._works(statement)):
-            alone = any(self._shared(v) for v in statement.outputs)
-            for value in statement.inputs:
-                yield from self._whole(value, False, FIRST if alone else ALL)
-            for value in statement.outputs:
-                yield from self._whole(value, True, FIRST)
+        elif isinstance(statement, StitchedUTask):
+            yield from self._group(statement)
+        elif isinstance(statement, UOperator) and self._works(statement):
+            yield from self._work(statement, statement.inputs)
+
+    def _work(self, statement: UOperator | StitchedUTask, operands: Iterable[Value]) -> Iterator[Access]:
+        """Unit 0 alone does what makes shared arrays; every unit makes the scalars for itself."""
+        scalars = any(v.type.is_scalar for v in statement.outputs)
+        alone = not scalars and any(self._shared(v) for v in statement.outputs)
+        for value in operands:
+            yield from self._whole(value, False, FIRST if alone else ALL)
+        for value in statement.outputs:
+            yield from self._whole(value, True, FIRST)
+
+    def _group(self, group: StitchedUTask) -> Iterator[Access]:
+        """An array that is updated in place is not read."""
+        updates = [m for m in group.members if m.kind == "dynamic_update_slice"]
+        used = {v for m in group.members for v in (m.inputs[1:] if m in updates else m.inputs)}
+        for update in updates:
+            yield from self._transfer(update.inputs[:1], update.outputs)
+        yield from self._work(group, (v for v in group.inputs if v in used))
 
     def _works(self, operator: UOperator) -> bool:
         """False for views, `empty` and constants: they touch no memory."""

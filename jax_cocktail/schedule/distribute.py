@@ -6,7 +6,8 @@ loop-invariant weights that lies on no cycle (the input projection ``x_t @ W`` o
 one product over all steps: a GEMV becomes a GEMM. Each recurrence becomes a loop of its own, whose weights
 stay in the core's cache: ten LSTM layers inside one loop over time become ten loops over time. Where what is
 kept per step would not stay in cache, the loop is strip-mined first, and each strip is divided; what is left
-after the last strip is a loop of its own. A while loop with a counter is run by chunks, which are divided.
+after the last strip is a loop of its own. A while loop with a counter is run by chunks, which
+are divided; in any other while loop, products that depend on counters alone are computed ahead (`run_ahead`).
 
 Levels: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it reads.
 Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index alone,
@@ -23,8 +24,10 @@ from jax_cocktail.schedule.counters import counter_of
 from jax_cocktail.schedule.division import Division, analyse, why_undivided
 from jax_cocktail.schedule.partial_products import split_products
 from jax_cocktail.schedule.regroup import Regrouper
+from jax_cocktail.schedule.run_ahead import run_ahead
 from jax_cocktail.schedule.strip_mine import remainder, strip_mine
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -41,30 +44,24 @@ class Limits:
     flops: int = 8192
     trips: int = 4
     kept_bytes: int = 8 << 20
-    chunk: int = 32
+    chunk: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What became of one loop, and why."""
-
-    loop: LoopUTask
-    divided: bool
-    text: str
-
-
-def distribute(program: UProgram, limits: Limits = Limits()) -> UProgram:  # noqa: B008 (a frozen value)
+def distribute(
+    program: UProgram,
+    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+    remark: Listener = nobody,
+) -> UProgram:
     """Returns its argument if no loop is worth dividing."""
-    return Distributor(program, limits).run()
+    return _Distributor(program, limits, remark).run()
 
 
-class Distributor:
-    """One walk over a program; `notes` says afterwards what happened to every loop."""
+class _Distributor:
+    """One walk over a program; `remark` hears what happens to every loop."""
 
-    def __init__(self, program: UProgram, limits: Limits) -> None:
-        self.program, self.limits = program, limits
+    def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
+        self.program, self.limits, self.remark = program, limits, remark
         self.fresh = FreshValues(program)
-        self.notes: list[Note] = []
         self.definitions: dict[Value, Statement] = {}
 
     def run(self) -> UProgram:
@@ -92,7 +89,8 @@ class Distributor:
         return region if same else Region(region.parameters, tuple(body), region.results)
 
     def _note(self, loop: LoopUTask, divided: bool, text: str) -> None:
-        self.notes.append(Note(loop, divided, text))
+        trips = "a while loop" if loop.trip_count is None else f"a loop of {loop.trip_count} trips"
+        self.remark(Remark("distribute", divided, f"{trips}: {text}", loop.source))
 
     def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
         if loop.parallel:
@@ -149,20 +147,31 @@ class Distributor:
         division = self._division(loop, split)
         if division is None:
             return (loop,)
-        if counter is None:
-            self._note(loop, False, "its condition is not a counter against a bound")
-            return (loop,)
         steps = min(self.limits.chunk, self.limits.kept_bytes // max(division.bytes_per_step, 1))
-        if steps < self.limits.trips or not fits(counter, steps):
+        if steps < self.limits.trips or (counter is not None and not fits(counter, steps)):
             kept = division.bytes_per_step
             self._note(loop, False, f"{kept} bytes would have to be kept per step")
             return (loop,)
+        if counter is None:
+            return self._ahead(loop, before, split, steps)
         chunk = one_chunk(split, steps, self.fresh)
         inner = analyse(chunk, self.limits.flops)
         assert inner is not None
         divided = tuple(Regrouper(inner, self.fresh).statements())
         self._note(loop, True, _summary(inner, f"chunks of {steps} steps"))
         return (*before, *by_chunks(loop, counter, chunk, divided, self.fresh))
+
+    def _ahead(
+        self, loop: LoopUTask, before: Sequence[Statement], split: LoopUTask, steps: int
+    ) -> Sequence[Statement]:
+        ahead, count = run_ahead(split, steps, self.limits.flops, self.fresh)
+        if not ahead:
+            text = "its end depends on its data, and no matrix product on counters alone"
+            self._note(loop, False, text)
+            return (loop,)
+        products = f"{count} product{'s' * (count != 1)}"
+        self._note(loop, True, f"its end depends on its data: {products} computed {steps} steps ahead")
+        return (*before, *ahead)
 
 
 def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -29,9 +30,25 @@ class Division:
 
     @property
     def bytes_per_step(self) -> int:
-        """Memory that one step needs for what later loops read."""
-        products = (self.loop.body.body[n].outputs[0] for n in self.products)
-        return sum(v.type.nbytes for v in (*self.crossing, *products))
+        """Memory that one step needs for what later loops read: the most that is alive at one level."""
+        last = _last_uses(self)
+        alive: Counter[int] = Counter()
+        products = [self.loop.body.body[n].outputs[0] for n in self.products]
+        for value in dict.fromkeys((*self.crossing, *products)):
+            first = self.level[self.node_of[value]]
+            alive.update(dict.fromkeys(range(first, last.get(value, first) + 1), value.type.nbytes))
+        return max(alive.values(), default=0)
+
+
+def _last_uses(division: Division) -> dict[Value, int]:
+    """Of every value of a body the highest level that reads it."""
+    body, last = division.loop.body.body, dict[Value, int]()
+    readers = [(n, reads(s)) for n, s in enumerate(body)]
+    readers += [(len(body) + k, (r,)) for k, r in enumerate(division.loop.body.results)]
+    for node, values in readers:
+        if node in division.level:
+            last.update((v, max(last.get(v, 0), division.level[node])) for v in values)
+    return last
 
 
 def _graph(loop: LoopUTask) -> tuple[list[list[int]], list[list[int]], dict[Value, int]]:
@@ -144,6 +161,12 @@ def _crossing(division: Division) -> tuple[Value, ...]:
         if source not in division.products and division.level[source] < division.level[count + k]:
             found[value] = None
     return tuple(found)
+
+
+def free_of_recurrence(division: Division) -> frozenset[int]:
+    """The products that need nothing but what every loop computes again: counters and movement by them."""
+    needs, _, _ = _graph(division.loop)
+    return frozenset(n for n in division.products if division.again.issuperset(needs[n]))
 
 
 def why_undivided(loop: LoopUTask, minimum_flops: int) -> str:

@@ -1,4 +1,4 @@
-"""Function inlining: references become the bodies of what they name (COCKTAILER, OSDI'23, section 4.1).
+"""Function inlining: references become the bodies of what they name (COCKTAILER, OSDI'23, section 4).
 
 Runs before all other passes, so that these see loops, branches and operators only. A function that calls
 itself, directly or by way of others, stays, and so do references to it; whatever else is called in its body

@@ -1,13 +1,13 @@
 """Cutting statements down to some of their lanes.
 
-Given statements and the axis along which each wanted result is cut, finds from the axis rules of the operators
-(`placement.axes`) how every other value has to be cut, loops and branches included, or that it cannot be done
-because lanes meet. The cut statements then compute any `width` of the lanes, whichever they are.
+Given statements and the axis along which each wanted result is cut, finds from the axis rules of the
+operators (`placement.axes`) how every other value has to be cut, loops and branches included, or that it cannot be
+done because lanes meet. The cut statements then compute any `width` of the lanes, whichever they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -64,21 +64,35 @@ class Cut:
             (value, axis)
             for value, axes in self._wanted.items()
             for axis in sorted(axes)
-            if value not in inside and axis != WHOLE and not (value in self.leaves and _is_alike(
-                self.leaves[value], axis))
+            if value not in inside and axis != WHOLE
+            if value not in self.leaves or not _is_alike(self.leaves[value], axis)
         )
         if any(value.type.shape[axis] != lanes for value, axis in self.needs):
             raise Uncuttable("an operand has other lanes")
 
     @property
     def has_shared_weights(self) -> bool:
-        """True if a matrix product reads one of its operands whole: several lanes at once share the reading."""
+        """True if a matrix product reads one of its operands whole: several lanes share the reading."""
         return any(
             tie is not None and None in tie.inputs
             for statement in _walk(self.statements)
             if isinstance(statement, UOperator) and statement.kind in ("dot", "conv")
             for tie in self._ties(statement, self._wanted)
         )
+
+    @property
+    def common(self) -> frozenset[int]:
+        """The positions of the statements that all lanes share."""
+        return frozenset(
+            position
+            for position, statement in enumerate(self.statements)
+            if not any(self._wanted.get(v, set()) - {WHOLE} for v in statement.outputs)
+        )
+
+    def axis_of(self, value: Value) -> int | None:
+        """The axis along which a value is cut, if it is wanted in this way only."""
+        axes = self._wanted.get(value, {WHOLE})
+        return None if len(axes) > 1 or WHOLE in axes else next(iter(axes))
 
     # -- planning ----------------------------------------------------------------------------------------
     def _plan(self, statements: Sequence[Statement], wanted: Wanted) -> None:
@@ -248,9 +262,7 @@ class Cut:
         nest = self._nests[loop.outputs[0]]
 
         def parts(values: Sequence[Value]) -> tuple[Value, ...]:
-            made = tuple(
-                fresh.make(self.part_type(v, a)) for v, a in zip(values, nest.axes, strict=True)
-            )
+            made = tuple(fresh.make(self.part_type(v, a)) for v, a in zip(values, nest.axes, strict=True))
             known.update(zip(zip(values, nest.axes, strict=True), made, strict=True))
             return made
 
@@ -269,7 +281,14 @@ class Cut:
         body = region(loop.body, loop.carried, _following(loop, nest))
         return replace(loop, initial=initial, outputs=parts(loop.outputs), condition=condition, body=body)
 
-    def _condition(self, condition, nest, parts, known, fresh) -> Region:  # type: ignore
+    def _condition(
+        self,
+        condition: Region,
+        nest: _Nest,
+        parts: Callable[[Sequence[Value]], tuple[Value, ...]],
+        known: Places,
+        fresh: FreshValues,
+    ) -> Region:
         parameters = parts(condition.parameters)
         out: list[Statement] = []
         self._emit(_tested(condition, nest), known, fresh, out)
@@ -291,9 +310,7 @@ class Cut:
             self._emit(region.body, known, fresh, out)
             places = zip(region.results, axes, strict=True)
             regions.append(Region((), tuple(out), tuple(_look(known, v, a) for v, a in places)))
-        outputs = tuple(
-            fresh.make(self.part_type(v, a)) for v, a in zip(branch.outputs, axes, strict=True)
-        )
+        outputs = tuple(fresh.make(self.part_type(v, a)) for v, a in zip(branch.outputs, axes, strict=True))
         known.update(zip(zip(branch.outputs, axes, strict=True), outputs, strict=True))
         selector = _look(known, branch.selector, WHOLE)
         return replace(branch, selector=selector, branches=tuple(regions), outputs=outputs)

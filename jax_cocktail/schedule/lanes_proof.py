@@ -1,4 +1,4 @@
-"""Loops that run several lanes in lock-step: what `jax.vmap` makes of a while loop whose predicate it batches.
+"""Loops that run several lanes in lock-step: what `jax.vmap` makes of a while loop with a batched predicate.
 
 Such a loop runs until no lane's predicate is true and keeps, by a select, the carries of lanes that are done.
 Both are proven here, not assumed: the predicate that the body selects by is the one that the condition
@@ -18,9 +18,9 @@ from jax_cocktail.utask.types import Value
 class LaneLoop:
     """A while loop in lock-step.
 
-    `predicate`: the condition's value per lane, before `closing` reduces it; `selected`: the same in the body;
-    `following`: the next carries of an active lane; `axes`: for every carry its axis of every axis of the
-    predicate.
+    `predicate`: the value per lane that `closing`, in the condition, reduces; `selected`: the same in the
+    body; `following`: the next carries of an active lane; `axes`: for every carry its axis of every axis of
+    the predicate.
     """
 
     predicate: Value

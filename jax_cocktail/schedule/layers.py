@@ -28,24 +28,36 @@ from jax_cocktail.utask.ir import (
     free_values,
     walk,
 )
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
-MOST_TRIPS = 16
-MOST_OPERATORS = 400  # that unrolling may make; scalars do not count, they fold
+MOST_TRIPS = 32
+MOST_OPERATORS = 800  # that unrolling may make; scalars do not count, they fold
 
 _THROUGH = ("reshape", "transpose", "convert", "slice")
 
 
-def separate_layers(program: UProgram, limits: Limits = Limits()) -> UProgram:  # noqa: B008 (a frozen value)
+def separate_layers(
+    program: UProgram,
+    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+    remark: Listener = nobody,
+) -> UProgram:
     """Unrolls loops over layers and splits stacked state, if more products can then be distributed."""
-    program = simplify(count_loops(program))
-    unrolled = unroll_layers(program)
-    split = split_stacked(unrolled if unrolled is program else simplify(unrolled))
+    counted = count_loops(program)
+    if counted is not program:
+        program = simplify(counted)
+    heard: list[Remark] = []
+    unrolled = unroll_layers(program, heard.append)
+    split = split_stacked(unrolled if unrolled is program else simplify(unrolled), heard.append)
     if split is program:
         return program
     split = simplify(split)
-    return split if _divisible(split, limits) > _divisible(program, limits) else program
+    better = _divisible(split, limits) > _divisible(program, limits)
+    for each in heard:
+        useless = f"{each.text}: no product could be distributed for it"
+        remark(each if better else replace(each, fired=False, text=useless))
+    return split if better else program
 
 
 def _divisible(program: UProgram, limits: Limits) -> int:
@@ -59,24 +71,27 @@ def _divisible(program: UProgram, limits: Limits) -> int:
     return found
 
 
-def unroll_layers(program: UProgram) -> UProgram:
+def unroll_layers(program: UProgram, remark: Listener = nobody) -> UProgram:
     """Unrolls short loops, inside other loops, whose products take weights sliced by the index."""
     fresh = FreshValues(program)
-    entry = _region(program.entry, None, fresh)
+    entry = _region(program.entry, None, fresh, remark)
     return program if entry is program.entry else replace(program, entry=entry)
 
 
-def _region(region: Region, around: LoopUTask | None, fresh: FreshValues) -> Region:
+def _region(region: Region, around: LoopUTask | None, fresh: FreshValues, remark: Listener) -> Region:
     body: list[Statement] = []
     for statement in region.body:
         if isinstance(statement, LoopUTask):
-            inner = _region(statement.body, statement, fresh)
+            inner = _region(statement.body, statement, fresh, remark)
             if inner is not statement.body:
                 statement = replace(statement, body=inner)
             layers = around is not None and is_over_layers(statement, around)
             body += unroll(statement, MOST_TRIPS, fresh) if layers else (statement,)
+            if layers:
+                text = f"a loop over {statement.trip_count} layers"
+                remark(Remark("unroll", True, text, statement.source))
         elif isinstance(statement, BranchUTask):
-            branches = tuple(_region(r, around, fresh) for r in statement.branches)
+            branches = tuple(_region(r, around, fresh, remark) for r in statement.branches)
             if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
                 statement = replace(statement, branches=branches)
             body.append(statement)

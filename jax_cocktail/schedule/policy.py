@@ -17,7 +17,7 @@ from jax_cocktail.utask.types import Source
 
 MOST_UNITS = 256  # the runtime's limit
 MOST_TIMED = 3
-UNSURE = 2.0  # the model is not trusted to tell candidates apart whose prices are closer than this
+UNSURE = 1.5  # the model is not trusted to tell candidates apart whose prices are closer than this
 MANY_STATEMENTS = 1000  # from here on one plan has to do: planning is no longer cheap
 
 
@@ -74,7 +74,8 @@ class Growth:
 
     def __str__(self) -> str:
         verb = "grows around it" if self.taken else "stops at it"
-        times = f"{self.ours * 1e6:.1f} us as ours, {self.stock * 1e6:.1f} us under stock XLA"
+        ours, stock = self.ours * 1e6, self.stock * 1e6
+        times = f"the model, before transforms: {ours:.1f} us, {stock:.1f} us under stock XLA"
         place = f" at {self.source}" if self.source.file else ""
         return f"{self.kind}{place}: the program {verb} ({times})"
 

@@ -25,6 +25,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    UTaskRef,
     regions_of,
 )
 from jax_cocktail.utask.operators import KINDS
@@ -32,14 +33,16 @@ from jax_cocktail.utask.types import Value
 
 FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
 HOPELESS_SECONDS = 5e-4
-HOPELESS_RATIO = 4.0
+HOPELESS_RATIO = 1.25
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
-THIN_PRODUCT = 4.0  # how much faster than other light operators the flops of a product of few rows are
+THIN_PRODUCT = 1.5  # how much faster than other light operators the flops of a product of few rows are
 BARRIER_SECONDS = 0.25e-6
-LAUNCH_SECONDS = 2e-6  # of a custom call in stock XLA's program
+LAUNCH_SECONDS = 0.2e-6  # of a custom call in stock XLA's program
+WAKE_SECONDS = 2e-6  # until the other units of a call run
+LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
 # Bytes of a level, and how many a core reads from it per second.
-LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (16 << 20, 60e9))
-MEMORY_RATE = 15e9
+LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
+MEMORY_RATE = 20e9
 _FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait"})
 _PARTIAL = frozenset({"dynamic_slice", "slice", "gather"})  # they read as much as they give
 
@@ -55,8 +58,8 @@ class Rates:
     spreads: bool
 
 
-STOCK = Rates(heavy=125e9, light=20e9, dispatch=50e-9, spreads=True)
-OURS = Rates(heavy=200e9, light=20e9, dispatch=5e-9, spreads=False)
+STOCK = Rates(heavy=160e9, light=60e9, dispatch=50e-9, spreads=True)
+OURS = Rates(heavy=210e9, light=60e9, dispatch=5e-9, spreads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,7 @@ class Comparison:
         compiles twice.
         """
         loss = self.ours.least_convolutions - self.stock.least_convolutions
-        rest = [p.seconds - p.convolutions for p in (self.stock, self.ours)]
-        return loss > HOPELESS_SECONDS and loss > HOPELESS_RATIO * max(rest[0] - rest[1], 0.0)
+        return loss > HOPELESS_SECONDS and self.ours.seconds > HOPELESS_RATIO * self.stock.seconds
 
 
 def stock_price(program: UProgram, cores: int) -> Price:
@@ -124,7 +126,8 @@ def stock_price(program: UProgram, cores: int) -> Price:
 
 def our_price(program: UProgram, units: int) -> Price:
     """The price of one call of a planned program on that many units."""
-    return _priced(program.entry, _Place(OURS, units)) + Price(LAUNCH_SECONDS)
+    call = Price(LAUNCH_SECONDS + (WAKE_SECONDS if units > 1 else 0.0))
+    return _priced(program.entry, _Place(OURS, units)) + call
 
 
 def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
@@ -198,12 +201,13 @@ def _loop(loop: LoopUTask, place: _Place) -> Price:
         once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch))
         return once * ceil(trips / place.cores)
     inside = [_priced(region, place) for region in loop.regions]
-    return (sum(inside, Price()) + Price(place.rates.dispatch)) * trips
+    dispatches = LOOP_DISPATCHES if place.rates.spreads else 1
+    return (sum(inside, Price()) + Price(dispatches * place.rates.dispatch)) * trips
 
 
 def _stitched(group: StitchedUTask, place: _Place) -> Price:
     flops = float(sum(_light_flops(member) for member in group.members))
-    moved = sum(v.type.nbytes for v in (*group.inputs, *group.outputs) if not v.type.is_scalar)
+    moved = sum(_bytes_of_group(group).values())
     return Price(place.rates.dispatch + max(flops / place.rates.light, moved / place.bandwidth))
 
 
@@ -260,12 +264,30 @@ def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
 
 
 def _bytes_of(operator: UOperator) -> dict[Value, int]:
-    """The values in memory that an operator touches, and how much of each."""
+    """The values in memory that an operator touches, and how much of each; of a chain of element operators,
+    which both compilers fuse, one value each."""
     if operator.kind in _PARTIAL:
         return {operator.output: 2 * operator.output.type.nbytes}
     if operator.kind == "dynamic_update_slice":
         return {operator.inputs[1]: 2 * operator.inputs[1].type.nbytes}
-    return {v: v.type.nbytes for v in (*operator.inputs, *operator.outputs) if not v.type.is_scalar}
+    values = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)
+    return {v: v.type.nbytes for v in values if not v.type.is_scalar}
+
+
+def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
+    """What its members read from memory, whole or in part, and what they write to it."""
+    outside = set(group.inputs)
+    moved = {v: v.type.nbytes for v in group.outputs if not v.type.is_scalar}
+    for member in group.members:
+        if member.kind in _PARTIAL:
+            moved[member.output] = member.output.type.nbytes
+            continue
+        if member.kind == "dynamic_update_slice":
+            moved.pop(member.output, None)
+            moved[member.inputs[1]] = member.inputs[1].type.nbytes
+            continue
+        moved.update((v, v.type.nbytes) for v in member.inputs if v in outside and not v.type.is_scalar)
+    return moved
 
 
 def _touched(statements: Iterable[Statement], units: int) -> float:
@@ -286,10 +308,7 @@ def _collect(statement: Statement, found: dict[Value, int]) -> None:
         if statement.kind not in _FREE:
             found.update(_bytes_of(statement))
     elif isinstance(statement, StitchedUTask):
-        read = set(statement.inputs)
-        for member in statement.members:
-            moved = _bytes_of(member) if member.kind not in _FREE else {}
-            found.update((v, n) for v, n in moved.items() if v in read or v in statement.outputs)
+        found.update(_bytes_of_group(statement))
     else:
         for region in regions_of(statement):
             for inner in region.body:

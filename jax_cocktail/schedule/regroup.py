@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -40,6 +40,13 @@ class Regrouper:
                     self._product(cast(UOperator, self.loop.body.body[node]))
             self._loop(level, last=level == levels[-1])
         return self.out
+
+    def products_ahead(self, nodes: Iterable[int]) -> dict[Value, Value]:
+        """Only these products, which need nothing that a loop keeps: result of a step -> array of all."""
+        found = [cast(UOperator, self.loop.body.body[node]) for node in sorted(nodes)]
+        for dot in found:
+            self._product(dot)
+        return {dot.output: self.stacked[dot.output] for dot in found}
 
     def emit(
         self,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.levels import Level, program_level
 from jax_cocktail.utask.types import Value
 
 REPLICATED_BYTES = 32 << 10  # up to here every unit computes a mesh-level array for itself
@@ -38,7 +39,7 @@ def sharing_of(
     program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value]
 ) -> Sharing | None:
     """None if the program has no parallel loop. `placed`: leaders that lie in operands, results, constants."""
-    if not any(isinstance(s, LoopUTask) and s.parallel for s in walk(program.entry)):
+    if program_level(program) is not Level.DEVICE:
         return None
     survey = _Survey(layouts, find)
     survey.region(program.entry)

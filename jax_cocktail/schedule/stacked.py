@@ -1,8 +1,8 @@
 """Scalar replacement for stacked state: a carried array that is used row by row becomes its rows.
 
 The state of a stack of layers is often one array, `h[L, ...]`, of which layer l reads and writes row l. As
-one carry it ties all layers into one recurrence; as L carries, every layer has its own (compare Callahan, Carr
-and Kennedy, "Improving register allocation for subscripted variables", PLDI 1990).
+one carry it ties all layers into one recurrence; as L carries, every layer has its own (compare Callahan,
+Carr and Kennedy, "Improving register allocation for subscripted variables", PLDI 1990).
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from jax_cocktail.schedule.known_positions import row_written
+from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
     Region,
     Statement,
+    StitchedUTask,
     UOperator,
     UProgram,
     regions_of,
 )
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_group_operands, with_operands
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -29,15 +32,16 @@ MOST_ROWS = 32
 Rows = tuple[Value | None, ...]  # None: not written yet
 
 
-def split_stacked(program: UProgram) -> UProgram:
+def split_stacked(program: UProgram, remark: Listener = nobody) -> UProgram:
     """Replaces every stacked carry whose rows are used one by one."""
-    splitter = _Splitter(program)
+    splitter = _Splitter(program, remark)
     entry = splitter.region(program.entry)
     return program if entry is program.entry else replace(program, entry=entry)
 
 
 class _Splitter:
-    def __init__(self, program: UProgram) -> None:
+    def __init__(self, program: UProgram, remark: Listener) -> None:
+        self.remark = remark
         self.fresh = FreshValues(program)
         self.definitions: dict[Value, UOperator] = {}
 
@@ -70,6 +74,8 @@ class _Splitter:
             attempt = _Attempt(loop, wanted, self.fresh, self.definitions)
             found = attempt.run()
             if not attempt.failed:
+                text = f"stacked state: {len(wanted)} carried arrays became their rows"
+                self.remark(Remark("split", True, text, loop.source))
                 return found
             wanted -= attempt.failed
         return (loop,)
@@ -94,8 +100,8 @@ class _Attempt:
         condition = loop.condition
         if condition is not None:
             tested = self._parameters(condition.parameters)
-            body = self._statements(condition.body, top=False)
-            condition = Region(tested, body, self._kept(condition.results))
+            tests = self._statements(condition.body, top=False)
+            condition = Region(tested, tests, self._kept(condition.results))
         index = () if loop.index is None else (loop.index,)
         parameters = (*index, *self._parameters(loop.carried))
         statements = list(self._statements(loop.body.body, top=True))
@@ -196,12 +202,14 @@ class _Attempt:
                 return replace(statement, initial=initial, body=regions[0])
             return replace(statement, initial=initial, condition=regions[0], body=regions[1])
         self._kept(statement.inputs)
-        return with_group_operands(statement, self.names)
+        if isinstance(statement, StitchedUTask):
+            return with_group_operands(statement, self.names)
+        return with_reads(statement, self.names)
 
     def _operator(self, operator: UOperator, top: bool, out: list[Statement]) -> None:
         x = operator.inputs[0] if operator.inputs else None
-        if x in self.origin and operator.kind == "slice":
-            self._read(operator, cast(Value, x), out)
+        if x is not None and x in self.origin and operator.kind == "slice":
+            self._read(operator, x, out)
             return
         written = row_written(operator, self.definitions) if top else None
         if written is not None and x in self.origin:

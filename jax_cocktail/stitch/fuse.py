@@ -116,6 +116,8 @@ class _RegionState:
         facts.place_in_memory(operator.output)
         if facts.mode[target] == "inline":
             self._force(target)
+        if self._into_place(operator):
+            return
         if facts.mode[update] == "inline" and self._reads_elsewhere(update, operator):
             self._force(update)
         if update.type.size == 0 or operator.output.type.is_scalar:
@@ -126,6 +128,38 @@ class _RegionState:
         reader = self.last_read.get(root, -1)
         earliest = reader if reader >= 0 and self._reads_own_slice(self.items[reader], operator) else reader + 1
         self._place(operator, key, earliest=earliest, needed=(target, update, *operator.inputs[2:]))
+
+    def _into_place(self, update: UOperator) -> bool:
+        """A matrix product that is only written into an array is computed there."""
+        facts, chain = self.facts, [update]
+        while True:
+            value = chain[0].inputs[1 if chain[0] is update else 0]
+            maker = facts.operator(value)
+            alone = len(facts.uses[value]) == 1 and not value.type.is_scalar
+            if maker is None or not alone or value not in self.item_of and not is_unit_change(maker):
+                return False
+            chain.insert(0, maker)
+            if maker.kind == "dot":
+                break
+            if not is_unit_change(maker):
+                return False
+        product, target = chain[0], self._memory_of(update.inputs[0])
+        item = self.items[self.item_of[product.output]] if product.output in self.item_of else None
+        if item is None or item.statement is not product:
+            return False
+        if target in (self._memory_of(leaf) for x in product.inputs for leaf, _ in self._leaves(x)):
+            return False
+        for made in chain[:-1]:
+            if made.output in self.item_of:
+                self.items[self.item_of[made.output]] = _Item(barred=True)
+        fused = _Item(key=core(update.inputs[1].type.shape), barred=True, roots=[update.output])
+        fused.members.update(dict.fromkeys(chain))
+        self.items.append(fused)
+        index = self.item_of[update.output] = len(self.items) - 1
+        for value in (*product.inputs, update.inputs[0], *update.inputs[2:]):
+            for leaf, _ in self._leaves(value):
+                self._note_read(leaf, index)
+        return True
 
     def _reads_own_slice(self, item: _Item, update: UOperator) -> bool:
         """True if a growing group reads the updated array only at the element that it would then overwrite."""
@@ -267,7 +301,8 @@ class _RegionState:
                 made = {v for m in item.members for v in m.outputs}
                 outside = (x for m in item.members for x in m.inputs if x not in made)
                 needed.update(self._memory_of(v) for v in outside)
-        statements = (self._statement(item, needed) for item in self.items)
+        alive = (item for item in self.items if item.statement is not None or item.members)
+        statements = (self._statement(item, needed) for item in alive)
         return tuple(s for s in statements if s.outputs)
 
     def _memory_of(self, value: Value) -> Value:

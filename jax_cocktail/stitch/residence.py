@@ -92,8 +92,8 @@ class Residences:
             if use.kind == "reshape" and view(use, seen) is None:
                 return True
             if use.kind == "dot" and value == use.inputs[1]:
-                (k,), free = _axes(use, "rhs_contract"), _free(use, 1)
-                if seen.strides[k] != 1 and not all(seen.strides[n] == 1 for n in free):
+                (k,), free = _axes(use, "rhs_contract"), [d for d in _free(use, 1) if seen.shape[d] != 1]
+                if seen.strides[k] != 1 and free and seen.strides[free[-1]] != 1:
                     return True
             if use.kind == "conv" and not seen.is_dense:
                 return True

@@ -73,9 +73,10 @@ class LoopUTask:
     parameters and one bool[] result, and `body.parameters` is the carried values.
     `body.results` are the next carried values, type by type.
 
-    Parallel (counted only): the trips are the parts of a domain axis or of a split axis. They are independent:
-    each writes its own slice of every carried array, by `dynamic_update_slice` at a start that is affine in
-    the index, and reads of the carried arrays at most that slice. Units run them in any order, side by side.
+    Parallel (counted only): the trips are the parts of a domain axis or of a split axis. They are
+    independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
+    is affine in the index, and reads of the carried arrays at most that slice. Units run them in any order,
+    side by side.
     """
 
     initial: tuple[Value, ...]
@@ -166,7 +167,7 @@ class StitchedUTask:
 
 @dataclass(frozen=True, slots=True)
 class UTaskRef:
-    """A reference to a function of the program (section 3.2): runs its body on the values of `arguments`."""
+    """A reference to a function of the program: runs its body on the values of `arguments`."""
 
     function: str
     arguments: tuple[Value, ...]
@@ -187,7 +188,7 @@ Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask | UTaskRef
 
 @dataclass(frozen=True, slots=True)
 class FunctionUTask:
-    """A nested uTask with a name (section 3.2): what references run. Its body sees its own parameters and
+    """A nested uTask with a name: what references run. Its body sees its own parameters and
     nothing else, and may hold references, to itself too: so recursion is said."""
 
     name: str

@@ -1,10 +1,10 @@
 """Unit levels: how many of a machine's lanes and units a statement takes (COCKTAILER, OSDI'23, section 3).
 
-The paper's levels are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thread block; here a CPU
-thread), L2 the device (all units of a domain). The level of a statement is not chosen but read off the
-program, since placement has become structure: what is divided over units is a parallel loop. Constraint 1
-(section 3.3): the level of a control flow is never below that of its body, or some lanes or units would wait
-at a barrier that the others never reach. The verifier checks it after every pass.
+The levels are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thread block; here a CPU thread),
+L2 the device (all units of a domain). The level of a statement is not chosen but read off the program, since
+placement has become structure: what is divided over units is a parallel loop. Constraint 1 of the paper: the
+level of a control flow is never below that of its body, or some lanes or units would wait at a barrier that
+the others never reach. The verifier checks it after every pass.
 """
 
 from __future__ import annotations

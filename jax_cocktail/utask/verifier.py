@@ -200,8 +200,10 @@ class _Verifier:
             self._fail("a group lists an input twice")
 
     def _closers(self, members: Sequence[UOperator]) -> None:
-        """In-place updates may stand anywhere; any other anchor closes its group; barriers are statements."""
-        for member in members[:-1]:
+        """In-place updates may stand anywhere; any other anchor closes its group; barriers are statements.
+        A matrix product may open the group that writes it into an array."""
+        into = members[0].kind == "dot" and members[-1].kind == "dynamic_update_slice"
+        for member in members[into:-1]:
             if not member.is_element and member.kind != "dynamic_update_slice":
                 self._where = member
                 self._fail(f"anchor {member.kind} is not the last member of its group")

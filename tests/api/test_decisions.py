@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,14 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import decisions, lower
-from jax_cocktail.schedule.price import Price
+from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering import decisions, stopwatch, variants
+from jax_cocktail.lowering.decisions import STOCK, Decision, Plan
+from jax_cocktail.lowering.stopwatch import QUICK, THOROUGH, Times
+from jax_cocktail.report import Trial
+from jax_cocktail.schedule.price import Comparison, Price
+from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.ir import walk
 from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
@@ -38,13 +46,16 @@ def measured(monkeypatch):
     class Measured:
         count = 0
         choice = "cocktail"
+        efforts = []
 
-    def measure(stock, ours, arguments, margin=1.0):
+    def race(runs, effort):
         Measured.count += 1
-        times = (2.0, 1.0) if Measured.choice == "cocktail" else (1.0, 2.0)
-        return decisions.Decision(Measured.choice, *times)
+        Measured.efforts.append(effort)
+        ours = 1.0 if Measured.choice == "cocktail" else 4.0
+        return Times((2.0, *(ours + 0.1 * n for n in range(len(runs) - 1))), others=0.25)
 
-    monkeypatch.setattr(decisions, "measure", measure)
+    monkeypatch.setattr(stopwatch, "race", race)
+    monkeypatch.setattr(stopwatch, "runner", lambda jaxpr, arguments: None)
     return Measured
 
 
@@ -60,9 +71,9 @@ def test_first_call_measures_and_stores(folder):
     (path,) = folder.glob("*.json")
     facts = json.loads(path.read_text())
     assert facts["choice"] in ("cocktail", "stock")
-    assert facts["stock_seconds"] > 0
-    assert facts["cocktail_seconds"] > 0
-    ours_won = facts["cocktail_seconds"] <= decisions.MARGIN * facts["stock_seconds"]
+    times = {trial["name"]: trial["seconds"] for trial in facts["trials"]}
+    assert all(seconds > 0 for seconds in times.values())
+    ours_won = times["1 unit"] <= decisions.MARGIN * times[STOCK]
     assert facts["choice"] == ("cocktail" if ours_won else "stock")
 
 
@@ -123,16 +134,22 @@ def line_of(found, text):
     return start + next(i for i, line in enumerate(lines) if text in line)
 
 
+def priced(monkeypatch, ours, stock):
+    """Makes the model say so."""
+    monkeypatch.setattr(variants, "our_price", lambda program, units: ours)
+    monkeypatch.setattr(variants, "stock_price", lambda program, cores: stock)
+    return Comparison(ours, stock)
+
+
 @pytest.mark.parametrize("hopeless", [False, True])
 def test_stock_by_price_alone(measured, monkeypatch, folder, hopeless):
     """Without a build, and the report says so, now and when the decision is found again."""
-    cost = Price(gain=1e-6, loss=1.0, least_loss=1.0 if hopeless else 0.0)
+    cost = priced(monkeypatch, Price(2.0, 2.0, 2.0, 2.0 * hopeless), Price(1.0, 1.0, 1.0, 1.0 * hopeless))
     assert (cost.hopeless(), cost.favours_stock()) == (hopeless, True)
-    monkeypatch.setattr(lower, "price", lambda program, cores: cost)
-    monkeypatch.setattr(lower, "compile_program", None)  # nobody calls it
+    monkeypatch.setattr(variants, "build", None)  # nobody calls it
     shape = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     arguments = (jnp.ones((64, 64)),) * 2 if hopeless else (shape, shape)
-    lower._recent.clear()
+    variants._recent.clear()
     report = jax_cocktail.explain(heavy)(*arguments)
     assert (report.choice, report.captured) == ("stock", ())
     (left,) = report.left
@@ -145,23 +162,170 @@ def test_stock_by_price_alone(measured, monkeypatch, folder, hopeless):
     assert len(list(folder.glob("*.json"))) == hopeless
     decisions._remembered.clear()
     if hopeless:
-        monkeypatch.setattr(lower, "price", None)  # it is stored
+        monkeypatch.setattr(variants, "our_price", None)  # it is stored
     assert jax_cocktail.explain(heavy)(*arguments) == report
     wrapped = jax_cocktail.jit(heavy)
     assert TARGET not in wrapped.lower(*arguments).as_text()
     assert measured.count == 0
 
 
+def test_whoever_asks_for_all_candidates_gets_hopeless_ones_timed(measured, monkeypatch):
+    priced(monkeypatch, Price(2.0, 2.0, 2.0, 2.0), Price(1.0, 1.0, 1.0, 1.0))
+    assert choice(jnp.ones(4)).choice == "stock"
+    assert measured.count == 0
+    assert choice(jnp.ones(4), profile="full").choice == "cocktail"
+    assert measured.count == 1
+
+
 def test_the_model_decides_in_transformed_functions(measured, monkeypatch):
     gradient = jax.jit(jax.grad(lambda x: jax_cocktail.jit(function)(x).sum()))
     assert TARGET in gradient.lower(jnp.ones(4)).as_text()
-    monkeypatch.setattr(lower, "price", lambda program, cores: Price(0.0, 1.0, 0.0))
+    priced(monkeypatch, Price(2.0), Price(1.0))
     gradient = jax.jit(jax.grad(lambda x: jax_cocktail.jit(function)(x).sum()))
     assert TARGET not in gradient.lower(jnp.ones(4)).as_text()
     assert choice(jnp.ones(4), profile="off").choice == "stock"
     assert measured.count == 0
     choice(jnp.ones(4))  # with values at hand it is measured all the same
     assert measured.count == 1
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Every candidate gives another source text, whatever the passes make of it."""
+    real = variants.emit
+
+    def emit(program, **keywords):
+        found = real(program, **keywords)
+        return dataclasses.replace(found, source=f"{found.source}// {keywords['candidate'].text}\n")
+
+    monkeypatch.setattr(variants, "emit", emit)
+    monkeypatch.setattr(variants.custom_call, "units", lambda: 2)
+    variants._recent.clear()
+
+
+NAMES = {"2 units", "1 unit", "2 units, loops undivided", "1 unit, loops undivided"}
+
+
+@pytest.mark.parametrize("profile", ["auto", "full"])
+def test_the_best_few_or_all_candidates_are_timed(measured, several, profile):
+    report = choice(jnp.ones(4), profile=profile)
+    assert (report.choice, measured.count) == ("cocktail", 1)
+    assert measured.efforts[-1] == (QUICK if profile == "auto" else THOROUGH)
+    stock, *ours = report.trials
+    assert stock == Trial(STOCK, 2.0)
+    names = {trial.name for trial in ours}
+    assert names == NAMES if profile == "full" else names < NAMES and len(names) == 3
+    (chosen,) = (trial for trial in ours if trial.chosen)
+    assert report.cocktail_seconds == chosen.seconds == min(trial.seconds for trial in ours)
+    text = str(report)
+    for part in ("candidate", "us a call", "stock / it", "1000000.0        2.00  chosen", "25% of the cores"):
+        assert part in text
+
+
+def test_all_candidates_are_timed_once_even_where_a_few_were(measured, several):
+    for profile, count in (("auto", 1), ("full", 2), ("full", 2), ("auto", 2), ("off", 2)):
+        report = choice(jnp.ones(4), profile=profile)
+        assert measured.count == count
+        assert len(report.trials) == (4 if count == 1 else 5)
+
+
+def test_a_candidate_that_cannot_be_built_is_left_out(measured, several, monkeypatch):
+    real = variants.build
+
+    def gave_up(emitted, **keywords):
+        raise BuildError("the compiler gave up", "nothing helps")
+
+    def build(emitted, **keywords):
+        return (gave_up if emitted.candidate.units == 2 else real)(emitted, **keywords)
+
+    monkeypatch.setattr(variants, "build", build)
+    report = choice(jnp.ones(4), profile="full")
+    assert {trial.name for trial in report.trials} == {STOCK, "1 unit", "1 unit, loops undivided"}
+    monkeypatch.setattr(variants, "build", gave_up)
+    variants._recent.clear()
+    with pytest.warns(jax_cocktail.CocktailWarning, match="the compiler gave up"):
+        assert choice(jnp.ones(5)).choice == "stock"
+
+
+def test_equal_programs_are_timed_as_one(measured):
+    assert [trial.name for trial in choice(jnp.ones(4), profile="full").trials] == [STOCK, "1 unit"]
+
+
+def test_what_was_measured_says_which_program_force_means(measured, several):
+    first = choice(jnp.ones(4), force="cocktail").captured[0].fingerprint
+    measured.choice = "stock"
+    chosen = choice(jnp.ones(4)).captured[0].fingerprint
+    assert choice(jnp.ones(4), force="cocktail").captured[0].fingerprint == chosen
+    assert isinstance(first, str)
+
+
+def test_another_number_of_units_is_another_decision(measured):
+    reports = [choice(jnp.ones(4), units=units) for units in (1, 2, 3)]
+    assert measured.count == 3
+    assert {report.captured[0].units for report in reports} == {1}
+    choice(jnp.ones(4), units=2)
+    assert measured.count == 3
+
+
+def test_one_unit_is_the_single_threaded_program(measured, several):
+    report = choice(jnp.ones(4), units=1, profile="full")
+    assert {trial.name for trial in report.trials} == {STOCK, "1 unit", "1 unit, loops undivided"}
+
+
+def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch):
+    """Two regions with a factorisation of stock XLA's between them; the model thinks little of the second."""
+
+    def two(x):
+        y = lax.fori_loop(0, 3, lambda i, a: jnp.sin(a), x)
+        q = jnp.linalg.qr(jnp.outer(y, y))[0]
+        return lax.fori_loop(0, 5, lambda i, a: jnp.cos(a) @ a, q)
+
+    def worth(program, profile):
+        kinds = {getattr(s, "kind", "") for s in walk(program.entry)}
+        return "dot" not in kinds, ()
+
+    monkeypatch.setattr(variants, "worth_taking", worth)
+    x = jnp.linspace(0.0, 1.0, 4)
+    report = jax_cocktail.explain(jax_cocktail.jit(two, options={"profile": "full"}))(x)
+    (mixed,) = (trial.name for trial in report.trials if "without call" in trial.name)
+    assert mixed == "2 units without call 1"
+    key = next(iter(decisions._remembered))[1]
+    known = decisions.load(key)
+    decisions.store(key, dataclasses.replace(known, plan=Plan(Candidate(2), (1,))))
+    wrapped = jax_cocktail.jit(two)
+    assert wrapped.lower(x).as_text().count(f"@{TARGET}(") == 1
+    report = jax_cocktail.explain(wrapped)(x)
+    assert len(report.captured) == 1
+    assert "stock XLA is faster at it" in report.left[-1].reason
+    assert jnp.allclose(wrapped(x), jax.jit(two)(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("times", "heavy", "winner", "choice"),
+    [
+        ((1.0, 0.5, 0.9), False, 0, "cocktail"),
+        ((1.0, 0.5, 0.495), False, 0, "cocktail"),  # one unit wins a tie
+        ((1.0, 0.5, 0.4), False, 1, "cocktail"),
+        ((1.0, 0.99, 1.5), False, 0, "stock"),
+        ((1.0, 0.9, 1.5), False, 0, "cocktail"),
+        ((1.0, 0.9, 1.5), True, 0, "stock"),  # stock may have wanted the core that others held
+        ((1.0, 1.5, 0.9), True, 1, "cocktail"),  # we wanted it as well
+    ],
+)
+def test_who_wins(times, heavy, winner, choice):
+    plans = [Plan(Candidate(1)), Plan(Candidate(2))]
+    decision = decisions.choose(plans, Times(times, 0.5), heavy, cores=2)
+    assert (decision.plan, decision.choice, decision.others) == (plans[winner], choice, 0.5)
+    assert decision.cocktail_seconds == times[1 + winner]
+
+
+def test_a_decision_survives_the_disk(folder):
+    decision = Decision(
+        "stock", Plan(Candidate(4, distribute=False), (2,)), (Trial("a", 1.0),), "w", True, 0.5
+    )
+    decisions.store("0" * 64, decision)
+    decisions._remembered.clear()
+    assert decisions.load("0" * 64) == decision
 
 
 def test_without_values_the_model_or_what_is_stored_decides(measured):
@@ -241,7 +405,11 @@ def test_stock_means_all_of_it(measured):
     assert TARGET not in jax_cocktail.jit(outer).lower(jnp.ones(4)).as_text()
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"format": 1, "choice": "rm -rf"}', "[1]"])
+OLD = '{"format": 2, "choice": "stock", "stock_seconds": 1.0, "cocktail_seconds": 2.0, "why": ""}'
+BAD = '{"format": 3, "choice": "stock", "plan": {"candidate": {"threads": 2}, "skip": []}, "trials": []}'
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"format": 3, "choice": "rm -rf"}', "[1]", OLD, BAD])
 def test_a_damaged_file_is_measured_again(measured, folder, text):
     choice(jnp.ones(4))
     (path,) = folder.glob("*.json")
@@ -270,20 +438,39 @@ def test_clear_cache_forgets(measured, folder):
 
 
 def test_real_times_are_plausible():
-    jaxpr = jax.make_jaxpr(function)(jnp.ones(4))
-    found = decisions.measure(jaxpr, jaxpr, [jnp.ones(4)])
-    assert found.stock_seconds is not None and found.cocktail_seconds is not None
-    assert 1e-7 < found.stock_seconds < 10
-    assert 1e-7 < found.cocktail_seconds < 10
+    run = stopwatch.runner(jax.make_jaxpr(function)(jnp.ones(4)), [jnp.ones(4)])
+    found = stopwatch.race([run, run])
+    assert all(1e-7 < seconds < 10 for seconds in found.seconds)
+    assert 0.0 <= found.others <= 1.0
+
+
+def test_a_clear_loser_leaves_the_race():
+    counts = [0, 0]
+
+    def run(which, seconds):
+        counts[which] += 1
+        time.sleep(seconds)
+
+    found = stopwatch.race([lambda: run(0, 1e-3), lambda: run(1, 5e-3)])
+    assert counts[1] == 2 < counts[0]
+    assert found.seconds[1] > 3 * found.seconds[0]
+
+
+def test_a_busy_machine_is_given_time(monkeypatch):
+    monkeypatch.setattr(stopwatch._Watch, "others", lambda self: 0.5)
+    start = time.perf_counter()
+    found = stopwatch.race([lambda: time.sleep(1e-3)], dataclasses.replace(QUICK, seconds=0.02))
+    assert found.others == 0.5
+    assert time.perf_counter() - start >= 0.02 * stopwatch.PATIENCE
 
 
 def test_a_second_process_believes_the_first(folder):
     program = """
         import jax.numpy as jnp, jax_cocktail
         from jax import lax
-        from jax_cocktail.lowering import decisions
-        real, count = decisions.measure, []
-        decisions.measure = lambda *a: count.append(1) or real(*a)
+        from jax_cocktail.lowering import stopwatch
+        real, count = stopwatch.race, []
+        stopwatch.race = lambda *a: count.append(1) or real(*a)
         jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda i, a: a + x, x))(jnp.ones(3))
         print(len(count))
     """

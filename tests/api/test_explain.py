@@ -9,7 +9,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering import lower
-from jax_cocktail.report import Captured, Left, Report
+from jax_cocktail.report import Captured, Left, Report, Trial
 
 FORCED = {"force": "cocktail"}
 
@@ -147,3 +147,65 @@ def test_sizes_and_times_read_well():
     ):
         assert part in text
     assert report.workspace_bytes == 3 << 20
+
+
+def recurrence(xs, w):
+    def step(h, x):
+        h = jnp.tanh(x @ w + h)
+        return h, h
+
+    return lax.scan(step, jnp.zeros(w.shape[1]), xs)
+
+
+def test_what_changed_the_program_and_how_far_it_grows():
+    xs, w = jnp.ones((16, 64)), jnp.ones((64, 64))
+    (region,) = jax_cocktail.explain(jax_cocktail.jit(recurrence, options=FORCED))(xs, w).captured
+    assert {"distribute", "stitch"} <= set(region.fired)
+    assert region.units >= 1
+    (grown,) = (text for text in region.remarks if "the program grows around it" in text)
+    assert f"test_explain.py:{line_of(recurrence, 'lax.scan')}" in grown
+
+
+def test_one_unit_waits_for_nobody():
+    xs, w = jnp.ones((16, 64)), jnp.ones((64, 64))
+    alone = jax_cocktail.jit(recurrence, options={**FORCED, "units": 1})
+    (region,) = jax_cocktail.explain(alone)(xs, w).captured
+    assert (region.units, region.barriers) == (1, ())
+
+
+def test_units_barriers_and_remarks_are_shown():
+    region = Captured(
+        ("scan at a.py:1 (f)",),
+        (),
+        "device (L2)",
+        0,
+        "f" * 64,
+        "",
+        0.5,
+        True,
+        units=2,
+        barriers=(("a.py:1 (f)", 1),) * 3 + (("b.py:2 (g)", 2),),
+        fired=("hoist", "place"),
+        remarks=("distribute not: a reason (a.py:1)",),
+    )
+    lines = [line.strip() for line in str(Report("f", (region,))).splitlines()]
+    for line in (
+        "level: device (L2); 2 units; workspace: 0 B",
+        "1 barrier per iteration of a loop x3 at a.py:1 (f)",
+        "2 barriers per iteration of a loop at b.py:2 (g)",
+        "transforms that changed it: hoist, place",
+        "distribute not: a reason (a.py:1)",
+    ):
+        assert line in lines
+
+
+def test_candidates_are_a_table():
+    trials = (Trial("stock XLA", 4e-3), Trial("2 units", 1e-3, chosen=True), Trial("1 unit", 2e-3))
+    lines = str(Report("f", choice="cocktail", trials=trials, others=0.02)).splitlines()[1:]
+    assert [line.split() for line in lines] == [
+        ["candidate", "us", "a", "call", "stock", "/", "it"],
+        ["2", "units", "1000.0", "4.00", "chosen"],
+        ["1", "unit", "2000.0", "2.00"],
+        ["stock", "XLA", "4000.0", "1.00"],
+    ]
+    assert "other processes held 30% of the cores" in str(Report("f", trials=trials, others=0.3))

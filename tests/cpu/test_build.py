@@ -16,7 +16,7 @@ from jax_cocktail import build, cache
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 SOURCE = """#include "cocktail_base.h"
-CK_EXPORT int ck_program(const void* const*, void* const*, unsigned char*) { return %d; }
+CK_EXPORT int ck_program(const void* const*, void* const*, u8*, const CkUnit*) { return %d; }
 """
 
 
@@ -25,7 +25,7 @@ def _program(code: int = 0) -> str:
 
 
 def _code(path: str) -> int:
-    return int(ctypes.CDLL(path).ck_program(None, None, None))
+    return int(ctypes.CDLL(path).ck_program(None, None, None, None))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from jax_cocktail import build
 TARGET = "jax_cocktail_runtime_test"
 # Doubles its input; with a workspace, through it. Negative input: error 7.
 PROGRAM = """#include "cocktail_base.h"
-CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, unsigned char* workspace) {
+CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, const CkUnit*) {
   const f32* x = (const f32*)inputs[0];
   f32* y = (f32*)outputs[0];
   if (x[0] < 0) return 7;
@@ -29,6 +29,25 @@ CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, unsign
   return 0;
 }
 CK_EXPORT const char* ck_error_text(int code) { return code == 7 ? "negative input" : nullptr; }
+"""
+# Every unit marks its own memory and its cell of a workspace; unit 0 tells how many there were.
+WITH_UNITS = """#include "cocktail_units.h"
+CK_EXPORT const i64 ck_most_units, ck_own_bytes;
+const i64 ck_most_units = 5, ck_own_bytes = 100;
+CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, const CkUnit* unit) {
+  f32* y = (f32*)outputs[0];
+  if ((u64)unit->own % 4096 != 0) return 9;
+  unit->own[99] = u8(unit->index);
+  y[1 + unit->index] = ((const f32*)inputs[0])[0];
+  if (workspace) workspace[unit->index] = 1;
+  ck_arrive(unit);
+  ck_wait(unit);
+  if (unit->index == 0) y[0] = f32(unit->count);
+  for (i64 i = 0; i < unit->count; ++i) {
+    if (workspace && workspace[i] != 1) return 11;
+  }
+  return unit->own[99] == unit->index ? 0 : 12;
+}
 """
 
 
@@ -94,6 +113,30 @@ def test_workspace(runtime: ctypes.CDLL, workspace: int, result: int) -> None:
     call = _caller(built.binary, built.digest, workspace, result)
     for _ in range(3):
         np.testing.assert_array_equal(call(jnp.arange(8.0)), np.arange(8) * 2 + 1)
+
+
+@pytest.mark.parametrize(("workspace", "result"), [(0, 0), (5, 0), (3 << 20, 0), (0, 1)])
+def test_units(runtime: ctypes.CDLL, workspace: int, result: int) -> None:
+    built = _built(WITH_UNITS)
+    call = _caller(built.binary, built.digest, workspace, result)
+    try:
+        for count in (1, 2, 4, 64):
+            runtime.ck_cpu_set_units(ctypes.c_int64(count))
+            for _ in range(3):
+                y = np.asarray(call(jnp.full(8, 7.0)))
+                used = min(count, 5)
+                assert y[0] == used and np.all(y[1 : 1 + used] == 7)
+    finally:
+        runtime.ck_cpu_set_units(ctypes.c_int64(0))
+
+
+def test_units_of_another_layout_are_refused(runtime: ctypes.CDLL) -> None:
+    text = WITH_UNITS.replace("#include", "#define ck_units_version unused_version\n#include", 1)
+    text += "#undef ck_units_version\nCK_EXPORT const u32 ck_units_version;\n"
+    text += "const u32 ck_units_version = 1000;\n"
+    built = _built(text)
+    with pytest.raises(Exception, match="another version"):
+        _caller(built.binary, built.digest)(jnp.ones(8))
 
 
 def test_many_programs(runtime: ctypes.CDLL) -> None:

@@ -32,9 +32,7 @@ class Sample:
     def program(self) -> Any:
         outputs = [(t.dtype, t.shape) for t in map(tensor, self.results)]
         attributes = dict(self.attributes)
-        return build(
-            self.operands, lambda b, *values: b.emit_many(self.kind, values, outputs, **attributes)
-        )
+        return build(self.operands, lambda b, *values: b.emit_many(self.kind, values, outputs, **attributes))
 
     def operator(self) -> UOperator:
         (operator,) = self.program().entry.body

@@ -59,6 +59,8 @@ def test_a_block_is_for_its_thread():
         ("CACHE_LIMIT_BYTES", "1000", 1000),
         ("DUMP_TO", "somewhere", "somewhere"),
         ("PROFILE", "off", "off"),
+        ("PROFILE", "full", "full"),
+        ("UNITS", "3", 3),
     ],
 )
 def test_environment(monkeypatch, variable, text, value):
@@ -67,7 +69,7 @@ def test_environment(monkeypatch, variable, text, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("FORCE", "ours"), ("STRICT", "maybe"), ("CACHE_LIMIT_BYTES", "-1")]
+    ("name", "text"), [("FORCE", "ours"), ("STRICT", "maybe"), ("CACHE_LIMIT_BYTES", "-1"), ("UNITS", "all")]
 )
 def test_bad_environment_says_which_variable(monkeypatch, name, text):
     monkeypatch.setenv(f"JAX_COCKTAIL_{name}", text)
@@ -76,7 +78,15 @@ def test_bad_environment_says_which_variable(monkeypatch, name, text):
 
 
 @pytest.mark.parametrize(
-    "values", [{"force": "ours"}, {"strict": 1}, {"cache_limit_bytes": -1}, {"dump_to": 3}, {"nothing": 1}]
+    "values",
+    [
+        {"force": "ours"},
+        {"units": True},
+        {"strict": 1},
+        {"cache_limit_bytes": -1},
+        {"dump_to": 3},
+        {"nothing": 1},
+    ],
 )
 def test_bad_values(values):
     for make in (lambda: Options(**values), lambda: config.check(values), options(**values).__enter__):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.schedule.distribute import Limits, distribute
+from jax_cocktail.schedule.division import analyse
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.utask.interpreter import run
@@ -91,11 +92,111 @@ def test_strips(depth):
     assert outer.trip_count * inner[0].trip_count == 12
 
 
-def test_prime_trip_count_has_no_strips():
+@pytest.mark.parametrize(("trips", "most"), [(7, 3), (13, 6), (1009, 300), (11, 5)])
+def test_remainder_is_a_loop_of_its_own(trips, most):
+    parameters, body = _layers(2, trips=trips)
+    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=32 * most))
+    strips, *rest = loops(after)
+    inner = [s for s in strips.body.body if isinstance(s, LoopUTask)]
+    assert len(inner) == 2 and inner[0].trip_count <= most
+    assert strips.trip_count * inner[0].trip_count + rest[-1].trip_count == trips
+    if rest[-1].trip_count > 1:
+        assert len(rest) == 2 and len(dots(after.entry)) == 2
+
+
+def test_strips_are_not_shorter_than_they_must_be():
+    """19 is prime but 18 steps would do: two strips of 10 and 9, not 19 of one."""
+    parameters, body = _layers(1, trips=19)
+    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=16 * 18))
+    assert [loop.trip_count for loop in loops(simplify(after))] == [10, 9]
+
+
+def test_what_is_kept_counts_only_while_it_is_alive():
+    """Ten layers keep no more at a time than two: product, input and output of one layer."""
+    sizes = []
+    for depth in (2, 3, 10):
+        parameters, body = _layers(depth)
+        loop = next(s for s in simplify(build(parameters, body)).entry.body if isinstance(s, LoopUTask))
+        division = analyse(loop, 0)
+        assert division is not None and len(division.products) == depth
+        sizes.append(division.bytes_per_step)
+    assert sizes == [32, 48, 48]
+
+
+def test_keeping_too_much_per_step_is_refused():
     parameters, body = _layers(1, trips=7)
-    after = divided(parameters, body, Limits(flops=0, trips=2, kept_bytes=20))
-    assert [loop.trip_count for loop in loops(after)] == [7]
-    assert dots(after.entry) == []
+    program = hoist(simplify(build(parameters, body)))
+    heard = []
+    assert distribute(program, Limits(flops=0, trips=2, kept_bytes=20), heard.append) is program
+    assert "16 bytes would have to be kept" in heard[0].text
+
+
+def _joined_cells(dtype="float32", swapped=False, both=False):
+    """tanh(concatenate(x, h) @ W): one matrix for input and state."""
+
+    def body(b, xs, w):
+        def step(i, h):
+            x = (
+                _row(b, xs, i)
+                if dtype == "float32"
+                else b.convert(_row(b, b.convert(xs, "float32"), i), dtype)
+            )
+            parts = (h, x) if swapped else (h, h) if both else (x, h)
+            pair = b.emit("concatenate", parts, dtype, (8,), dimension=0)
+            axes = {"lhs_batch": (), "lhs_contract": (0,), "rhs_batch": (), "rhs_contract": (0,)}
+            return (elementwise(b, "tanh", b.emit("dot", (pair, w), dtype, (4,), **axes)),)
+
+        return counted(b, 6, (b.full(0.0, dtype, (4,)),), step)
+
+    return [f"{dtype}[6,4]", f"{dtype}[8,4]"], body
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_products_of_concatenations_are_taken_apart(swapped):
+    after = divided(*_joined_cells(swapped=swapped))
+    assert [d.output.type.shape for d in dots(after.entry)] == [(6, 4)]
+    (loop,) = loops(after)
+    assert len(dots(loop.body)) == 1
+
+
+def test_products_of_recurrent_parts_stay_whole():
+    program = hoist(simplify(build(*_joined_cells(both=True))))
+    assert distribute(program, ALWAYS) is program
+
+
+def test_narrow_products_are_summed_wide():
+    parameters, body = _joined_cells("bfloat16")
+    program = build(parameters, body)
+    after = distribute(hoist(simplify(program)), ALWAYS)
+    verify(after)
+    kinds = {s.output.type.dtype for s in walk(after.entry) if isinstance(s, UOperator) and s.kind == "dot"}
+    assert kinds == {"float32"}
+    inputs = arguments(program, 0)
+    for x, y in zip(run(after, inputs), run(program, inputs), strict=True):
+        np.testing.assert_allclose(x.astype(np.float32), y.astype(np.float32), rtol=0.02, atol=0.02)
+
+
+def test_reasons():
+    def reason(parameters, body, limits=ALWAYS):
+        heard = []
+        distribute(hoist(simplify(build(parameters, body))), limits, heard.append)
+        return [r.text.partition(": ")[2] for r in heard]
+
+    state = "float32[4,4]"
+    assert reason(*_layers(1), Limits(trips=9)) == ["6 trips are too few"]
+    assert reason(*_layers(1)[:2], Limits()) == ["its matrix products have fewer than 8192 operations a step"]
+
+    def own(b, w):
+        return counted(b, 6, (b.full(1.0, "float32", (4,)),), lambda _, h: (_dot(b, h, w),))
+
+    assert reason([state], own) == ["every matrix product depends on its own result of the step before"]
+    square = lambda b, w: counted(b, 6, (w,), lambda _, h: (_square(b, h),))  # noqa: E731
+    assert reason([state], square) == ["both operands of every matrix product change from step to step"]
+
+
+def _square(b, x):
+    axes = {"lhs_batch": (), "lhs_contract": (1,), "rhs_batch": (), "rhs_contract": (0,)}
+    return b.emit("dot", (x, x), "float32", (4, 4), **axes)
 
 
 def test_counter_is_kept_in_every_loop():

@@ -1,0 +1,87 @@
+"""The recurrence bound: how many barriers an iteration needs at least (design, section 1.2).
+
+As the recurrence-constrained initiation interval of modulo scheduling (Rau, "Iterative modulo scheduling",
+1994): over all cycles of loop-carried dependences the largest number of crossings per iteration. What lies on
+no cycle can be distributed or pipelined, so it does not count. A crossing is an edge from a value that is cut
+to a statement that needs more than its own part; what is computed from the gathered value counts no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from jax_cocktail.placement.access import reads_own_part
+from jax_cocktail.placement.clusters import Cluster, Division
+from jax_cocktail.utask.ir import LoopUTask, reads
+from jax_cocktail.utask.types import Value
+
+_NEVER = float("-inf")
+
+
+def recurrence_bound(loop: LoopUTask, division: Division) -> int:
+    """Least barriers per iteration of `loop` if its body is divided like that; inner loops count for
+    themselves."""
+    crossings = _Crossings(loop, division.cluster_of)
+    count = len(loop.carried)
+    weights = [crossings.paths(k) for k in range(count)]
+    return max(0, ceil(_maximum_cycle_mean(weights)))
+
+
+class _Crossings:
+    """Longest paths, counted in crossings, from a carried value to the next carried values."""
+
+    def __init__(self, loop: LoopUTask, cluster_of: Mapping[int, Cluster]) -> None:
+        self.loop = loop
+        self.cluster_of = cluster_of
+        self.maker = {v: n for n, s in enumerate(loop.body.body) for v in s.outputs}
+
+    def paths(self, start: int) -> list[float]:
+        """From carry `start`, at the beginning of the body, to every result."""
+        body, carried = self.loop.body, self.loop.carried[start]
+        distance: dict[Value, float] = {carried: 0.0}
+        origin = {carried: self._origin(start)}
+        for position, statement in enumerate(body.body):
+            found = _NEVER
+            for value in reads(statement):
+                if value in distance:
+                    made = origin.get(value, value)
+                    found = max(found, distance[value] + self._crosses(position, value, made))
+            if found > _NEVER:
+                distance.update(dict.fromkeys(statement.outputs, found))
+        return [distance.get(v, _NEVER) for v in body.results]
+
+    def _origin(self, carry: int) -> Value:
+        """What a carry lies like: the result that it was, some iterations ago."""
+        value = self.loop.body.results[carry]
+        for _ in self.loop.carried:
+            if value in self.loop.carried:
+                value = self.loop.body.results[self.loop.carried.index(value)]
+        return value
+
+    def _crosses(self, position: int, value: Value, made: Value) -> int:
+        """1 if the statement needs more than its own part of `value`, which lies as `made` does."""
+        maker = self.cluster_of.get(self.maker.get(made, -1))
+        if maker is None or made not in maker.axes:
+            return 0
+        reader = self.cluster_of.get(position)
+        if reader is None or reader.parts != maker.parts:
+            return 1
+        statement = self.loop.body.body[position]
+        return 0 if reads_own_part(statement, value, maker.axes[made], reader.axes) else 1
+
+
+def _maximum_cycle_mean(weights: Sequence[Sequence[float]]) -> float:
+    """Karp's theorem (1978); 0 if there is no cycle."""
+    count = len(weights)
+    best = 0.0
+    for source in range(count):
+        rows = [[0.0 if k == source else _NEVER for k in range(count)]]
+        for _ in range(count):
+            last = rows[-1]
+            rows.append([max(last[i] + weights[i][j] for i in range(count)) for j in range(count)])
+        for k in range(count):
+            if rows[count][k] > _NEVER:
+                steps = (n for n in range(count) if rows[n][k] > _NEVER)
+                best = max(best, min((rows[count][k] - rows[n][k]) / (count - n) for n in steps))
+    return best

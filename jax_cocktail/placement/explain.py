@@ -1,0 +1,71 @@
+"""What placement did, in sentences: one for every cluster, and one for heavy work that was not divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jax_cocktail.placement.bound import recurrence_bound
+from jax_cocktail.placement.classes import AxisClass
+from jax_cocktail.placement.clusters import Division, Limits, has_loop
+from jax_cocktail.placement.cost import total, work
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.types import NOWHERE, Source
+
+
+def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) -> Iterator[str]:
+    """`loop`: whose body the region is."""
+    for cluster in division.clusters:
+        statements = [region.body[n] for n in cluster.positions]
+        extent = min(v.type.shape[d] for v, d in cluster.axes.items())
+        where = _at(first_source(statements))
+        how = f"an axis of {extent} in {cluster.parts} parts"
+        amount = f"{len(statements)} statements, {total(statements).flops:.3g} flops"
+        if any(map(has_loop, statements)):
+            yield f"{where}{how}, loops inside: its parts never wait for each other ({amount})"
+        else:
+            yield f"{where}{how}, which meet after it ({amount})"
+    if loop is not None and division.clusters:
+        bound, met = recurrence_bound(loop, division), division.meetings
+        plural = "" if met == 1 else "s"
+        yield f"{_at(loop.source)}loop: {met} barrier{plural} per iteration; the recurrence bound is {bound}"
+
+
+def refusal_notes(
+    region: Region, division: Division, limits: Limits, placed_inside: frozenset[int]
+) -> Iterator[str]:
+    """Heavy statements that every unit executes. `placed_inside`: positions whose regions were divided."""
+    claimed = division.cluster_of
+    for position, statement in enumerate(region.body):
+        if position in claimed or position in placed_inside or not limits.suffices(work(statement)):
+            continue
+        what = _name(statement)
+        reasons = sorted({_reason(cut, why) for cut, why in _about(statement, division)})
+        why = "; ".join(reasons) or "no axis of it can be cut"
+        yield f"{_at(statement.source)}{what} of {work(statement).flops:.3g} flops is not divided: {why}"
+
+
+def _about(statement: Statement, division: Division) -> Iterator[tuple[AxisClass, str]]:
+    made = set(statement.outputs)
+    for cut, why in division.refused:
+        if not made.isdisjoint(cut.axes):
+            yield cut, why
+
+
+def _reason(cut: AxisClass, why: str) -> str:
+    extent = min(cut.extents)
+    reader = next((c.leaf for c in cut.crossings), None)
+    who = f" ({_name(reader)}{f' at {reader.source}' if str(reader.source) else ''})" if reader else ""
+    return f"axis of {extent}: {why}{who if 'whole' in why else ''}"
+
+
+def first_source(statements: Sequence[Statement]) -> Source:
+    return next((s.source for s in statements if s.source != NOWHERE), NOWHERE)
+
+
+def _name(statement: Statement) -> str:
+    names = {LoopUTask: "loop", BranchUTask: "branch"}
+    return statement.kind if isinstance(statement, UOperator) else names.get(type(statement), "call")
+
+
+def _at(source: Source) -> str:
+    return f"{source}: " if str(source) else ""

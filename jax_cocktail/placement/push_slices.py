@@ -1,0 +1,264 @@
+"""Gate splitting: slices of a matrix product become an axis of their own.
+
+``split(h @ w + b, 4, axis=-1)`` ties nothing: column j of every gate is needed together, but the columns of
+the product lie a gate apart. Where everything that is read of a product, through element-wise operators, are
+slices of one size, its axis of ``g * s`` columns is seen as ``(g, s)``: the weights and all operands on the
+way are reshaped (a view), slices pick one of `g`, and the `s` columns of all gates are one axis class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from jax_cocktail.placement.axes import rule
+from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.utask.ir import (
+    Attribute,
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    reads,
+)
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Shape, Source, TensorType, Value
+
+_MOVES = frozenset({"broadcast", "reshape", "transpose", "dynamic_slice", "dot"})
+
+
+def push_slices(program: UProgram) -> UProgram:
+    """Returns its argument if no product in a loop is only sliced."""
+    pusher = _Pusher(program)
+    entry = pusher.region(program.entry, False)
+    return replace(program, entry=entry) if pusher.changed else program
+
+
+def split_type(type_: TensorType, axis: int, size: int) -> TensorType:
+    """`axis` seen as (groups, size)."""
+    shape = type_.shape
+    return TensorType(type_.dtype, (*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]))
+
+
+@dataclass(slots=True)
+class _Frame:
+    """What a region has emitted, and the split versions of values that are visible in it."""
+
+    out: list[Statement] = field(default_factory=list)
+    visible: set[Value] = field(default_factory=set)
+    split: dict[tuple[Value, int, int], Value] = field(default_factory=dict)
+    missing: set[Value] = field(default_factory=set)  # only their split version has been computed
+
+    def emit(self, statement: Statement) -> None:
+        self.out.append(statement)
+        self.visible.update(statement.outputs)
+
+
+class _Pusher:
+    def __init__(self, program: UProgram) -> None:
+        self.fresh = FreshValues(program)
+        self.frames: list[_Frame] = []
+        self.changed = False
+
+    def region(self, region: Region, in_loop: bool) -> Region:
+        self.frames.append(_Frame(visible=set(region.parameters)))
+        sizes: dict[Value, tuple[int, int]] = {}
+        if in_loop:
+            for cut in axis_classes(region.body):
+                size = _slice_size(cut, region.body)
+                if size:
+                    sizes.update((v, (axis, size)) for v, axis in cut.axes.items())
+        self.changed |= bool(sizes)
+        for statement in region.body:
+            self._statement(statement, sizes, in_loop)
+        frame = self.frames[-1]
+        for value in region.results:
+            self._restore(value, sizes)
+        self.frames.pop()
+        return _pulled(Region(region.parameters, tuple(frame.out), region.results), self.fresh)
+
+    def _statement(self, statement: Statement, sizes: Mapping[Value, tuple[int, int]], in_loop: bool) -> None:
+        frame = self.frames[-1]
+        if isinstance(statement, UOperator):
+            found = sizes.get(statement.outputs[0]) if len(statement.outputs) == 1 else None
+            if found is not None and (
+                KINDS[statement.kind].sort == "elementwise" or statement.kind in _MOVES
+            ):
+                self._split(statement, *found)
+                return
+            if statement.kind == "slice" and statement.inputs[0] in sizes:
+                axis, size = sizes[statement.inputs[0]]
+                if statement.output.type.shape[axis] == size:
+                    self._pick(statement, axis, size)
+                    return
+        for value in reads(statement):
+            self._restore(value, sizes)
+        if isinstance(statement, LoopUTask) and not statement.parallel:
+            statement = replace(statement, body=self.region(statement.body, True))
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(self.region(r, in_loop) for r in statement.branches)
+            statement = replace(statement, branches=branches)
+        frame.emit(statement)
+
+    # -- values ------------------------------------------------------------------------------------------
+    def _restore(self, value: Value, sizes: Mapping[Value, tuple[int, int]]) -> None:
+        """Makes sure that the value itself exists."""
+        frame = self.frames[-1]
+        if value in frame.missing:
+            frame.missing.remove(value)
+            version = frame.split[(value, *sizes[value])]
+            frame.emit(UOperator("reshape", (version,), (value,)))
+
+    def _version(self, value: Value, axis: int, size: int, source: Source) -> Value:
+        """The value with its axis split, made where the value is made."""
+        for frame in self.frames:
+            if (value, axis, size) in frame.split:
+                return frame.split[value, axis, size]
+        home = next(frame for frame in self.frames if value in frame.visible)
+        version = self.fresh.make(split_type(value.type, axis, size))
+        home.emit(UOperator("reshape", (value,), (version,), (), source))
+        home.split[value, axis, size] = version
+        return version
+
+    # -- operators ---------------------------------------------------------------------------------------
+    def _split(self, operator: UOperator, axis: int, size: int) -> None:
+        """The operator on split operands."""
+        tie = rule(operator).along((axis,))
+        assert tie is not None
+        inputs = tuple(
+            v if d is None else self._version(v, d, size, operator.source)
+            for v, d in zip(operator.inputs, tie.inputs, strict=True)
+        )
+        if operator.kind == "dynamic_slice":  # an axis taken whole starts at 0 whatever its start says
+            inputs = (*inputs[: axis + 2], inputs[axis + 1], *inputs[axis + 2 :])
+        result = self.fresh.make(split_type(operator.output.type, axis, size))
+        attributes = _attributes(operator, axis, tie.inputs)
+        self.frames[-1].emit(replace(operator, inputs=inputs, outputs=(result,), attributes=attributes))
+        self.frames[-1].split[operator.output, axis, size] = result
+        self.frames[-1].missing.add(operator.output)
+
+    def _pick(self, operator: UOperator, axis: int, size: int) -> None:
+        """A slice of one size: one of the groups."""
+        source = self._version(operator.inputs[0], axis, size, operator.source)
+        starts, strides = _ints(operator, "starts"), _ints(operator, "strides")
+        picked = self.fresh.make(split_type(operator.output.type, axis, size))
+        attributes: dict[str, Attribute] = {
+            "starts": (*starts[:axis], starts[axis] // size, 0, *starts[axis + 1 :]),
+            "strides": (*strides[:axis], 1, 1, *strides[axis + 1 :]),
+        }
+        packed = tuple(sorted(attributes.items()))
+        self.frames[-1].emit(UOperator("slice", (source,), (picked,), packed, operator.source))
+        self.frames[-1].emit(UOperator("reshape", (picked,), operator.outputs, (), operator.source))
+
+
+def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
+    return cast(tuple[int, ...], operator[name])
+
+
+def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
+    """The size of all slices that consume the class, or 0 if it is not to be split.
+
+    Slices lie side by side: each starts at a multiple of the size. The class must hold a product.
+    """
+    crossings = [c for c in cut.crossings if not c.makes]
+    if cut.clash or not crossings or len(cut.extents) != 1:
+        return 0
+    sizes, whole = set(), min(cut.extents)
+    for crossing in crossings:
+        operator, axis = crossing.leaf, crossing.axis
+        if body[crossing.position] is not operator or not isinstance(operator, UOperator):
+            return 0
+        if operator.kind != "slice":
+            return 0
+        size = operator.output.type.shape[axis]
+        if _ints(operator, "strides")[axis] != 1 or size < 2 or _ints(operator, "starts")[axis] % size:
+            return 0
+        sizes.add(size)
+    made = (s for s in body if isinstance(s, UOperator) and s.kind == "dot")
+    has_product = any(s.output in cut.axes for s in made)
+    return min(sizes) if len(sizes) == 1 and has_product and whole % min(sizes) == 0 else 0
+
+
+def _attributes(
+    operator: UOperator, axis: int, tied: Sequence[int | None]
+) -> tuple[tuple[str, Attribute], ...]:
+    """The attributes that name axes, after the split."""
+    changed: dict[str, Attribute] = {}
+    if operator.kind == "broadcast":
+        dimensions: list[int] = []
+        for d, target in enumerate(_ints(operator, "dimensions")):
+            dimensions += [axis, axis + 1] if d == tied[0] else [target + (target > axis)]
+        changed["dimensions"] = tuple(dimensions)
+    elif operator.kind == "transpose":
+        order: list[int] = []
+        source = cast(int, tied[0])
+        for d in _ints(operator, "permutation"):
+            order += [source, source + 1] if d == source else [d + (d > source)]
+        changed["permutation"] = tuple(order)
+    elif operator.kind == "dot":
+        for side, free in zip(("lhs", "rhs"), tied, strict=True):
+            for name in (f"{side}_batch", f"{side}_contract"):
+                axes = _ints(operator, name)
+                changed[name] = axes if free is None else tuple(n + (n > free) for n in axes)
+    return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
+
+
+# -- products outside of the loops ---------------------------------------------------------------------------
+def _pulled(region: Region, fresh: FreshValues) -> Region:
+    """Products that are read only through one split of a free axis make it themselves, so that their parts
+    lie where the loop's parts need them."""
+    uses: dict[Value, list[Statement | None]] = {v: [None] for v in region.results}
+    for statement in region.body:
+        for value in reads(statement):
+            uses.setdefault(value, []).append(statement)
+    body: list[Statement] = []
+    done: set[Value] = set()
+    for statement in region.body:
+        if isinstance(statement, UOperator) and statement.kind == "dot":
+            users = uses.get(statement.output, [])
+            if users and all(_splits(s, statement) for s in users):
+                target = cast(UOperator, users[0]).output
+                if len(users) == 1:
+                    body += _split_product(statement, target, fresh)
+                    done.add(target)
+                    continue
+        if not done.isdisjoint(statement.outputs):
+            continue
+        body.append(statement)
+    return Region(region.parameters, tuple(body), region.results)
+
+
+def _splits(statement: Statement | None, product: UOperator) -> bool:
+    """True if the statement only sees one axis of the product as two, one free axis of the right operand."""
+    if not isinstance(statement, UOperator) or statement.kind != "reshape":
+        return False
+    found = _split_place(product.output.type.shape, statement.output.type.shape)
+    tie = rule(product).along((found[0],)) if found is not None else None
+    return tie is not None and tie.inputs[0] is None
+
+
+def _split_place(whole: Shape, split: Shape) -> tuple[int, int] | None:
+    """(axis, size) such that `split` is `whole` with the axis seen as (groups, size)."""
+    if len(split) != len(whole) + 1:
+        return None
+    axis = next((d for d, n in enumerate(whole) if n != split[d]), len(whole))
+    if axis == len(whole) or split[axis] * split[axis + 1] != whole[axis]:
+        return None
+    return (axis, split[axis + 1]) if whole[axis + 1 :] == split[axis + 2 :] else None
+
+
+def _split_product(product: UOperator, target: Value, fresh: FreshValues) -> list[Statement]:
+    place = _split_place(product.output.type.shape, target.type.shape)
+    assert place is not None
+    axis, size = place
+    tie = rule(product).along((axis,))
+    assert tie is not None and tie.inputs[1] is not None
+    left, right = product.inputs
+    version = fresh.make(split_type(right.type, tie.inputs[1], size))
+    view = UOperator("reshape", (right,), (version,), (), product.source)
+    attributes = _attributes(product, axis, tie.inputs)
+    return [view, replace(product, inputs=(left, version), outputs=(target,), attributes=attributes)]

@@ -1,0 +1,22 @@
+"""Says for every loop of a program which transforms fire, and why the others do not."""
+
+from __future__ import annotations
+
+from jax_cocktail.schedule.distribute import Limits, distribute
+from jax_cocktail.schedule.hoist import hoist
+from jax_cocktail.schedule.inline import inline
+from jax_cocktail.schedule.layers import separate_layers
+from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.remarks import Remark
+
+
+def explain_distribution(program: UProgram, limits: Limits = Limits()) -> list[str]:  # noqa: B008 (frozen)
+    """One line per loop and transform, with the line of the user's program; `program` as translated.
+
+    Loops that have been unrolled have no line of their own beyond the one that says so.
+    """
+    heard: list[Remark] = []
+    separated = separate_layers(simplify(inline(program)), limits, heard.append)
+    distribute(hoist(separated, heard.append), limits, heard.append)
+    return [str(remark) for remark in dict.fromkeys(heard)]

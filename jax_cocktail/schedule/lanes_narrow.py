@@ -1,0 +1,106 @@
+"""Undoes what `jax.vmap` spreads over all lanes although lanes share it.
+
+A branch index arrives broadcast to the shape of the results before it is compared; the operands of a branch
+that are not batched arrive broadcast to all lanes, which turns a product with shared weights into one product
+per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from jax_cocktail.utask.ir import Statement, UOperator
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import TensorType, Value
+
+
+@dataclass(slots=True)
+class Narrowing:
+    """One region, statement by statement.
+
+    `indexed`: predicates that compare a branch index, the sign of a `cond` or `switch`.
+    """
+
+    fresh: FreshValues
+    made: MutableMapping[Value, UOperator]  # operators by what they make, in scope
+    indexed: set[Value]
+    out: list[Statement] = field(default_factory=list)
+    known: dict[object, Value] = field(default_factory=dict)
+
+    def add(self, statement: Statement) -> None:
+        if isinstance(statement, UOperator):
+            if statement.kind == "dot":
+                statement = self._dot(statement)
+            elif KINDS[statement.kind].sort == "elementwise" and statement.output.type.dtype == "bool":
+                statement = self._predicate(statement)
+            self.made.update((v, statement) for v in statement.outputs)
+        self.out.append(statement)
+
+    def _broadcast(self, value: Value) -> UOperator | None:
+        operator = self.made.get(value)
+        return operator if operator is not None and operator.kind == "broadcast" else None
+
+    # -- predicates --------------------------------------------------------------------------------------
+    def _predicate(self, operator: UOperator) -> UOperator:
+        """A comparison of broadcasts is the broadcast of a comparison."""
+        sources = [self._broadcast(v) for v in operator.inputs]
+        wide = [s for s in sources if s is not None and s.inputs[0].type.shape]
+        if not wide or None in sources or wide[0].inputs[0].type.size == operator.output.type.size:
+            return operator
+        shape, dimensions = wide[0].inputs[0].type.shape, wide[0]["dimensions"]
+        operands = []
+        for source in cast(list[UOperator], sources):
+            (x,) = source.inputs
+            if not x.type.shape:
+                type_ = TensorType(x.type.dtype, shape)
+                x = self._emit(UOperator("broadcast", (x,), (x,), (("dimensions", ()),)), (x,), type_)
+            elif x.type.shape != shape or source["dimensions"] != dimensions:
+                return operator
+            operands.append(x)
+        small = self._emit(operator, tuple(operands), TensorType("bool", shape))
+        if operands[0].type.dtype != "bool":
+            self.indexed.add(small)
+        return UOperator(
+            "broadcast", (small,), operator.outputs, (("dimensions", dimensions),), operator.source
+        )
+
+    def _emit(self, like: UOperator, inputs: tuple[Value, ...], type_: TensorType) -> Value:
+        key = (like.kind, like.attributes, inputs, type_)
+        if key not in self.known:
+            value = self.known[key] = self.fresh.make(type_)
+            operator = replace(like, inputs=inputs, outputs=(value,))
+            self.made[value] = operator
+            self.out.append(operator)
+        return self.known[key]
+
+    # -- products ----------------------------------------------------------------------------------------
+    def _dot(self, dot: UOperator) -> UOperator:
+        """Batched by a broadcast right side: the batch is but more rows of the left side."""
+        left, right = dot.inputs
+        source = self._broadcast(right)
+        names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
+        lhs_batch, lhs_contract, rhs_batch, rhs_contract = (cast(tuple[int, ...], dot[n]) for n in names)
+        if source is None or not lhs_batch:
+            return dot
+        (x,) = source.inputs
+        dimensions = cast(tuple[int, ...], source["dimensions"])
+        rows = tuple(d for d in range(left.type.rank) if d not in lhs_contract)
+        spread = {d for d, t in enumerate(dimensions) if x.type.shape[d] != right.type.shape[t]}
+        if (
+            spread
+            or list(dimensions) != sorted(dimensions)
+            or any(d in dimensions for d in rhs_batch)
+            or rows[: len(lhs_batch)] != lhs_batch
+            or len(dimensions) + len(rhs_batch) != right.type.rank
+        ):
+            return dot
+        attributes = (
+            ("lhs_batch", ()),
+            ("lhs_contract", lhs_contract),
+            ("rhs_batch", ()),
+            ("rhs_contract", tuple(dimensions.index(d) for d in rhs_contract)),
+        )
+        return replace(dot, inputs=(left, x), attributes=attributes)

@@ -1,0 +1,268 @@
+"""Axis classes and clusters: the soundness rules of the design (section 1.1), and its examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from jax_cocktail.placement.axes import RULES
+from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.placement.clusters import Limits, divide
+from jax_cocktail.utask.ir import LoopUTask, UTaskRef
+from jax_cocktail.utask.types import Value
+from tests.null.programs import branch, build, counted, elementwise, while_loop
+
+SMALL = Limits(flops=1, bytes=1, light=0, least_part=2)
+
+
+def matmul(b, x, w):
+    rank = x.type.rank
+    shape = (*x.type.shape[:-1], *w.type.shape[1:])
+    axes = {"lhs_batch": (), "lhs_contract": (rank - 1,), "rhs_batch": (), "rhs_contract": (0,)}
+    return b.emit("dot", (x, w), x.type.dtype, shape, **axes)
+
+
+def class_of(classes, value: Value, axis: int) -> AxisClass:
+    return next(c for c in classes if c.axes.get(value) == axis or (c.clash and value in c.axes))
+
+
+def consumers(cut: AxisClass) -> set[str]:
+    return {c.leaf.kind for c in cut.crossings if not c.makes}
+
+
+def of_body(parameters, body, classes_of=axis_classes):
+    """The classes of the entry region, and its results."""
+    program = build(parameters, body)
+    return classes_of(program.entry.body), program.entry.results
+
+
+def test_elementwise_ties_and_reduce_consumes():
+    def body(b, x):
+        y = elementwise(b, "exp", x)
+        total = b.emit("reduce", (y,), "float32", (4,), axes=(1,), op="sum")
+        return y, elementwise(b, "neg", total)
+
+    classes, (y, total) = of_body(["float32[4,6]"], body)
+    assert class_of(classes, y, 0) is class_of(classes, total, 0)
+    assert not class_of(classes, y, 0).is_consumed
+    assert consumers(class_of(classes, y, 1)) == {"reduce"}
+
+
+def test_operator_without_a_rule_consumes(monkeypatch):
+    monkeypatch.delitem(RULES, "sin")
+    classes, (y, z) = of_body(
+        ["float32[4]"], lambda b, x: ((y := elementwise(b, "neg", x)), elementwise(b, "sin", y))
+    )
+    assert consumers(class_of(classes, y, 0)) == {"sin"}
+    assert [c.makes for c in class_of(classes, z, 0).crossings] == [True]
+
+
+def test_two_axes_of_one_value_clash():
+    """X + X.T: no part of the sum needs only a part of X."""
+
+    def body(b, x):
+        x = elementwise(b, "neg", x)
+        turned = b.emit("transpose", (x,), "float32", (4, 4), permutation=(1, 0))
+        return (elementwise(b, "add", x, turned),)
+
+    classes, (y,) = of_body(["float32[4,4]"], body)
+    (cut,) = classes
+    assert cut.clash and cut.is_consumed and y in cut.axes
+
+
+def test_values_from_outside_are_in_no_class():
+    """X @ X.T of a parameter: each operand is read by parts of its own."""
+
+    def body(b, x):
+        turned = b.emit("transpose", (x,), "float32", (6, 4), permutation=(1, 0))
+        return (matmul(b, x, turned),)
+
+    program = build(["float32[4,6]"], body)
+    turned, product = (s.outputs[0] for s in program.entry.body)
+    classes = axis_classes(program.entry.body)
+    rows, columns = class_of(classes, product, 0), class_of(classes, product, 1)
+    assert rows is not columns and not rows.clash
+    assert columns is class_of(classes, turned, 1) and consumers(class_of(classes, turned, 0)) == {"dot"}
+
+
+def test_reshape_takes_the_greatest_common_divisor():
+    def body(b, x):
+        y = elementwise(b, "sin", b.reshape(elementwise(b, "neg", x), (24,)))
+        return (b.reshape(y, (6, 4)),)
+
+    classes, (z,) = of_body(["float32[4,6]"], body)
+    cut = class_of(classes, z, 0)
+    assert cut.parts == 2 and cut.extents == {4, 24, 6} and not cut.is_uniform
+
+
+def test_windows_convolutions_and_sorts_consume_only_their_axes():
+    def body(b, x, k):
+        x = elementwise(b, "neg", x)
+        channels = (0, 2, 1)
+        y = b.emit(
+            "conv", (x, k), "float32", (4, 5, 6), batch_group_count=1, feature_group_count=1,
+            lhs_dilation=(1,), lhs_spec=channels, out_spec=channels, padding=((1, 1),), rhs_dilation=(1,),
+            rhs_spec=(2, 1, 0), window_strides=(1,),
+        )  # fmt: skip
+        (z,) = b.emit_many("sort", (y,), [("float32", (4, 5, 6))], dimension=2, num_keys=1)
+        return x, y, z
+
+    classes, (x, y, z) = of_body(["float32[4,5,2]", "float32[3,2,6]"], body)
+    assert class_of(classes, x, 0) is class_of(classes, z, 0)
+    assert not class_of(classes, x, 0).is_consumed
+    assert consumers(class_of(classes, x, 1)) == consumers(class_of(classes, x, 2)) == {"conv"}
+    assert consumers(class_of(classes, y, 2)) == {"sort"}
+
+
+def test_gather_keeps_batching_dimensions():
+    def body(b, table, indices):
+        rows = elementwise(b, "neg", table)
+        y = b.emit(
+            "gather", (rows, indices), "float32", (6, 3, 4), collapsed_slice_dims=(1,), fill_value=bytes(4),
+            mode="clip", offset_dims=(2,), operand_batching_dims=(0,), slice_sizes=(1, 1, 4),
+            start_index_map=(1,), start_indices_batching_dims=(0,),
+        )  # fmt: skip
+        return rows, y
+
+    classes, (rows, y) = of_body(["float32[6,5,4]", "int32[6,3,1]"], body)
+    assert class_of(classes, rows, 0) is class_of(classes, y, 0)
+    assert consumers(class_of(classes, rows, 1)) == {"gather"}
+    assert class_of(classes, rows, 2) is class_of(classes, y, 2)
+
+
+def test_back_edges_tie():
+    """The rows of a recurrence are one class, from the initial value to the result; columns are consumed."""
+
+    def body(b, x, w):
+        start = elementwise(b, "neg", x)
+        (h,) = counted(b, 3, (start,), lambda _, h: (elementwise(b, "tanh", matmul(b, h, w)),))
+        return start, h
+
+    classes, (start, h) = of_body(["float32[6,4]", "float32[4,4]"], body)
+    rows = class_of(classes, h, 0)
+    assert rows is class_of(classes, start, 0) and not rows.crossings
+    assert consumers(class_of(classes, h, 1)) == {"dot"}
+
+
+def test_carries_that_change_places_are_one_class():
+    def body(b, x, y):
+        return counted(b, 3, (elementwise(b, "neg", x), elementwise(b, "neg", y)), lambda _, p, q: (q, p))
+
+    classes, (p, q) = of_body(["float32[6]", "float32[6]"], body)
+    assert class_of(classes, p, 0) is class_of(classes, q, 0)
+
+
+def test_predicates_are_walked():
+    """A condition that reads the class is an edge to everything that the loop controls."""
+
+    def body(b, x):
+        def below(y):
+            total = b.emit("reduce", (y,), "float32", (), axes=(0,), op="sum")
+            return b.emit("lt", (total, b.constant(9.0, "float32")), "bool", ())
+
+        return while_loop(b, (elementwise(b, "neg", x),), below, lambda y: (elementwise(b, "add", y, y),))
+
+    program = build(["float32[6]"], body)
+    cut = class_of(axis_classes(program.entry.body), program.entry.results[0], 0)
+    assert consumers(cut) == {"reduce"} and cut.crossings[0].position == 1
+    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    assert [c.positions for c in division.clusters] == [(0,)]
+
+
+def test_all_branches_are_walked():
+    def body(b, x, which):
+        y = elementwise(b, "neg", x)
+        return branch(
+            b,
+            which,
+            lambda: (elementwise(b, "sin", y),),
+            lambda: (b.emit("reverse", (y,), "float32", (6,), dimensions=(0,)),),
+        )
+
+    program = build(["float32[6]", "int32[]"], body)
+    cut = class_of(axis_classes(program.entry.body), program.entry.results[0], 0)
+    assert consumers(cut) == {"reverse"} and any(c.makes for c in cut.crossings)
+
+
+@pytest.mark.parametrize("kind", ["cumulative", "arg_reduce"])
+def test_other_axes_of_a_scan_stay(kind):
+    def body(b, x):
+        x = elementwise(b, "neg", x)
+        if kind == "cumulative":
+            return x, b.emit(kind, (x,), "float32", (4, 6), axis=0, op="sum", reverse=False)
+        return x, b.emit(kind, (x,), "int32", (6,), axis=0, op="max")
+
+    classes, (x, y) = of_body(["float32[4,6]"], body)
+    assert consumers(class_of(classes, x, 0)) == {kind}
+    assert class_of(classes, x, 1) is class_of(classes, y, y.type.rank - 1)
+
+
+def test_calls_read_and_make_everything_whole():
+    program = build(["float32[6]"], lambda b, x: (elementwise(b, "neg", x),))
+    (y,) = program.entry.results
+    z = Value(99, y.type)
+    statements = (*program.entry.body, UTaskRef("f", (y,), (z,)))
+    cut = axis_classes(statements)
+    assert [(c.value, c.makes) for k in cut for c in k.crossings] == [(y, False), (z, True)]
+    assert [c.positions for c in divide(statements, (z,), 2, SMALL).clusters] == [(0,)]
+
+
+def test_stages_count_crossings():
+    """A chain of two products meets between them; element-wise work goes with its producer."""
+
+    def body(b, x, w, v):
+        y = elementwise(b, "tanh", matmul(b, x, w))
+        return (elementwise(b, "tanh", matmul(b, y, v)),)
+
+    program = build(["float32[8]", "float32[8,8]", "float32[8,8]"], body)
+    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    assert [[c.positions for c in s.clusters] for s in division.stages] == [[(0, 1)], [(2, 3)]]
+    assert division.meetings == 2
+
+
+def test_weak_clusters_stay_at_mesh_level():
+    def body(b, x, w):
+        y = elementwise(b, "tanh", matmul(b, x, w))
+        return (elementwise(b, "neg", b.emit("reverse", (y,), "float32", (8,), dimensions=(0,))),)
+
+    program = build(["float32[8]", "float32[8,8]"], body)
+    division = divide(program.entry.body, program.entry.results, 2, Limits(flops=100, bytes=1e9, light=0))
+    assert [c.positions for c in division.clusters] == [(0, 1)]
+    assert division.stages[-1].mesh == (2, 3)
+
+
+def test_loops_need_nearly_all_their_work_in_the_class():
+    def body(b, x, w):
+        def step(_, h, state):
+            return elementwise(b, "neg", h), matmul(b, state, w)
+
+        return counted(b, 3, (x, b.full(1.0, "float32", (32, 32))), step)[:1]
+
+    program = build(["float32[6]", "float32[32,32]"], body)
+    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    loop = next(n for n, s in enumerate(program.entry.body) if isinstance(s, LoopUTask))
+    claimed = division.cluster_of.get(loop)
+    assert claimed is None or 6 not in {v.type.shape[d] for v, d in claimed.axes.items()}
+
+
+@pytest.mark.parametrize(
+    ("extent", "units", "parts", "whole"),
+    [
+        (256, 2, 2, 2),
+        (257, 2, 2, None),
+        (9, 2, 2, 3),
+        (3, 2, 3, 3),
+        (12, 8, 12, 12),
+        (255, 2, 2, 3),
+        (16, 8, 8, 8),
+    ],
+)
+def test_number_of_parts(extent, units, parts, whole):
+    """Parts that leave something over beat parts that leave a unit idle, but not with loops inside."""
+    cut = AxisClass({}, extent, extents=frozenset({extent}))
+    assert Limits(least_part=4).parts(cut, units) == parts
+    assert Limits(least_part=4).parts(cut, units, whole=True) == whole
+
+
+def test_no_number_of_parts():
+    assert Limits().parts(AxisClass({}, 5, extents=frozenset({5})), 4) is None
+    assert Limits().parts(AxisClass({}, 257, extents=frozenset({257, 514})), 2) is None

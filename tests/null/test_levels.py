@@ -1,0 +1,184 @@
+"""Unit levels, and constraint 1: no control flow below the level of its body."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.ir import FunctionUTask, LoopUTask, Region, UOperator, UProgram, UTaskRef
+from jax_cocktail.utask.levels import Level, function_levels, level_fault, program_level, unit_level
+from jax_cocktail.utask.verifier import verify
+from tests.null.programs import branch, build, counted, elementwise, fresh, region, tensor, while_loop
+
+ARRIVE, WAIT = UOperator("arrive", (), ()), UOperator("wait", (), ())
+SCALAR, ARRAY = "float32[]", "float32[4]"
+
+
+def parallel(builder, x, *, extra=()):
+    """A parallel loop over the rows of `x`; `extra`: statements in its body."""
+    index, carried = builder.value("int64"), fresh(builder, x.type)
+
+    def body():
+        row = builder.emit("dynamic_slice", (carried, index), "float32", (1,))
+        for statement in extra:
+            builder.append(statement)
+        return [
+            builder.emit("dynamic_update_slice", (carried, elementwise(builder, "exp", row), index), *x_type)
+        ]
+
+    x_type = x.type.dtype, x.type.shape
+    inner = region(builder, (index, carried), body)
+    output = fresh(builder, x.type)
+    builder.append(LoopUTask((x,), (output,), inner, trip_count=x.type.shape[0], parallel=True))
+    return output
+
+
+def levels(program: UProgram) -> list[Level]:
+    return [unit_level(s) for s in program.entry.body]
+
+
+def first_level(types, body) -> Level:
+    return levels(build(types, body))[-1]
+
+
+def test_registers_are_for_a_lane():
+    assert first_level([SCALAR], lambda b, x: [elementwise(b, "exp", x)]) is Level.LANE
+    one = {"starts": (2,), "strides": (1,)}
+    assert first_level([ARRAY], lambda b, x: [b.emit("slice", (x,), "float32", (1,), **one)]) is Level.LANE
+
+
+def test_arrays_are_for_a_unit():
+    assert first_level([ARRAY], lambda b, x: [elementwise(b, "exp", x)]) is Level.UNIT
+
+    def total(b, x):
+        return [b.emit("reduce", (x,), "float32", (), axes=(0,), op="sum")]
+
+    assert first_level([ARRAY], total) is Level.UNIT  # all lanes add, though one element comes out
+
+
+def test_groups():
+    scalars = stitch(build([SCALAR], lambda b, x: [elementwise(b, "neg", elementwise(b, "exp", x))]))
+    assert levels(scalars) == [Level.LANE]
+    arrays = stitch(build([ARRAY], lambda b, x: [elementwise(b, "neg", elementwise(b, "exp", x))]))
+    assert levels(arrays) == [Level.UNIT]
+
+
+def test_control_flow_is_as_high_as_its_body():
+    def on(kind):
+        return lambda *values: [elementwise(builder[0], kind, v) for v in values]
+
+    builder = []
+
+    def loop(b, x):
+        builder[:] = [b]
+        return counted(b, 3, [x], lambda i, c: on("exp")(c))
+
+    assert first_level([SCALAR], loop) is Level.LANE
+    assert first_level([ARRAY], loop) is Level.UNIT
+
+    def condition_of_arrays(b, x, y):
+        """The body is for a lane, the condition for a unit."""
+
+        def below(c):
+            total = b.emit("reduce", (y,), "float32", (), axes=(0,), op="sum")
+            return elementwise(b, "lt", c, total, dtype="bool")
+
+        return while_loop(b, [x], below, lambda c: [elementwise(b, "exp", c)])
+
+    assert first_level([SCALAR, ARRAY], condition_of_arrays) is Level.UNIT
+
+    def choice(b, s, x):
+        return branch(b, s, lambda: [x], lambda: [elementwise(b, "exp", x)])
+
+    assert first_level(["int32[]", SCALAR], choice) is Level.LANE
+    assert first_level(["int32[]", ARRAY], choice) is Level.UNIT
+    assert first_level(["int32[]", ARRAY], lambda b, s, x: branch(b, s, lambda: [x])) is Level.UNIT
+
+
+def test_parallel_loops_are_for_the_device():
+    program = build([ARRAY], lambda b, x: [parallel(b, x)])
+    assert levels(program) == [Level.DEVICE]
+    assert program_level(program) is Level.DEVICE
+    around = build([ARRAY], lambda b, x: counted(b, 3, [x], lambda i, c: [parallel(b, c)]))
+    assert levels(around) == [Level.DEVICE]
+    assert unit_level(program.entry.body[0], within=Level.UNIT) is Level.UNIT
+
+
+def test_bodies_of_parallel_loops_are_for_a_unit():
+    (loop,) = build([ARRAY], lambda b, x: [parallel(b, x)]).entry.body
+    assert all(unit_level(s, within=Level.UNIT) <= Level.UNIT for s in loop.body.body)
+
+
+def test_barriers_are_for_the_device():
+    assert unit_level(ARRIVE) is unit_level(WAIT) is Level.DEVICE
+    program = build([ARRAY], lambda b, x: counted(b, 3, [x], lambda i, c: [elementwise(b, "exp", c)]))
+    (loop,) = program.entry.body
+    body = replace(loop.body, body=(*loop.body.body, ARRIVE, WAIT))
+    assert unit_level(replace(loop, body=body)) is Level.DEVICE
+
+
+def test_programs():
+    assert program_level(build([SCALAR], lambda b, x: [elementwise(b, "exp", x)])) is Level.LANE
+    assert program_level(build([ARRAY], lambda b, x: [elementwise(b, "exp", x)])) is Level.UNIT
+    assert [str(level) for level in Level] == ["L0", "L1", "L2"]
+
+
+# -- constraint 1 --------------------------------------------------------------------------------------------
+def in_parallel(statement) -> UProgram:
+    """A program with `statement` in the body of a parallel loop; not verified."""
+    program = build([ARRAY], lambda b, x: [parallel(b, x)])
+    (loop,) = program.entry.body
+    body = replace(loop.body, body=(statement, *loop.body.body))
+    return replace(program, entry=replace(program.entry, body=(replace(loop, body=body),)))
+
+
+def test_no_barrier_in_a_parallel_loop():
+    for statement in (ARRIVE, WAIT):
+        program = in_parallel(statement)
+        assert level_fault(program)[0] == statement
+        with pytest.raises(VerificationError, match="barrier in a parallel loop"):
+            verify(program)
+
+
+def test_no_barrier_in_a_loop_in_a_parallel_loop():
+    (inner,) = build([], lambda b: counted(b, 2, [], lambda i: [])).entry.body
+    inner = replace(inner, body=replace(inner.body, body=(WAIT,)))
+    assert level_fault(in_parallel(inner))[0] == WAIT
+
+
+def with_function(body, reference) -> UProgram:
+    function = FunctionUTask("meet", Region((), body, ()))
+    return replace(in_parallel(reference), functions=(function,))
+
+
+def test_no_barrier_in_a_function_that_a_parallel_loop_calls():
+    reference = UTaskRef("meet", (), ())
+    program = with_function((ARRIVE, WAIT), reference)
+    assert function_levels(program) == {"meet": Level.DEVICE}
+    found, message = level_fault(program)
+    assert found == reference and "constraint 1" in message
+    with pytest.raises(VerificationError, match="meet, which has a barrier, in a parallel loop"):
+        verify(program)
+
+
+def test_functions_may_call_themselves():
+    reference = UTaskRef("meet", (), ())
+    program = with_function((reference,), reference)
+    assert function_levels(program) == {"meet": Level.LANE}
+    assert level_fault(program) == (None, "")
+    again = with_function((reference, WAIT), reference)
+    assert function_levels(again) == {"meet": Level.DEVICE}
+
+
+def test_a_parallel_loop_in_a_parallel_loop_is_a_loop():
+    def body(b, x):
+        return [parallel(b, x)]
+
+    program = build([ARRAY], body)
+    (loop,) = program.entry.body
+    assert unit_level(loop, within=Level.UNIT) is Level.UNIT
+    assert level_fault(program) == (None, "")
+    assert tensor(ARRAY) == loop.outputs[0].type

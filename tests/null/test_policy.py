@@ -1,0 +1,298 @@
+"""Candidates, their prices, which of them are timed, and how far a program grows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jax_cocktail.compiler import emit, identity, passes
+from jax_cocktail.schedule import policy
+from jax_cocktail.schedule.policy import (
+    candidates,
+    model_profiler,
+    schedule_control_flow,
+    shortlist,
+    worth_taking,
+)
+from jax_cocktail.schedule.price import (
+    BARRIER_SECONDS,
+    Comparison,
+    Price,
+    bandwidth,
+    barriers_per_iteration,
+    our_price,
+    stock_price,
+)
+from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
+from tests.null.programs import branch, build, counted, elementwise, while_loop
+
+
+def dot(b, x, w):
+    shape = (x.type.shape[0], w.type.shape[1])
+    return b.emit(
+        "dot", (x, w), "float32", shape, lhs_batch=(), lhs_contract=(1,), rhs_batch=(), rhs_contract=(0,)
+    )
+
+
+def recurrence(rows, size, trips):
+    """x = tanh(x @ w), again and again."""
+
+    def body(b, x, w):
+        return counted(b, trips, (x,), lambda _, x: (elementwise(b, "tanh", dot(b, x, w)),))
+
+    return build([f"float32[{rows},{size}]", f"float32[{size},{size}]"], body)
+
+
+def parts(number):
+    """A loop of 100 trips in which `number` parts each multiply their own rows, which the units share."""
+
+    def body(b, x, w):
+        def part(i, x):
+            zero = b.constant(0, "int64")
+            own = b.emit("dynamic_slice", (x, i, zero, zero), "float32", (1, 64, 256))
+            y = b.reshape(dot(b, b.reshape(own, (64, 256)), w), (1, 64, 256))
+            return (b.emit("dynamic_update_slice", (x, y, i, zero, zero), "float32", x.type.shape),)
+
+        return counted(b, 100, (x,), lambda _, x: counted(b, number, (x,), part))
+
+    return shared(build([f"float32[{number},64,256]", "float32[256,256]"], body))
+
+
+def shared(program: UProgram) -> UProgram:
+    """The same with its innermost loops marked as parallel."""
+
+    def mark(region):
+        body = tuple(
+            replace(s, parallel=not inner(s), body=mark(s.body)) if isinstance(s, LoopUTask) else s
+            for s in region.body
+        )
+        return replace(region, body=body)
+
+    def inner(loop):
+        return any(isinstance(s, LoopUTask) for s in walk(loop.body))
+
+    return replace(program, entry=mark(program.entry))
+
+
+def seconds(program, units):
+    return our_price(program, units).seconds
+
+
+# ---- candidates --------------------------------------------------------------------------------------------
+
+
+def test_one_unit_is_one_candidate():
+    assert Candidate(1, place="auto") == Candidate(4, place="none") == SINGLE
+    assert candidates([recurrence(1, 8, 3)], 1) == (Candidate(1), Candidate(1, distribute=False))
+
+
+def test_the_usual_way_comes_first():
+    found = candidates([recurrence(1, 8, 3)], 2)
+    assert found[0] == Candidate(2)
+    assert set(found) == {Candidate(u, d) for u in (1, 2) for d in (True, False)}
+    assert len({c.text for c in found}) == len({c.name for c in found}) == 4
+
+
+def test_without_loops_nothing_can_be_divided():
+    program = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
+    assert candidates([program], 2) == (Candidate(2), Candidate(1))
+
+
+def test_the_runtime_has_a_limit():
+    assert candidates([recurrence(1, 8, 3)], 10**6)[0].units == policy.MOST_UNITS
+
+
+def test_large_programs_are_planned_once(monkeypatch):
+    monkeypatch.setattr(policy, "MANY_STATEMENTS", 2)
+    assert candidates([recurrence(1, 8, 3)], 2) == (Candidate(2),)
+
+
+@pytest.mark.parametrize("fields", [{"units": 0}, {"place": "somewhere"}])
+def test_a_candidate_makes_sense(fields):
+    with pytest.raises(ValueError, match="unit|place"):
+        Candidate(**fields)
+
+
+def test_a_candidate_is_part_of_the_identity():
+    program = recurrence(1, 64, 16)
+    keys = {identity(program, c) for c in candidates([program], 2)}
+    assert len(keys) == 4
+    assert emit(program, candidate=Candidate(2)).fingerprint in keys
+
+
+def test_a_candidate_decides_which_passes_run():
+    names = {d: {name for name, _ in passes(Candidate(1, distribute=d))} for d in (True, False)}
+    assert "distribute" in names[True] - names[False]
+
+
+def test_what_fired_is_told():
+    emitted = emit(recurrence(1, 64, 16))
+    assert "stitch" in emitted.fired
+    assert "distribute" not in emit(recurrence(1, 64, 16), candidate=Candidate(1, distribute=False)).fired
+
+
+@pytest.mark.parametrize(
+    ("prices", "thorough", "expected"),
+    [
+        ([3.0, 1.0, 2.0], True, (1, 2, 0)),
+        ([3.0, 1.0, 1.4], False, (1, 2)),
+        ([1.0, 1.0, 1.0, 1.0], False, (0, 1, 2)),  # the usual way wins a tie
+        ([1.0, 1.0, 1.0, 1.0], True, (0, 1, 2, 3)),
+        ([1.0], False, (0,)),
+        ([], False, ()),
+    ],
+)
+def test_the_best_few_are_timed(prices, thorough, expected):
+    assert shortlist(prices, thorough) == expected
+
+
+# ---- prices ------------------------------------------------------------------------------------------------
+
+
+def test_units_divide_parallel_loops():
+    program = parts(2)
+    assert seconds(program, 2) < 0.6 * seconds(program, 1)
+
+
+def test_imbalance_costs():
+    three, four = (seconds(parts(n), 2) for n in (3, 4))
+    assert three == pytest.approx(four, rel=0.01)  # the third part has a unit to itself
+    assert seconds(parts(4), 4) < 0.6 * seconds(parts(4), 3)
+
+
+def test_what_is_not_parallel_gains_nothing():
+    program = recurrence(64, 256, 100)
+    assert seconds(program, 2) >= seconds(program, 1)
+
+
+def test_waking_units_costs_a_tiny_program():
+    program = shared(build(["float32[2]"], lambda b, x: counted(b, 2, (x,), lambda i, x: (x,))))
+    assert seconds(program, 2) > seconds(program, 1)
+
+
+def with_barriers(number):
+    def body(b, x):
+        def step(_, x):
+            for _ in range(number):
+                for kind in ("arrive", "wait"):
+                    b.append(UOperator(kind, (), ()))
+            return (elementwise(b, "sin", x),)
+
+        return counted(b, 100, (x,), step)
+
+    return build(["float32[8]"], body)
+
+
+def test_barriers_cost_and_are_counted():
+    none, two = with_barriers(0), with_barriers(2)
+    assert seconds(two, 2) - seconds(none, 2) == pytest.approx(200 * BARRIER_SECONDS)
+    ((loop, waits),) = barriers_per_iteration(two)
+    assert (loop.trip_count, waits) == (100, 2)
+    assert barriers_per_iteration(none) == ()
+
+
+def test_memory_is_as_fast_as_the_level_that_holds_an_iteration():
+    rates = [bandwidth(size) for size in (1 << 10, 1 << 19, 1 << 22, 1 << 30)]
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) == 4
+    fits, spills = (seconds(recurrence(1, n, 1000), 1) / n**2 for n in (256, 1024))
+    assert spills > 1.2 * fits
+
+
+def test_stock_pays_for_small_operators_and_we_do_not():
+    def body(b, x):
+        def step(_, x):
+            for _ in range(20):
+                x = elementwise(b, "add", x, x)
+            return (x,)
+
+        return counted(b, 100, (x,), step)
+
+    program = build(["float32[4]"], body)
+    comparison = Comparison(our_price(emit(program).program, 1), stock_price(program, 2))
+    assert comparison.stock.seconds > 5 * comparison.ours.seconds
+    assert not comparison.favours_stock() and not comparison.heavy()
+
+
+def test_stock_wins_heavy_products_with_more_cores():
+    program = recurrence(512, 512, 10)
+    ours = our_price(emit(program).program, 1)
+    many = Comparison(ours, stock_price(program, 16))
+    assert many.favours_stock() and many.heavy()
+    assert not Comparison(ours, stock_price(program, 1)).favours_stock()
+
+
+def test_the_mean_of_branches_and_the_least_of_their_convolutions():
+    def body(b, selector, x):
+        return branch(b, selector, lambda: (x,), lambda: (elementwise(b, "sin", x),))
+
+    program = build(["int32[]", "float32[1000000]"], body)
+    straight = build(["float32[1000000]"], lambda b, x: (elementwise(b, "sin", x),))
+    assert stock_price(program, 1).seconds == pytest.approx(stock_price(straight, 1).seconds / 2, rel=0.01)
+    assert Comparison(Price(2.0, 2.0, 2.0, 1.0), Price(1.0, 1.0, 1.0, 0.9)).hopeless()
+    assert not Comparison(Price(2.0, 2.0, 2.0, 0.0), Price(1.0, 1.0, 1.0, 0.0)).hopeless()
+
+
+# ---- Algorithm 1 -------------------------------------------------------------------------------------------
+
+
+def nested():
+    """A while loop in a counted loop, and a branch behind them."""
+
+    def body(b, selector, x):
+        def inner(x):
+            limit = b.full(1.0, "float32", ())
+            return while_loop(
+                b,
+                (x,),
+                lambda x: elementwise(b, "lt", x, limit, dtype="bool"),
+                lambda x: (elementwise(b, "add", x, x),),
+            )
+
+        (x,) = counted(b, 10, (x,), lambda _, x: inner(x))
+        return branch(b, selector, lambda: (x,), lambda: (elementwise(b, "sin", x),))
+
+    return build(["int32[]", "float32[]"], body)
+
+
+def profiler(times, asked):
+    """(ours, stock) by kind: "for", "while" or "branch"."""
+
+    def profile(statement):
+        kind = "branch"
+        if isinstance(statement, LoopUTask):
+            kind = "for" if statement.trip_count is not None else "while"
+        asked.append(kind)
+        return times[kind]
+
+    return profile
+
+
+def test_growth_is_bottom_up():
+    asked = []
+    times = {"for": (1.0, 2.0), "while": (0.1, 0.2), "branch": (2.0, 1.0)}
+    loop, choice = schedule_control_flow(nested().entry.body, profiler(times, asked))
+    assert asked == ["while", "for", "branch"]
+    assert (loop.taken, loop.inner[0].taken, choice.taken) == (True, True, False)
+    assert loop.cut == pytest.approx(1.0, rel=1e-3)  # ten launches of what is inside instead
+    assert "grows around it" in str(loop) and "stops at it" in str(choice)
+
+
+def test_growth_stops_where_only_the_inside_gains():
+    times = {"for": (1.5, 2.0), "while": (0.01, 0.2), "branch": (1.0, 1.0)}
+    loop, _ = schedule_control_flow(nested().entry.body, profiler(times, []))
+    assert not loop.taken and loop.inner[0].taken
+    assert worth_taking(nested(), profiler(times, []))[0]  # whole is still better than nothing
+
+
+def test_a_region_that_loses_is_left():
+    times = {"for": (3.0, 2.0), "while": (0.3, 0.2), "branch": (1.0, 1.0)}
+    assert not worth_taking(nested(), profiler(times, []))[0]
+
+
+def test_the_model_is_a_profiler():
+    taken, grown = worth_taking(nested(), model_profiler(cores=2, units=2))
+    assert taken and len(grown) == 2
+    assert all(g.ours > 0 and g.stock > 0 for g in grown)
