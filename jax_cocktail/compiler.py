@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -24,16 +24,20 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
+from jax_cocktail.errors import PlacementError
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
+from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.barriers import synchronise
 from jax_cocktail.schedule.canonicalise import canonicalise
 from jax_cocktail.schedule.copies import explicit_copies
 from jax_cocktail.schedule.distribute import distribute
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.inline import inline
+from jax_cocktail.schedule.lanes import recover_lanes
 from jax_cocktail.schedule.layers import separate_layers
 from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.unroll import unroll_pairs
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
@@ -49,13 +53,18 @@ Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, se
 def passes(candidate: Candidate, remark: Listener = nobody) -> tuple[tuple[str, Pass], ...]:
     """The passes for a candidate, in order. Those that have something to say are given `remark`."""
     table: list[tuple[str, Pass]] = [("inline", inline), ("simplify", simplify)]
+    table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
-    table += [("tidy", simplify), ("canonicalise", canonicalise), ("stitch", stitch)]
-    return tuple(table)
+    table += [("tidy", simplify), ("canonicalise", canonicalise)]
+    if candidate.units > 1:
+        mesh = UnitMesh(units=candidate.units)
+        table += [("place", partial(place, mesh=mesh, remark=remark))]
+        table += [("unroll", unroll_pairs), ("tidy parts", simplify)]
+    return (*table, ("stitch", stitch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +153,19 @@ def emit(
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
 ) -> Emitted:
-    """From a translated program to source text. Needs no compiler and no device."""
+    """From a translated program to source text. Needs no compiler and no device.
+
+    A division over units whose parts cannot be written in place is given up, with a remark.
+    """
+    try:
+        return _emit(program, target, observers, candidate)
+    except PlacementError as error:
+        emitted = _emit(program, target, observers, replace(candidate, place="none"))
+        note = Remark("place", False, str(error))
+        return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
+
+
+def _emit(program: UProgram, target: Target, observers: Sequence[Observer], candidate: Candidate) -> Emitted:
     start = time.perf_counter()
     stages, remarks = [("translate", program)], list[Remark]()
 

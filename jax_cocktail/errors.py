@@ -40,6 +40,10 @@ class VerificationError(CocktailError):
     """An invalid uTask program: a fault of a compiler pass, never of the user."""
 
 
+class PlacementError(VerificationError):
+    """Parts of a placed program that cannot be written in place; the program is then left undivided."""
+
+
 class StrictModeError(CocktailError):
     """``strict=True`` and some control flow would run on stock XLA."""
 

@@ -21,7 +21,8 @@ class Captured:
       workspace_bytes, fingerprint, path: scratch memory, identity, and place of the built program.
       seconds, cached: time spent in the compiler; no C++ compiler ran if `cached`.
       units: how many threads share the region.
-      barriers: (loop, how often the units wait for each other in one of its iterations).
+      barriers: (trips or None, where, how often the units wait for each other in an iteration) of each loop,
+        as it was compiled: unrolled by two, a loop has half the trips.
       fired: the passes that changed the program.
       remarks: what the passes did to which loop, or why they did not, one sentence each.
     """
@@ -35,7 +36,7 @@ class Captured:
     seconds: float
     cached: bool
     units: int = 1
-    barriers: tuple[tuple[str, int], ...] = ()
+    barriers: tuple[tuple[int | None, str, int], ...] = ()
     fired: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -137,8 +138,9 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {_place(what, where, len(tuple(same)))}")
     units = f"{region.units} units; " if region.units > 1 else ""
     lines.append(f"    level: {region.level}; {units}workspace: {_bytes(region.workspace_bytes)}")
-    for (loop, waits), alike in groupby(region.barriers):
-        what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of a loop"
+    for (trips, loop, waits), alike in groupby(region.barriers):
+        kind = "a while loop" if trips is None else f"a loop of {trips} trips"
+        what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of {kind}"
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
     if region.fired:
         lines.append(f"    transforms that changed it: {', '.join(region.fired)}")

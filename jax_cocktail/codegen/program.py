@@ -252,7 +252,8 @@ def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
     writer = context.writer
     for size in sorted({t.type.size for _, t in moves}):
         same = [m for m in moves if m[1].type.size == size]
-        with context.alone(*(t for _, t in same)), writer.block(), writer.loop("i", size, context.target.lanes):
+        targets = [target for _, target in same]
+        with context.alone(*targets), writer.block(), writer.loop("i", size, context.target.lanes):
             names = []
             for source, target in same:
                 names.append(writer.fresh("m"))

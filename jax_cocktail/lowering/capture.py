@@ -22,6 +22,7 @@ from jax_cocktail.lowering.adapter import (
     primitive_name,
     source_of,
 )
+from jax_cocktail.lowering.choices import choices
 from jax_cocktail.lowering.flatten import Flat, flatten
 from jax_cocktail.lowering.partition import Node, Partition, partition
 from jax_cocktail.primitives import CONTROL_FLOW, why_unsupported
@@ -74,6 +75,7 @@ def capture(closed: Any) -> Capture:
     equations: list[Equation | None] = []
     left: list[Left] = []
     made_by: dict[Any, int] = {}
+    selects, sides = choices(flat.equations, flat.outvars, _expensive)
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, equation)
         if reason is not None and holds_control_flow(equation):
@@ -86,13 +88,14 @@ def capture(closed: Any) -> Capture:
             Node(
                 producers,
                 supported=reason is None,
-                control_flow=reason is None and primitive_name(equation) in CONTROL_FLOW,
+                control_flow=reason is None
+                and (position in sides or primitive_name(equation) in CONTROL_FLOW),
                 expensive=_expensive(equation),
             )
         )
         made_by.update((var, position) for var in equation.outvars)
     parts = partition(nodes)
-    regions = tuple(_region(flat, adapter, equations, members) for members in parts.regions)
+    regions = tuple(_region(flat, adapter, equations, members, selects) for members in parts.regions)
     return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts))
 
 
@@ -129,7 +132,11 @@ def _elements(shape: Sequence[Any]) -> int:
 
 
 def _region(
-    flat: Flat, adapter: Adapter, equations: Sequence[Equation | None], members: tuple[int, ...]
+    flat: Flat,
+    adapter: Adapter,
+    equations: Sequence[Equation | None],
+    members: tuple[int, ...],
+    selects: frozenset[int],
 ) -> Region:
     inside = set(members)
     made = {var for position in members for var in flat.equations[position].outvars}
@@ -146,12 +153,13 @@ def _region(
             if isinstance(read, Variable):
                 operands[atom] = read
     results = [v for position in members for v in flat.equations[position].outvars if v in needed]
-    body = tuple(equation for p in members if (equation := equations[p]) is not None)
+    chosen = [(p, equation) for p in members if (equation := equations[p]) is not None]
+    body = tuple(equation for _, equation in chosen)
     program = Program(tuple(operands.values()), body, tuple(adapter.read(var) for var in results))
     control_flow = tuple(
         f"{equation.primitive} at {equation.source}" if equation.source.file else equation.primitive
-        for equation in body
-        if equation.primitive in CONTROL_FLOW
+        for position, equation in chosen
+        if equation.primitive in CONTROL_FLOW or position in selects
     )
     counts = tuple(count_primitives(body).items())
     return Region(program, members, tuple(operands), tuple(results), control_flow, counts)

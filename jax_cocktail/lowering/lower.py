@@ -108,7 +108,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     if force == "auto":
         decision = _decide(prepared, mark, key, known)
     else:
-        plan = known.plan if known is not None else survey(prepared, mark).best
+        plan = known.plan if known is not None else survey(prepared, units_of(mark)).best
         decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
         decision = replace(decision, why=f'the option force is "{force}"')
     if force == "auto" and decision.choice == "stock" and not decision.measured:
@@ -136,8 +136,9 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
     arguments, obstacle = _arguments(prepared.closed, mark)
     if before is not None and obstacle:
         return before
-    found = survey(prepared, mark)
-    if found.comparison.hopeless() and mark.options.profile != "full":
+    thorough = mark.options.profile == "full"
+    found = survey(prepared, units_of(mark), thorough)
+    if found.comparison.hopeless() and not thorough:
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
         return decision
@@ -262,7 +263,10 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         seconds=artifact.seconds,
         cached=artifact.cached,
         units=units,
-        barriers=tuple((str(loop.source), waits) for loop, waits in barriers_per_iteration(emitted.program)),
+        barriers=tuple(
+            (loop.trip_count, str(loop.source), waits)
+            for loop, waits in barriers_per_iteration(emitted.program)
+        ),
         fired=emitted.fired,
         remarks=(*map(str, emitted.remarks), *map(str, grown)),
     )

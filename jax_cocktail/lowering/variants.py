@@ -17,7 +17,7 @@ from jax_cocktail.lowering.decisions import Plan, cores
 from jax_cocktail.lowering.dump import Dump
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.policy import candidates, model_profiler, worth_taking
+from jax_cocktail.schedule.policy import candidates, model_profiler, worth_planning, worth_taking
 from jax_cocktail.schedule.price import Comparison, Price, our_price, stock_price
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
@@ -33,7 +33,6 @@ class Prepared:
     captured: Capture
     programs: tuple[UProgram, ...]
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
-    dumps: dict[tuple[Candidate, int], Dump] = field(default_factory=dict)
     built: dict[Plan, Built] = field(default_factory=dict)
     rewritten: dict[Plan, Any] = field(default_factory=dict)
 
@@ -44,7 +43,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Plans that give different programs, with their prices in seconds; the usual one first. `comparison`: of
+    """Plans that give different programs, with their prices in seconds; the simplest first. `comparison`: of
     the cheapest with stock XLA."""
 
     plans: tuple[Plan, ...]
@@ -84,44 +83,46 @@ def units_of(mark: Mark) -> int:
     return mark.options.units or custom_call.units() or cores()
 
 
-def survey(prepared: Prepared, mark: Mark) -> Survey:
-    """Plans every candidate and prices it. Candidates that give the same source text are one."""
-    units = units_of(mark)
+def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
+    """Plans every candidate, if `thorough`, else those worth it, and prices them. Candidates that give the
+    same source text are one, the simplest of them."""
     stock = [stock_price(program, cores()) for program in prepared.programs]
-    total = sum(stock, Price())
-    found: dict[tuple[str, ...], tuple[Plan, Price]] = {}
+    found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
+    prices: dict[Candidate, float] = {}
     for candidate in candidates(prepared.programs, units):
-        planned = [_emitted(prepared, candidate, n, mark) for n in range(len(prepared.programs))]
-        ours = [our_price(e.program, e.mesh.size) for e in planned]
-        sources = tuple(e.source for e in planned)
-        if sources not in found or candidate.units < found[sources][0].candidate.units:
-            found[sources] = Plan(candidate), sum(ours, Price())
-        if Comparison(sum(ours, Price()), total).hopeless():
-            break
-        profile = model_profiler(cores(), units)
-        skip = tuple(n for n, p in enumerate(prepared.programs) if not worth_taking(p, profile)[0])
-        if len(found) == 1 and 0 < len(skip) < len(ours):
-            mixed = sum((stock[n] if n in skip else price for n, price in enumerate(ours)), Price())
-            found["", *map(str, skip)] = Plan(candidate, skip), mixed
-    plans, prices = zip(*found.values(), strict=True)
-    cheapest = min(prices, key=lambda price: price.seconds)
-    return Survey(plans, tuple(price.seconds for price in prices), Comparison(cheapest, total))
+        if thorough or worth_planning(candidate, prices):
+            planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+            ours = [our_price(e.program, e.mesh.size) for e in planned]
+            prices[candidate] = sum(price.seconds for price in ours)
+            found.setdefault(tuple(e.source for e in planned), (Plan(candidate), ours))
+    plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
+    best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
+    profile = model_profiler(cores(), units)
+    skip = tuple(n for n, p in enumerate(prepared.programs) if not worth_taking(p, profile)[0])
+    if 0 < len(skip) < len(ours):
+        mixed = (stock[n] if n in skip else price for n, price in enumerate(ours))
+        plans[Plan(best.candidate, skip)] = sum(mixed, Price())
+    cheapest = min(plans.values(), key=lambda price: price.seconds)
+    seconds = tuple(price.seconds for price in plans.values())
+    return Survey(tuple(plans), seconds, Comparison(cheapest, sum(stock, Price())))
 
 
-def _emitted(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -> Emitted:
+def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
-        program = prepared.programs[number]
-        if mark.options.dump_to:
-            dump = Dump(mark.options.dump_to, mark.function, number, identity(program, candidate))
-            dump.write("jaxpr.txt", str(prepared.closed))
-            dump.write("candidate.txt", candidate.text)
-            dump.program("translate", program)
-            prepared.dumps[key] = dump
-            prepared.emitted[key] = emit(program, observers=(dump.observe,), candidate=candidate)
-        else:
-            prepared.emitted[key] = emit(program, candidate=candidate)
+        prepared.emitted[key] = emit(prepared.programs[number], candidate=candidate)
     return prepared.emitted[key]
+
+
+def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -> Dump:
+    """The passes once more, for people to read."""
+    program = prepared.programs[number]
+    dump = Dump(mark.options.dump_to, mark.function, number, identity(program, candidate))
+    dump.write("jaxpr.txt", str(prepared.closed))
+    dump.write("candidate.txt", candidate.text)
+    dump.program("translate", program)
+    emit(program, observers=(dump.observe,), candidate=candidate)
+    return dump
 
 
 @contextmanager
@@ -139,14 +140,13 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     limit = mark.options.cache_limit_bytes
     with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
         futures: dict[tuple[Candidate, int], Future[Artifact]] = {
-            part: pool.submit(build, _emitted(prepared, *part, mark), cache_limit_bytes=limit)
-            for part in parts
+            part: pool.submit(build, _emitted(prepared, *part), cache_limit_bytes=limit) for part in parts
         }
         yield
     artifacts = {part: future.result() for part, future in futures.items() if future.exception() is None}
-    for part, dump in prepared.dumps.items():
-        if part in artifacts:
-            dump.finish(artifacts[part])
+    if mark.options.dump_to:
+        for part, artifact in artifacts.items():
+            _dumped(prepared, *part, mark).finish(artifact)
     for plan in todo:
         if all((plan.candidate, n) in artifacts for n in prepared.taken(plan)):
             prepared.built[plan] = {n: artifacts[plan.candidate, n] for n in prepared.taken(plan)}

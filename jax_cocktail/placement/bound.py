@@ -72,16 +72,16 @@ class _Crossings:
 
 
 def _maximum_cycle_mean(weights: Sequence[Sequence[float]]) -> float:
-    """Karp's theorem (1978); 0 if there is no cycle."""
+    """Karp's theorem (1978), with walks that start anywhere; 0 if there is no cycle."""
     count = len(weights)
+    into = [[(i, w[j]) for i, w in enumerate(weights) if w[j] > _NEVER] for j in range(count)]
+    rows = [[0.0] * count]  # heaviest walks of so many edges
+    for _ in range(count):
+        last = rows[-1]
+        rows.append([max((last[i] + weight for i, weight in edges), default=_NEVER) for edges in into])
     best = 0.0
-    for source in range(count):
-        rows = [[0.0 if k == source else _NEVER for k in range(count)]]
-        for _ in range(count):
-            last = rows[-1]
-            rows.append([max(last[i] + weights[i][j] for i in range(count)) for j in range(count)])
-        for k in range(count):
-            if rows[count][k] > _NEVER:
-                steps = (n for n in range(count) if rows[n][k] > _NEVER)
-                best = max(best, min((rows[count][k] - rows[n][k]) / (count - n) for n in steps))
+    for k, heaviest in enumerate(rows[count]):
+        if heaviest > _NEVER:
+            shorter = (n for n in range(count) if rows[n][k] > _NEVER)
+            best = max(best, min((heaviest - rows[n][k]) / (count - n) for n in shorter))
     return best

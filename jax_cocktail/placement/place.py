@@ -24,6 +24,7 @@ from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.skeleton import skeleton
 from jax_cocktail.placement.tile import Sources, pack, tile
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, reads
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Source, Value
 
@@ -35,13 +36,18 @@ def place(
     mesh: UnitMesh,
     notes: list[str] | None = None,
     limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+    remark: Listener = nobody,
 ) -> UProgram:
-    """Returns its argument if no work is worth dividing. `notes` gets a sentence for every decision."""
+    """Returns its argument if no work is worth dividing. `notes` gets a sentence for every decision, and
+    `remark` the same for the report."""
     if mesh.size < 2:
         return program
+    notes = notes if notes is not None else []
     pushed = push_slices(program)
-    placer = _Placer(pushed, mesh.size, limits, notes if notes is not None else [])
+    placer = _Placer(pushed, mesh.size, limits, notes)
     entry = placer.region(pushed.entry, 1)
+    for note in notes:
+        remark(Remark("place", placer.placed > 0, note))
     return replace(program, entry=prune(entry)) if placer.placed else program
 
 

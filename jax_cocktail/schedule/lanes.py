@@ -1,8 +1,9 @@
 """Lanes: control flow under `jax.vmap` runs lane by lane again (design, section 2; issue 3, part 4).
 
 A vmapped `while` arrives as a loop in lock-step: all lanes run until the last one is done. Here every lane
-runs its own trips: one lane at a time if a lane is work enough for vector registers, otherwise a few at a time
-in slots that are filled again (`lanes_slots`).
+runs its own trips: one lane at a time if a lane is work enough for vector registers, otherwise a few at a
+time in slots that are filled again (`lanes_slots`). A vmapped `cond` arrives as a select between both sides,
+computed for all lanes; a side that is worth it is computed for the lanes that take it (`lanes_choose`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from jax_cocktail.schedule.dead_code import remove_dead_code
 from jax_cocktail.schedule.lanes_choose import Chooser
 from jax_cocktail.schedule.lanes_cut import Cut, Uncuttable
-from jax_cocktail.schedule.lanes_emit import INDEX, Emitter
+from jax_cocktail.schedule.lanes_emit import Emitter, one_by_one
 from jax_cocktail.schedule.lanes_limits import DEFAULTS, Limits
 from jax_cocktail.schedule.lanes_narrow import Narrowing
 from jax_cocktail.schedule.lanes_proof import LaneLoop, lane_loop
@@ -28,7 +29,7 @@ from jax_cocktail.utask.types import Source, Value
 def recover_lanes(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: Limits = DEFAULTS
 ) -> UProgram:
-    """Returns its argument if there are no lanes. `units`: more than one run parts of the lanes in parallel."""
+    """Returns its argument if there are no lanes. `units`: more than one run parts of the lanes at once."""
     recovery = _Recovery(program, units, remark, limits)
     shared = remove_dead_code(replace(program, entry=recovery.narrowed(program.entry)))
     entry = recovery.region(shared.entry)
@@ -39,7 +40,7 @@ class _Recovery:
     def __init__(self, program: UProgram, units: int, remark: Listener, limits: Limits) -> None:
         self.fresh = FreshValues(program)
         self.units, self.remark, self.limits = units, remark, limits
-        self.chooser = Chooser(self.fresh, units, limits, remark)
+        self.chooser = Chooser(self.fresh, units, limits, remark, self._one_by_one)
         self.made: ChainMap[Value, UOperator] = ChainMap()  # operators by what they make, in scope
         self.depth = 0  # loops around
 
@@ -107,7 +108,8 @@ class _Recovery:
             if count <= width:
                 raise Uncuttable(f"there are only {count} of them")
             parts = 1 if inside or self.units == 1 else -(-count // (width * self.limits.rounds))
-            slots = Slots(width, parts, max(width // 4, 1))
+            idle = max(width // 4, 1)
+            slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
             SlotLoop(loop, axes, count, slots, out).statements()
             self._say(True, f"{count} lanes of a vmapped while loop take turns in {width} slots", loop.source)
             return out.out
@@ -117,22 +119,8 @@ class _Recovery:
 
     def _one_by_one(self, cut: Cut, results: Sequence[tuple[Value, int]], out: Emitter, inside: bool) -> None:
         """A loop over lanes that makes `results`, each with its lane axis."""
-        leaves = {v: self.fresh.make(v.type) for v in cut.leaves}
-        out.out += [replace(s, outputs=(leaves[v],)) for v, s in cut.leaves.items()]
-        wholes = [out.emit("empty", (), v.type) for v, _ in results]
-        index, carried = self.fresh.make(INDEX), out.like(wholes)
-        body = out.inside()
-        known = {(v, axis): body.run(leaves.get(v, v), axis, index, 1) for v, axis in cut.needs}
-        statements, known = cut.emit(known, self.fresh)
-        body.out += statements
-        written = tuple(
-            body.put_run(whole, axis, index, known[v, axis])
-            for whole, (v, axis) in zip(carried, results, strict=True)
-        )
-        region = self.region(Region((index, *carried), tuple(body.out), written), inside=True)
-        parallel = not inside and self.units > 1
-        outputs = tuple(v for v, _ in results)
-        out.loop(wholes, carried, region, outputs, trips=cut.lanes, parallel=parallel)
+        loop = one_by_one(cut, results, out, parallel=not inside and self.units > 1)
+        out.out.append(replace(loop, body=self.region(loop.body, inside=True)))
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("lanes", fired, text, source))

@@ -65,7 +65,7 @@ class Choices:
         self.outer = outer
 
     def groups(self, limit: float) -> Iterator[Group]:
-        """Last selects first: what encloses comes before what it encloses. None if all work is below `limit`."""
+        """Last selects first: what encloses comes before what it encloses. None if there is little work."""
         if total(self.body).flops < limit:
             return
         taken: set[int] = set()

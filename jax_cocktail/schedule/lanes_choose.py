@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jax_cocktail.schedule.lanes_branch import Choices, Group, in_order
@@ -26,14 +26,17 @@ class _Part:
 
 @dataclass(slots=True)
 class Chooser:
-    """`indexed`: predicates that come from the index of a `cond` or `switch`; `units` may divide what is sunk
-    outside of lanes."""
+    """`units` may divide what is sunk outside of lanes; `one_by_one` emits a loop over lanes that makes some
+    places; `indexed`: predicates that come from the index of a `cond` or `switch`."""
 
     fresh: FreshValues
     units: int
     limits: Limits
     remark: Listener
+    one_by_one: Callable[[Cut, Sequence[Place], Emitter, bool], None]
     indexed: set[Value] = field(default_factory=set)
+    #: what this has made
+    _done: set[Value] = field(default_factory=set)
     #: selects whose result only matters under these conditions, and their lane axis
     _within: dict[Value, tuple[int, tuple[Condition, ...]]] = field(default_factory=dict)
 
@@ -54,12 +57,20 @@ class Chooser:
                 # in a loop, a select by a mask of the user's stays: loops of products distribute better whole
                 if depth and not inside and group.root not in self.indexed:
                     continue
-                parts = self._parts(choices, group, groups)
-                if any(parts):
-                    body = self._sunk(choices, group, parts, inside)
+                found = self._group(choices, group, groups, inside)
+                if found is not None:
+                    body = found
                     break
             else:
                 return body
+
+    def _group(
+        self, choices: Choices, group: Group, groups: Sequence[Group], inside: bool
+    ) -> list[Statement] | None:
+        if not group.has_one_axis:
+            return self._outermost(choices, group, inside)
+        parts = self._parts(choices, group, groups)
+        return self._sunk(choices, group, parts, inside) if any(parts) else None
 
     # -- what is worth it --------------------------------------------------------------------------------
     def _parts(self, choices: Choices, group: Group, groups: Sequence[Group]) -> tuple[_Part | None, ...]:
@@ -67,13 +78,11 @@ class Chooser:
         found: list[_Part | None] = []
         for wanted in (False, True):
             side = group.sides[wanted]
-            own = choices.own_flops(side, groups, self.limits.branch_flops)
+            own = choices.own_flops(side, groups, self.limits.branch_flops, self._done)
             part = None
-            if own >= self.limits.branch_flops * group.lanes:
-                if group.lanes == 1:
-                    part = _Part(side.positions)
-                else:
-                    part = self._cut(choices, group, wanted)
+            if own >= self.limits.branch_flops * group.root.type.size:
+                one = group.root.type.size == 1
+                part = _Part(side.positions) if one else self._cut(choices, group, wanted)
             found.append(part)
         return tuple(found)
 
@@ -131,10 +140,36 @@ class Chooser:
             sunk = [p.sunk for p in parts if p is not None and p.sunk is not None]
             places = tuple(zip(outputs, group.axes, strict=True))
             Sinking(places, bases, sunk, out).statements(self._divided(group, sunk, inside))
-        count = "its" if group.lanes == 1 else f"{group.lanes} lanes'"
-        self.remark(
-            Remark("lanes", True, f"work of a select done under {count} predicate", body[last].source)
+        where = (
+            "under its predicate" if group.lanes == 1 else f"for those of {group.lanes} lanes that take it"
         )
+        self.remark(Remark("lanes", True, f"the work of one side is done {where}", body[last].source))
+        return self._placed(choices, group, moved, out)
+
+    def _outermost(self, choices: Choices, group: Group, inside: bool) -> list[Statement] | None:
+        """Lanes along several axes: those of the shortest one by one, so that one axis less is left."""
+        flops = sum(side.flops for side in group.sides)
+        if flops < self.limits.branch_flops * group.root.type.size:
+            return None
+        moved = group.sides[0].positions | group.sides[1].positions
+        everything = sorted((*moved, *group.positions))
+        statements = (*choices.chain(group), *(choices.body[p] for p in everything))
+        source = choices.body[group.positions[-1]].source
+        outputs = (choices.body[p].outputs[0] for p in group.positions)
+        places = tuple(zip(outputs, group.axes, strict=True))
+        try:
+            cut = Cut(statements, places, group.lanes, 1)
+        except Uncuttable as why:
+            self.remark(Remark("lanes", False, f"both sides run for all lanes: {why}", source))
+            return None
+        out = Emitter(self.fresh, source)
+        self.one_by_one(cut, places, out, inside)
+        return self._placed(choices, group, moved, out)
+
+    def _placed(self, choices: Choices, group: Group, moved: frozenset[int], out: Emitter) -> list[Statement]:
+        """The region with the emitted statements in place of the selects and of what has moved."""
+        body, last = choices.body, group.positions[-1]
+        self._done.update(v for s in out.out for v in s.outputs)
         units: list[Sequence[Statement]] = []
         for position, statement in enumerate(body):
             if position == last:
@@ -148,6 +183,7 @@ class Chooser:
         outer = self._conditions(group, choices)
         for wanted in (False, True):
             inner = {v for p in group.sides[wanted].positions - moved for v in choices.body[p].outputs}
+            inner = {v for v in inner if set(choices.readers.get(v, ())) <= set(group.positions)}
             for value, axis in zip(choices.operands(group, wanted), group.axes, strict=True):
                 if value in inner:
                     self._within[value] = (axis, (*outer, (group.root, wanted)))

@@ -1,8 +1,8 @@
 """Cutting statements down to some of their lanes.
 
 Given statements and the axis along which each wanted result is cut, finds from the axis rules of the
-operators (`placement.axes`) how every other value has to be cut, loops and branches included, or that it cannot be
-done because lanes meet. The cut statements then compute any `width` of the lanes, whichever they are.
+operators (`placement.axes`) how every other value has to be cut, loops and branches included, or that it
+cannot be done because lanes meet. The cut statements then compute any `width` of the lanes, whichever.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from jax_cocktail.schedule.lanes_cut import Cut, Place
 from jax_cocktail.utask.interpreter_common import numpy_dtype
 from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
@@ -141,6 +142,25 @@ class Emitter:
         loop = LoopUTask(tuple(initial), results, body, condition, trips, self.source, parallel)
         self.out.append(loop)
         return results
+
+
+def one_by_one(cut: Cut, results: Sequence[Place], out: Emitter, parallel: bool = False) -> LoopUTask:
+    """A loop over lanes that makes `results`, each with its lane axis; what it needs before goes to `out`."""
+    leaves = {v: out.fresh.make(v.type) for v in cut.leaves}
+    out.out += [replace(s, outputs=(leaves[v],)) for v, s in cut.leaves.items()]
+    wholes = tuple(out.emit("empty", (), v.type) for v, _ in results)
+    index, carried = out.fresh.make(INDEX), out.like(wholes)
+    body = out.inside()
+    known = {(v, axis): body.run(leaves.get(v, v), axis, index, 1) for v, axis in cut.needs}
+    statements, known = cut.emit(known, out.fresh)
+    body.out += statements
+    written = tuple(
+        body.put_run(whole, axis, index, known[v, axis])
+        for whole, (v, axis) in zip(carried, results, strict=True)
+    )
+    region = Region((index, *carried), tuple(body.out), written)
+    outputs = tuple(v for v, _ in results)
+    return LoopUTask(wholes, outputs, region, None, cut.lanes, out.source, parallel)
 
 
 def _resized(type_: TensorType, axis: int, size: int) -> TensorType:

@@ -12,18 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.schedule.lanes_cut import Cut, Place
-from jax_cocktail.schedule.lanes_emit import COUNT, INDEX, Emitter
+from jax_cocktail.schedule.lanes_emit import COUNT, INDEX, Emitter, one_by_one
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import TensorType, Value
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`width` slots for each of `parts` groups of lanes; filled again when `idle` of them are done."""
+    """`width` slots for each of `parts` groups of lanes; filled again when `idle` of them are done; when no lane
+    waits, the last `few` run one by one."""
 
     width: int
     parts: int
     idle: int
+    few: int = 1
 
 
 class SlotLoop:
@@ -99,7 +101,7 @@ class SlotLoop:
             Region(parameters, tuple(inside.out), following),
             condition=Region(tested, tuple(condition.out), (waiting,)),
         )
-        last = self._lock_step(out, state[:number], state[number : position - 1], None)
+        last = self._drained(out, state[:number], state[number : position - 1])
         lanes, arrays = state[position - 1], list(state[position + 1 :])
         for array, axis, part, result in zip(arrays, self.axes, last, results, strict=True):
             out.rename((out.put(array, axis, lanes, part),), (result,))
@@ -156,20 +158,26 @@ class SlotLoop:
         return lanes if base is None else out.binary("add", lanes, out.spread(base, lanes.type.shape))
 
     def _lock_step(
-        self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int | None
+        self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int
     ) -> tuple[Value, ...]:
-        """The loop on the slots: until all are done, or `idle` of them."""
-        (loop,), known = self._emit(out, carried, extra)
-        out.out.append(loop if idle is None else _until_idle(loop, self.slots.width, idle, out))
-        return tuple(known[place] for place in self._places())
+        """The loop on the slots until `idle` of them are done."""
+        loop = self._loop(out, carried, extra)
+        out.out.append(_until_idle(loop, self.slots.width, idle, out))
+        return loop.outputs
 
-    def _emit(
-        self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]
-    ) -> tuple[tuple[LoopUTask], dict[Place, Value]]:
-        statements, known = self.cut.emit(self._known(carried, extra), out.fresh)
-        (loop,) = statements
+    def _drained(self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]) -> tuple[Value, ...]:
+        """No lane waits any more: in lock-step until few are left, then those one by one."""
+        carried = self._lock_step(out, carried, extra, self.slots.width - self.slots.few)
+        loop = self._loop(out, carried, extra)
+        places = tuple(zip(loop.outputs, self.axes, strict=True))
+        out.out.append(one_by_one(Cut((loop,), places, self.slots.width, 1), places, out))
+        return loop.outputs
+
+    def _loop(self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]) -> LoopUTask:
+        """The loop on the slots."""
+        (loop,), _ = self.cut.emit(self._known(carried, extra), out.fresh)
         assert isinstance(loop, LoopUTask)
-        return (loop,), known
+        return loop
 
 
 def _until_idle(loop: LoopUTask, width: int, idle: int, out: Emitter) -> LoopUTask:

@@ -7,7 +7,7 @@ to say which few deserve the host compiler and a stopwatch; the stopwatch decide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.schedule.price import LAUNCH_SECONDS, OURS, STOCK, statement_price
@@ -18,25 +18,30 @@ from jax_cocktail.utask.types import Source
 MOST_UNITS = 256  # the runtime's limit
 MOST_TIMED = 3
 UNSURE = 1.5  # the model is not trusted to tell candidates apart whose prices are closer than this
-MANY_STATEMENTS = 1000  # from here on one plan has to do: planning is no longer cheap
+MANY_STATEMENTS = 1000  # from here on planning is not cheap: the usual ways have to do
 
 
 def candidates(programs: Sequence[UProgram], units: int) -> tuple[Candidate, ...]:
-    """What may be worth planning for the programs of one call, the usual way first.
+    """What may be worth planning for the programs of one call, the simplest first.
 
     Args:
       programs: as they were translated.
       units: how many units there may be.
     """
-    units = min(units, MOST_UNITS)
-    usual = Candidate(units)
     statements = [s for program in programs for s in walk(program.entry)]
-    if len(statements) > MANY_STATEMENTS:
-        return (usual,)
-    found = [usual, Candidate(1)]
-    if any(isinstance(s, LoopUTask) for s in statements):
-        found += [Candidate(units, distribute=False), Candidate(1, distribute=False)]
-    return tuple(dict.fromkeys(found))
+    divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MANY_STATEMENTS
+    ways = (True, False) if divisible else (True,)
+    counts = dict.fromkeys((1, min(units, MOST_UNITS)))
+    return tuple(Candidate(count, distribute) for count in counts for distribute in ways)
+
+
+def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:
+    """Whether to plan a candidate, given the prices of what is planned already: planning for many units takes
+    longest, and what division does to a program shows with one unit."""
+    divided, whole = (prices.get(Candidate(1, distribute)) for distribute in (True, False))
+    if candidate.units == 1 or candidate.distribute or divided is None or whole is None:
+        return True
+    return divided < whole <= UNSURE * divided or whole < divided
 
 
 def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
@@ -44,7 +49,7 @@ def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
 
     All of them if `thorough`; else the best few that the model cannot tell apart.
     """
-    ranked = sorted(range(len(seconds)), key=lambda i: seconds[i])  # stable: the usual way wins a tie
+    ranked = sorted(range(len(seconds)), key=lambda i: seconds[i])  # stable: the simplest wins a tie
     if thorough or not ranked:
         return tuple(ranked)
     limit = UNSURE * seconds[ranked[0]]

@@ -44,22 +44,25 @@ LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
 LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
 MEMORY_RATE = 20e9
 _FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait"})
+_VIEWS = frozenset({"dynamic_slice", "slice", "transpose", "reverse"})
 _PARTIAL = frozenset({"dynamic_slice", "slice", "gather"})  # they read as much as they give
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """What a runtime does per second on one core. `heavy`, `light`: flops of large products and convolutions,
-    and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all cores."""
+    and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all cores; `views`: a
+    slice that stands alone moves nothing."""
 
     heavy: float
     light: float
     dispatch: float
     spreads: bool
+    views: bool
 
 
-STOCK = Rates(heavy=160e9, light=60e9, dispatch=50e-9, spreads=True)
-OURS = Rates(heavy=210e9, light=60e9, dispatch=5e-9, spreads=False)
+STOCK = Rates(heavy=160e9, light=60e9, dispatch=50e-9, spreads=True, views=False)
+OURS = Rates(heavy=210e9, light=60e9, dispatch=5e-9, spreads=False, views=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,25 +209,34 @@ def _loop(loop: LoopUTask, place: _Place) -> Price:
 
 
 def _stitched(group: StitchedUTask, place: _Place) -> Price:
-    flops = float(sum(_light_flops(member) for member in group.members))
+    """One pass over memory; a product may be part of it."""
+    heavy = sum((_heavy(member, place) for member in group.members), Price())
+    flops = sum(_light_flops(member) for member in group.members)
     moved = sum(_bytes_of_group(group).values())
-    return Price(place.rates.dispatch + max(flops / place.rates.light, moved / place.bandwidth))
+    light = max(flops / place.rates.light, moved / place.bandwidth)
+    return heavy + Price(place.rates.dispatch + (0.0 if heavy.seconds > light else light))
 
 
 def _operator(operator: UOperator, place: _Place) -> Price:
     if operator.kind == "wait":
         return Price(BARRIER_SECONDS)
-    if operator.kind in _FREE:
+    if operator.kind in _FREE or (place.rates.views and operator.kind in _VIEWS):
         return Price()
-    heavy = _heavy_flops(operator)
-    if not heavy:
-        flops = _light_flops(operator) + _dot_flops(operator) / THIN_PRODUCT
-        moved = sum(_bytes_of(operator).values())
-        return Price(place.rates.dispatch + max(flops / place.rates.light, moved / place.bandwidth))
+    heavy = _heavy(operator, place)
+    if heavy.seconds:
+        return heavy + Price(place.rates.dispatch)
+    moved = sum(_bytes_of(operator).values())
+    return Price(
+        place.rates.dispatch + max(_light_flops(operator) / place.rates.light, moved / place.bandwidth)
+    )
+
+
+def _heavy(operator: UOperator, place: _Place) -> Price:
+    flops = _heavy_flops(operator)
     wide = 0.5 if operator.output.type.dtype == "float64" else 1.0
-    seconds = heavy / (place.rates.heavy * wide * (place.cores if place.rates.spreads else 1))
+    seconds = flops / (place.rates.heavy * wide * (place.cores if place.rates.spreads else 1))
     convolution = seconds if operator.kind == "conv" else 0.0
-    return Price(seconds + place.rates.dispatch, seconds, convolution, convolution)
+    return Price(seconds, seconds, convolution, convolution)
 
 
 # ---- what a statement does ---------------------------------------------------------------------------------
@@ -232,7 +244,7 @@ def _operator(operator: UOperator, place: _Place) -> Price:
 
 def _light_flops(operator: UOperator) -> float:
     if operator.kind in ("dot", "conv"):
-        return 0.0
+        return 0.0 if _heavy_flops(operator) else _dot_flops(operator) / THIN_PRODUCT
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
     return float(size * KINDS[operator.kind].cost) if operator.kind not in _PARTIAL else 0.0
 

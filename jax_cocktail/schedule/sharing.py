@@ -1,8 +1,8 @@
 """Which memory the units of a program share, and which every unit has for itself.
 
-A program with parallel loops runs in several units at once. What a parallel loop writes, part by part, lies in
-shared memory; what its body needs on the way lies in the unit's own. At mesh level, outside the parallel
-loops, small values are computed by every unit for itself (replicated: no barrier), large ones once, by unit 0.
+A program with parallel loops runs in several units at once. What a parallel loop writes, part by part, lies
+in shared memory; what its body needs on the way lies in the unit's own. At mesh level, outside the parallel
+loops, every unit computes small values for itself (replicated: no barrier); large ones are left to unit 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from jax_cocktail.errors import VerificationError
+from jax_cocktail.errors import PlacementError
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.levels import Level, program_level
@@ -38,7 +38,7 @@ class Sharing:
 def sharing_of(
     program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value]
 ) -> Sharing | None:
-    """None if the program has no parallel loop. `placed`: leaders that lie in operands, results, constants."""
+    """None if the program has no parallel loop. `placed`: leaders in operands, results and constants."""
     if program_level(program) is not Level.DEVICE:
         return None
     survey = _Survey(layouts, find)
@@ -94,7 +94,8 @@ class _Survey:
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> None:
         """What is overwritten by unit 0 must not be read by the other units' copies of the same transfer."""
-        moves = [(s, t) for s, t in zip(sources, targets, strict=True) if t in self.layouts and s in self.layouts]
+        pairs = zip(sources, targets, strict=True)
+        moves = [(s, t) for s, t in pairs if t in self.layouts and s in self.layouts]
         written = {x for _, t in moves for x in self.leaders((t,))}
         for source, target in moves:
             (a,), (b,) = self.leaders((source,)), self.leaders((target,))
@@ -106,7 +107,7 @@ class _Survey:
         chain = list(zip(loop.body.results, loop.carried, strict=True))
         for result, carried in chain:
             if result.type.size and self.leaders((result,)) != self.leaders((carried,)):
-                raise VerificationError(
+                raise PlacementError(
                     f"a parallel loop at {loop.source} does not write {carried} in place; read only the slice"
                     " that the same trip writes, before it is written"
                 )

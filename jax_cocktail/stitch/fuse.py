@@ -126,7 +126,8 @@ class _RegionState:
         key = core(update.type.shape)
         root = facts.layout[target].root if target in facts.layout else target
         reader = self.last_read.get(root, -1)
-        earliest = reader if reader >= 0 and self._reads_own_slice(self.items[reader], operator) else reader + 1
+        joins = reader >= 0 and self._reads_own_slice(self.items[reader], operator)
+        earliest = reader if joins else reader + 1
         self._place(operator, key, earliest=earliest, needed=(target, update, *operator.inputs[2:]))
 
     def _into_place(self, update: UOperator) -> bool:
@@ -162,7 +163,7 @@ class _RegionState:
         return True
 
     def _reads_own_slice(self, item: _Item, update: UOperator) -> bool:
-        """True if a growing group reads the updated array only at the element that it would then overwrite."""
+        """True if a growing group reads the updated array only where it would then overwrite it."""
         if item.key != core(update.inputs[1].type.shape) or item.barred:
             return False
         for member in item.members:

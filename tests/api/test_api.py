@@ -16,7 +16,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import intercept, lower
+from jax_cocktail.lowering import intercept, lower, variants
 from jax_cocktail.lowering.state import STATE, read_mark
 from tests.process import python
 
@@ -203,13 +203,13 @@ def test_calls_from_threads():
 
 
 def test_lowering_in_threads_that_crowd_each_other_out(monkeypatch):
-    monkeypatch.setattr(lower, "_RECENT", 1)
-    lower._recent.clear()
+    monkeypatch.setattr(variants, "_RECENT", 1)
+    variants._recent.clear()
     functions = [jax_cocktail.jit(lambda x, n=n: cubed(x) * n, options=FORCED) for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda function: text(function, jnp.ones(3)), functions * 2))
     assert all(TARGET in found for found in texts)
-    assert len(lower._recent) <= 1
+    assert len(variants._recent) <= 1
 
 
 # ---- errors of the user are JAX's own ---------------------------------------------------------------------

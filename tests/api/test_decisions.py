@@ -288,7 +288,7 @@ def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch)
     x = jnp.linspace(0.0, 1.0, 4)
     report = jax_cocktail.explain(jax_cocktail.jit(two, options={"profile": "full"}))(x)
     (mixed,) = (trial.name for trial in report.trials if "without call" in trial.name)
-    assert mixed == "2 units without call 1"
+    assert mixed == "1 unit without call 1"
     key = next(iter(decisions._remembered))[1]
     known = decisions.load(key)
     decisions.store(key, dataclasses.replace(known, plan=Plan(Candidate(2), (1,))))

@@ -184,15 +184,15 @@ def test_units_barriers_and_remarks_are_shown():
         0.5,
         True,
         units=2,
-        barriers=(("a.py:1 (f)", 1),) * 3 + (("b.py:2 (g)", 2),),
+        barriers=((64, "a.py:1 (f)", 1),) * 3 + ((None, "b.py:2 (g)", 2),),
         fired=("hoist", "place"),
         remarks=("distribute not: a reason (a.py:1)",),
     )
     lines = [line.strip() for line in str(Report("f", (region,))).splitlines()]
     for line in (
         "level: device (L2); 2 units; workspace: 0 B",
-        "1 barrier per iteration of a loop x3 at a.py:1 (f)",
-        "2 barriers per iteration of a loop at b.py:2 (g)",
+        "1 barrier per iteration of a loop of 64 trips x3 at a.py:1 (f)",
+        "2 barriers per iteration of a while loop at b.py:2 (g)",
         "transforms that changed it: hoist, place",
         "distribute not: a reason (a.py:1)",
     ):

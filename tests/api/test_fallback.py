@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import intercept, lower
+from jax_cocktail.lowering import intercept, lower, variants
 
 TARGET = "jax_cocktail_cpu"
 FORCED = {"force": "cocktail"}
@@ -232,7 +232,7 @@ def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch):
     def fail(*arguments, **options):
         raise IndexError("list index out of range")
 
-    monkeypatch.setattr(lower, "compile_program", fail)
+    monkeypatch.setattr(variants, "emit", fail)
     result, text = told(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
     assert jnp.array_equal(result, jnp.full(3, 4.0))
     assert "IndexError" in text
