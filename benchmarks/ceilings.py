@@ -66,8 +66,8 @@ CK_EXPORT i64 ck_read(const f32* data, i64 bytes, i64 rounds) {
 }
 """
 
-SECONDS = 0.05  # of one sample
-SAMPLES = 5
+SECONDS = 0.02  # of one sample
+SAMPLES = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
 
 
 def emit_dot(context: Context, operator: UOperator, destination: ArrayView | None = None) -> None:
-    """ck_dot on (batch, m, k) x (batch, k, n); whatever does not fit is a loop around it.
+    """ck_dot_fixed on (batch, m, k) x (batch, k, n); whatever does not fit is a loop around it.
 
     `destination`: where the result goes instead of to memory of its own.
     """
@@ -62,11 +62,11 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
                     place = place + index * axis.strides[side]
                 shifted.append(f"{array.pointer} + {place.text()}" if place != Index() else array.pointer)
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
-            sizes = f"{inner_batch.size}, {m.size}, {n.size}, {k.size}"
-            left = f"{shifted[0]}, {inner_batch.strides[0]}, {m.strides[0]}, {k.strides[0]}"
-            right = f"{shifted[1]}, {inner_batch.strides[1]}, {k.strides[1]}, {n.strides[1]}"
-            out = f"{shifted[2]}, {inner_batch.strides[2]}, {m.strides[2]}, {n.strides[2]}"
-            context.writer.line(f"ck_dot<{types}>({sizes}, {left}, {right}, {out});")
+            shape = (m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1])
+            known = ", ".join(map(str, (*shape, m.strides[2], n.strides[2])))
+            pairs = zip(shifted, inner_batch.strides, strict=True)
+            arrays = ", ".join(f"{pointer}, {stride}" for pointer, stride in pairs)
+            context.writer.line(f"ck_dot_fixed<{types}, {known}>({inner_batch.size}, {arrays});")
 
         loop_over(context.writer, [axis.size for axis in outer], call)
 
@@ -92,7 +92,7 @@ def _classify(
 
 
 def emit_conv(context: Context, operator: UOperator) -> None:
-    """ck_conv on canonical layouts: x (N, spatial, C), w (spatial, I, O), result (N, spatial, O)."""
+    """ck_conv_fixed on canonical layouts: x (N, spatial, C), w (spatial, I, O), result (N, spatial, O)."""
     context.needs.add("conv")
     x, w = operator.inputs
     out = operator.output
@@ -113,11 +113,11 @@ def emit_conv(context: Context, operator: UOperator) -> None:
         str(out.type.shape[-1]),
         str(operator["feature_group_count"]),
     ]
-    context.writer.line(f"static const CkConv<{rank}> {name} = {{{', '.join(fields)}}};")
+    context.writer.line(f"static constexpr CkConv<{rank}> {name} = {{{', '.join(fields)}}};")
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:
         types = f"{STORAGE[x.type.dtype]}, {STORAGE[out.type.dtype]}"
-        context.writer.line(f"ck_conv<{types}, {rank}>({name}, {a.pointer}, {b.pointer}, {o.pointer});")
+        context.writer.line(f"ck_conv_fixed<{types}, {rank}, {name}>({a.pointer}, {b.pointer}, {o.pointer});")
 
 
 def _braces(numbers: Sequence[int]) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from jax.extend import core as jex
 
-from jax_cocktail.lowering.adapter import primitive_name
+from jax_cocktail.lowering.adapter import nested_jaxprs, open_jaxpr, primitive_name
 
 
 def choices(
     equations: Sequence[Any], results: Sequence[Any], is_expensive: Callable[[Any], bool]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Positions of the selects of vmapped branches with an expensive equation on a side; and of those together
-    with all that only their sides need."""
+    """Positions of the selects of vmapped branches with an expensive equation on a side; and of those with
+    all that only their sides need."""
     readers: dict[Any, set[int]] = {}
     for position, equation in enumerate(equations):
         for atom in equation.invars:
@@ -38,6 +38,12 @@ def choices(
                 selects.add(position)
                 members |= sides | {position}
     return frozenset(selects), frozenset(members)
+
+
+def lane_branch_in(jaxpr: Any) -> bool:
+    """Whether the select of a vmapped branch is among the equations, at any depth."""
+    equations = open_jaxpr(jaxpr).eqns
+    return any(_is_branch(e) or any(map(lane_branch_in, nested_jaxprs(e))) for e in equations)
 
 
 def _is_branch(equation: Any) -> bool:

@@ -30,8 +30,9 @@ from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 
 MARGIN = 0.98  # ours has to win by this much: a tie is noise, and stock needs no trust
-# Where heavy operators decide and ours leaves cores alone that stock uses: others may have held one of them.
+# Where heavy operators decide, ours leaves cores alone that stock uses, and others held some of those.
 WIDE_MARGIN = 0.85
+QUIET = 0.03  # others held no more than this part of our cores
 STOCK = "stock XLA"
 _FORMAT = 3
 _FOLDER = "decisions"
@@ -91,7 +92,8 @@ def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int) -> Deci
     stock, *ours = times.seconds
     handicaps = [1.0 if plan.candidate.units == 1 else 1 / MARGIN for plan in plans]
     best = min(range(len(plans)), key=lambda i: ours[i] * handicaps[i])
-    margin = WIDE_MARGIN if heavy and plans[best].candidate.units < cores else MARGIN
+    unfair = heavy and plans[best].candidate.units < cores and times.others > QUIET
+    margin = WIDE_MARGIN if unfair else MARGIN
     choice = "cocktail" if ours[best] <= margin * stock else "stock"
     trials = (Trial(STOCK, stock), *(Trial(p.name, t) for p, t in zip(plans, ours, strict=True)))
     return Decision(choice, plans[best], trials, others=times.others)

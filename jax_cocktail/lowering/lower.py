@@ -23,6 +23,7 @@ from jax_cocktail.lowering.adapter import (
     source_of,
 )
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
+from jax_cocktail.lowering.choices import lane_branch_in
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.variants import Prepared, Survey, building, prepare, rewritten, survey, units_of
 from jax_cocktail.primitives import CONTROL_FLOW
@@ -60,7 +61,7 @@ def lower(closed: Any, mark: Mark, obstacle: str) -> Outcome:
         return stock
     report = Report(mark.function)
     try:
-        if not control_flow_in(closed):
+        if not control_flow_in(closed) and not lane_branch_in(closed):
             report, outcome = replace(report, why="there is no loop or branch in it"), stock
         elif obstacle:
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock

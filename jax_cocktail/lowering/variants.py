@@ -87,6 +87,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     """Plans every candidate, if `thorough`, else those worth it, and prices them. Candidates that give the
     same source text are one, the simplest of them."""
     stock = [stock_price(program, cores()) for program in prepared.programs]
+    total = sum(stock, Price())
     found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
     for candidate in candidates(prepared.programs, units):
@@ -95,6 +96,9 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
             ours = [our_price(e.program, e.mesh.size) for e in planned]
             prices[candidate] = sum(price.seconds for price in ours)
             found.setdefault(tuple(e.source for e in planned), (Plan(candidate), ours))
+            shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
+            if not thorough and Comparison(shared, total).hopeless():
+                break
     plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
     best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
     profile = model_profiler(cores(), units)
@@ -104,7 +108,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
         plans[Plan(best.candidate, skip)] = sum(mixed, Price())
     cheapest = min(plans.values(), key=lambda price: price.seconds)
     seconds = tuple(price.seconds for price in plans.values())
-    return Survey(tuple(plans), seconds, Comparison(cheapest, sum(stock, Price())))
+    return Survey(tuple(plans), seconds, Comparison(cheapest, total))
 
 
 def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.classes import AxisClass, axis_classes
 from jax_cocktail.placement.cost import Work, total, work
+from jax_cocktail.placement.reuse import Cache, streaming_seconds
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UOperator, reads, regions_of
 from jax_cocktail.utask.types import Value
 
@@ -28,7 +29,8 @@ class Limits:
     cores); `again`: share of a nested uTask's work that may be computed again in every part; `balance`:
     least share of the units that are busy; `most`: parts per unit; `least_part`: length of parts from which
     they need not divide the axis; `light`: flops up to which a value is
-    computed again rather than stored; `pack_trips`: trips of a loop from which packing its weights pays.
+    computed again rather than stored; `pack_trips`: trips of a loop from which packing its weights pays;
+    `cache`: what decides how many domains an axis becomes.
     """
 
     flops: float = 20000
@@ -39,6 +41,7 @@ class Limits:
     least_part: int = 16
     light: float = 4096
     pack_trips: int = 32
+    cache: Cache = Cache()
 
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
@@ -48,11 +51,15 @@ class Limits:
 
         They divide the axis, or, unless `whole`, leave a little over: then all axes must be equally long.
         """
-        even = next((n for n in range(units, self.most * units + 1) if self._is_even(cut, n, units)), None)
+        even = next(iter(self.even_parts(cut, units, self.most * units)), None)
         if even is not None and (whole or even % units == 0):
             return even
         long = cut.is_uniform and cut.parts >= self.least_part * units
         return units if long and not whole else even
+
+    def even_parts(self, cut: AxisClass, units: int, most: int) -> list[int]:
+        """Numbers of equal parts that keep the units busy, up to `most`."""
+        return [n for n in range(units, most + 1) if self._is_even(cut, n, units)]
 
     def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
         return cut.parts % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance
@@ -181,11 +188,11 @@ class _Divider:
             members = {n for n in heavy if any(v in cut.axes for v in self.statements[n].outputs)}
             fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
             offers.append((self._work(fitting), len(places), cut, fitting))
-        offers.sort(key=lambda offer: (-offer[0].weight, -len(offer[2].axes), offer[1]))
+        offers.sort(key=lambda offer: (-offer[0].weight, self._streams(offer), -len(offer[2].axes), offer[1]))
         for number, (_, _, cut, fitting) in enumerate(offers):
             free = [n for n in fitting if n not in self.claims]
             loops = [n for n in free if has_loop(self.statements[n])]
-            parts = self.limits.parts(cut, self.units, whole=bool(loops))
+            parts = self._domains(cut, loops)[1] if loops else self.limits.parts(cut, self.units)
             if parts is None and loops:  # a loop over what is left over would take too long
                 parts = self.limits.parts(cut, self.units)
                 free = [n for n in free if n not in loops]
@@ -195,6 +202,21 @@ class _Divider:
                 continue
             choice = Choice(number, cut, parts)
             self.claims.update(dict.fromkeys(free, choice))
+
+    def _streams(self, offer: tuple[Work, int, AxisClass, list[int]]) -> float:
+        """Seconds that the loops of an offer lose on data that they cannot keep close."""
+        return self._domains(offer[2], offer[3])[0]
+
+    def _domains(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, int | None]:
+        """The number of domains whose loops keep the most in cache, and what they lose then."""
+        loops = [self.statements[n] for n in positions if has_loop(self.statements[n])]
+        if not loops:
+            return 0.0, None
+        offers = [
+            (streaming_seconds(loops, cut.axes, n, self.units, self.limits.cache), n)
+            for n in self.limits.even_parts(cut, self.units, cut.parts)
+        ]
+        return min(offers, default=(inf, None))
 
     def _refusal(self, cut: AxisClass, parts: int | None, free: Sequence[int]) -> str:
         if cut.clash:

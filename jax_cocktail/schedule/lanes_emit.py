@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_cocktail.schedule.lanes_cut import Cut, Place
 from jax_cocktail.utask.interpreter_common import numpy_dtype
-from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import Attribute, BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value
 
@@ -126,6 +126,15 @@ class Emitter:
         attributes: tuple[tuple[str, Attribute], ...] = (("starts", zeros), ("strides", ones))
         assert result.type == _resized(whole.type, axis, size)
         self.out.append(UOperator("slice", (whole,), (result,), attributes, self.source))
+
+    def together(self, work: Emitter, results: Sequence[Value]) -> tuple[Value, ...]:
+        """The statements of `work` as a branch of one side, which `simplify` resolves. Until then no pass takes
+        parts of them out of the loop around, to do them for trips that never come."""
+        outputs = self.like(results)
+        selector = self.number(0, COUNT)
+        region = Region((), tuple(work.out), tuple(results))
+        self.out.append(BranchUTask(selector, (region,), outputs, self.source))
+        return outputs
 
     # -- loops -------------------------------------------------------------------------------------------
     def loop(

@@ -98,10 +98,10 @@ class Sinking:
         condition, inside = out.inside(), out.inside()
         more = condition.compare("lt", tested[0], count)
         width = inside.number(side.cut.width, COUNT)
-        following = (
-            inside.binary("add", parameters[0], width),
-            *self._few(inside, side, order, parameters[0], start, size, parameters[1:]),
-        )
+        work = inside.inside()
+        written = self._few(work, side, order, parameters[0], start, size, parameters[1:])
+        arrays = inside.together(work, written)
+        following = (inside.binary("add", parameters[0], width), *arrays)
         region = Region(parameters, tuple(inside.out), following)
         test = Region(tested, tuple(condition.out), (more,))
         return out.loop(state, parameters, region, condition=test)[1:]

@@ -19,8 +19,8 @@ from jax_cocktail.utask.types import TensorType, Value
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`width` slots for each of `parts` groups of lanes; filled again when `idle` of them are done; when no lane
-    waits, the last `few` run one by one."""
+    """`width` slots for each of `parts` groups of lanes, filled again when `idle` of them are done. When no
+    lane waits, the last `few` run one by one."""
 
     width: int
     parts: int

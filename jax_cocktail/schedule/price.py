@@ -33,9 +33,10 @@ from jax_cocktail.utask.types import Value
 
 FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
 HOPELESS_SECONDS = 5e-4
-HOPELESS_RATIO = 1.25
+CLEAR_RATIO = 1.5  # what the model has to promise where convolutions decide, of which it knows little
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
 THIN_PRODUCT = 1.5  # how much faster than other light operators the flops of a product of few rows are
+LANES = 16  # of a vector
 BARRIER_SECONDS = 0.25e-6
 LAUNCH_SECONDS = 0.2e-6  # of a custom call in stock XLA's program
 WAKE_SECONDS = 2e-6  # until the other units of a call run
@@ -113,13 +114,13 @@ class Comparison:
         return self.stock.heavy > 0.5 * self.stock.seconds
 
     def hopeless(self) -> bool:
-        """True if building and measuring our code would be a waste, whichever branches are taken.
+        """True if building and measuring our code is likely a waste, whichever branches are taken.
 
-        Networks of convolutions that no unit shares are: XLA takes seconds to compile them, and measuring
-        compiles twice.
+        Networks of convolutions are: XLA takes seconds to compile them, and measuring compiles twice. The
+        model has to promise a clear gain there.
         """
-        loss = self.ours.least_convolutions - self.stock.least_convolutions
-        return loss > HOPELESS_SECONDS and self.ours.seconds > HOPELESS_RATIO * self.stock.seconds
+        convolutions = self.stock.least_convolutions > HOPELESS_SECONDS
+        return convolutions and self.stock.seconds < CLEAR_RATIO * self.ours.seconds
 
 
 def stock_price(program: UProgram, cores: int) -> Price:
@@ -234,7 +235,11 @@ def _operator(operator: UOperator, place: _Place) -> Price:
 def _heavy(operator: UOperator, place: _Place) -> Price:
     flops = _heavy_flops(operator)
     wide = 0.5 if operator.output.type.dtype == "float64" else 1.0
-    seconds = flops / (place.rates.heavy * wide * (place.cores if place.rates.spreads else 1))
+    full = 1.0
+    if operator.kind == "conv":  # vectors run over output features
+        features = operator.output.type.shape[_axes(operator, "out_spec")[1]]
+        full = max(features, 1) / (LANES * ceil(max(features, 1) / LANES))
+    seconds = flops / (place.rates.heavy * wide * full * (place.cores if place.rates.spreads else 1))
     convolution = seconds if operator.kind == "conv" else 0.0
     return Price(seconds, seconds, convolution, convolution)
 

@@ -43,7 +43,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* 
       }
     }
     {
-      ck_dot<f32, f32, f32>(1, 1, 11, 16, w0_f32, 0, 0, 1, p1, 0, 11, 1, w64_f32, 0, 0, 1);
+      ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, w0_f32, 0, p1, 0, w64_f32, 0);
     }
     {
       i32 s6[1];

@@ -12,7 +12,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* 
   f32* const w0_f32 = (f32*)(workspace + 0);
   for (i64 v3 = 0; v3 < 64; ++v3) {
     {
-      ck_dot<f32, f32, f32>(1, 1, 32, 8, r0, 0, 0, 1, p0, 0, 32, 1, w0_f32, 0, 0, 1);
+      ck_dot_fixed<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1, 0, 1>(1, r0, 0, p0, 0, w0_f32, 0);
     }
     {
       CK_LANES

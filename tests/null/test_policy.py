@@ -238,8 +238,15 @@ def test_the_mean_of_branches_and_the_least_of_their_convolutions():
     program = build(["int32[]", "float32[1000000]"], body)
     straight = build(["float32[1000000]"], lambda b, x: (elementwise(b, "sin", x),))
     assert stock_price(program, 1).seconds == pytest.approx(stock_price(straight, 1).seconds / 2, rel=0.01)
-    assert Comparison(Price(2.0, 2.0, 2.0, 1.0), Price(1.0, 1.0, 1.0, 0.9)).hopeless()
-    assert not Comparison(Price(2.0, 2.0, 2.0, 0.0), Price(1.0, 1.0, 1.0, 0.0)).hopeless()
+    assert stock_price(program, 1).least_convolutions == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "least", "expected"), [(2.0, 0.9, True), (0.8, 0.9, True), (0.5, 0.9, False)]
+)
+def test_convolutions_need_a_clear_promise(ours, least, expected):
+    assert Comparison(Price(ours), Price(1.0, 1.0, 1.0, least)).hopeless() == expected
+    assert not Comparison(Price(ours), Price(1.0, 1.0, 1.0, 0.0)).hopeless()
 
 
 # ---- Algorithm 1 -------------------------------------------------------------------------------------------

@@ -1,0 +1,375 @@
+// Register-blocked matrix products. Columns lie in vector lanes; the panel of the right matrix in use is
+// packed where its lines follow each other, by the first rows that need it. Every sum is made of pieces of
+// kCkDepth products that are added one by one: the order depends on the shape alone, not on the rows beside.
+// (K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 5.)
+#ifndef COCKTAIL_GEMM_H
+#define COCKTAIL_GEMM_H
+
+#include "cocktail_vector.h"
+
+// One matrix product; strides in elements.
+template <class A, class B, class O>
+struct CkDot {
+  i64 m, n, k;
+  const A* a;
+  i64 a_m, a_k;
+  const B* b;
+  i64 b_k, b_n;
+  O* o;
+  i64 o_m, o_n;
+};
+
+constexpr i64 kCkDepth = 128;  // a panel of this depth stays in the first cache
+constexpr i64 kCkTileRows = 96;
+constexpr i64 kCkAhead = 8;  // lines from the one in use to the one to prefetch
+constexpr int kCkBlockRows = 6;
+// Columns in flight: 32 registers with 64-byte vectors, else 16.
+constexpr int kCkColumnVectors = CK_VECTOR_BYTES == 64 ? 4 : 2;
+
+// Memory of type T can be read as C.
+template <class C, class T>
+struct CkAlike {
+  static constexpr bool value =
+      CkSame<C, T>::value || (!CkType<C>::is_float && !CkType<T>::is_float && sizeof(C) == sizeof(T));
+};
+
+// ---- left operands --------------------------------------------------------------------------------------
+
+template <class C>
+struct CkPiece {
+  const C* at;
+  i64 step_m, step_k;
+};
+
+// A matrix with any strides.
+template <class C, class A>
+struct CkRows {
+  const A* a;
+  i64 a_m, a_k;
+
+  // Elements [i, i + rows) x [p, p + depth): where they are, or copied to `buffer`.
+  CK_MEMBER CkPiece<C> piece(i64 i, i64 rows, i64 p, i64 depth, C* buffer) const {
+    const A* from = a + i * a_m + p * a_k;
+    if constexpr (CkAlike<C, A>::value) {
+      return {reinterpret_cast<const C*>(from), a_m, a_k};
+    } else {
+      copy(from, rows, depth, buffer);
+      return {buffer, kCkDepth, 1};
+    }
+  }
+
+  CK_MEMBER void copy(const A* from, i64 rows, i64 depth, C* buffer) const {
+    for (i64 r = 0; r < rows; ++r) {
+      const A* line = from + r * a_m;
+      C* to = buffer + r * kCkDepth;
+      if (a_k == 1) {
+        ck_copy<C, CK_VECTOR_BYTES>(line, depth, to);
+      } else {
+        CK_NO_UNROLL
+        for (i64 q = 0; q < depth; ++q) to[q] = ck_lane<C>(line[q * a_k]);
+      }
+    }
+  }
+};
+
+// ---- results --------------------------------------------------------------------------------------------
+
+// Finished sums go to an array. Where `direct` holds they may be made in place.
+template <class C, class O>
+struct CkStore {
+  static constexpr bool direct = CkAlike<C, O>::value;
+  O* o;
+  i64 o_m, o_n;
+
+  CK_MEMBER bool dense() const { return direct && o_n == 1; }
+  CK_MEMBER C* place(i64 i, i64 j) const { return reinterpret_cast<C*>(o + i * o_m + j); }
+  CK_MEMBER i64 row() const { return o_m; }
+
+  // Columns [j, j + columns) of rows [i, i + rows).
+  CK_MEMBER void operator()(i64 i, i64 j, i64 rows, i64 columns, const C* tile, i64 tile_m) const {
+    for (i64 r = 0; r < rows; ++r) {
+      O* to = o + (i + r) * o_m + j * o_n;
+      const C* from = tile + r * tile_m;
+      if (o_n == 1) {
+        CK_LANES
+        for (i64 c = 0; c < columns; ++c) to[c] = convert(from[c]);
+      } else {
+        CK_NO_UNROLL
+        for (i64 c = 0; c < columns; ++c) to[c * o_n] = convert(from[c]);
+      }
+    }
+  }
+  static CK_MEMBER O convert(C x) {
+    if constexpr (CkType<O>::is_float) {
+      return ck_convert<O>(x);
+    } else {
+      return O(x);
+    }
+  }
+};
+
+// Finished sums go to visit(i, j, rows, columns, sums, stride), each exactly once: the sum of row i + r and
+// column j + c is sums[r * stride + c].
+template <class C, class F>
+struct CkVisit {
+  static constexpr bool direct = false;
+  F& visit;
+
+  CK_MEMBER bool dense() const { return false; }
+  CK_MEMBER C* place(i64, i64) const { return nullptr; }
+  CK_MEMBER i64 row() const { return 0; }
+  CK_MEMBER void operator()(i64 i, i64 j, i64 rows, i64 columns, const C* tile, i64 tile_m) const {
+    visit(i, j, rows, columns, tile, tile_m);
+  }
+};
+
+// ---- the innermost block --------------------------------------------------------------------------------
+
+// ROWS x (VECTORS vectors of) sums over `depth`, held in registers; `add`: to what the tile holds. PACK: what
+// is read of b goes to `panel`, line after line.
+template <class C, class B, int BYTES, int ROWS, int VECTORS, bool PACK>
+CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* tile, i64 tile_m, bool add,
+                          C* panel) {
+  typedef CkVector<C, BYTES> V;
+  typedef typename V::type Lanes;
+  Lanes sum[ROWS][VECTORS] = {};
+  const C* a = rows.at;
+  const i64 step_m = rows.step_m, step_k = rows.step_k;
+  CK_NO_UNROLL
+  for (i64 p = 0; p < depth; ++p) {
+    Lanes line[VECTORS];
+    CK_UNROLL
+    for (int v = 0; v < VECTORS; ++v) {
+      line[v] = ck_load<C, BYTES>(b + v * V::lanes);
+      if constexpr (PACK) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
+    }
+    CK_UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+      C scale = a[r * step_m];
+      CK_UNROLL
+      for (int v = 0; v < VECTORS; ++v) sum[r][v] = ck_multiply_add<C>(sum[r][v], scale, line[v]);
+    }
+    if constexpr (ROWS <= 3) {  // memory is the limit; it helps beyond the second cache
+      CK_UNROLL
+      for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(b + kCkAhead * b_k + v * V::lanes);
+    }
+    a += step_k;
+    b += b_k;
+    if constexpr (PACK) panel += VECTORS * V::lanes;
+  }
+  CK_UNROLL
+  for (int r = 0; r < ROWS; ++r) {
+    CK_UNROLL
+    for (int v = 0; v < VECTORS; ++v) {
+      C* to = tile + r * tile_m + v * V::lanes;
+      ck_store<C, BYTES>(to, add ? ck_plus<C>(ck_load<C, BYTES>(to), sum[r][v]) : sum[r][v]);
+    }
+  }
+}
+
+// ---- packing --------------------------------------------------------------------------------------------
+
+// The first `columns` of WIDTH columns of b, `depth` lines; the rest of the panel is harmless.
+template <class C, class B, int BYTES, int WIDTH>
+CK_NOINLINE void ck_pack(i64 depth, i64 columns, const B* b, i64 b_k, i64 b_n, C* panel) {
+  typedef CkVector<C, BYTES> V;
+  constexpr i64 lanes = V::lanes;
+  if (b_k == 1 && b_n != 1 && depth >= lanes && sizeof(C) >= 4) {
+    for (i64 c = 0; c < WIDTH; c += lanes) {
+      for (i64 begin = 0; begin < depth; begin += lanes) {
+        i64 q = begin + lanes <= depth ? begin : depth - lanes;
+        typename V::type line[lanes];
+        for (i64 l = 0; l < lanes; ++l) {
+          i64 column = c + l < columns ? c + l : columns - 1;
+          line[l] = ck_load<C, BYTES>(b + column * b_n + q);
+        }
+        ck_transpose<V>(line);
+        for (i64 l = 0; l < lanes; ++l) ck_store<C, BYTES>(panel + (q + l) * WIDTH + c, line[l]);
+      }
+    }
+    return;
+  }
+  for (i64 q = 0; q < depth; ++q) {
+    const B* from = b + q * b_k;
+    C* to = panel + q * WIDTH;
+    if (b_n == 1) {
+      ck_copy<C, BYTES>(from, columns, to);
+    } else {
+      CK_NO_UNROLL
+      for (i64 c = 0; c < columns; ++c) to[c] = ck_lane<C>(from[c * b_n]);
+    }
+    for (i64 c = columns; c < WIDTH; ++c) to[c] = C(0);
+  }
+}
+
+// ---- many rows ------------------------------------------------------------------------------------------
+
+// A product without its left operand and its result.
+template <class B>
+struct CkColumns {
+  i64 m, n, k;
+  const B* b;
+  i64 b_k, b_n;
+};
+
+// One block of ROWS rows from i on, all columns of the panel, the piece of the sum that begins at p.
+template <class C, int BYTES, int ROWS, int VECTORS, bool PACK, class Rows, class B>
+CK_INLINE void ck_gemm_block(const Rows& rows, i64 i, i64 p, i64 depth, const B* b, i64 b_k, C* tile,
+                             i64 tile_m, C* panel = nullptr) {
+  alignas(64) C buffer[ROWS * kCkDepth];
+  CkPiece<C> piece = rows.piece(i, ROWS, p, depth, buffer);
+  ck_block<C, B, BYTES, ROWS, VECTORS, PACK>(depth, piece, b, b_k, tile, tile_m, p != 0, panel);
+}
+
+// Rows [begin, end) of a group of VECTORS vectors of columns. REST: how many blocks of kCkBlockRows leave
+// over, or -1: any number, one at a time.
+template <class C, int BYTES, int VECTORS, int REST, class Rows, class B>
+CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 begin, i64 end, i64 j, i64 columns, const Rows& rows,
+                            C* tile, i64 tile_m, C* panel) {
+  constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
+  constexpr int tall = VECTORS * 64 <= 2 * BYTES ? 2 * kCkBlockRows : kCkBlockRows;
+  for (i64 p = 0; p < d.k; p += kCkDepth) {
+    const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
+    const B* b = d.b + p * d.b_k + j * d.b_n;
+    C* to = tile;
+    i64 i = begin;
+    if (d.b_n == 1 && columns == width && end - i >= kCkBlockRows) {
+      ck_gemm_block<C, BYTES, kCkBlockRows, VECTORS, true>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
+      i += kCkBlockRows;
+      to += kCkBlockRows * tile_m;
+    } else {
+      ck_pack<C, B, BYTES, width>(depth, columns, b, d.b_k, d.b_n, panel);
+    }
+    const C* packed = panel;
+    for (; i + tall <= end; i += tall, to += tall * tile_m) {
+      ck_gemm_block<C, BYTES, tall, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+    }
+    if (tall != kCkBlockRows && i + kCkBlockRows <= end) {
+      ck_gemm_block<C, BYTES, kCkBlockRows, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+      i += kCkBlockRows;
+      to += kCkBlockRows * tile_m;
+    }
+    if constexpr (REST < 0) {
+      for (; i < end; ++i, to += tile_m) {
+        ck_gemm_block<C, BYTES, 1, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+      }
+    } else if constexpr (REST > 0) {
+      if (i < end) {
+        ck_gemm_block<C, BYTES, REST, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+      }
+    }
+  }
+}
+
+// Columns [from, to): whole groups of VECTORS vectors, or one that is not full.
+template <class C, int BYTES, int VECTORS, int REST, class Rows, class B, class Sink>
+CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const Rows& rows,
+                                 const Sink& sink) {
+  constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
+  alignas(64) C panel[kCkDepth * width], tile[kCkTileRows * width];
+  for (i64 begin = 0; begin < d.m; begin += kCkTileRows) {
+    const i64 end = d.m - begin < kCkTileRows ? d.m : begin + kCkTileRows;
+    for (i64 j = from; j < to; j += width) {
+      const i64 columns = to - j < width ? to - j : width;
+      if (columns == width && sink.dense()) {
+        ck_gemm_rows<C, BYTES, VECTORS, REST>(d, begin, end, j, columns, rows, sink.place(begin, j),
+                                              sink.row(), panel);
+      } else {
+        ck_gemm_rows<C, BYTES, VECTORS, REST>(d, begin, end, j, columns, rows, tile, width, panel);
+        sink(begin, j, end - begin, columns, tile, width);
+      }
+    }
+  }
+}
+
+// Any shape, any strides; worth it from a few rows on. GROUPS: bit 3 if whole groups of columns may exist,
+// bits 2 to 0 if what is left over may need as many vectors as kCkColumnVectors, 2 or 1. REST: m %
+// kCkBlockRows or -1.
+template <class C, int REST, int GROUPS, class Rows, class B, class Sink>
+CK_INLINE void ck_gemm(const CkColumns<B>& d, const Rows& rows, const Sink& sink) {
+  static_assert(kCkTileRows % (2 * kCkBlockRows) == 0, "blocks must fill a tile");
+  constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes, width = kCkColumnVectors * lanes;
+  const i64 whole = d.n / width * width, vectors = (d.n - whole + lanes - 1) / lanes;
+  if constexpr ((GROUPS & 8) != 0) {
+    ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, REST>(d, 0, whole, rows, sink);
+  }
+  if constexpr ((GROUPS & 4) != 0) {
+    if (vectors > 2) ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, REST>(d, whole, d.n, rows, sink);
+  }
+  if constexpr ((GROUPS & 2) != 0) {
+    if (vectors == 2) ck_gemm_columns<C, CK_VECTOR_BYTES, 2, REST>(d, whole, d.n, rows, sink);
+  }
+  if constexpr ((GROUPS & 1) != 0) {
+    if (vectors == 1) ck_gemm_columns<C, CK_VECTOR_BYTES, 1, REST>(d, whole, d.n, rows, sink);
+  }
+}
+
+constexpr int ck_gemm_groups(i64 n, i64 lanes) {
+  const i64 width = kCkColumnVectors * lanes, vectors = (n % width + lanes - 1) / lanes;
+  return (n >= width ? 8 : 0) | (vectors > 2 ? 4 : int(vectors));
+}
+
+// ---- few rows -------------------------------------------------------------------------------------------
+
+constexpr i64 kCkGemvRows = CK_VECTOR_BYTES == 64 ? 12 : 6;
+
+// Vectors of columns in flight: enough sums to hide the latency of a product, as many as there are registers.
+constexpr int ck_gemv_widest(i64 rows) {
+  const int registers = CK_VECTOR_BYTES == 64 ? 24 : 12;
+  return rows == 1 || 8 * rows <= registers ? 8 : 4 * rows <= registers ? 4 : 2;
+}
+
+// All ROWS rows of columns [from, to), whole groups of VECTORS vectors; b is read once, where it is. The
+// first `skip` columns are known already and made again, for a last group that would not be full.
+template <class C, int BYTES, int ROWS, int VECTORS, class Rows, class B, class Sink>
+CK_NOINLINE void ck_gemv_columns(const CkColumns<B>& d, i64 from, i64 to, i64 skip, const Rows& rows,
+                                 const Sink& sink) {
+  constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
+  alignas(64) C tile[ROWS * width];
+  for (i64 j = from; j < to; j += width) {
+    const bool dense = sink.dense();
+    C* place = dense ? sink.place(0, j) : tile;
+    const i64 row = dense ? sink.row() : width;
+    for (i64 p = 0; p < d.k; p += kCkDepth) {
+      const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
+      ck_gemm_block<C, BYTES, ROWS, VECTORS, false>(rows, 0, p, depth, d.b + p * d.b_k + j, d.b_k, place,
+                                                    row);
+    }
+    if (!dense) sink(0, j + skip, ROWS, width - skip, tile + skip, width);
+  }
+}
+
+// At least one vector of contiguous columns, at most kCkGemvRows rows: groups of eight vectors or less, each
+// of which may exist if its bit of GROUPS is set (16: one that overlaps its neighbour).
+template <class C, int BYTES, int ROWS, int GROUPS, class Rows, class B, class Sink>
+CK_INLINE void ck_gemv(const CkColumns<B>& d, const Rows& rows, const Sink& sink) {
+  constexpr i64 lanes = CkVector<C, BYTES>::lanes;
+  constexpr int widest = ck_gemv_widest(ROWS);
+  const i64 eight = widest >= 8 ? d.n / (8 * lanes) * (8 * lanes) : 0;
+  const i64 four = widest >= 4 ? d.n / (4 * lanes) * (4 * lanes) : 0;
+  const i64 two = widest >= 2 ? d.n / (2 * lanes) * (2 * lanes) : 0, one = d.n / lanes * lanes;
+  if constexpr (widest >= 8 && (GROUPS & 8) != 0) {
+    ck_gemv_columns<C, BYTES, ROWS, 8>(d, 0, eight, 0, rows, sink);
+  }
+  if constexpr (widest >= 4 && (GROUPS & 4) != 0) {
+    ck_gemv_columns<C, BYTES, ROWS, 4>(d, eight, four, 0, rows, sink);
+  }
+  if constexpr (widest >= 2 && (GROUPS & 2) != 0) {
+    ck_gemv_columns<C, BYTES, ROWS, 2>(d, four, two, 0, rows, sink);
+  }
+  if constexpr ((GROUPS & 1) != 0) ck_gemv_columns<C, BYTES, ROWS, 1>(d, two, one, 0, rows, sink);
+  if constexpr ((GROUPS & 16) != 0) {
+    if (one < d.n) ck_gemv_columns<C, BYTES, ROWS, 1>(d, d.n - lanes, d.n, one - (d.n - lanes), rows, sink);
+  }
+}
+
+constexpr int ck_gemv_groups(i64 rows, i64 n, i64 lanes) {
+  int groups = n % lanes ? 16 : 0;
+  i64 left = n / lanes;
+  for (int vectors = ck_gemv_widest(rows); vectors > 0; left %= vectors, vectors /= 2) {
+    if (left >= vectors) groups |= vectors;
+  }
+  return groups;
+}
+
+#endif  // COCKTAIL_GEMM_H

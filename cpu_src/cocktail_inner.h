@@ -1,0 +1,112 @@
+// Matrix products whose summed axis is contiguous in both operands: products of vectors, lane by lane. A few
+// rows share what is read of the columns.
+#ifndef COCKTAIL_INNER_H
+#define COCKTAIL_INNER_H
+
+#include "cocktail_gemm.h"
+
+constexpr i64 kCkInnerBlock = 4096;  // elements that are added in the lanes before their sum goes to an f64
+constexpr i64 kCkInnerTile = 64;
+
+// Lanes from `at` on of which the first `skip` are zero: they have been added before.
+template <class C, int BYTES, class T>
+CK_INLINE typename CkVector<C, BYTES>::type ck_load_last(const T* from, i64 skip) {
+  typedef CkVector<C, BYTES> V;
+  typename V::bits count;
+  for (int l = 0; l < V::lanes; ++l) count[l] = typename V::bit(l);
+  typename V::bits keep = typename V::bits(count >= typename V::bit(skip));
+  return typename V::type(typename V::bits(ck_load<C, BYTES>(from)) & keep);
+}
+
+// ROWS x COLUMNS sums over at least one vector of elements, to `tile`.
+template <class C, class A, class B, int BYTES, int ROWS, int COLUMNS>
+CK_NOINLINE void ck_inner_block(i64 k, const A* a, i64 a_m, const B* b, i64 b_n, C* tile, i64 tile_m) {
+  typedef CkVector<C, BYTES> V;
+  typedef typename V::type Lanes;
+  typedef typename CkChoose<CkSame<C, f32>::value, f64, C>::type Wide;
+  Wide total[ROWS][COLUMNS] = {};
+  for (i64 begin = 0; begin < k; begin += kCkInnerBlock) {
+    const i64 end = k - begin < kCkInnerBlock ? k : begin + kCkInnerBlock;
+    i64 p = begin;
+    Lanes sum[ROWS][COLUMNS] = {};
+    CK_NO_UNROLL
+    for (; p + V::lanes <= end; p += V::lanes) {
+      Lanes row[ROWS];
+      CK_UNROLL
+      for (int r = 0; r < ROWS; ++r) row[r] = ck_load<C, BYTES>(a + r * a_m + p);
+      CK_UNROLL
+      for (int c = 0; c < COLUMNS; ++c) {
+        Lanes line = ck_load<C, BYTES>(b + c * b_n + p);
+        CK_UNROLL
+        for (int r = 0; r < ROWS; ++r) sum[r][c] = ck_multiply_add<C>(sum[r][c], row[r], line);
+      }
+    }
+    if (p < end) {
+      const i64 at = end - V::lanes;
+      Lanes row[ROWS];
+      CK_UNROLL
+      for (int r = 0; r < ROWS; ++r) row[r] = ck_load_last<C, BYTES>(a + r * a_m + at, p - at);
+      CK_UNROLL
+      for (int c = 0; c < COLUMNS; ++c) {
+        Lanes line = ck_load_last<C, BYTES>(b + c * b_n + at, p - at);
+        CK_UNROLL
+        for (int r = 0; r < ROWS; ++r) sum[r][c] = ck_multiply_add<C>(sum[r][c], row[r], line);
+      }
+    }
+    constexpr int most = COLUMNS < V::lanes ? COLUMNS : V::lanes;
+    CK_UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+      CK_UNROLL
+      for (int c = 0; c < COLUMNS; c += most) {
+        C part[V::lanes];
+        ck_store<C, BYTES>(part, ck_lane_sums<C, BYTES, most>(sum[r] + c));
+        CK_UNROLL
+        for (int l = 0; l < most; ++l) total[r][c + l] = ck_plus<C>(total[r][c + l], Wide(part[l]));
+      }
+    }
+  }
+  CK_UNROLL
+  for (int r = 0; r < ROWS; ++r) {
+    CK_UNROLL
+    for (int c = 0; c < COLUMNS; ++c) tile[r * tile_m + c] = C(total[r][c]);
+  }
+}
+
+// ROWS rows from i on, all columns.
+template <class C, int BYTES, int ROWS, class A, class B, class Sink>
+CK_NOINLINE void ck_inner_rows(const CkColumns<B>& d, const CkRows<C, A>& rows, i64 i, const Sink& sink) {
+  constexpr int wide = 8, narrow = 4;
+  alignas(64) C tile[ROWS * kCkInnerTile];
+  const A* a = rows.a + i * rows.a_m;
+  for (i64 begin = 0; begin < d.n; begin += kCkInnerTile) {
+    const i64 count = d.n - begin < kCkInnerTile ? d.n - begin : kCkInnerTile;
+    const B* b = d.b + begin * d.b_n;
+    i64 c = 0;
+    for (; c + wide <= count; c += wide) {
+      ck_inner_block<C, A, B, BYTES, ROWS, wide>(d.k, a, rows.a_m, b + c * d.b_n, d.b_n, tile + c,
+                                                 kCkInnerTile);
+    }
+    for (; c + narrow <= count; c += narrow) {
+      ck_inner_block<C, A, B, BYTES, ROWS, narrow>(d.k, a, rows.a_m, b + c * d.b_n, d.b_n, tile + c,
+                                                   kCkInnerTile);
+    }
+    for (; c < count; ++c) {
+      ck_inner_block<C, A, B, BYTES, ROWS, 1>(d.k, a, rows.a_m, b + c * d.b_n, d.b_n, tile + c, kCkInnerTile);
+    }
+    sink(i, begin, ROWS, count, tile, kCkInnerTile);
+  }
+}
+
+template <class C, class A, class B, class Sink>
+CK_INLINE void ck_inner(const CkColumns<B>& d, const CkRows<C, A>& rows, const Sink& sink) {
+  constexpr int most = CK_VECTOR_BYTES == 64 ? 3 : 1;
+  i64 i = 0;
+  if (d.m >= most) {
+    for (; i + most <= d.m; i += most) ck_inner_rows<C, CK_VECTOR_BYTES, most>(d, rows, i, sink);
+  }
+  if constexpr (most > 1) {
+    for (; i < d.m; ++i) ck_inner_rows<C, CK_VECTOR_BYTES, 1>(d, rows, i, sink);
+  }
+}
+
+#endif  // COCKTAIL_INNER_H

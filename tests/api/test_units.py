@@ -1,0 +1,111 @@
+"""Programs that run in several units: barriers per iteration, equal bits, stock's answers."""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.compiler import emit
+from jax_cocktail.lowering.adapter import program as adapt
+from jax_cocktail.models.attention import decoder
+from jax_cocktail.models.lstm import cell_weights, lstm
+from jax_cocktail.models.model import generator
+from jax_cocktail.primitives import translate
+from jax_cocktail.schedule.barriers import barriers_per_trip
+from jax_cocktail.utask.candidate import Candidate
+
+UNITS = 2
+
+
+def recurrent(batch, steps=8):
+    random = generator("units")
+    layers = (cell_weights(random, 128, 128), cell_weights(random, 128, 128))
+    return lstm, (jnp.asarray(random.normal(size=(steps, batch, 128)), jnp.float32), layers)
+
+
+def attention():
+    random = generator("units")
+    arrays = [random.normal(size=(1, 12, 32, 64)) * 0.1 for _ in range(2)]
+    weights = [random.normal(size=(12, 64, 64)) * 0.1 for _ in range(4)]
+    x = random.normal(size=(1, 12, 1, 64))
+    return decoder(8, 16), tuple(jnp.asarray(a, jnp.float32) for a in (x, *arrays, *weights))
+
+
+def greedy():
+    random = generator("units")
+    sizes = (1000, 128), (128, 128), (128, 1000)
+    table, w, out = (jnp.asarray(random.normal(size=s) * 0.1, jnp.float32) for s in sizes)
+
+    def decode(table, w, out):
+        def step(state):
+            count, token, h = state
+            h = jnp.tanh(table[token] + h @ w)
+            return count + 1, jnp.argmax(h @ out).astype(jnp.int32), h
+
+        state = (0, jnp.int32(1), jnp.zeros(128))
+        return lax.while_loop(lambda s: (s[0] < 20) & (s[1] != 0), step, state)
+
+    return decode, (table, w, out)
+
+
+def newton():
+    def solve(x):
+        return lax.fori_loop(0, 20, lambda _, y: (y + x / y) / 2, x)
+
+    return solve, (jnp.linspace(1.0, 9.0, 4096),)
+
+
+PROGRAMS = {
+    "lstm, batch 1": (functools.partial(recurrent, 1), 1),
+    "lstm, batch 64": (functools.partial(recurrent, 64), 0),
+    "attention, 12 heads": (attention, 0),
+    "greedy decoding": (greedy, 3),
+    "newton per sample": (newton, 0),
+}
+
+
+def emitted(function, arguments):
+    program = translate(adapt(jax.make_jaxpr(function)(*arguments)), "units")
+    return emit(program, candidate=Candidate(units=UNITS))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_barriers_per_iteration(name):
+    """Loops around divided work are unrolled by two where that saves a copy: two trips count as one."""
+    make, expected = PROGRAMS[name]
+    found = emitted(*make())
+    assert found.plan.most_units >= UNITS
+    loops = {loop: count for loop, count in barriers_per_trip(found.program).items() if not loop.parallel}
+    steps = {"lstm, batch 1": 2}.get(name, 1)
+    assert max(loops.values(), default=0) == expected * steps
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_answers_and_bits(name):
+    """Stock's answers, and the same bits whatever number of units a call gets."""
+    function, arguments = PROGRAMS[name][0]()
+    expected = jax.tree.leaves(jax.jit(function)(*arguments))
+    options = {"force": "cocktail", "strict": True, "units": UNITS}
+    compiled = jax_cocktail.jit(function, options=options)
+    first = [np.asarray(x) for x in jax.tree.leaves(compiled(*arguments))]
+    results = [None] * 4
+
+    def call(position):
+        results[position] = [np.asarray(x) for x in jax.tree.leaves(compiled(*arguments))]
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(len(results))]
+    for thread in threads:  # they compete for the units: some calls run alone
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for ours, stock in zip(first, expected, strict=True):
+        np.testing.assert_allclose(ours, np.asarray(stock), rtol=2e-5, atol=2e-5)
+    for result in results:
+        assert all(np.array_equal(a, b) for a, b in zip(result, first, strict=True))
