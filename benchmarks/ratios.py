@@ -96,15 +96,18 @@ class Found:
     to_distributed: float | None
 
 
-def judge(name: str, raced: Sequence[Rates], machine: Ceilings) -> Found:
-    """Ours against the best of stock XLA, each against each in the process where both ran."""
+def judge(name: str, raced: Sequence[Rates], machine: Ceilings, full_size: bool) -> Found:
+    """Ours against the best of stock XLA, each against each in the process where both ran.
+
+    full_size: the work of the row is that of the program that ran.
+    """
     row = ROWS[name]
     pairs = [(seconds / rates.ours, how, rates) for rates in raced for how, seconds in rates.stock.items()]
     ratio, how, rates = min(pairs, key=lambda pair: pair[0])
     if rates.choice == "stock" and how.startswith("stock") and ratio >= SAME:
         ratio = max(ratio, 1.0)
     state = "aim" if ratio >= row.aim else "met" if ratio >= row.must else "missed"
-    limit = row.limit(machine)
+    limit = row.limit(machine) if full_size else 0.0
     share = limit / rates.ours if limit else None
     to_distributed = min((r.distributed / r.ours for r in raced if r.distributed is not None), default=None)
     return Found(
@@ -122,7 +125,9 @@ def judge(name: str, raced: Sequence[Rates], machine: Ceilings) -> Found:
     )
 
 
-def table(names: Sequence[str], raced: Callable[[str], Sequence[Rates]]) -> dict[str, Any]:
+def table(
+    names: Sequence[str], raced: Callable[[str], Sequence[Rates]], full_size: bool = True
+) -> dict[str, Any]:
     """Measures and prints every row, with the machine's ceilings beside it; the same as plain data."""
     machine = ceilings.measure()
     print(f"\n{machine}")
@@ -132,7 +137,7 @@ def table(names: Sequence[str], raced: Callable[[str], Sequence[Rates]]) -> dict
     )
     rows = []
     for name in names:
-        found = judge(name, raced(name), machine)
+        found = judge(name, raced(name), machine, full_size)
         share = f"{found.share:.0%}" if found.share is not None else "-"
         by_hand = f"{found.to_distributed:.2f}" if found.to_distributed is not None else "-"
         print(

@@ -137,17 +137,26 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
   const i64 step_m = rows.step_m, step_k = rows.step_k;
   CK_NO_UNROLL
   for (i64 p = 0; p < depth; ++p) {
-    Lanes line[VECTORS];
-    CK_UNROLL
-    for (int v = 0; v < VECTORS; ++v) {
-      line[v] = ck_load<C, BYTES>(b + v * V::lanes);
-      if constexpr (PACK) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
-    }
-    CK_UNROLL
-    for (int r = 0; r < ROWS; ++r) {
-      C scale = a[r * step_m];
+    if constexpr (ROWS == 1) {
+      C scale = a[0];
       CK_UNROLL
-      for (int v = 0; v < VECTORS; ++v) sum[r][v] = ck_multiply_add<C>(sum[r][v], scale, line[v]);
+      for (int v = 0; v < VECTORS; ++v) {
+        Lanes line = ck_load<C, BYTES>(b + v * V::lanes);
+        sum[0][v] = ck_multiply_add<C>(sum[0][v], scale, line);
+      }
+    } else {
+      Lanes line[VECTORS];
+      CK_UNROLL
+      for (int v = 0; v < VECTORS; ++v) {
+        line[v] = ck_load<C, BYTES>(b + v * V::lanes);
+        if constexpr (PACK) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
+      }
+      CK_UNROLL
+      for (int r = 0; r < ROWS; ++r) {
+        C scale = a[r * step_m];
+        CK_UNROLL
+        for (int v = 0; v < VECTORS; ++v) sum[r][v] = ck_multiply_add<C>(sum[r][v], scale, line[v]);
+      }
     }
     if constexpr (ROWS <= 3) {  // memory is the limit; it helps beyond the second cache
       CK_UNROLL

@@ -34,22 +34,23 @@ struct CkChoose<false, A, B> {
 
 template <class T, int BYTES>
 struct CkVector {};
-#define CK_VECTOR(T, BITS, BYTES)                                                        \
+#define CK_VECTOR(T, BITS, NATURAL, BYTES)                                               \
   template <>                                                                            \
   struct CkVector<T, BYTES> {                                                            \
     typedef T type __attribute__((vector_size(BYTES)));                                  \
     typedef T memory __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias)); \
     typedef BITS bit;                                                                    \
     typedef BITS bits __attribute__((vector_size(BYTES)));                               \
+    typedef NATURAL natural __attribute__((vector_size(BYTES)));                         \
     static constexpr int lanes = BYTES / int(sizeof(T));                                 \
   };
-#define CK_VECTORS(BYTES)    \
-  CK_VECTOR(u8, u8, BYTES)   \
-  CK_VECTOR(i16, i16, BYTES) \
-  CK_VECTOR(i32, i32, BYTES) \
-  CK_VECTOR(i64, i64, BYTES) \
-  CK_VECTOR(f32, i32, BYTES) \
-  CK_VECTOR(f64, i64, BYTES)
+#define CK_VECTORS(BYTES)         \
+  CK_VECTOR(u8, u8, u8, BYTES)    \
+  CK_VECTOR(i16, i16, u16, BYTES) \
+  CK_VECTOR(i32, i32, u32, BYTES) \
+  CK_VECTOR(i64, i64, u64, BYTES) \
+  CK_VECTOR(f32, i32, u32, BYTES) \
+  CK_VECTOR(f64, i64, u64, BYTES)
 CK_VECTORS(16)
 #if CK_VECTOR_BYTES != 16
 CK_VECTORS(CK_VECTOR_BYTES)
@@ -77,6 +78,42 @@ template <class C, class T>
 CK_INLINE C ck_lane(T x) {
   return C(ck_up(x));
 }
+
+// ---- shuffles -------------------------------------------------------------------------------------------
+
+enum CkPick { CK_ZIP_LOW, CK_ZIP_HIGH, CK_EVEN, CK_ODD };
+
+// Lane l of the result is this lane of two vectors of n lanes, one after the other.
+CK_INLINE constexpr int ck_pick(CkPick pick, int n, int l) {
+  return pick == CK_ZIP_LOW    ? l / 2 + l % 2 * n
+         : pick == CK_ZIP_HIGH ? (n + l) / 2 + l % 2 * n
+                               : 2 * l + (pick == CK_ODD);
+}
+
+template <class T, T... I>
+struct CkSequence {};
+#if defined(__clang__)
+template <int N>
+using CkCount = __make_integer_seq<CkSequence, int, N>;
+#else
+template <int N>
+using CkCount = CkSequence<int, __integer_pack(N)...>;
+#endif
+
+template <CkPick PICK, class V, int... I>
+CK_INLINE typename V::type ck_shuffle_lanes(typename V::type a, typename V::type b, CkSequence<int, I...>) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, ck_pick(PICK, V::lanes, I)...);
+#else
+  return __builtin_shuffle(a, b, typename V::bits{typename V::bit(ck_pick(PICK, V::lanes, I))...});
+#endif
+}
+template <CkPick PICK, class V>
+CK_INLINE typename V::type ck_shuffle(typename V::type a, typename V::type b) {
+  return ck_shuffle_lanes<PICK, V>(a, b, CkCount<V::lanes>());
+}
+
+// ---- loads ----------------------------------------------------------------------------------------------
 
 // Instructions that widen on the way from memory. Compilers do not reliably find them for lanes in a loop.
 template <int BYTES>
@@ -129,6 +166,44 @@ CK_INLINE V ck_widen(const M* from) {
   return vector;
 }
 
+// The same for 16 bytes without such instructions: every element beside itself, then shifted down.
+template <int FROM, int TO, bool SIGNED, class V>
+CK_INLINE V ck_widen_slowly(const void* from) {
+  typedef CkVector<typename CkChoose<TO == 2, i16, typename CkChoose<TO == 4, i32, i64>::type>::type, 16> W;
+  typedef typename CkChoose<SIGNED, typename W::type, typename W::natural>::type Shifted;
+  i64 word = 0;
+  __builtin_memcpy(&word, from, 16 * FROM / TO);
+  typename CkVector<i64, 16>::type words = {word, 0};
+  typedef CkVector<u8, 16> Bytes;
+  typedef CkVector<i16, 16> Shorts;
+  typedef CkVector<i32, 16> Ints;
+  if constexpr (FROM == 1) {
+    words = decltype(words)(
+        ck_shuffle<CK_ZIP_LOW, Bytes>(typename Bytes::type(words), typename Bytes::type(words)));
+  }
+  if constexpr (FROM <= 2 && TO >= 4) {
+    words = decltype(words)(
+        ck_shuffle<CK_ZIP_LOW, Shorts>(typename Shorts::type(words), typename Shorts::type(words)));
+  }
+  if constexpr (TO == 8) {
+    words =
+        decltype(words)(ck_shuffle<CK_ZIP_LOW, Ints>(typename Ints::type(words), typename Ints::type(words)));
+  }
+  return V(Shifted(words) >> ((TO - FROM) * 8));
+}
+
+// ck_up of f16, lane by lane; `half`: its bits.
+template <class V>
+CK_INLINE typename V::type ck_up_lanes(typename V::bits half) {
+  typedef typename V::bits Bits;
+  const Bits sign = (half & 0x8000) << 16, magnitude = (half & 0x7fff) << 13;
+  const Bits exponent = magnitude & 0x0f800000;
+  const Bits special = Bits(exponent == 0x0f800000), small = Bits(exponent == 0);
+  const Bits tiny = Bits(typename V::type(magnitude + 0x38800000) - 6.103515625e-05f);
+  const Bits large = magnitude + 0x38000000 + (special & 0x38000000);
+  return typename V::type((small & tiny) | (~small & large) | sign);
+}
+
 // A vector of C from consecutive elements of type T.
 template <class C, int BYTES, class T>
 CK_INLINE typename CkVector<C, BYTES>::type ck_load(const T* memory) {
@@ -148,6 +223,15 @@ CK_INLINE typename CkVector<C, BYTES>::type ck_load(const T* memory) {
     vector = typename V::type(ck_widen<2, 4, false, typename V::bits>(from) << 16);
   } else if constexpr (CK_WIDENS(BYTES) && CkSame<C, f64>::value && CkSame<T, f32>::value) {
     CK_WIDEN("vcvtps2pd");
+  } else if constexpr (BYTES == 16 && CkSame<C, f32>::value && Type::is_half) {
+    const auto bits = ck_widen_slowly<2, 4, false, typename V::bits>(from);
+    if constexpr (CkSame<T, bf16>::value) {
+      vector = typename V::type(bits << 16);
+    } else {
+      vector = ck_up_lanes<V>(bits);
+    }
+  } else if constexpr (BYTES == 16 && whole && sizeof(C) > sizeof(T)) {
+    vector = ck_widen_slowly<sizeof(T), sizeof(C), Type::is_signed, typename V::type>(from);
   } else {
     C lane[V::lanes];
     for (int l = 0; l < V::lanes; ++l) lane[l] = ck_lane<C>(memory[l]);
@@ -192,39 +276,7 @@ CK_INLINE V ck_plus(V a, V b) {
   }
 }
 
-// ---- shuffles -------------------------------------------------------------------------------------------
-
-enum CkPick { CK_ZIP_LOW, CK_ZIP_HIGH, CK_EVEN, CK_ODD };
-
-// Lane l of the result is this lane of two vectors of n lanes, one after the other.
-CK_INLINE constexpr int ck_pick(CkPick pick, int n, int l) {
-  return pick == CK_ZIP_LOW    ? l / 2 + l % 2 * n
-         : pick == CK_ZIP_HIGH ? (n + l) / 2 + l % 2 * n
-                               : 2 * l + (pick == CK_ODD);
-}
-
-template <class T, T... I>
-struct CkSequence {};
-#if defined(__clang__)
-template <int N>
-using CkCount = __make_integer_seq<CkSequence, int, N>;
-#else
-template <int N>
-using CkCount = CkSequence<int, __integer_pack(N)...>;
-#endif
-
-template <CkPick PICK, class V, int... I>
-CK_INLINE typename V::type ck_shuffle_lanes(typename V::type a, typename V::type b, CkSequence<int, I...>) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, ck_pick(PICK, V::lanes, I)...);
-#else
-  return __builtin_shuffle(a, b, typename V::bits{typename V::bit(ck_pick(PICK, V::lanes, I))...});
-#endif
-}
-template <CkPick PICK, class V>
-CK_INLINE typename V::type ck_shuffle(typename V::type a, typename V::type b) {
-  return ck_shuffle_lanes<PICK, V>(a, b, CkCount<V::lanes>());
-}
+// ---- across lanes ---------------------------------------------------------------------------------------
 
 // lanes x lanes elements in place: line[i][j] and line[j][i] change places.
 template <class V>
