@@ -120,9 +120,10 @@ CK_NOINLINE void ck_conv_vectors(const CkConv<RANK>& s, const CkConvTile<RANK>& 
       for (int v = 0; v < VECTORS; ++v) line[v] = ck_load<T, CK_VECTOR_BYTES>(line_of + v * V::lanes);
       CK_UNROLL
       for (int p = 0; p < POSITIONS; ++p) {
-        T value = step ? at[p][c * step[p]] : at[0][p * pitch + c];
+        const Lanes value =
+            ck_broadcast<T, CK_VECTOR_BYTES>(step ? at[p][c * step[p]] : at[0][p * pitch + c]);
         CK_UNROLL
-        for (int v = 0; v < VECTORS; ++v) sum[p][v] += line[v] * value;
+        for (int v = 0; v < VECTORS; ++v) sum[p][v] = ck_multiply_add<T>(sum[p][v], value, line[v]);
       }
     };
     if (source.inside) {

@@ -138,7 +138,7 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
   CK_NO_UNROLL
   for (i64 p = 0; p < depth; ++p) {
     if constexpr (ROWS == 1) {
-      C scale = a[0];
+      const Lanes scale = ck_broadcast<C, BYTES>(a[0]);
       CK_UNROLL
       for (int v = 0; v < VECTORS; ++v) {
         Lanes line = ck_load<C, BYTES>(b + v * V::lanes);
@@ -153,7 +153,7 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
       }
       CK_UNROLL
       for (int r = 0; r < ROWS; ++r) {
-        C scale = a[r * step_m];
+        const Lanes scale = ck_broadcast<C, BYTES>(a[r * step_m]);
         CK_UNROLL
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = ck_multiply_add<C>(sum[r][v], scale, line[v]);
       }

@@ -258,13 +258,32 @@ CK_INLINE void ck_copy(const T* from, i64 count, C* to) {
   for (; q < count; ++q) to[q] = ck_lane<C>(from[q]);
 }
 
-// sum + a * b; of bools "or" and "and".
-template <class C, class V, class A>
-CK_INLINE V ck_multiply_add(V sum, A a, V b) {
+template <class C, int BYTES>
+CK_INLINE typename CkVector<C, BYTES>::type ck_broadcast(C x) {
+  return x - typename CkVector<C, BYTES>::type{};
+}
+
+// sum + a * b; of bools "or" and "and". One rounding where the machine has it: g++ would split chains of sums
+// on some machines, and the same sum would have other bits in another kernel.
+template <class C, class V>
+CK_INLINE V ck_multiply_add(V sum, V scale, V b) {
+  constexpr int bytes = sizeof(V);
+#if defined(__FMA__) && !defined(__clang__)
+#define CK_FUSED(NAME, ...) return V(NAME(scale, b, sum __VA_ARGS__))
+  if constexpr (CkSame<C, f32>::value && bytes == 16) CK_FUSED(__builtin_ia32_vfmaddps);
+  if constexpr (CkSame<C, f64>::value && bytes == 16) CK_FUSED(__builtin_ia32_vfmaddpd);
+  if constexpr (CkSame<C, f32>::value && bytes == 32) CK_FUSED(__builtin_ia32_vfmaddps256);
+  if constexpr (CkSame<C, f64>::value && bytes == 32) CK_FUSED(__builtin_ia32_vfmaddpd256);
+#if defined(__AVX512F__)
+  if constexpr (CkSame<C, f32>::value && bytes == 64) CK_FUSED(__builtin_ia32_vfmaddps512_mask, , u16(-1), 4);
+  if constexpr (CkSame<C, f64>::value && bytes == 64) CK_FUSED(__builtin_ia32_vfmaddpd512_mask, , u8(-1), 4);
+#endif
+#undef CK_FUSED
+#endif
   if constexpr (CkSame<C, u8>::value) {
-    return sum | (a & b);
+    return sum | (scale & b);
   } else {
-    return sum + a * b;
+    return sum + scale * b;
   }
 }
 template <class C, class V>

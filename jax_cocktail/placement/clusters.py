@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
+from typing import cast
 
 from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
@@ -28,9 +29,9 @@ class Limits:
     `flops`, `bytes`: one execution of a cluster needs one of them (its barrier costs about 0.25 us on two
     cores); `again`: share of a nested uTask's work that may be computed again in every part; `balance`:
     least share of the units that are busy; `most`: parts per unit; `least_part`: length of parts from which
-    they need not divide the axis; `light`: flops up to which a value is
-    computed again rather than stored; `pack_trips`: trips of a loop from which packing its weights pays;
-    `cache`: what decides how many domains an axis becomes.
+    they need not divide the axis; `light`: flops up to which a value is computed again rather than stored;
+    `pack_trips`: trips of a loop from which packing its weights pays; `lanes`: output features of a
+    convolution that one part needs at least; `cache`: what decides how many domains an axis becomes.
     """
 
     flops: float = 20000
@@ -41,6 +42,7 @@ class Limits:
     least_part: int = 16
     light: float = 4096
     pack_trips: int = 32
+    lanes: int = 16
     cache: Cache = Cache()
 
     def suffices(self, amount: Work) -> bool:
@@ -56,6 +58,15 @@ class Limits:
             return even
         long = cut.is_uniform and cut.parts >= self.least_part * units
         return units if long and not whole else even
+
+    def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
+        """False if a convolution would be left with less than a vector of output features in a part."""
+        convolutions = (s for s in statements if isinstance(s, UOperator) and s.kind == "conv")
+        return all(
+            cut.axes.get(s.output) != cast(tuple[int, ...], s["out_spec"])[1]
+            or s.output.type.shape[cut.axes[s.output]] >= parts * self.lanes
+            for s in convolutions
+        )
 
     def even_parts(self, cut: AxisClass, units: int, most: int) -> list[int]:
         """Numbers of equal parts that keep the units busy, up to `most`."""
@@ -196,6 +207,9 @@ class _Divider:
             if parts is None and loops:  # a loop over what is left over would take too long
                 parts = self.limits.parts(cut, self.units)
                 free = [n for n in free if n not in loops]
+            chosen = [self.statements[n] for n in free]
+            if parts is not None and not self.limits.fills_lanes(cut, parts, chosen):
+                parts = None
             why = self._refusal(cut, parts, free)
             if why or parts is None:
                 self.refused.append((cut, why))
@@ -210,7 +224,7 @@ class _Divider:
     def _domains(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, int | None]:
         """The number of domains whose loops keep the most in cache, and what they lose then."""
         loops = [self.statements[n] for n in positions if has_loop(self.statements[n])]
-        if not loops:
+        if not loops or not self.limits.even_parts(cut, self.units, self.limits.most * self.units):
             return 0.0, None
         offers = [
             (streaming_seconds(loops, cut.axes, n, self.units, self.limits.cache), n)

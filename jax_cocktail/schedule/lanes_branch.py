@@ -157,10 +157,9 @@ class Choices:
         have one: `done`."""
         rest = {p for p in side.positions if self.body[p].outputs[0] not in done}
         for group in others:
-            if rest.issuperset(group.positions):
-                for inner in group.sides:
-                    if inner.flops >= limit * group.root.type.size:
-                        rest -= inner.positions
+            worth = [s for s in group.sides if s.flops >= limit * group.root.type.size]
+            if worth and rest.issuperset(group.positions):
+                rest -= frozenset(group.positions).union(*(s.positions for s in worth))
         return total(self.body[p] for p in rest).flops
 
 

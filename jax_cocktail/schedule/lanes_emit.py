@@ -128,8 +128,8 @@ class Emitter:
         self.out.append(UOperator("slice", (whole,), (result,), attributes, self.source))
 
     def together(self, work: Emitter, results: Sequence[Value]) -> tuple[Value, ...]:
-        """The statements of `work` as a branch of one side, which `simplify` resolves. Until then no pass takes
-        parts of them out of the loop around, to do them for trips that never come."""
+        """The statements of `work` as a branch of one side, which `simplify` resolves. Until then no pass
+        takes parts of them out of the loop around, to do them for trips that never come."""
         outputs = self.like(results)
         selector = self.number(0, COUNT)
         region = Region((), tuple(work.out), tuple(results))

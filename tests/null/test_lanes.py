@@ -14,12 +14,12 @@ from jax_cocktail.schedule.lanes_limits import Limits
 from jax_cocktail.schedule.lanes_proof import lane_loop
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.utask.interpreter import run
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UProgram, walk
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import Value
 from jax_cocktail.utask.verifier import verify
 from tests.null.programs import arguments, build, counted, elementwise, while_loop
 
-EAGER = Limits(slots=4, rows=2, rounds=2, branch_flops=1.0, parallel_flops=1.0)
+EAGER = Limits(slots=4, rows=2, rounds=2, branch_flops=16.0, parallel_flops=1.0)
 Step = Callable[..., Sequence[Value]]
 
 
@@ -132,7 +132,9 @@ def test_zero_lanes_stay():
 def test_predicates_that_are_not_numbers_end_their_lane():
     def body(b, x):
         limit = b.full(100.0, "float32", x.type.shape)
-        return lock_step(b, [x], lambda y: less(b, y, limit), lambda y: [elementwise(b, "add", y, y)])
+        return lock_step(
+            b, [x], lambda y: less(b, y, limit), lambda y: [add_one(b, elementwise(b, "mul", y, y))]
+        )
 
     program = simplify(build(["float32[9]"], body))
     after = check(program)
@@ -215,8 +217,6 @@ def test_counted_loops_and_branches_inside():
                 doubled = elementwise(b, "add", y, y)
             with b.region() as no:
                 other = elementwise(b, "neg", y)
-            from jax_cocktail.utask.ir import Region
-
             regions = (Region((), tuple(no), (other,)), Region((), tuple(yes), (doubled,)))
             b.append(BranchUTask(flag, regions, (out,)))
             return [add_one(b, n), out]
