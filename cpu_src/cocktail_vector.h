@@ -267,8 +267,8 @@ CK_INLINE typename CkVector<C, BYTES>::type ck_broadcast(C x) {
 // on some machines, and the same sum would have other bits in another kernel.
 template <class C, class V>
 CK_INLINE V ck_multiply_add(V sum, V scale, V b) {
-  constexpr int bytes = sizeof(V);
 #if defined(__FMA__) && !defined(__clang__)
+  constexpr int bytes = sizeof(V);
 #define CK_FUSED(NAME, ...) return V(NAME(scale, b, sum __VA_ARGS__))
   if constexpr (CkSame<C, f32>::value && bytes == 16) CK_FUSED(__builtin_ia32_vfmaddps);
   if constexpr (CkSame<C, f64>::value && bytes == 16) CK_FUSED(__builtin_ia32_vfmaddpd);

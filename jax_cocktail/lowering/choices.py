@@ -31,32 +31,46 @@ def choices(
             readers.setdefault(atom, set()).add(len(equations))
     selects: set[int] = set()
     members: set[int] = set()
-    for position, equation in enumerate(equations):
-        if _is_branch(equation):
-            sides = _sides(equations, position, readers)
-            if any(is_expensive(equations[p]) for p in sides):
-                selects.add(position)
-                members |= sides | {position}
+    for group in _branches(equations):
+        sides = _sides(equations, group, readers)
+        if any(is_expensive(equations[p]) for p in sides):
+            selects |= group
+            members |= sides | group
     return frozenset(selects), frozenset(members)
 
 
 def lane_branch_in(jaxpr: Any) -> bool:
     """Whether the select of a vmapped branch is among the equations, at any depth."""
     equations = open_jaxpr(jaxpr).eqns
-    return any(_is_branch(e) or any(map(lane_branch_in, nested_jaxprs(e))) for e in equations)
+    return bool(_branches(equations)) or any(
+        lane_branch_in(inner) for equation in equations for inner in nested_jaxprs(equation)
+    )
 
 
-def _is_branch(equation: Any) -> bool:
-    if primitive_name(equation) != "select_n" or not equation.invars[0].aval.shape:
-        return False
-    return bool(np.issubdtype(equation.invars[0].aval.dtype, np.integer))
+def _branches(equations: Sequence[Any]) -> list[set[int]]:
+    """The selects of vmapped branches, those of one index together.
+
+    A select picks by the index itself, or, in a gradient, by the index being equal to a number.
+    """
+    groups: dict[Any, set[int]] = {}
+    source: dict[Any, Any] = {}  # of a broadcast or comparison: its operand
+    for position, equation in enumerate(equations):
+        name = primitive_name(equation)
+        if name not in ("broadcast_in_dim", "eq", "select_n") or isinstance(equation.invars[0], jex.Literal):
+            continue
+        root = source.get(equation.invars[0], equation.invars[0])
+        if name == "broadcast_in_dim" or (name == "eq" and isinstance(equation.invars[1], jex.Literal)):
+            source[equation.outvars[0]] = root
+        elif name == "select_n" and root.aval.shape and np.issubdtype(root.aval.dtype, np.integer):
+            groups.setdefault(root, set()).add(position)
+    return list(groups.values())
 
 
-def _sides(equations: Sequence[Any], select: int, readers: dict[Any, set[int]]) -> set[int]:
-    """What nothing but the cases of one select needs."""
-    inside = {select}
-    for position in range(select - 1, -1, -1):
+def _sides(equations: Sequence[Any], selects: set[int], readers: dict[Any, set[int]]) -> set[int]:
+    """What nothing but the cases of these selects needs."""
+    inside = set(selects)
+    for position in range(max(selects) - 1, -1, -1):
         outputs = equations[position].outvars
         if any(readers.get(v) for v in outputs) and all(readers.get(v, set()) <= inside for v in outputs):
             inside.add(position)
-    return inside - {select}
+    return inside - selects
