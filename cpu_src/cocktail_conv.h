@@ -360,7 +360,8 @@ constexpr CkConvKernel ck_conv_kernel(const CkConv<RANK>& s) {
     if (ck_conv_pointwise(s)) return CK_CONV_POINTWISE;
     if (!(CkSame<T, O>::value && CkSame<T, C>::value) || taps == 1 || outs % lanes != 0)
       return CK_CONV_PRODUCTS;
-    const bool near = s.out_features * sizeof(T) <= 512 || s.out_size[RANK - 1] <= 8;
+    const i64 bytes = s.out_features * i64(sizeof(T)), weights = taps * s.in_features / s.groups * bytes;
+    const bool near = bytes <= 512 || (s.out_size[RANK - 1] <= 8 && weights <= (1 << 20));
     return near && s.in_features / s.groups >= 16 ? CK_CONV_DIRECT : CK_CONV_PRODUCTS;
   }
 }

@@ -21,8 +21,8 @@ CPU = Target(
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
     entry=(
-        "CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8* workspace,"
-        " const CkUnit* unit)"
+        "CK_EXPORT int ck_program(const void* const* operands, void* const* results,\n"
+        "                         u8* workspace, const CkUnit* unit)"
     ),
     units=(
         "CK_EXPORT const i64 ck_most_units, ck_own_bytes;",

@@ -13,9 +13,8 @@ from jax_cocktail.placement.cost import UNKNOWN_TRIPS
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
 from jax_cocktail.utask.types import Value
 
-_VIEWS = frozenset(
-    {"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty", "dynamic_update_slice"}
-)
+_VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
+_MOVES_NOTHING = _VIEWS | {"dynamic_update_slice"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,6 @@ def _touched(body: Region) -> dict[Value, None]:
     """Arrays that the operators of a body read or write themselves; views move nothing."""
     found: dict[Value, None] = {}
     for statement in body.body:
-        if isinstance(statement, UOperator) and statement.kind not in _VIEWS:
+        if isinstance(statement, UOperator) and statement.kind not in _MOVES_NOTHING:
             found.update(dict.fromkeys((*statement.inputs, *statement.outputs)))
     return found

@@ -103,7 +103,8 @@ class _Recovery:
         single = Cut((loop,), places, count, 1)
         out = Emitter(self.fresh, loop.source)
         carried = sum(v.type.nbytes for v in loop.initial) // count
-        if last and (carried < self.limits.lane_bytes or single.has_shared_weights):
+        largest = max(v.type.nbytes for v in loop.initial) // count
+        if last and (largest < self.limits.lane_bytes or single.has_shared_weights):
             width = max(min(self.limits.slots, self.limits.slot_bytes // max(carried, 1)), 2)
             if count <= width:
                 raise Uncuttable(f"there are only {count} of them")

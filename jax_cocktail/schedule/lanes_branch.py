@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import cast
 
 from jax_cocktail.placement.cost import total
@@ -54,6 +54,7 @@ class Choices:
         self.body = body
         self.made: dict[Value, UOperator] = {}
         self.readers: dict[Value, list[int]] = {}
+        self.maker = {v: position for position, s in enumerate(body) for v in s.outputs}
         self.inputs = [reads(s) for s in body]
         for position, statement in enumerate(body):
             if isinstance(statement, UOperator):
@@ -65,28 +66,36 @@ class Choices:
         self.outer = outer
 
     def groups(self, limit: float) -> Iterator[Group]:
-        """Last selects first: what encloses comes before what it encloses. None if there is little work."""
+        """Those with a side of at least `limit` flops per lane, last first: what encloses comes early."""
         if total(self.body).flops < limit:
             return
-        taken: set[int] = set()
+        rooted: dict[Value, list[tuple[int, int, int]]] = {}
         for position in range(len(self.body) - 1, -1, -1):
             found = self._root(position)
-            if found is None or position in taken:
-                continue
-            root, along, axis = found
-            members, axes, below = [position], [axis], self._reached_back(position)
-            for other in range(position - 1, -1, -1):
-                rooted = self._root(other)
-                if rooted is None or rooted[0] != root or other in below or other in taken:
-                    continue
-                members.append(other)
-                axes.append(rooted[2])
-                below |= self._reached_back(other)
-            taken.update(members)
-            chosen = tuple(sorted(zip(members, axes, strict=True)))
-            positions, places = tuple(p for p, _ in chosen), tuple(a for _, a in chosen)
+            if found is not None:
+                rooted.setdefault(found[0], []).append((position, *found[1:]))
+        together = [(root, members) for root, found in rooted.items() for members in self._independent(found)]
+        for root, members in sorted(together, key=lambda pair: -pair[1][0][0]):
+            positions = tuple(position for position, _, _ in reversed(members))
+            axes = tuple(axis for _, _, axis in reversed(members))
             sides = (self._side(positions, 2), self._side(positions, 1))
-            yield Group(root, along, positions, places, sides)
+            if max(side.flops for side in sides) >= limit * root.type.size:
+                yield Group(root, members[0][1], positions, axes, sides)
+
+    def _independent(self, selects: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+        """Selects by one predicate, last first, in groups of which none depends on another of its group."""
+        waiting = list(selects)
+        while waiting:
+            members, left = [waiting[0]], []
+            below = self._reached_back(waiting[0][0]) if len(waiting) > 1 else set()
+            for select in waiting[1:]:
+                if select[0] in below:
+                    left.append(select)
+                else:
+                    members.append(select)
+                    below |= self._reached_back(select[0])
+            yield members
+            waiting = left
 
     def _root(self, position: int) -> tuple[Value, int, int] | None:
         """What the predicate of a select is broadcast from, the axis of its fewest lanes, and which axis of
@@ -122,16 +131,23 @@ class Choices:
         """What only this operand of the selects needs."""
         inside: set[int] = set()
         members = set(positions)
-        for position in range(positions[-1] - 1, -1, -1):
-            statement = self.body[position]
-            if position in members or not statement.outputs:
+        # last first: whether a statement belongs is known once all its readers have been seen
+        heap = [-p for p in {self.maker.get(self.body[p].inputs[operand], -1) for p in positions}]
+        heapify(heap)
+        seen = set(heap)
+        while heap:
+            position = -heappop(heap)
+            if position in members or position < 0:
                 continue
             if all(
                 reader in inside or (reader in members and self._only(reader, operand, value))
-                for value in statement.outputs
+                for value in self.body[position].outputs
                 for reader in self.readers.get(value, ())
             ):
                 inside.add(position)
+                for source in {-self.maker[v] for v in self.inputs[position] if v in self.maker} - seen:
+                    seen.add(source)
+                    heappush(heap, source)
         return Side(frozenset(inside), total(self.body[p] for p in inside).flops)
 
     def _only(self, select: int, operand: int, value: Value) -> bool:

@@ -93,7 +93,8 @@ class Chooser:
         source = choices.body[group.positions[-1]].source
         try:
             cut = Cut([choices.body[p] for p in positions], places, group.lanes, 1)
-            kept = [p for k, p in enumerate(positions) if k not in cut.common]
+            common = cut.common
+            kept = [p for k, p in enumerate(positions) if k not in common]
             statements = [choices.body[p] for p in kept]
             width = self._width(cut, group, places)
             cut = Cut(statements, places, group.lanes, width)

@@ -166,7 +166,7 @@ def _alias_inputs(
 def _lay_out(
     groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
 ) -> tuple[dict[Value, Slot], int]:
-    """First fit, largest first: buffers whose lives are disjoint overlap, unless that would take a barrier."""
+    """First fit, largest first: buffers whose lives are disjoint overlap, unless that takes a barrier."""
     placed: list[tuple[int, int, int]] = []  # (begin, end, mask)
     slots: dict[Value, Slot] = {}
     size = 0

@@ -234,7 +234,7 @@ def _operator(operator: UOperator, place: _Place) -> Price:
 
 def _heavy(operator: UOperator, place: _Place) -> Price:
     flops = _heavy_flops(operator)
-    wide = 0.5 if operator.output.type.dtype == "float64" else 1.0
+    wide = 0.5 if operator.outputs[0].type.dtype == "float64" else 1.0
     full = 1.0
     if operator.kind == "conv":  # vectors run over output features
         features = operator.output.type.shape[_axes(operator, "out_spec")[1]]
