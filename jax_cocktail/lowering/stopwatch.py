@@ -27,8 +27,8 @@ class Effort:
     hopeless: float
 
 
-QUICK = Effort(seconds=0.25, longest=0.6, fewest_rounds=4, most_rounds=60, hopeless=1.5)
-THOROUGH = Effort(seconds=2.0, longest=4.0, fewest_rounds=8, most_rounds=400, hopeless=float("inf"))
+QUICK = Effort(seconds=0.25, longest=0.6, fewest_rounds=8, most_rounds=60, hopeless=1.5)
+THOROUGH = Effort(seconds=2.0, longest=4.0, fewest_rounds=16, most_rounds=400, hopeless=float("inf"))
 TURN_SECONDS = 5e-4  # short calls are repeated in their turn: threads of the one before may still be spinning
 MOST_REPEATS = 8
 BUSY = 0.1  # others hold this part of our cores: measure longer
@@ -65,7 +65,7 @@ def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
         for which in racing[rounds % len(racing) :] + racing[: rounds % len(racing)]:
             best[which].append(_turn(runs[which]))
         rounds += 1
-        if rounds > 1:
+        if rounds >= effort.fewest_rounds:  # large results are slow until their memory is at hand
             fastest = min(_least(found) for found in best)
             racing = [i for i in racing if _least(best[i]) <= effort.hopeless * fastest]
     return Times(tuple(map(_least, best)), watch.others())
