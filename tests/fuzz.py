@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as with_seed
 from hypothesis import strategies as st
 
-from tests.cpu.test_random_programs import check_program
+from jax_cocktail import compiler
+from jax_cocktail.placement.place import place
+from tests.cpu.test_random_programs import EAGER, check_program
 from tests.strategies import programs
 
 
@@ -19,9 +22,11 @@ def main() -> None:
 
     @with_seed(seed)
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=quiet)
-    @given(programs(), st.integers(0, 50))
-    def fuzz(program, state):
-        check_program(program, state)
+    @given(programs(), st.integers(0, 50), st.integers(1, 3))
+    def fuzz(program, state, units):
+        check_program(program, state, units)
+
+    compiler.place = partial(place, limits=EAGER)
 
     fuzz()
     print(f"{examples} programs, seed {seed}: all equal")

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import jax_cocktail
+from jax_cocktail import compiler
+from jax_cocktail.placement.clusters import Limits
+from jax_cocktail.placement.place import place
 from tests.strategies import check_state, initial_state, programs, run
 
+# Work of any size is divided: the programs are small.
+EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
 
-def check_program(program, seed):
+
+def check_program(program, seed, units=1):
     """The program as a captured region equals stock."""
     state = initial_state(seed)
+    options = {"force": "cocktail", "strict": True, "units": units}
     stock = jax.jit(lambda *s: run(program, s))(*state)
-    ours = jax_cocktail.jit(lambda *s: run(program, s), options={"force": "cocktail", "strict": True})(*state)
+    ours = jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state)
     check_state(ours, stock)
 
 
@@ -24,3 +33,12 @@ def check_program(program, seed):
 @given(programs(), st.integers(0, 5))
 def test_random_programs(program, seed):
     check_program(program, seed)
+
+
+@settings(
+    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+@given(program=programs(), seed=st.integers(0, 5), units=st.integers(2, 3))
+def test_random_programs_in_units(monkeypatch, program, seed, units):
+    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    check_program(program, seed, units)
