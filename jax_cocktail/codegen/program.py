@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
@@ -121,15 +121,21 @@ def _emit_statement(context: Context, statement: Statement) -> None:
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:
     """Braces keep the temporaries of a group to itself; registers are declared outside."""
-    if context.stages is None or not is_stage(group):
-        with context.alone(*group.outputs) if is_stage(group) else nullcontext(), context.writer.block():
+    if not is_stage(group):
+        with context.writer.block():
             emit_group(context, group)
         return
-    outer, context.writer = context.writer, Writer()
-    emit_group(context, group)
-    inner, context.writer = context.writer, outer
     with context.alone(*group.outputs):
-        context.writer.line(context.stages.call(inner.lines, context.type_of))
+        context.part_depth += 1  # whoever gets here, does it alone
+        if context.stages is None:
+            with context.writer.block():
+                emit_group(context, group)
+        else:
+            outer, context.writer = context.writer, Writer()
+            emit_group(context, group)
+            inner, context.writer = context.writer, outer
+            context.writer.line(context.stages.call(inner.lines, context.type_of))
+        context.part_depth -= 1
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:

@@ -199,7 +199,7 @@ def exclusive(key: str) -> Iterator[None]:
     """One process at a time measures a program; without a usable folder everybody measures for himself."""
     lock: filelock.BaseFileLock | None = None
     try:
-        lock = filelock.FileLock(_folder() / f"{key[:2]}.lock", timeout=_LOCK_SECONDS)
+        lock = filelock.FileLock(_folder() / f"{key}.lock", timeout=_LOCK_SECONDS)
         lock.acquire()
     except (OSError, BuildError, filelock.Timeout):
         lock = None

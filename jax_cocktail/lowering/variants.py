@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
+from jax_cocktail.errors import CocktailWarning
 from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.capture import Capture, capture
 from jax_cocktail.lowering.decisions import Plan, cores
@@ -154,8 +156,11 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     for plan in todo:
         if all((plan.candidate, n) in artifacts for n in prepared.taken(plan)):
             prepared.built[plan] = {n: artifacts[plan.candidate, n] for n in prepared.taken(plan)}
+    failures = [error for future in futures.values() if (error := future.exception()) is not None]
     if not any(plan in prepared.built for plan in plans):
-        raise next(error for future in futures.values() if (error := future.exception()) is not None)
+        raise failures[0]
+    for error in failures:
+        warnings.warn(f"a way to compile {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
 
 
 def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Any:

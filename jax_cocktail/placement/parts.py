@@ -17,10 +17,14 @@ INDEX = TensorType("int64")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Copies of the parts of a value: `parts`, whose first axis counts them, and what is left over."""
+    """Copies of the parts of a value: `parts`, whose first axis counts them, and what is left over.
+
+    `order`: the value's axes in the order in which a part holds them.
+    """
 
     parts: Value
     rest: Value | None = None
+    order: tuple[int, ...] = ()
 
 
 def run_type(type_: TensorType, axis: int, size: int) -> TensorType:
@@ -145,4 +149,9 @@ class Emitter:
         dtype, (_, *shape) = packed.parts.type.dtype, packed.parts.type.shape
         inputs = (packed.parts, self.index, *[self.number(0)] * len(shape))
         row = self.emit_to(self.first, "dynamic_slice", inputs, TensorType(dtype, (1, *shape)))
-        return self.emit_to(self.first, "reshape", (row,), TensorType(dtype, tuple(shape)))
+        part = self.emit_to(self.first, "reshape", (row,), TensorType(dtype, tuple(shape)))
+        back = tuple(packed.order.index(d) for d in range(len(shape)))
+        if back == tuple(range(len(shape))):
+            return part
+        type_ = TensorType(dtype, tuple(shape[d] for d in back))
+        return self.emit_to(self.first, "transpose", (part,), type_, permutation=back)

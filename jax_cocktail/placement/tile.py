@@ -73,15 +73,25 @@ def tile(
 
 
 def pack(
-    value: Value, axis: int, parts: int, fresh: FreshValues, source: Source = NOWHERE
+    value: Value,
+    axis: int,
+    parts: int,
+    fresh: FreshValues,
+    source: Source = NOWHERE,
+    order: tuple[int, ...] = (),
 ) -> tuple[tuple[Statement, ...], Packed]:
     """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
     The parts are copied by a parallel loop, so each lands in the memory of the unit that will read it.
+    `order`: the axes in the order in which they are read, if it is another one than the value's.
     """
     tiler = _Tiler({}, parts, fresh, source, Sources())
-    type_ = tiler.part_type(value.type, axis)
-    row = tiler.emit("reshape", (tiler.part(value, axis),), TensorType(type_.dtype, (1, *type_.shape)))
+    order = order or tuple(range(value.type.rank))
+    part, type_ = tiler.part(value, axis), tiler.part_type(value.type, axis)
+    if order != tuple(range(value.type.rank)):
+        type_ = TensorType(type_.dtype, tuple(type_.shape[d] for d in order))
+        part = tiler.emit("transpose", (part,), type_, permutation=order)
+    row = tiler.emit("reshape", (part,), TensorType(type_.dtype, (1, *type_.shape)))
     result = fresh.make(TensorType(type_.dtype, (parts, *type_.shape)))
     parameter, written = fresh.make(result.type), fresh.make(result.type)
     inputs = (parameter, row, tiler.index, *[tiler.number(0)] * type_.rank)
@@ -90,11 +100,11 @@ def pack(
     target = _target(tiler, result, None)
     loop = LoopUTask((target,), (result,), body, trip_count=parts, source=source, parallel=True)
     if not value.type.shape[axis] % parts:
-        return (*tiler.before, loop), Packed(result)
+        return (*tiler.before, loop), Packed(result, order=order)
     rest = _Tiler({}, parts, fresh, source, Sources(), is_rest=True)
     left = rest.part(value, axis)
     kept = rest.emit("copy", (left,), left.type)
-    return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept)
+    return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
 
 
 def _target(tiler: _Tiler, result: Value, base: Value | None) -> Value:

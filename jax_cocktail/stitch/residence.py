@@ -19,6 +19,7 @@ from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Value
 
+DEEPEST = 48  # operators inside each other from which a value is stored: a lane loop holds about as many
 EXPENSIVE = 4  # flops of one element from which recomputing costs more than a store and a load
 
 
@@ -32,6 +33,7 @@ class Residences:
     mode: dict[Value, str] = field(default_factory=dict)
     layout: dict[Value, Layout] = field(default_factory=dict)
     cost: dict[Value, int] = field(default_factory=dict)  # flops to compute one element inline
+    depth: dict[Value, int] = field(default_factory=dict)  # operators one inside the other, likewise
 
     def operator(self, value: Value) -> UOperator | None:
         statement = self.definition.get(value)
@@ -53,6 +55,7 @@ class Residences:
             self.layout[value] = dense(value)
         if mode == "inline":
             spent = sum(self.cost.get(x, 0) for x in operator.inputs if self.mode.get(x) == "inline")
+            self.depth[value] = self._depth(operator)
             own = KINDS[operator.kind]
             self.cost[value] = spent + (own.cost if own.sort != "movement" else 0)
         return mode
@@ -72,7 +75,12 @@ class Residences:
             return "view"
         if any(not self._fuses(value, use, where) for use, where in self.uses[value]):
             return "memory"
-        return "inline" if self._worth_inlining(operator) else "memory"
+        deep = self._depth(operator) >= DEEPEST
+        return "inline" if not deep and self._worth_inlining(operator) else "memory"
+
+    def _depth(self, operator: UOperator) -> int:
+        """How many operators one element of the result would take, one inside the other."""
+        return 1 + max((self.depth.get(x, 0) for x in operator.inputs), default=0)
 
     def _seen(self, operator: UOperator) -> Layout | None:
         if not operator.inputs:

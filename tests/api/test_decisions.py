@@ -239,7 +239,8 @@ def test_a_candidate_that_cannot_be_built_is_left_out(measured, several, monkeyp
         return (gave_up if emitted.candidate.units == 2 else real)(emitted, **keywords)
 
     monkeypatch.setattr(variants, "build", build)
-    report = choice(jnp.ones(4), profile="full")
+    with pytest.warns(jax_cocktail.CocktailWarning, match="left out: the compiler gave up"):
+        report = choice(jnp.ones(4), profile="full")
     assert {trial.name for trial in report.trials} == {STOCK, "1 unit", "1 unit, loops undivided"}
     monkeypatch.setattr(variants, "build", gave_up)
     variants._recent.clear()
@@ -453,7 +454,7 @@ def test_a_clear_loser_leaves_the_race():
         time.sleep(seconds)
 
     found = stopwatch.race([lambda: run(0, 1e-3), lambda: run(1, 5e-3)])
-    assert counts[1] == 2 < counts[0]
+    assert counts[1] == stopwatch.QUICK.fewest_rounds < counts[0]
     assert found.seconds[1] > 3 * found.seconds[0]
 
 

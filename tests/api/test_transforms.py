@@ -12,7 +12,6 @@ import jax_cocktail
 from jax_cocktail.lowering.adapter import program as adapt
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.explain import explain_distribution
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.inline import inline
 from jax_cocktail.schedule.layers import separate_layers
@@ -20,6 +19,7 @@ from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.utask.interpreter import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from jax_cocktail.utask.verifier import verify
+from tests.distribution import explain_distribution
 
 LAYERS, BATCH, HIDDEN, STEPS = 3, 2, 4, 7
 ALWAYS = Limits(flops=0, trips=2, chunk=3)

@@ -13,6 +13,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.compiler import emit
+from jax_cocktail.lowering import variants
 from jax_cocktail.lowering.adapter import program as adapt
 from jax_cocktail.models.attention import decoder
 from jax_cocktail.models.lstm import cell_weights, lstm
@@ -88,8 +89,9 @@ def test_barriers_per_iteration(name):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_answers_and_bits(name):
+def test_answers_and_bits(monkeypatch, name):
     """Stock's answers, and the same bits whatever number of units a call gets."""
+    monkeypatch.setattr(variants, "candidates", lambda programs, units: (Candidate(units=UNITS),))
     function, arguments = PROGRAMS[name][0]()
     expected = jax.tree.leaves(jax.jit(function)(*arguments))
     options = {"force": "cocktail", "strict": True, "units": UNITS}
@@ -109,3 +111,41 @@ def test_answers_and_bits(name):
         np.testing.assert_allclose(ours, np.asarray(stock), rtol=2e-5, atol=2e-5)
     for result in results:
         assert all(np.array_equal(a, b) for a, b in zip(result, first, strict=True))
+
+
+def test_stages_and_shared_updates(monkeypatch):
+    """Many lane loops (which become functions of their own) beside an update that unit 0 does alone."""
+    monkeypatch.setattr(variants, "candidates", lambda programs, units: (Candidate(units=UNITS),))
+    random = generator("units")
+    w = jnp.asarray(random.normal(size=(128, 128)) * 0.05, jnp.float32)
+
+    def decode(w, h):
+        def step(i, state):
+            x, out = state
+            for _ in range(20):
+                a = jax.nn.softmax(jnp.tanh(x @ w + h))
+                x = x + a - jnp.mean(a)
+            token = jnp.argmax(x @ w).astype(jnp.int32)
+            return x, lax.dynamic_update_slice(out, token[None], (i,))
+
+        return lax.fori_loop(0, 6, step, (h, jnp.zeros(6, jnp.int32)))
+
+    arguments = (w, jnp.asarray(random.normal(size=128), jnp.float32))
+    ours = jax_cocktail.jit(decode, options={"force": "cocktail", "strict": True, "units": UNITS})(*arguments)
+    for a, b in zip(ours, jax.jit(decode)(*arguments), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_long_body():
+    """A chain of 2,000 operators in a loop's body."""
+
+    def body(i, x):
+        for k in range(660):
+            x = jnp.sin(x) * 0.9 + k * 0.001
+        return x
+
+    x = jnp.linspace(0.0, 1.0, 64)
+    ours = jax_cocktail.jit(
+        lambda x: lax.fori_loop(0, 3, body, x), options={"force": "cocktail", "strict": True}
+    )
+    np.testing.assert_allclose(ours(x), lax.fori_loop(0, 3, body, x), rtol=1e-5, atol=1e-5)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.explain import explain_distribution
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.layers import separate_layers, unroll_layers
 from jax_cocktail.schedule.simplify import simplify
@@ -14,6 +13,7 @@ from jax_cocktail.schedule.stacked import split_stacked
 from jax_cocktail.utask.interpreter import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from jax_cocktail.utask.verifier import verify
+from tests.distribution import explain_distribution
 from tests.null.programs import arguments, branch, build, counted, elementwise, same_results, while_loop
 
 ALWAYS = Limits(flops=0, trips=2)

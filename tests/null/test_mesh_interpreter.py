@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jax_cocktail.errors import VerificationError
+from jax_cocktail.errors import PlacementError, VerificationError
 from jax_cocktail.placement.clusters import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
@@ -268,7 +268,7 @@ class Placeable(RandomMesh):
 
 def _in_place_or_not(seed: int):
     reason = "stitching reads the own slice of an array again after it has written it"
-    return pytest.param(seed, marks=pytest.mark.xfail(reason=reason, raises=VerificationError, strict=False))
+    return pytest.param(seed, marks=pytest.mark.xfail(reason=reason, raises=PlacementError, strict=True))
 
 
 @pytest.mark.parametrize("seed", [_in_place_or_not(s) if s in (6, 12) else s for s in range(30)])

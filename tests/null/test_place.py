@@ -257,7 +257,7 @@ def test_hidden_axis_of_a_cell_is_split():
 def test_weights_of_a_loop_are_packed():
     after = placed(lstm(1, 6))
     pack = next(s for s in loops(after.entry) if s.parallel)
-    assert pack.outputs[0].type.shape == (2, 6, 4, 3)
+    assert pack.outputs[0].type.shape == (2, 4, 6, 3)  # part, gate, row, column
     few = placed(lstm(1, 6), limits=Limits(flops=20, light=4, least_part=2, pack_trips=10))
     assert [s.parallel for s in loops(few.entry)] == [False]
 
