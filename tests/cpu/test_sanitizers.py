@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from jax_cocktail import build
+from jax_cocktail import build, compiler
 from jax_cocktail.compiler import emit
 from jax_cocktail.placement.clusters import Limits
+from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 from tests.golden.programs import PROGRAMS
@@ -37,10 +39,6 @@ int main() {{
 
 def driver_text(program: UProgram, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """The emitted program, and a main function that runs it by one, two and three units."""
-    from functools import partial
-
-    from jax_cocktail import compiler
-    from jax_cocktail.placement.place import place
 
     monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
     emitted = emit(program, candidate=Candidate(units=2))
@@ -71,13 +69,13 @@ def driver_text(program: UProgram, monkeypatch: pytest.MonkeyPatch) -> tuple[str
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 @pytest.mark.parametrize("name", ["lstm_cell", "greedy_decoder", "softmax"])
 def test_emitted_programs(name: str, sanitizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler = next((c for c in ("g++", "clang++") if shutil.which(c)), None)
-    if compiler is None:
+    host = next((c for c in ("g++", "clang++") if shutil.which(c)), None)
+    if host is None:
         pytest.skip("the sanitizers need g++ or clang++")
     source, driver = driver_text(PROGRAMS[name](), monkeypatch)
     (tmp_path / "program.cc").write_text(source)
     (tmp_path / "driver.cc").write_text(driver)
-    command = [compiler, "-std=c++17", "-O1", "-g", "-w", "-fwrapv", "-mfma", f"-fsanitize={sanitizer}"]
+    command = [host, "-std=c++17", "-O1", "-g", "-w", "-fwrapv", "-mfma", f"-fsanitize={sanitizer}"]
     command += [
         f"-I{build.source_folder('cpu_src')}",
         str(tmp_path / "driver.cc"),
