@@ -51,6 +51,13 @@ def elementwise(builder: Builder, kind: str, *operands: Value, dtype: str = "", 
     return builder.emit(kind, operands, dtype or x.type.dtype, x.type.shape, **attributes)
 
 
+def matmul(b: Builder, x: Value, w: Value) -> Value:
+    rank = x.type.rank
+    shape = (*x.type.shape[:-1], *w.type.shape[1:])
+    axes = {"lhs_batch": (), "lhs_contract": (rank - 1,), "rhs_batch": (), "rhs_contract": (0,)}
+    return b.emit("dot", (x, w), x.type.dtype, shape, **axes)
+
+
 def region(builder: Builder, parameters: Sequence[Value], body: Body, *arguments: Value) -> Region:
     with builder.region() as statements:
         results = body(*arguments)

@@ -9,16 +9,9 @@ from jax_cocktail.placement.classes import AxisClass, axis_classes
 from jax_cocktail.placement.clusters import Limits, divide
 from jax_cocktail.utask.ir import LoopUTask, UTaskRef
 from jax_cocktail.utask.types import Value
-from tests.null.programs import branch, build, counted, elementwise, while_loop
+from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
 
 SMALL = Limits(flops=1, bytes=1, light=0, least_part=2)
-
-
-def matmul(b, x, w):
-    rank = x.type.rank
-    shape = (*x.type.shape[:-1], *w.type.shape[1:])
-    axes = {"lhs_batch": (), "lhs_contract": (rank - 1,), "rhs_batch": (), "rhs_contract": (0,)}
-    return b.emit("dot", (x, w), x.type.dtype, shape, **axes)
 
 
 def class_of(classes, value: Value, axis: int) -> AxisClass:

@@ -19,11 +19,11 @@ from tests.null.programs import (
     build,
     counted,
     elementwise,
+    matmul,
     random_program,
     same_results,
     while_loop,
 )
-from tests.null.test_classes import matmul
 
 SMALL = Limits(flops=20, bytes=1e9, light=4, least_part=2, pack_trips=3)
 TWO = UnitMesh(units=2)
