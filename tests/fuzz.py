@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
-from tests.cpu.test_random_programs import EAGER, check_program
+from tests.cpu.runner import EAGER
+from tests.cpu.test_random_programs import check_program
 from tests.strategies import programs
 
 

@@ -21,10 +21,6 @@ class _Axis:
     strides: tuple[int, int, int]
 
 
-def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
-
-
 def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
     """Merges neighbouring axes that every array walks as one; drops unit axes."""
     merged: list[_Axis] = []
@@ -81,8 +77,8 @@ def _classify(
     operator: UOperator, a: ArrayView, b: ArrayView, o: ArrayView
 ) -> tuple[list[_Axis], list[_Axis], list[_Axis], list[_Axis]]:
     left, right = operator.inputs[0].type.shape, operator.inputs[1].type.shape
-    lb, lc = _axes(operator, "lhs_batch"), _axes(operator, "lhs_contract")
-    rb, rc = _axes(operator, "rhs_batch"), _axes(operator, "rhs_contract")
+    lb, lc = operator.ints("lhs_batch"), operator.ints("lhs_contract")
+    rb, rc = operator.ints("rhs_batch"), operator.ints("rhs_contract")
     out = iter(o.strides)
     batch = [_Axis(left[i], (a.strides[i], b.strides[j], next(out))) for i, j in zip(lb, rb, strict=True)]
     rows = [_Axis(left[d], (a.strides[d], 0, next(out))) for d in range(len(left)) if d not in lb + lc]
@@ -105,10 +101,10 @@ def emit_conv(context: Context, operator: UOperator) -> None:
         _braces(spatial_in),
         _braces(spatial_out),
         _braces(w.type.shape[:-2]),
-        _braces(_axes(operator, "window_strides")),
+        _braces(operator.ints("window_strides")),
         _braces([low for low, _ in padding]),
-        _braces(_axes(operator, "lhs_dilation")),
-        _braces(_axes(operator, "rhs_dilation")),
+        _braces(operator.ints("lhs_dilation")),
+        _braces(operator.ints("rhs_dilation")),
         str(x.type.shape[-1]),
         str(out.type.shape[-1]),
         str(operator["feature_group_count"]),

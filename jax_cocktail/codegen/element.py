@@ -153,10 +153,6 @@ def _int(member: UOperator, name: str) -> int:
     return cast(int, member[name])
 
 
-def _ints(member: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], member[name])
-
-
 def _constant(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     return w._read(m.output, indices)
 
@@ -172,7 +168,7 @@ def _iota(w: ElementWriter, m: UOperator, indices: Indices) -> str:
 
 def _broadcast(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     (x,) = m.inputs
-    picked = (indices[axis] for axis in _ints(m, "dimensions"))
+    picked = (indices[axis] for axis in m.ints("dimensions"))
     return w.element(x, tuple(i if n != 1 else Index() for i, n in zip(picked, x.type.shape, strict=True)))
 
 
@@ -195,19 +191,19 @@ def _reshape(w: ElementWriter, m: UOperator, indices: Indices) -> str:
 
 def _transpose(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     moved = [Index()] * len(indices)
-    for position, axis in enumerate(_ints(m, "permutation")):
+    for position, axis in enumerate(m.ints("permutation")):
         moved[axis] = indices[position]
     return w.element(m.inputs[0], tuple(moved))
 
 
 def _slice(w: ElementWriter, m: UOperator, indices: Indices) -> str:
-    starts, steps = _ints(m, "starts"), _ints(m, "strides")
+    starts, steps = m.ints("starts"), m.ints("strides")
     moved = tuple(i * s + b for i, s, b in zip(indices, steps, starts, strict=True))
     return w.element(m.inputs[0], moved)
 
 
 def _reverse(w: ElementWriter, m: UOperator, indices: Indices) -> str:
-    flipped = set(_ints(m, "dimensions"))
+    flipped = set(m.ints("dimensions"))
     shape = m.output.type.shape
     moved = tuple(i * -1 + (shape[d] - 1) if d in flipped else i for d, i in enumerate(indices))
     return w.element(m.inputs[0], moved)
@@ -218,9 +214,7 @@ def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     x, filler = m.inputs
     inside: list[str] = []
     moved: list[Index] = []
-    plain = zip(
-        indices, _ints(m, "low"), _ints(m, "interior"), x.type.shape, m.output.type.shape, strict=True
-    )
+    plain = zip(indices, m.ints("low"), m.ints("interior"), x.type.shape, m.output.type.shape, strict=True)
     for index, low, interior, n, total in plain:
         shifted = index + -low
         if interior == 0 and low == 0 and total <= n:
@@ -273,16 +267,16 @@ def _dynamic_slice(w: ElementWriter, m: UOperator, indices: Indices) -> str:
 def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     """stablehlo.gather, one result element; the index vector is the last axis of the indices."""
     operand, table = m.inputs
-    offsets = _ints(m, "offset_dims")
+    offsets = m.ints("offset_dims")
     batch = [i for d, i in enumerate(indices) if d not in offsets]
-    collapsed = set(_ints(m, "collapsed_slice_dims")) | set(_ints(m, "operand_batching_dims"))
+    collapsed = set(m.ints("collapsed_slice_dims")) | set(m.ints("operand_batching_dims"))
     window = iter([indices[d] for d in offsets])
-    sizes, shape = _ints(m, "slice_sizes"), operand.type.shape
+    sizes, shape = m.ints("slice_sizes"), operand.type.shape
     place = [Index() if d in collapsed else next(window) for d in range(len(shape))]
-    for d, b in zip(_ints(m, "operand_batching_dims"), _ints(m, "start_indices_batching_dims"), strict=True):
+    for d, b in zip(m.ints("operand_batching_dims"), m.ints("start_indices_batching_dims"), strict=True):
         place[d] = place[d] + batch[b]
     inside: list[str] = []
-    for component, d in enumerate(_ints(m, "start_index_map")):
+    for component, d in enumerate(m.ints("start_index_map")):
         start = w.element(table, (*batch, Index(component)))
         limit = shape[d] - sizes[d]
         if m["mode"] == "fill":

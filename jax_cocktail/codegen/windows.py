@@ -11,10 +11,6 @@ from jax_cocktail.codegen.text import COMPUTE, Index
 from jax_cocktail.utask.ir import UOperator
 
 
-def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
-
-
 def _lows(operator: UOperator) -> list[int]:
     return [low for low, _ in cast(tuple[tuple[int, int], ...], operator["padding"])]
 
@@ -24,8 +20,8 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
     (x,) = operator.inputs
     op, dtype, shape = cast(str, operator["op"]), x.type.dtype, x.type.shape
     source, writer = context.array(x), context.writer
-    strides, spread = _ints(operator, "strides"), _ints(operator, "base_dilation")
-    dilation, lows = _ints(operator, "window_dilation"), _lows(operator)
+    strides, spread = operator.ints("strides"), operator.ints("base_dilation")
+    dilation, lows = operator.ints("window_dilation"), _lows(operator)
     with context.result(operator.output) as target:
 
         def element(out: tuple[Index, ...]) -> None:
@@ -41,7 +37,7 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
                 guard = f"if ({' && '.join(inside)}) " if inside else ""
                 writer.line(f"{guard}{total} = {step(op, total, source.read(place))};")
 
-            loop_over(writer, _ints(operator, "window"), tap, "k")
+            loop_over(writer, operator.ints("window"), tap, "k")
             writer.line(f"{target.at(out)} = {stored(total, dtype)};")
 
         loop_over(writer, operator.output.type.shape, element)
@@ -65,7 +61,7 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
     source, operand = operator.inputs
     dtype, shape = operand.type.dtype, operand.type.shape
     given, values, writer = context.array(source), context.array(operand), context.writer
-    strides, lows = _ints(operator, "strides"), _lows(operator)
+    strides, lows = operator.ints("strides"), _lows(operator)
     compare = ">" if operator["select"] == "ge" else "<"
     with context.result(operator.output) as target:
         loop_over(
@@ -90,7 +86,7 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
                     take = f"!{found} || x {compare} {best} || (x != x && {best} == {best})"
                     writer.line(f"if ({take}) {{ {best} = x; {at} = {flat.text()}; {found} = true; }}")
 
-            loop_over(writer, _ints(operator, "window"), tap, "k")
+            loop_over(writer, operator.ints("window"), tap, "k")
             old = f"{target.pointer}[{at}]"
             read = f"ck_up({old})" if dtype in ("bfloat16", "float16") else old
             new = stored(f"{read} + {given.read(out)}", dtype)

@@ -65,10 +65,6 @@ def made_whole(operator: UOperator) -> tuple[tuple[int, int], ...]:
     return tuple(place for place in axes if place not in tied)
 
 
-def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
-
-
 def _shape(operator: UOperator) -> Shape:
     return operator.outputs[0].type.shape
 
@@ -106,8 +102,8 @@ def _pad(operator: UOperator) -> Iterator[Tie]:
     config = zip(
         operator.inputs[0].type.shape,
         _shape(operator),
-        _ints(operator, "low"),
-        _ints(operator, "interior"),
+        operator.ints("low"),
+        operator.ints("interior"),
         strict=True,
     )
     kept = [d for d, (n, total, low, inner) in enumerate(config) if (n, 0, 0) == (total, low, inner)]
@@ -136,7 +132,7 @@ def _dynamic_update_slice(operator: UOperator) -> Iterator[Tie]:
 def _broadcast(operator: UOperator) -> Iterator[Tie]:
     """An axis that spreads, and one that the operand lacks, is made from the whole operand."""
     source = {}
-    for d, target in enumerate(_ints(operator, "dimensions")):
+    for d, target in enumerate(operator.ints("dimensions")):
         if operator.inputs[0].type.shape[d] == _shape(operator)[target]:
             source[target] = d
     for d, n in enumerate(_shape(operator)):
@@ -144,7 +140,7 @@ def _broadcast(operator: UOperator) -> Iterator[Tie]:
 
 
 def _transpose(operator: UOperator) -> Iterator[Tie]:
-    for d, source in enumerate(_ints(operator, "permutation")):
+    for d, source in enumerate(operator.ints("permutation")):
         yield Tie((d,), (source,), _shape(operator)[d])
 
 
@@ -169,16 +165,16 @@ def _reshape(operator: UOperator) -> Iterator[Tie]:
 def _gather(operator: UOperator) -> Iterator[Tie]:
     """Batch axes follow the indices; a window axis that takes its operand axis whole follows the operand."""
     x, indices = (v.type for v in operator.inputs)
-    offsets = _ints(operator, "offset_dims")
-    batching = _ints(operator, "operand_batching_dims")
-    dropped = {*batching, *_ints(operator, "collapsed_slice_dims")}
+    offsets = operator.ints("offset_dims")
+    batching = operator.ints("operand_batching_dims")
+    dropped = {*batching, *operator.ints("collapsed_slice_dims")}
     kept = [d for d in range(x.rank) if d not in dropped]
-    sizes = _ints(operator, "slice_sizes")
+    sizes = operator.ints("slice_sizes")
     for out, d in zip(offsets, kept, strict=True):
         if sizes[d] == x.shape[d]:
             yield Tie((out,), (d, None), x.shape[d])
     batch = [d for d in range(len(_shape(operator))) if d not in offsets]
-    pairs = dict(zip(_ints(operator, "start_indices_batching_dims"), batching, strict=True))
+    pairs = dict(zip(operator.ints("start_indices_batching_dims"), batching, strict=True))
     for axis, out in enumerate(batch):
         yield Tie((out,), (pairs.get(axis), axis), indices.shape[axis])
 
@@ -186,23 +182,23 @@ def _gather(operator: UOperator) -> Iterator[Tie]:
 def _scatter(operator: UOperator) -> Iterator[Tie]:
     """Batching dimensions, and window axes that cover their operand axis. All else may hit anything."""
     x, _, updates = (v.type for v in operator.inputs)
-    window = _ints(operator, "update_window_dims")
-    batching = _ints(operator, "operand_batching_dims")
-    dropped = {*batching, *_ints(operator, "inserted_window_dims")}
+    window = operator.ints("update_window_dims")
+    batching = operator.ints("operand_batching_dims")
+    dropped = {*batching, *operator.ints("inserted_window_dims")}
     kept = [d for d in range(x.rank) if d not in dropped]
     for d, place in zip(kept, window, strict=True):
         if updates.shape[place] == x.shape[d]:
             yield Tie((d,), (d, None, place), x.shape[d])
     batch = [d for d in range(updates.rank) if d not in window]
-    for d, axis in zip(batching, _ints(operator, "scatter_indices_batching_dims"), strict=True):
+    for d, axis in zip(batching, operator.ints("scatter_indices_batching_dims"), strict=True):
         yield Tie((d,), (d, axis, batch[axis]), x.shape[d])
 
 
 # -- anchors -------------------------------------------------------------------------------------------------
 def _dot(operator: UOperator) -> Iterator[Tie]:
     left, right = (v.type for v in operator.inputs)
-    lb, rb = _ints(operator, "lhs_batch"), _ints(operator, "rhs_batch")
-    lc, rc = _ints(operator, "lhs_contract"), _ints(operator, "rhs_contract")
+    lb, rb = operator.ints("lhs_batch"), operator.ints("rhs_batch")
+    lc, rc = operator.ints("lhs_contract"), operator.ints("rhs_contract")
     sources: list[tuple[int | None, int | None]] = list(zip(lb, rb, strict=True))
     sources += [(d, None) for d in range(left.rank) if d not in (*lb, *lc)]
     sources += [(None, d) for d in range(right.rank) if d not in (*rb, *rc)]
@@ -212,7 +208,7 @@ def _dot(operator: UOperator) -> Iterator[Tie]:
 
 def _conv(operator: UOperator) -> Iterator[Tie]:
     """Batch and output features; with feature groups, the groups. Spatial axes are windows."""
-    lhs, rhs, out = (_ints(operator, f"{side}_spec") for side in ("lhs", "rhs", "out"))
+    lhs, rhs, out = (operator.ints(f"{side}_spec") for side in ("lhs", "rhs", "out"))
     groups, batch_groups = operator["feature_group_count"], operator["batch_group_count"]
     assert isinstance(groups, int)
     if batch_groups == 1:
@@ -231,7 +227,7 @@ def _without(operator: UOperator, axes: Sequence[int]) -> Iterator[Tie]:
 
 
 def _reduce(operator: UOperator) -> Iterator[Tie]:
-    return _without(operator, _ints(operator, "axes"))
+    return _without(operator, operator.ints("axes"))
 
 
 def _arg_reduce(operator: UOperator) -> Iterator[Tie]:
@@ -240,10 +236,10 @@ def _arg_reduce(operator: UOperator) -> Iterator[Tie]:
 
 def _no_windows(operator: UOperator, *dilations: str) -> list[int]:
     """Axes with windows of one element, side by side."""
-    window, strides = _ints(operator, "window"), _ints(operator, "strides")
+    window, strides = operator.ints("window"), operator.ints("strides")
     padding = cast(tuple[tuple[int, int], ...], operator["padding"])
     plain = [(w, s, p) == (1, 1, (0, 0)) for w, s, p in zip(window, strides, padding, strict=True)]
-    return [d for d, ok in enumerate(plain) if ok and all(_ints(operator, n)[d] == 1 for n in dilations)]
+    return [d for d, ok in enumerate(plain) if ok and all(operator.ints(n)[d] == 1 for n in dilations)]
 
 
 def _reduce_window(operator: UOperator) -> Iterator[Tie]:

@@ -12,7 +12,7 @@ from jax_cocktail.utask.operators import KINDS
 
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
 _MOVED = {"dynamic_update_slice": 1, "scatter": 2, "gather": -1}  # the operand that tells how much moves
-_VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
+VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def region_work(region: Region) -> Work:
 
 
 def _operator(operator: UOperator) -> Work:
-    if operator.kind in _VIEWS or not operator.outputs:
+    if operator.kind in VIEWS or not operator.outputs:
         return Work()
     size = operator.outputs[0].type.size
     touched = float(sum(v.type.nbytes for v in (*operator.inputs, *operator.outputs)))

@@ -144,7 +144,7 @@ class _Pusher:
     def _pick(self, operator: UOperator, axis: int, size: int) -> None:
         """A slice of one size: one of the groups."""
         source = self._version(operator.inputs[0], axis, size, operator.source)
-        starts, strides = _ints(operator, "starts"), _ints(operator, "strides")
+        starts, strides = operator.ints("starts"), operator.ints("strides")
         picked = self.fresh.make(split_type(operator.output.type, axis, size))
         attributes: dict[str, Attribute] = {
             "starts": (*starts[:axis], starts[axis] // size, 0, *starts[axis + 1 :]),
@@ -153,10 +153,6 @@ class _Pusher:
         packed = tuple(sorted(attributes.items()))
         self.frames[-1].emit(UOperator("slice", (source,), (picked,), packed, operator.source))
         self.frames[-1].emit(UOperator("reshape", (picked,), operator.outputs, (), operator.source))
-
-
-def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
 
 
 def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
@@ -175,7 +171,7 @@ def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
         if operator.kind != "slice":
             return 0
         size = operator.output.type.shape[axis]
-        if _ints(operator, "strides")[axis] != 1 or size < 2 or _ints(operator, "starts")[axis] % size:
+        if operator.ints("strides")[axis] != 1 or size < 2 or operator.ints("starts")[axis] % size:
             return 0
         sizes.add(size)
     made = (s for s in body if isinstance(s, UOperator) and s.kind == "dot")
@@ -190,19 +186,19 @@ def _attributes(
     changed: dict[str, Attribute] = {}
     if operator.kind == "broadcast":
         dimensions: list[int] = []
-        for d, target in enumerate(_ints(operator, "dimensions")):
+        for d, target in enumerate(operator.ints("dimensions")):
             dimensions += [axis, axis + 1] if d == tied[0] else [target + (target > axis)]
         changed["dimensions"] = tuple(dimensions)
     elif operator.kind == "transpose":
         order: list[int] = []
         source = cast(int, tied[0])
-        for d in _ints(operator, "permutation"):
+        for d in operator.ints("permutation"):
             order += [source, source + 1] if d == source else [d + (d > source)]
         changed["permutation"] = tuple(order)
     elif operator.kind == "dot":
         for side, free in zip(("lhs", "rhs"), tied, strict=True):
             for name in (f"{side}_batch", f"{side}_contract"):
-                axes = _ints(operator, name)
+                axes = operator.ints(name)
                 changed[name] = axes if free is None else tuple(n + (n > free) for n in axes)
     return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.placement.cost import UNKNOWN_TRIPS
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS, VIEWS
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
 from jax_cocktail.utask.types import Value
 
-_VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
-_MOVES_NOTHING = _VIEWS | {"dynamic_update_slice"}
+_MOVES_NOTHING = VIEWS | {"dynamic_update_slice"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,16 +65,6 @@ def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
     return replace(program, entry=entry) if _has_waits(entry) else program
 
 
-def barriers_per_trip(program: UProgram) -> Mapping[LoopUTask, int]:
-    """For every loop: the barriers of one trip, those of inner loops and branches not counted."""
-    loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
-    return {loop: sum(_waits(region) for region in loop.regions) for loop in loops}
-
-
-def _waits(region: Region) -> int:
-    return sum(isinstance(s, UOperator) and s.kind == "wait" for s in region.body)
-
-
 State = dict[Access, int]  # access not yet covered by a barrier -> position in the region; -1: before it
 
 

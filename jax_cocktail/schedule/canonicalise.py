@@ -80,7 +80,7 @@ class _Rewriter:
 
     # -- dot ---------------------------------------------------------------------------------------------
     def dot(self, operator: UOperator) -> None:
-        lhs_contract, rhs_contract = _ints(operator, "lhs_contract"), _ints(operator, "rhs_contract")
+        lhs_contract, rhs_contract = operator.ints("lhs_contract"), operator.ints("rhs_contract")
         if sum(operator.inputs[0].type.shape[d] != 1 for d in lhs_contract) <= 1:
             self.out.append(operator)
             return
@@ -88,8 +88,8 @@ class _Rewriter:
         lhs, lhs_axis = self._gather_axes(operator, operator.inputs[0], lhs_contract)
         rhs, rhs_axis = self._gather_axes(operator, operator.inputs[1], rhs_contract)
         attributes = {
-            "lhs_batch": _shifted(_ints(operator, "lhs_batch"), lhs_contract),
-            "rhs_batch": _shifted(_ints(operator, "rhs_batch"), rhs_contract),
+            "lhs_batch": _shifted(operator.ints("lhs_batch"), lhs_contract),
+            "rhs_batch": _shifted(operator.ints("rhs_batch"), rhs_contract),
             "lhs_contract": (lhs_axis,),
             "rhs_contract": (rhs_axis,),
         }
@@ -109,7 +109,7 @@ class _Rewriter:
         rank = operator.inputs[0].type.rank
         last = (0, rank - 1, *range(1, rank - 1))
         kernel = (rank - 1, rank - 2, *range(rank - 2))
-        specs = tuple(_ints(operator, n) for n in ("lhs_spec", "rhs_spec", "out_spec"))
+        specs = tuple(operator.ints(n) for n in ("lhs_spec", "rhs_spec", "out_spec"))
         if specs == (last, kernel, last) and operator["batch_group_count"] == 1:
             self.out.append(operator)
             return
@@ -145,10 +145,6 @@ class _Rewriter:
             order[axis] = position
         attributes = (("permutation", tuple(order)),)
         self.out.append(UOperator("transpose", (result,), operator.outputs, attributes, operator.source))
-
-
-def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
 
 
 def _shifted(axes: tuple[int, ...], removed: tuple[int, ...]) -> tuple[int, ...]:

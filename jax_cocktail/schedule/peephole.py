@@ -64,10 +64,6 @@ def is_lossless(source: str, target: str) -> bool:
     return target in UNSIGNED and source in UNSIGNED and bits <= 8 * ITEM_SIZE[target]
 
 
-def _ints(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
-
-
 def _rebuilt(operator: UOperator, inputs: tuple[Value, ...], **attributes: Attribute) -> UOperator:
     """The same outputs from other operands or attributes."""
     merged = dict(operator.attributes) | attributes
@@ -82,13 +78,13 @@ def _source(value: Value, kind: str, definitions: Definitions) -> UOperator | No
 # -- movement ------------------------------------------------------------------------------------------------
 def _broadcast(operator: UOperator, definitions: Definitions) -> Outcome:
     (x,) = operator.inputs
-    dimensions = _ints(operator, "dimensions")
+    dimensions = operator.ints("dimensions")
     if x.type == operator.output.type and dimensions == tuple(range(x.type.rank)):
         return x
     inner = _source(x, "broadcast", definitions)
     if inner is None:
         return None
-    through = tuple(dimensions[d] for d in _ints(inner, "dimensions"))
+    through = tuple(dimensions[d] for d in inner.ints("dimensions"))
     return _rebuilt(operator, inner.inputs, dimensions=through)
 
 
@@ -105,13 +101,13 @@ def _reshape(operator: UOperator, definitions: Definitions) -> Outcome:
 
 def _transpose(operator: UOperator, definitions: Definitions) -> Outcome:
     (x,) = operator.inputs
-    permutation = _ints(operator, "permutation")
+    permutation = operator.ints("permutation")
     if permutation == tuple(range(x.type.rank)):
         return x
     inner = _source(x, "transpose", definitions)
     if inner is None:
         return None
-    before = _ints(inner, "permutation")
+    before = inner.ints("permutation")
     return _rebuilt(operator, inner.inputs, permutation=tuple(before[d] for d in permutation))
 
 
@@ -119,10 +115,10 @@ def _slice(operator: UOperator, definitions: Definitions) -> Outcome:
     (x,) = operator.inputs
     if x.type == operator.output.type:
         return x
-    starts, strides = _ints(operator, "starts"), _ints(operator, "strides")
+    starts, strides = operator.ints("starts"), operator.ints("strides")
     inner = _source(x, "slice", definitions)
     if inner is not None:
-        first, steps = _ints(inner, "starts"), _ints(inner, "strides")
+        first, steps = inner.ints("starts"), inner.ints("strides")
         return _rebuilt(
             operator,
             inner.inputs,
@@ -139,8 +135,8 @@ def _slice(operator: UOperator, definitions: Definitions) -> Outcome:
 def _slice_of_concatenate(operator: UOperator, joined: UOperator) -> Outcome:
     """The slice of the one operand that it falls into."""
     axis = cast(int, joined["dimension"])
-    starts, size = _ints(operator, "starts"), operator.output.type.shape[axis]
-    last = starts[axis] + (size - 1) * _ints(operator, "strides")[axis]
+    starts, size = operator.ints("starts"), operator.output.type.shape[axis]
+    last = starts[axis] + (size - 1) * operator.ints("strides")[axis]
     begin = 0
     for part in joined.inputs:
         end = begin + part.type.shape[axis]
@@ -153,12 +149,12 @@ def _slice_of_concatenate(operator: UOperator, joined: UOperator) -> Outcome:
 
 def _reverse(operator: UOperator, definitions: Definitions) -> Outcome:
     (x,) = operator.inputs
-    return x if all(x.type.shape[d] <= 1 for d in _ints(operator, "dimensions")) else None
+    return x if all(x.type.shape[d] <= 1 for d in operator.ints("dimensions")) else None
 
 
 def _pad(operator: UOperator, definitions: Definitions) -> Outcome:
     x = operator.inputs[0]
-    plain = not any(_ints(operator, "low")) and not any(_ints(operator, "interior"))
+    plain = not any(operator.ints("low")) and not any(operator.ints("interior"))
     return x if plain and x.type == operator.output.type else None
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from typing import cast
 
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -34,7 +35,6 @@ from jax_cocktail.utask.types import Value
 FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
 HOPELESS_SECONDS = 5e-4
 CLEAR_RATIO = 1.5  # what the model has to promise where convolutions decide, of which it knows little
-UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
 THIN_PRODUCT = 1.5  # how much faster than other light operators the flops of a product of few rows are
 LANES = 16  # of a vector
 BARRIER_SECONDS = 0.25e-6
@@ -237,7 +237,7 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
     wide = 0.5 if operator.outputs[0].type.dtype == "float64" else 1.0
     full = 1.0
     if operator.kind == "conv":  # vectors run over output features
-        features = operator.output.type.shape[_axes(operator, "out_spec")[1]]
+        features = operator.output.type.shape[operator.ints("out_spec")[1]]
         full = max(features, 1) / (LANES * ceil(max(features, 1) / LANES))
     seconds = flops / (place.rates.heavy * wide * full * (place.cores if place.rates.spreads else 1))
     convolution = seconds if operator.kind == "conv" else 0.0
@@ -263,7 +263,7 @@ def _heavy_flops(operator: UOperator) -> float:
     if operator.kind != "dot":
         return 0.0
     lhs, rhs = operator.inputs
-    shared = cast(tuple[int, ...], (*_axes(operator, "lhs_contract"), *_axes(operator, "lhs_batch")))
+    shared = cast(tuple[int, ...], (*operator.ints("lhs_contract"), *operator.ints("lhs_batch")))
     common = max(prod(lhs.type.shape[d] for d in shared), 1)
     rows = min(lhs.type.size, rhs.type.size) // common
     return _dot_flops(operator) if rows >= FEWEST_ROWS else 0.0
@@ -272,12 +272,8 @@ def _heavy_flops(operator: UOperator) -> float:
 def _dot_flops(operator: UOperator) -> float:
     if operator.kind != "dot":
         return 0.0
-    depth = prod(operator.inputs[0].type.shape[d] for d in _axes(operator, "lhs_contract"))
+    depth = prod(operator.inputs[0].type.shape[d] for d in operator.ints("lhs_contract"))
     return 2.0 * depth * operator.output.type.size
-
-
-def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
-    return cast(tuple[int, ...], operator[name])
 
 
 def _bytes_of(operator: UOperator) -> dict[Value, int]:

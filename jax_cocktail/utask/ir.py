@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import NOWHERE, Source, Value
@@ -43,6 +44,10 @@ class UOperator:
             if key == name:
                 return value
         raise KeyError(name)
+
+    def ints(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a tuple of integers: axes, starts, sizes."""
+        return cast(tuple[int, ...], self[name])
 
     @property
     def output(self) -> Value:

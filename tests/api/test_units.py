@@ -19,7 +19,7 @@ from jax_cocktail.models.attention import decoder
 from jax_cocktail.models.lstm import cell_weights, lstm
 from jax_cocktail.models.model import generator
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.barriers import barriers_per_trip
+from jax_cocktail.schedule.price import barriers_per_iteration
 from jax_cocktail.utask.candidate import Candidate
 
 UNITS = 2
@@ -83,7 +83,7 @@ def test_barriers_per_iteration(name):
     make, expected = PROGRAMS[name]
     found = emitted(*make())
     assert found.plan.most_units >= UNITS
-    loops = {loop: count for loop, count in barriers_per_trip(found.program).items() if not loop.parallel}
+    loops = dict(barriers_per_iteration(found.program))
     steps = {"lstm, batch 1": 2}.get(name, 1)
     assert max(loops.values(), default=0) == expected * steps
 

@@ -8,8 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_cocktail.compiler import compile_program
+from jax_cocktail.placement.clusters import Limits
 from jax_cocktail.utask.interpreter_common import numpy_dtype
 from jax_cocktail.utask.ir import UProgram
+
+# Work of any size is divided: test programs are small.
+EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -10,12 +10,9 @@ from hypothesis import strategies as st
 
 import jax_cocktail
 from jax_cocktail import compiler
-from jax_cocktail.placement.clusters import Limits
 from jax_cocktail.placement.place import place
+from tests.cpu.runner import EAGER
 from tests.strategies import check_state, initial_state, programs, run
-
-# Work of any size is divided: the programs are small.
-EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
 
 
 def check_program(program, seed, units=1):

@@ -11,14 +11,12 @@ import pytest
 
 from jax_cocktail import build, compiler
 from jax_cocktail.compiler import emit
-from jax_cocktail.placement.clusters import Limits
 from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
+from tests.cpu.runner import EAGER
 from tests.golden.programs import PROGRAMS
 from tests.null.programs import arguments
-
-EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
 
 DRIVER = """
 #include "{program}"
