@@ -120,6 +120,16 @@ def source_folder(name: str) -> Path:
     raise BuildError(f"the source folder {name} is missing from the installation", "reinstall jax_cocktail")
 
 
+def program_folders(target_folder: str) -> tuple[Path, Path]:
+    """Where the headers of programs lie: those of the target, and those that all targets share."""
+    return source_folder(target_folder), source_folder("common_src")
+
+
+def headers_of(folders: Sequence[Path]) -> list[Path]:
+    """Every header in the folders, in a fixed order."""
+    return [path for folder in folders for path in sorted(folder.glob("*.h"))]
+
+
 # ---- the compiler ------------------------------------------------------------------------------------------
 
 
@@ -231,22 +241,23 @@ def build_program(
     source: str, toolchain: Toolchain, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> Built:
     """Compiles the text of a program to a shared object, or takes it from the cache."""
-    folder = source_folder("cpu_src")
-    headers = [path for path in sorted(folder.glob("*.h")) if not path.name.startswith(_RUNTIME)]
-    job = _job(source, PROGRAM_FLAGS, PROGRAM_LIBRARIES, (folder,), headers, toolchain)
+    folders = program_folders("cpu_src")
+    headers = [path for path in headers_of(folders) if not path.name.startswith(_RUNTIME)]
+    job = _job(source, PROGRAM_FLAGS, PROGRAM_LIBRARIES, folders, headers, toolchain)
     return _obtain(job, cache_limit_bytes)
 
 
 def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
     """Path of the shared library with the FFI handlers. `include_dir`: ``jax.ffi.include_dir()``."""
-    folder = source_folder("cpu_src")
+    folder, common = program_folders("cpu_src")
     interface = Path(include_dir) / "xla" / "ffi" / "api" / "c_api.h"
     if not interface.is_file():
         raise BuildError(f"{interface} is missing", "reinstall jaxlib")
     source = (folder / "runtime.cc").read_text(encoding="utf-8")
     names = ("cocktail_base.h", "cocktail_features.h", "cocktail_units.h")
-    headers = [interface, *(folder / name for name in names), *sorted(folder.glob(f"{_RUNTIME}*.h"))]
-    includes = (folder, Path(include_dir))
+    own = [*(folder / name for name in names), *sorted(folder.glob(f"{_RUNTIME}*.h"))]
+    headers = [interface, common / "cocktail_types.h", *own]
+    includes = (folder, common, Path(include_dir))
     job = _job(source, RUNTIME_FLAGS, RUNTIME_LIBRARIES, includes, headers, toolchain)
     return _obtain(job, DEFAULT_LIMIT_BYTES).path
 

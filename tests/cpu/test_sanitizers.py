@@ -75,7 +75,7 @@ def test_emitted_programs(name: str, sanitizer: str, tmp_path: Path, monkeypatch
     (tmp_path / "driver.cc").write_text(driver)
     command = [host, "-std=c++17", "-O1", "-g", "-w", "-fwrapv", "-mfma", f"-fsanitize={sanitizer}"]
     command += [
-        f"-I{build.source_folder('cpu_src')}",
+        *(f"-I{folder}" for folder in build.program_folders("cpu_src")),
         str(tmp_path / "driver.cc"),
         "-o",
         str(tmp_path / "run"),

@@ -358,7 +358,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[[tuple[str, ...
         target = folder / ("driver" + "".join(flags))
         source = Path(__file__).with_name("units_driver.cc")
         command = [compiler, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags]
-        command += [f"-I{build.source_folder('cpu_src')}", str(source), "-o", str(target), "-lpthread"]
+        command += [f"-I{folder}" for folder in build.program_folders("cpu_src")]
+        command += [str(source), "-o", str(target), "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode and flags and "san" in done.stderr and "cannot find" in done.stderr:
             pytest.skip(f"the library of {flags[0]} is not installed")

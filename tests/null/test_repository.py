@@ -40,7 +40,7 @@ def modules():
 
 
 def sources():
-    folders = ("jax_cocktail", "tests", "benchmarks", "cpu_src", "cuda_src", "rocm_src")
+    folders = ("jax_cocktail", "tests", "benchmarks", "common_src", "cpu_src", "cuda_src", "rocm_src")
     kinds = {".py", ".h", ".cc", ".cuh", ".cu", ".hip"}
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
     return sorted(found)

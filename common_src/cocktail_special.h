@@ -4,8 +4,6 @@
 
 #include "cocktail_elementary.h"
 
-extern "C" double lgamma_r(double, int*);
-
 #define CK_LIBRARY(NAME, FUNCTION)                         \
   CK_INLINE f64 NAME(f64 x) { return FUNCTION(x); }        \
   CK_INLINE f32 NAME(f32 x) { return f32(FUNCTION(f64(x))); } \
@@ -26,11 +24,6 @@ CK_INLINE f64 ck_atan2(f64 y, f64 x) { return __builtin_atan2(y, x); }
 CK_INLINE f32 ck_atan2(f32 y, f32 x) { return f32(__builtin_atan2(f64(y), f64(x))); }
 CK_HALF_2(ck_atan2)
 
-// lgamma writes a global sign; the reentrant one does not.
-CK_INLINE f64 ck_log_gamma(f64 x) {
-  int sign;
-  return lgamma_r(x, &sign);
-}
 CK_LIBRARY(ck_lgamma, ck_log_gamma)
 
 // Reflection for x <= 0, recurrence up to 10, then the asymptotic series. NaN at the poles, as in XLA.
@@ -76,7 +69,7 @@ CK_INLINE f64 ck_erf_inv(f64 x) { return ck_erf_inv_steps<f64>(x); }
 // ---- exponentially scaled modified Bessel functions of order 0 and 1 -------------------------------------
 // Chebyshev series: on [0, 8] in x / 4 - 1 (order 1 divided by x), above in 16 / x - 1 times sqrt(x).
 
-static const f64 ck_bessel_0_small[29] = {
+CK_TABLE f64 ck_bessel_0_small[29] = {
     0.33839763720473803, -0.3046826723431984, 0.17162090152220877, -0.094901097048047639,
     0.049305284239670712, -0.023737414805899471, 0.010546460394594998, -0.0043243099950505759,
     0.001639475616941336, -0.00057637557453858246, 0.00018850288509584168, -5.7541950100821135e-05,
@@ -86,7 +79,7 @@ static const f64 ck_bessel_0_small[29] = {
     7.6761441531828886e-14, -1.1685151544288397e-14, 1.7154788874151894e-15, -2.43062315789568e-16,
     3.3610267347050637e-17,
 };
-static const f64 ck_bessel_0_large[23] = {
+CK_TABLE f64 ck_bessel_0_large[23] = {
     0.40224520550705439, 0.0033691164782556943, 6.8897583469168259e-05, 2.8913705208347109e-06,
     2.0489185894692904e-07, 2.2666689904963632e-08, 3.3962320257483319e-09, 4.9406023890086193e-10,
     1.1889147096580774e-11, -3.1499165342036008e-11, -1.3215811897528824e-11, -1.7941785752408068e-12,
@@ -94,7 +87,7 @@ static const f64 ck_bessel_0_large[23] = {
     -9.5548237019887217e-15, 3.8118108929702244e-15, 1.7725897450706318e-15, -3.4263499155973154e-16,
     -2.8278703163853169e-16, 3.4634838400049438e-17, 4.4486678609564205e-17,
 };
-static const f64 ck_bessel_1_small[28] = {
+CK_TABLE f64 ck_bessel_1_small[28] = {
     0.12629359322181682, -0.17641651835783406, 0.10264365868984709, -0.052945981208094989,
     0.024726449030626516, -0.010564084894626197, 0.0041564229443128882, -0.0015135724506312529,
     0.00051228595616857565, -0.00016176081582589661, 4.781565107550038e-05, -1.3273163656039307e-05,
@@ -103,7 +96,7 @@ static const f64 ck_bessel_1_small[28] = {
     1.1736186164792243e-11, -1.98397424948971e-12, 3.2237911793923702e-13, -5.0421650994349428e-14,
     7.6003927543949468e-15, -1.105409618730226e-15, 1.5529276179507742e-16, -2.0989476432961562e-17,
 };
-static const f64 ck_bessel_1_large[23] = {
+CK_TABLE f64 ck_bessel_1_large[23] = {
     0.38928811750914005, -0.0097610974913614687, -0.0001105889387626237, -3.8825648088777338e-06,
     -2.5122362378700685e-07, -2.6314688468927423e-08, -3.8353803859270618e-09, -5.5897434614467745e-10,
     -1.8974958123103694e-11, 3.2526035792686259e-11, 1.4125807392285223e-11, 2.0356285016995268e-12,

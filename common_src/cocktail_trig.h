@@ -7,7 +7,7 @@
 #include "cocktail_elementary.h"
 
 // 2^e 2/pi modulo 4, e = 0 .. 104: the multiple of 2^-27 below it, and the rest.
-static const f64 ck_quarter_turns_high[105] = {
+CK_TABLE f64 ck_quarter_turns_high[105] = {
     0x1.45f306c000000p-1, 0x1.45f306c000000p+0, 0x1.45f306d000000p+1, 0x1.17cc1b6000000p+0,
     0x1.17cc1b7000000p+1, 0x1.7cc1b7p-2, 0x1.7cc1b7p-1, 0x1.7cc1b72000000p+0, 0x1.7cc1b72000000p+1,
     0x1.f306dc8000000p+0, 0x1.f306dc9000000p+1, 0x1.e60db93000000p+1, 0x1.cc1b727000000p+1,
@@ -33,7 +33,7 @@ static const f64 ck_quarter_turns_high[105] = {
     0x1.f534ddc000000p+1, 0x1.ea69bb8000000p+1, 0x1.d4d377p+1, 0x1.a9a6eep+1, 0x1.534ddcp+1,
     0x1.4d37702000000p+0, 0x1.4d37703000000p+1, 0x1.34ddc0c000000p+0,
 };
-static const f64 ck_quarter_turns_low[105] = {
+CK_TABLE f64 ck_quarter_turns_low[105] = {
     0x1.c9c882a53f84fp-29, 0x1.c9c882a53f84fp-28, 0x1.9391054a7f09dp-28, 0x1.27220a94fe13bp-28,
     0x1.391054a7f09d6p-30, 0x1.391054a7f09d6p-29, 0x1.391054a7f09d6p-28, 0x1.c882a53f84eb0p-30,
     0x1.c882a53f84eb0p-29, 0x1.c882a53f84eb0p-28, 0x1.91054a7f09d5fp-28, 0x1.220a94fe13abfp-28,
