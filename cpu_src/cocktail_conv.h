@@ -407,9 +407,10 @@ CK_NOINLINE void ck_conv(const CkConv<RANK>& s, const T* x, const T* w, O* o) {
   }
 }
 
-// The same for one shape.
-template <class T, class O, int RANK, const CkConv<RANK>& SHAPE>
+// The same for one shape: `S` is a struct whose member `value` is, by its default, the description.
+template <class T, class O, int RANK, class S>
 CK_INLINE void ck_conv_fixed(const T* x, const T* w, O* o) {
+  static constexpr CkConv<RANK> SHAPE = S().value;
   typedef typename CkChoose<CkSame<typename CkLane<T, T, O>::type, void>::value, f32,
                             typename CkLane<T, T, O>::type>::type C;
   constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes;

@@ -20,40 +20,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime_ffi.h"
 #include "runtime_load.h"
 #include "runtime_units.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace {
-
-// ---- errors and attributes ------------------------------------------------------------------------------
-
-XLA_FFI_Error* Fail(XLA_FFI_CallFrame* frame, XLA_FFI_Error_Code code, const char* text) {
-  XLA_FFI_Error_Create_Args args;
-  memset(&args, 0, sizeof(args));
-  args.struct_size = sizeof(args);
-  args.message = text;
-  args.errc = code;
-  return frame->api->XLA_FFI_Error_Create(&args);
-}
-
-const void* Attribute(const XLA_FFI_CallFrame* frame, const char* name, XLA_FFI_AttrType type) {
-  size_t length = strlen(name);
-  for (int64_t i = 0; i < frame->attrs.size; ++i) {
-    const XLA_FFI_ByteSpan* span = frame->attrs.names[i];
-    if (span->len == length && memcmp(span->ptr, name, length) == 0) {
-      return frame->attrs.types[i] == type ? frame->attrs.attrs[i] : nullptr;
-    }
-  }
-  return nullptr;
-}
-
-bool IntegerAttribute(const XLA_FFI_CallFrame* frame, const char* name, int64_t* value) {
-  auto* scalar = static_cast<const XLA_FFI_Scalar*>(Attribute(frame, name, XLA_FFI_AttrType_SCALAR));
-  if (scalar == nullptr || scalar->dtype != XLA_FFI_DataType_S64) return false;
-  memcpy(value, scalar->value, sizeof(*value));
-  return true;
-}
 
 // ---- the state of an instantiated call ------------------------------------------------------------------
 
@@ -67,18 +39,6 @@ XLA_FFI_TypeId state_type_id = {0};
 XLA_FFI_TypeInfo state_type_info;
 
 void DeleteState(void* state) { free(state); }
-
-// Answers XLA's question for the API version.
-bool AnswerMetadata(XLA_FFI_CallFrame* frame) {
-  auto* start = frame->extension_start;
-  if (start == nullptr || start->type != XLA_FFI_Extension_Metadata) return false;
-  auto* extension = reinterpret_cast<XLA_FFI_Metadata_Extension*>(start);
-  extension->metadata->api_version.major_version = 0;
-  extension->metadata->api_version.minor_version = 1;
-  extension->metadata->traits = 0;
-  extension->metadata->state_type_id = state_type_id;
-  return true;
-}
 
 XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   int64_t num_inputs = frame->args.size, num_outputs = frame->rets.size;
@@ -117,7 +77,7 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
 }  // namespace
 
 CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
-  if (AnswerMetadata(frame)) return nullptr;
+  if (AnswerMetadata(frame, 0, state_type_id)) return nullptr;
   auto* binary = static_cast<const XLA_FFI_Array*>(Attribute(frame, "binary", XLA_FFI_AttrType_ARRAY));
   auto* digest = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "digest", XLA_FFI_AttrType_STRING));
   int64_t workspace = 0, workspace_result = 0;
@@ -153,7 +113,7 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
 }
 
 CK_EXPORT XLA_FFI_Error* ck_cpu_execute(XLA_FFI_CallFrame* frame) {
-  if (AnswerMetadata(frame)) return nullptr;
+  if (AnswerMetadata(frame, 0, state_type_id)) return nullptr;
   XLA_FFI_State_Get_Args args;
   memset(&args, 0, sizeof(args));
   args.struct_size = sizeof(args);

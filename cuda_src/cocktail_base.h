@@ -1,5 +1,5 @@
 // Compiler spellings of a program for NVIDIA GPUs. The same text compiles with nvcc, with NVRTC and, with
-// CK_EMULATED defined, with a host compiler that runs the blocks of threads on fibers (tests/emulation).
+// CK_EMULATED defined, with a host compiler that runs the blocks of threads on fibers (tests/cpu/emulation).
 // No standard header and no header of the CUDA toolkit.
 #ifndef COCKTAIL_BASE_H
 #define COCKTAIL_BASE_H
@@ -42,7 +42,20 @@ CK_INLINE i32 ck_warp_lane() { return i32(threadIdx.x) % CK_WARP; }
 CK_INLINE i32 ck_warp() { return i32(threadIdx.x) / CK_WARP; }
 enum : i32 { CK_WARPS = CK_THREADS / CK_WARP };
 
+// The emulator tells where in a program threads wait: what waits takes the place of its call.
+#if defined(CK_EMULATED)
+#define CK_WHERE CK_PLACE
+#define CK_AND_WHERE , CK_PLACE
+#define CK_HERE place
+#define CK_AND_HERE , place
+#else
+#define CK_WHERE
+#define CK_AND_WHERE
+#define CK_HERE
+#define CK_AND_HERE
+#endif
+
 // The unit barrier: what any thread of the block wrote before it, every thread of the block sees after it.
-CK_INLINE void ck_meet() { __syncthreads(); }
+CK_INLINE void ck_meet(CK_WHERE) { __syncthreads(CK_HERE); }
 
 #endif  // COCKTAIL_BASE_H

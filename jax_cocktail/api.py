@@ -76,10 +76,13 @@ def clear_cache() -> None:
 def load() -> None:
     """Makes this process ready for exported and serialised programs that contain calls of ours.
 
+    Those for NVIDIA GPUs are included if jax is told to use them, or has its plugin for them and no orders.
+
     Raises:
       BuildError: the runtime library cannot be built; the text says what to do.
     """
-    custom_call.register()
+    for platform in custom_call.expected_platforms():
+        custom_call.register(platform)
 
 
 def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:

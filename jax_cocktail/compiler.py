@@ -20,11 +20,14 @@ from functools import partial
 from itertools import pairwise
 
 from jax_cocktail.build import build_program, host_toolchain
+from jax_cocktail.build_device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.cuda import launch_plan
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
-from jax_cocktail.errors import PlacementError
+from jax_cocktail.device import DeviceSpec
+from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.barriers import synchronise
@@ -35,13 +38,16 @@ from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.inline import inline
 from jax_cocktail.schedule.lanes import recover_lanes
 from jax_cocktail.schedule.layers import separate_layers
+from jax_cocktail.schedule.meet import meet_lanes
 from jax_cocktail.schedule.memory_plan import plan_memory
+from jax_cocktail.schedule.pipeline import pipeline
+from jax_cocktail.schedule.residency import resident_parts
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.schedule.unroll import unroll_pairs
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
-from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.plan import MAILBOX_BYTES, LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.verifier import verify
@@ -50,13 +56,18 @@ Pass = Callable[[UProgram], UProgram]
 Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, seconds)
 
 
-def passes(candidate: Candidate, remark: Listener = nobody) -> tuple[tuple[str, Pass], ...]:
+def passes(
+    candidate: Candidate, remark: Listener = nobody, target: Target = CPU
+) -> tuple[tuple[str, Pass], ...]:
     """The passes for a candidate, in order. Those that have something to say are given `remark`."""
     table: list[tuple[str, Pass]] = [("inline", inline), ("simplify", simplify)]
-    table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
+    if not target.has_threads:  # threads have lanes of their own
+        table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
+    if candidate.pipeline:
+        table.append(("pipeline", partial(pipeline, remark=remark)))
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("tidy", simplify), ("canonicalise", canonicalise)]
@@ -78,6 +89,7 @@ class Emitted:
     program: UProgram
     plan: MemoryPlan
     source: str
+    target: Target = CPU
     candidate: Candidate = SINGLE
     fingerprint: str = ""
     fired: tuple[str, ...] = ()
@@ -96,7 +108,7 @@ class Artifact:
 
     `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `aliases`: (operand, result)
     pairs that share memory; `seconds`: time spent in our passes and the host compiler; `cached`: the latter
-    did not run; `path`: of the built program.
+    did not run; `path`: of the built program; `launch`: how a GPU runs it, None for the CPU.
     """
 
     binary: bytes
@@ -105,10 +117,11 @@ class Artifact:
     seconds: float
     cached: bool
     path: str
+    launch: LaunchPlan | None = None
 
     @property
     def workspace_bytes(self) -> int:
-        return self.emitted.plan.workspace_bytes
+        return self.emitted.plan.workspace_bytes if self.launch is None else self.launch.workspace_bytes
 
     @property
     def aliases(self) -> tuple[tuple[int, int], ...]:
@@ -133,10 +146,11 @@ def transform(
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
     remark: Listener = nobody,
+    target: Target = CPU,
 ) -> UProgram:
     """Runs all passes on a translated program."""
     verify(program)
-    for name, run in passes(candidate, remark):
+    for name, run in passes(candidate, remark, target):
         start = time.perf_counter()
         after = run(program)
         if after is not program:
@@ -152,39 +166,66 @@ def emit(
     target: Target = CPU,
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
+    near_bytes: int = 0,
 ) -> Emitted:
     """From a translated program to source text. Needs no compiler and no device.
 
-    A division over units whose parts cannot be written in place is given up, with a remark.
+    `near_bytes`: the near memory of a unit, where the target has such (see `device.DeviceSpec`). A division
+    over units whose parts cannot be written in place is given up, with a remark.
     """
     try:
-        return _emit(program, target, observers, candidate)
+        return _emit(program, target, observers, candidate, near_bytes)
     except PlacementError as error:
-        emitted = _emit(program, target, observers, replace(candidate, place="none"))
+        emitted = _emit(program, target, observers, replace(candidate, place="none"), near_bytes)
         note = Remark("place", False, str(error))
         return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
 
-def _emit(program: UProgram, target: Target, observers: Sequence[Observer], candidate: Candidate) -> Emitted:
+def schedule(stitched: UProgram, target: Target, near_bytes: int) -> tuple[UProgram, MemoryPlan]:
+    """The program with its memory and its barriers."""
+    program = explicit_copies(stitched)
+    if not target.has_threads:
+        plan = plan_memory(program)
+        return synchronise(program, plan), plan
+    template_bytes = target.template_bytes(program)
+    plan = plan_memory(program, near_bytes - template_bytes - MAILBOX_BYTES)
+    own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
+    plan = replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
+    plan = resident_parts(program, plan, near_bytes - template_bytes - own_bytes)
+    return meet_lanes(synchronise(program, plan), plan), plan
+
+
+def _emit(
+    program: UProgram,
+    target: Target,
+    observers: Sequence[Observer],
+    candidate: Candidate,
+    near_bytes: int,
+) -> Emitted:
     start = time.perf_counter()
     stages, remarks = [("translate", program)], list[Remark]()
 
     def keep(name: str, after: UProgram, _: float) -> None:
         stages.append((name, after))
 
-    stitched = transform(program, (keep, *observers), candidate, remarks.append)
+    stitched = transform(program, (keep, *observers), candidate, remarks.append, target)
     fired = tuple(name for (_, old), (name, new) in pairwise(stages) if new is not old)
-    scheduled = explicit_copies(stitched)
-    plan = plan_memory(scheduled)
-    final = synchronise(scheduled, plan)
+    final, plan = schedule(stitched, target, near_bytes)
     source = emit_program(final, plan, target)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start
-    return Emitted(final, plan, source, candidate, key, fired, tuple(dict.fromkeys(remarks)), seconds)
+    return Emitted(final, plan, source, target, candidate, key, fired, tuple(dict.fromkeys(remarks)), seconds)
 
 
-def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Artifact:
-    """From source text to a binary, through the cache on disk. Raises BuildError."""
+def build(
+    emitted: Emitted, spec: DeviceSpec | None = None, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> Artifact:
+    """From source text to a binary, through the cache on disk. Raises BuildError.
+
+    `spec`: the GPU that a program for one is built for.
+    """
+    if spec is not None:
+        return _build_for_device(emitted, spec, cache_limit_bytes)
     built = build_program(emitted.source, host_toolchain(), cache_limit_bytes=cache_limit_bytes)
     return Artifact(
         binary=built.binary,
@@ -194,6 +235,31 @@ def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> 
         cached=built.cached,
         path=built.path,
     )
+
+
+def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int) -> Artifact:
+    """A kernel that runs out of registers is built once more with a function for every lane loop; the one
+    that spills less is taken, and told about."""
+    toolchain = device_toolchain(spec.arch)
+    target, limit = emitted.target, cache_limit_bytes
+    built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=limit)
+    seconds = emitted.seconds + built.seconds
+    if built.spills:
+        divided = emit_program(emitted.program, emitted.plan, replace(target, stage_limit=0))
+        other = build_device_program(divided, toolchain, spec, cache_limit_bytes=limit)
+        seconds += other.seconds
+        if sum(other.spills.values()) < sum(built.spills.values()):
+            built, emitted = other, replace(emitted, source=divided)
+    check = check_registers(built, spec, target.threads)
+    if not check.launches:
+        raise BuildError(
+            check.remark, "plan for fewer threads, or leave the function to stock XLA with force='stock'"
+        )
+    if check.remark:
+        note = Remark("build", False, check.remark)
+        emitted = replace(emitted, remarks=(*emitted.remarks, note))
+    launch = launch_plan(emitted.program, emitted.plan, target.threads)
+    return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch)
 
 
 def compile_program(

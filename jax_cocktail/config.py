@@ -60,6 +60,20 @@ REGISTRY: tuple[Option, ...] = (
         "for how many threads programs are planned; 0 for one per core that the process may use",
         in_cache_key=True,
     ),
+    Option(
+        "gpu_arch",
+        "",
+        "the GPU architecture that code is made for; nothing: that of the device, else sm_90",
+        choices=("", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"),
+        in_cache_key=True,
+    ),
+    Option(
+        "errors",
+        "deferred",
+        "when a GPU program that fails says so: deferred is at its next call, sync waits for the end of every"
+        " call",
+        choices=("deferred", "sync"),
+    ),
 )
 _BY_NAME = {option.name: option for option in REGISTRY}
 
@@ -74,6 +88,8 @@ class Options:
     cache_limit_bytes: int = 1 << 30
     profile: str = "auto"
     units: int = 0
+    gpu_arch: str = ""
+    errors: str = "deferred"
 
     def __post_init__(self) -> None:
         for option in REGISTRY:
@@ -161,7 +177,9 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
     if option.choices:
         if value in option.choices:
             return str(value)
-        raise ValueError(f"{where} is one of {', '.join(option.choices)}, not {value!r}")
+        raise ValueError(
+            f"{where} is one of {', '.join(choice or 'nothing' for choice in option.choices)}, not {value!r}"
+        )
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     raise TypeError(f"{where} is a path, not {value!r}")

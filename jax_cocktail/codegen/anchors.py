@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.contraction import emit_conv, emit_dot
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.ordering import emit_arg_reduce, emit_sort, emit_top_k
-from jax_cocktail.codegen.reduction import identity, step
+from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE, Index, Writer, variable
 from jax_cocktail.codegen.windows import emit_reduce_window, emit_select_and_scatter_add
 from jax_cocktail.utask.ir import UOperator
+
+FEWEST_ROWS = 8  # rows per thread of a block below which running sums are made by whole blocks, inverted
 
 
 def emit_anchor(context: Context, operator: UOperator) -> None:
@@ -30,6 +34,10 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
     outer = [1 if d == axis else n for d, n in enumerate(shape)]
     # long running sums of f32 lose digits: they are kept in f64
     wide = "f64" if COMPUTE[dtype] == "f32" and op in ("sum", "prod") else COMPUTE[dtype]
+    by_block = context.target.has_threads and prod(outer) * FEWEST_ROWS < context.target.threads
+    if by_block and not x.type.is_scalar:
+        _emit_scan(context, operator, outer, wide)
+        return
     with context.result(operator.output) as target:
 
         def row(indices: tuple[Index, ...]) -> None:
@@ -49,7 +57,24 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
                 narrow = total if wide == COMPUTE[dtype] else f"f32({total})"
                 writer.line(f"{target.at(here)} = {stored(narrow, dtype)};")
 
-        loop_over(writer, outer, row)
+        rows_over(context, outer, row)
+
+
+def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide: str) -> None:
+    """One row after the other, each by the whole block."""
+    (x,) = operator.inputs
+    axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
+    source, target = context.array(x), context.array(operator.output)
+    context.needs |= {"block", "math"} if op == "logsumexp" else {"block"}
+    name = "CkLogAddExp" if op == "logsumexp" else functor(op)
+    reverse = "true" if operator["reverse"] else "false"
+
+    def row(indices: tuple[Index, ...]) -> None:
+        here = [f"&{array.at(indices)}, {array.strides[axis]}" for array in (source, target)]
+        arguments = f"{', '.join(here)}, {x.type.shape[axis]}, {reverse}"
+        context.writer.line(f"ck_block_scan<{name}, {wide}>({arguments});")
+
+    loop_over(context.writer, outer, row)
 
 
 def _logaddexp(writer: Writer, total: str, text: str, compute: str) -> None:
@@ -73,7 +98,8 @@ def _emit_scatter(context: Context, operator: UOperator) -> None:
     with context.result(operator.output) as target:
         if operand.type.is_scalar:
             text = stored(context.register(operand), operand.type.dtype)
-            context.writer.line(f"{target.pointer}[0] = {text};")
+            context.writer.line(f"{context.one_thread(of_one_unit=False)}{target.pointer}[0] = {text};")
+        context.fence()
         loop_over(
             context.writer,
             updates.type.shape,
@@ -118,6 +144,11 @@ def _scatter_one(
         new = step({"add": "sum", "mul": "prod"}.get(op, op), target.read(place), new)
     if dtype == "bool" and op in ("add", "mul"):
         new = f"bool({new})"
+    if context.target.has_threads:  # every element has one thread that applies its updates, in their order
+        flat = Index()
+        for index, stride in zip(place, target.strides, strict=True):
+            flat = flat + index * stride
+        inside.append(f"({flat.text()}) % {context.target.threads} == ck_lane()")
     guard = f"if ({' && '.join(inside)}) " if inside else ""
     writer.line(f"{guard}{target.at(place)} = {stored(new, dtype)};")
 

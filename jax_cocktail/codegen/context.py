@@ -13,7 +13,8 @@ from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import Value
 
-ALONE = "if (unit->index == 0)"
+ALONE = "unit->index == 0"
+_PREFIX = {"workspace": "w", "own": "o", "private": "q"}  # of the names of pointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,27 @@ class Context:
         storage = STORAGE[dtype]
         if slot.space == "constant":
             return f"((const {storage}*)c{slot.index})"
-        if slot.space == "workspace":
-            name = f"w{slot.index}_{storage}"
-            self.buffers[name] = (f"{storage}*", f"workspace + {slot.index}")
-            return name
-        if slot.space == "own":
-            name = f"o{slot.index}_{storage}"
-            self.buffers[name] = (f"{storage}*", f"unit->own + {slot.index}")
+        if slot.space in _PREFIX:
+            name = f"{_PREFIX[slot.space]}{slot.index}_{storage}"
+            self.buffers[name] = (f"{storage}*", self._memory(slot.space, slot.index))
             return name
         space, prefix, const = ("operands", "p", "const ") if slot.space == "input" else ("results", "r", "")
         name = f"{prefix}{slot.index}"
         self.buffers[name] = (f"{const}{storage}*", f"{space}[{slot.index}]")
         return name
+
+    def _memory(self, space: str, offset: int) -> str:
+        """Text of an address."""
+        if space == "own":
+            return f"unit->own + {offset}"
+        part = self.plan.parts.get(Slot(space, offset))
+        if part is not None:
+            self.needs.add("program")
+            return f"ck_part<RESIDENT>(unit, workspace + {offset}, {part.offset}, {part.bytes}, {part.first})"
+        if space == "private":
+            base = self.plan.workspace_bytes + offset
+            return f"workspace + {base} + i64(unit->index) * {self.plan.private_bytes}"
+        return f"workspace + {offset}"
 
     def load(self, value: Value, indices: tuple[Index, ...]) -> Index | str:
         """Where an element lies: an index from `pointer(value)`, or the name of a register."""
@@ -156,15 +166,21 @@ class Context:
             yield self.array(value)
             return
         name = self.writer.fresh("s")
-        self.writer.line(f"{STORAGE[dtype]} {name}[1];")
+        if self.target.has_threads:  # one thread writes it, all read it
+            self.needs.add("program")
+            self.writer.line(f"{STORAGE[dtype]}* const {name} = ck_mailbox<{STORAGE[dtype]}>(unit);")
+        else:
+            self.writer.line(f"{STORAGE[dtype]} {name}[1];")
         yield ArrayView(name, row_major(value.type.shape), dtype)
         text = f"ck_up({name}[0])" if dtype in NARROW else f"{name}[0]"
+        self.fence()
         self.writer.line(f"{self.register(value)} = {text};")
+        self.fence()
 
     def scratch(self, dtype: str, offset: int = 0) -> str:
         """Pointer into the part of the workspace that one operator may use while it runs."""
-        memory = "unit->own" if self.has_units else "workspace"
-        return f"(({STORAGE[dtype]}*)({memory} + {self.plan.scratch_offset + offset}))"
+        address = self._memory(self.plan.scratch_space, self.plan.scratch_offset + offset)
+        return f"(({STORAGE[dtype]}*)({address}))"
 
     # -- units -------------------------------------------------------------------------------------------
     @property
@@ -181,10 +197,27 @@ class Context:
     def alone(self, *written: Value) -> Iterator[None]:
         """What writes shared memory at mesh level is done by unit 0."""
         if any(self.is_shared(value) for value in written):
-            with self.writer.block(ALONE):
+            with self.writer.block(f"if ({ALONE})"):
                 yield
         else:
             yield
+
+    def one_thread(self, *, of_one_unit: bool) -> str:
+        """What stands before a statement that is executed once, by unit 0 if `of_one_unit`, else by each."""
+        terms = [ALONE] if of_one_unit and self.has_units else []
+        terms += ["ck_lane() == 0"] if self.target.has_threads else []
+        return f"if ({' && '.join(terms)}) " if terms else ""
+
+    def fence(self) -> None:
+        """Between two steps of one operator: the threads of a unit see what the others wrote."""
+        if self.target.meet:
+            self.writer.line(self.target.meet)
+
+    def copy(self, target: str, source: str, size: int) -> None:
+        """Copies bytes; all threads of the unit take part."""
+        if self.target.has_threads:
+            self.needs.add("block")
+        self.writer.line(self.target.copy.format(target=target, source=source, size=size))
 
 
 def stored(text: str, dtype: str) -> str:

@@ -109,7 +109,7 @@ def emit_conv(context: Context, operator: UOperator) -> None:
         str(out.type.shape[-1]),
         str(operator["feature_group_count"]),
     ]
-    context.writer.line(f"static constexpr CkConv<{rank}> {name} = {{{', '.join(fields)}}};")
+    context.writer.line(f"struct {name} {{ CkConv<{rank}> value = {{{', '.join(fields)}}}; }};")
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:
         types = f"{STORAGE[x.type.dtype]}, {STORAGE[out.type.dtype]}"

@@ -20,10 +20,13 @@ CPU = Target(
     },
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
+    copy="__builtin_memcpy({target}, {source}, {size});",
+    table="static const",
     entry=(
         "CK_EXPORT int ck_program(const void* const* operands, void* const* results,\n"
         "                         u8* workspace, const CkUnit* unit)"
     ),
+    epilogue=("return 0;",),
     units=(
         "CK_EXPORT const i64 ck_most_units, ck_own_bytes;",
         "const i64 ck_most_units = {most_units}, ck_own_bytes = {own_bytes};",

@@ -45,9 +45,10 @@ class ElementWriter:
         pointer: Callable[[Value], str],
         needs: set[str],
         rename: Mapping[str, tuple[str, int]],
+        index: str = "i64",
     ) -> None:
         self.writer, self.load, self.pointer = writer, load, pointer
-        self.needs, self.rename = needs, rename
+        self.needs, self.rename, self.index = needs, rename, index
         self.members = {v: m for m in members for v in m.outputs}
         self.reads = Counter(x for m in members for x in m.inputs)
         self.memo: dict[tuple[Value, Indices], str] = {}
@@ -69,7 +70,7 @@ class ElementWriter:
     def opaque(self, text: str) -> Index:
         """A run-time index under a fresh name."""
         name = self.writer.fresh("n")
-        self.writer.line(f"const i64 {name} = {text};")
+        self.writer.line(f"const {self.index} {name} = {text};")
         return Index(0, ((name, 1),))
 
     # -- elements ----------------------------------------------------------------------------------------

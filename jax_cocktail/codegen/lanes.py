@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.contraction import emit_dot
 from jax_cocktail.codegen.element import ElementWriter, Indices
-from jax_cocktail.codegen.reduction import identity, step, vector_operator
+from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_nest
+from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE, Index, Writer, variable
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.layout import core, row_major
@@ -55,7 +57,8 @@ def _iteration_shape(group: StitchedUTask) -> Shape:
 def _elements(
     context: Context, members: Sequence[UOperator], writer: Writer, rename: Rename
 ) -> ElementWriter:
-    return ElementWriter(writer, members, context.load, context.pointer, context.needs, rename)
+    index = context.target.index
+    return ElementWriter(writer, members, context.load, context.pointer, context.needs, rename, index)
 
 
 # -- scalars -------------------------------------------------------------------------------------------------
@@ -67,9 +70,9 @@ def _emit_scalars(context: Context, group: StitchedUTask) -> None:
             _prepare_update(context, member)
             target = _update_destination(context, member, elements)
             value = elements.element(target.value, (Index(),) * target.value.type.rank)
-            with context.alone(member.output):
-                text = f"{target.pointer}[{target.base.text()}] = {stored(value, target.dtype)};"
-                context.writer.line(text)
+            once = context.one_thread(of_one_unit=context.is_shared(member.output))
+            text = f"{target.pointer}[{target.base.text()}] = {stored(value, target.dtype)};"
+            context.writer.line(f"{once}{text}")
         elif member.output.type.is_scalar:
             zeros = (Index(),) * member.output.type.rank
             text = elements.element(member.output, zeros)
@@ -104,6 +107,7 @@ def _prepare_update(context: Context, update: UOperator) -> None:
         return
     with context.alone(update.output) if update.inputs[1].type.is_scalar else nullcontext():
         emit_copy(context, update.inputs[0], update.output)
+    context.fence()
 
 
 def _update_destination(context: Context, update: UOperator, elements: ElementWriter) -> Destination:
@@ -138,11 +142,7 @@ def emit_nest(
     dry = _elements(context, members, Writer(), {})
     _nest_body(dry, targets, names, {})
     merged, rename = merge_axes(list(zip(names, sizes, strict=True)), dry)
-    with ExitStack() as stack:
-        for position, (name, count) in enumerate(merged):
-            last = position == len(merged) - 1
-            pragma = context.target.lanes if last and count > 1 else ""
-            stack.enter_context(context.writer.loop(name, count, pragma))
+    with lane_nest(context, merged):
         _nest_body(_elements(context, members, context.writer, rename), targets, names, rename)
 
 
@@ -192,10 +192,7 @@ def emit_copy(context: Context, source: Value, target: Value) -> None:
     layout = context.layout(source)
     if layout.is_dense:
         offset = f" + {layout.offset}" if layout.offset else ""
-        context.writer.line(
-            f"__builtin_memcpy({context.pointer(target)}, {context.pointer(source)}{offset},"
-            f" {source.type.nbytes});"
-        )
+        context.copy(context.pointer(target), context.pointer(source) + offset, source.type.nbytes)
         return
     strides = row_major(source.type.shape)
     destination = Destination(source, context.pointer(target), Index(), strides, source.type.dtype)
@@ -234,11 +231,49 @@ def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> N
     dry = _elements(context, group.members, Writer(), {})
     if operand.type.size:
         dry.element(operand, indices)
+    if context.target.has_threads:
+        _emit_group_reduce(context, group, anchor, indices, out, kept, inner)
+        return
     if column and operand.type.size:
         _emit_column_reduce(context, group, anchor, indices, out, kept, inner)
         return
     inner, rename = merge_axes(inner, dry)
     _emit_row_reduce(context, group, anchor, indices, out, kept, inner, rename)
+
+
+def _emit_group_reduce(
+    context: Context,
+    group: StitchedUTask,
+    anchor: UOperator,
+    indices: Indices,
+    out: Indices,
+    kept: list[tuple[str, int]],
+    inner: list[tuple[str, int]],
+) -> None:
+    """Every row by a group of threads, which then combine what each of them has."""
+    writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
+    dtype, operand = result.type.dtype, anchor.inputs[0]
+    context.needs.add("block")
+    length = prod(count for _, count in inner)
+    groups = groups_for(prod(count for _, count in kept), length, context.target.threads)
+    wide = _is_long_sum(op, dtype, [("", length // groups.size)])
+    compute = "f64" if wide else COMPUTE[dtype]
+    with group_rows(context, groups, kept) as stores:
+        total = writer.fresh("a")
+        writer.line(f"{compute} {total} = {identity(op, dtype)};")
+        if operand.type.size:
+            with group_elements(context, groups, inner):
+                text = _elements(context, group.members, writer, {}).element(operand, indices)
+                writer.line(f"{total} = {step(op, total, text)};")
+        if groups.size > 1:
+            writer.line(f"{total} = ck_group_reduce<{groups.size}, {functor(op)}>({total});")
+        total = f"f32({total})" if wide else total
+        if result.type.is_scalar:
+            writer.line(f"{context.register(result)} = {context.rounded(total, dtype)};")
+            return
+        place = context.load(result, out)
+        assert isinstance(place, Index)
+        writer.line(f"if ({stores}) {context.pointer(result)}[{place.text()}] = {stored(total, dtype)};")
 
 
 def _emit_row_reduce(

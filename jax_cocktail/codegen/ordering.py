@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop
+from jax_cocktail.codegen.reduction import identity
 from jax_cocktail.codegen.text import COMPUTE, Index, variable
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
@@ -22,6 +25,9 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
     compare = ">" if operator["op"] == "max" else "<"
     outer = [n for d, n in enumerate(shape) if d != axis]
     index_type = COMPUTE[operator.output.type.dtype]
+    if context.target.has_threads:
+        _emit_group_arg(context, operator)
+        return
     with context.result(operator.output) as target:
 
         def row(indices: tuple[Index, ...]) -> None:
@@ -40,6 +46,35 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
             writer.line(f"{target.at(indices)} = {index_type}({at});")
 
         loop_over(writer, outer, row)
+
+
+def _emit_group_arg(context: Context, operator: UOperator) -> None:
+    """As above, every row by a group of threads."""
+    (x,) = operator.inputs
+    axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
+    source, writer, index = context.array(x), context.writer, context.target.index
+    context.needs.add("block")
+    names = [f"i{d}" for d in range(len(shape))]
+    indices = tuple(variable(n) if size != 1 else Index() for n, size in zip(names, shape, strict=True))
+    kept = [(names[d], n) for d, n in enumerate(shape) if d != axis and n != 1]
+    groups = groups_for(prod(n for _, n in kept), shape[axis], context.target.threads)
+    is_max = operator["op"] == "max"
+    out = tuple(i for d, i in enumerate(indices) if d != axis)
+    number = COMPUTE[operator.output.type.dtype]
+    with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
+        best, at = writer.fresh("a"), writer.fresh("n")
+        writer.line(f"{COMPUTE[dtype]} {best} = {identity('max' if is_max else 'min', dtype)};")
+        writer.line(f"{index} {at} = 0x7fffffff;")
+        with group_elements(context, groups, [(f"i{axis}", shape[axis])]):
+            writer.line(f"const {COMPUTE[dtype]} x = {source.read(indices)};")
+            wins = f"x {'>' if is_max else '<'} {best} || {at} == 0x7fffffff"
+            if dtype in FLOATS:
+                wins = f"(({wins}) && {best} == {best}) || (x != x && {best} == {best})"
+            position = f"i{axis}" if shape[axis] != 1 else "0"
+            writer.line(f"if ({wins}) {{ {best} = x; {at} = {position}; }}")
+        if groups.size > 1:
+            writer.line(f"ck_group_arg<{groups.size}, {'true' if is_max else 'false'}>({best}, {at});")
+        writer.line(f"if ({stores}) {target.at(out)} = {number}({at});")
 
 
 def emit_sort(context: Context, operator: UOperator) -> None:
@@ -69,11 +104,13 @@ def emit_sort(context: Context, operator: UOperator) -> None:
                 )
             writer.line("return false;")
         writer.line(");")
-        with writer.loop("k", length):
+        context.fence()
+        with lane_loop(context, "k", length):
             writer.line(f"const i64 from = {order}[k];")
             for source, target in zip(sources, targets, strict=True):
                 place = (*indices[:axis], variable("k"), *indices[axis + 1 :])
                 writer.line(f"{target.at(place)} = {stored(at(source, 'from'), target.dtype)};")
+        context.fence()
 
     loop_over(writer, outer, row)
 
@@ -114,9 +151,11 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
                     first, second = f"ck_total_order({first})", f"ck_total_order({second})"
                 writer.line(f"return {first} > {second};")
             writer.line(");")
-            with writer.loop("k", k):
+            context.fence()
+            with lane_loop(context, "k", k):
                 writer.line(f"const i64 from = {order}[k];")
                 writer.line(f"{best.at(place('k'))} = {stored(source.read(place('from')), dtype)};")
                 writer.line(f"{where.at(place('k'))} = i32(from);")
+            context.fence()
 
         loop_over(writer, outer, row)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context, stored
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
+from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.stages import StageTable, is_stage, wants_stages
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.codegen.text import NARROW, STORAGE, Writer, literal, table, table_type
@@ -30,30 +31,43 @@ from jax_cocktail.utask.types import NOWHERE, Value
 
 def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
     """Source text of a stitched program under a memory plan."""
-    context = Context(target, plan, Writer(), stages=StageTable() if wants_stages(program) else None)
+    stages = StageTable() if wants_stages(program, target.stage_limit) else None
+    context = Context(target, plan, Writer(target.index), stages=stages)
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)
-    context.writer.line("return 0;")
-    body = context.writer.lines
-    if context.has_units:
+    body = [*context.writer.lines, *(f"  {line}" for line in target.epilogue)]
+    if context.has_units or target.has_threads:
         context.needs.add("units")
     features = [f for f in target.headers if f in context.needs]
-    lines = [f"// jax_cocktail program {program.name}"]
+    numbers = facts(program, plan)
+    lines = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in target.prologue)]
     lines += [f'#include "{target.headers[f]}"' for f in features]
     if context.has_units:
-        facts = {"most_units": plan.most_units, "own_bytes": plan.own_bytes}
-        lines += [text.format(**facts) for text in target.units]
-    lines += _tables(program, plan)
+        lines += [text.format(**numbers) for text in target.units]
+    lines += _tables(program, plan, target)
     lines += context.stages.lines() if context.stages else []
     lines += ["", f"{target.entry} {{"]
     buffers = sorted(context.buffers.items())
     lines += [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
     lines += [f"  {ctype} {name};" for name, ctype in sorted(context.declared.items())]
-    return "\n".join([*lines, *body, "}", ""])
+    return "\n".join([*lines, *body, "}", *target.footer, ""])
 
 
-def _tables(program: UProgram, plan: MemoryPlan) -> list[str]:
+def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
+    """Numbers of a program that a target may put at its beginning."""
+    return {
+        "operands": len(program.entry.parameters),
+        "results": len(program.entry.results),
+        "most_units": plan.most_units,
+        "own_bytes": plan.own_bytes,
+        "shared_bytes": plan.shared_bytes,
+        "resident_bytes": plan.resident_bytes,
+        "scratch_bytes": plan.template_bytes,
+    }
+
+
+def _tables(program: UProgram, plan: MemoryPlan, target: Target) -> list[str]:
     lines = []
     for statement in walk(program.entry):
         if isinstance(statement, UOperator) and statement.kind == "constant":
@@ -61,7 +75,7 @@ def _tables(program: UProgram, plan: MemoryPlan) -> list[str]:
             if value in plan.layouts and value.type.size:
                 text = table(cast(bytes, statement["data"]), value.type.dtype)
                 kind = table_type(value.type.dtype)
-                lines.append(f"alignas(64) static const {kind} c{value.id}[] = {{{text}}};")
+                lines.append(f"alignas(64) {target.table} {kind} c{value.id}[] = {{{text}}};")
     return lines
 
 
@@ -79,16 +93,16 @@ def _store_results(context: Context, program: UProgram) -> None:
         dtype = value.type.dtype
         if value.type.is_scalar:
             text = stored(context.register(value), dtype)
-            guard = f"{ALONE} " if context.has_units else ""
-            context.writer.line(f"{guard}*({STORAGE[dtype]}*)results[{position}] = {text};")
+            once = context.one_thread(of_one_unit=True)
+            context.writer.line(f"{once}*({STORAGE[dtype]}*)results[{position}] = {text};")
             continue
         layout, slot = context.layout(value), context.slot(value)
         if value.type.size == 0 or (layout.is_whole and (slot.space, slot.index) == ("output", position)):
             continue
         offset = f" + {layout.offset}" if layout.offset else ""
         pointer = f"{context.pointer(value)}{offset}"
-        guard = f"{ALONE} " if context.has_units else ""
-        context.writer.line(f"{guard}__builtin_memcpy(results[{position}], {pointer}, {value.type.nbytes});")
+        with context.writer.block(f"if ({ALONE})") if context.has_units else nullcontext():
+            context.copy(f"results[{position}]", pointer, value.type.nbytes)
 
 
 # -- statements ----------------------------------------------------------------------------------------------
@@ -112,6 +126,8 @@ def _emit_statement(context: Context, statement: Statement) -> None:
         raise UnsupportedError(f"function {statement.function} calls itself", str(statement.source))
     elif statement.is_element:
         _emit_view(context, statement)
+    elif statement.kind == "meet":
+        context.fence()
     elif statement.kind in ("arrive", "wait"):
         context.writer.line(f"ck_{statement.kind}(unit);")
     else:
@@ -131,7 +147,7 @@ def _emit_stitched(context: Context, group: StitchedUTask) -> None:
             with context.writer.block():
                 emit_group(context, group)
         else:
-            outer, context.writer = context.writer, Writer()
+            outer, context.writer = context.writer, Writer(context.target.index)
             emit_group(context, group)
             inner, context.writer = context.writer, outer
             context.writer.line(context.stages.call(inner.lines, context.type_of))
@@ -192,9 +208,10 @@ def _trips(context: Context, loop: LoopUTask, name: str) -> Iterator[None]:
         with context.writer.loop(name, trips):
             yield
         return
-    head = f"for (i64 {name} = 0; {name} < {trips}; ++{name})"
+    head = f"for ({context.target.index} {name} = 0; {name} < {trips}; ++{name})"
     if context.has_units and not context.part_depth:
-        head = f"for (i64 {name} = unit->index; {name} < {trips}; {name} += unit->count)"
+        index = context.target.index
+        head = f"for ({index} {name} = unit->index; {name} < {trips}; {name} += unit->count)"
     context.part_depth += 1
     with context.writer.block(head):
         yield
@@ -242,15 +259,22 @@ def _transfer_registers(context: Context, moves: list[tuple[str, str, str]]) -> 
 def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
     """Copies whose target nobody still reads come first; what remains are cycles, rotated by element."""
     pending = list(moves)
+    since: list[tuple[Value, Value]] = []  # moves since the threads met
     while pending:
         read = [context.slot(source) for source, _ in pending]
         ready = next((m for m in pending if read.count(context.slot(m[1])) == 0), None)
         if ready is None:
+            if since:
+                context.fence()
             _rotate(context, pending)
             return
+        if any(context.slot(ready[1]) == context.slot(source) for source, _ in since):
+            context.fence()
+            since = []
         with context.alone(ready[1]):
             emit_copy(context, *ready)
         pending.remove(ready)
+        since.append(ready)
 
 
 def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
@@ -259,7 +283,7 @@ def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
     for size in sorted({t.type.size for _, t in moves}):
         same = [m for m in moves if m[1].type.size == size]
         targets = [target for _, target in same]
-        with context.alone(*targets), writer.block(), writer.loop("i", size, context.target.lanes):
+        with context.alone(*targets), writer.block(), lane_nest(context, [("i", size)]):
             names = []
             for source, target in same:
                 names.append(writer.fresh("m"))

@@ -33,6 +33,11 @@ def vector_operator(op: str, dtype: str) -> str:
     return {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}[op]
 
 
+def functor(op: str) -> str:
+    """What a group of threads combines with."""
+    return f"Ck{op.capitalize()}"
+
+
 def step(op: str, total: str, text: str) -> str:
     """total op element."""
     infix = {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}.get(op)

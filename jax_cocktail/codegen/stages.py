@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from jax_cocktail.utask.ir import StitchedUTask, UProgram, walk
 
-STAGE_LIMIT = 32  # lane loops from which a program is split
-_NAME = re.compile(r"\b([wprdvo]\d+(?:_\w+)?)\b")
+_NAME = re.compile(r"\b([wprdvoq]\d+(?:_\w+)?)\b")
 
 
-def wants_stages(program: UProgram) -> bool:
+def wants_stages(program: UProgram, limit: int) -> bool:
+    """True if it has more than `limit` lane loops."""
     loops = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
-    return sum(is_stage(s) for s in loops) > STAGE_LIMIT
+    return sum(is_stage(s) for s in loops) > limit
 
 
 def is_stage(group: StitchedUTask) -> bool:

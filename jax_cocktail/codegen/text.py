@@ -115,11 +115,12 @@ def is_float(dtype: str) -> bool:
 
 
 class Writer:
-    """Lines of C with indentation and fresh names."""
+    """Lines of C with indentation and fresh names. `index`: the type of loop variables."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: str = "i64") -> None:
         self.lines: list[str] = []
         self.indent = 1
+        self.index = index
         self._fresh = 0
 
     def line(self, text: str) -> None:
@@ -142,5 +143,5 @@ class Writer:
         """for (name = 0; name < count; ++name)."""
         if pragma:
             self.line(pragma)
-        with self.block(f"for (i64 {name} = 0; {name} < {count}; ++{name})"):
+        with self.block(f"for ({self.index} {name} = 0; {name} < {count}; ++{name})"):
             yield

@@ -6,6 +6,7 @@ from typing import cast
 
 from jax_cocktail.codegen.context import Context, stored
 from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import identity, step
 from jax_cocktail.codegen.text import COMPUTE, Index
 from jax_cocktail.utask.ir import UOperator
@@ -40,7 +41,7 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
             loop_over(writer, operator.ints("window"), tap, "k")
             writer.line(f"{target.at(out)} = {stored(total, dtype)};")
 
-        loop_over(writer, operator.output.type.shape, element)
+        rows_over(context, operator.output.type.shape, element)
 
 
 def _inside(position: Index, size: int, spread: int, inside: list[str]) -> Index:
@@ -64,9 +65,9 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
     strides, lows = operator.ints("strides"), _lows(operator)
     compare = ">" if operator["select"] == "ge" else "<"
     with context.result(operator.output) as target:
-        loop_over(
-            writer, shape, lambda i: writer.line(f"{target.at(i)} = {stored(COMPUTE[dtype] + '(0)', dtype)};")
-        )
+        zero = stored(COMPUTE[dtype] + "(0)", dtype)
+        rows_over(context, shape, lambda i: writer.line(f"{target.at(i)} = {zero};"))
+        context.fence()
 
         def window(out: tuple[Index, ...]) -> None:
             best, at, found = writer.fresh("a"), writer.fresh("n"), writer.fresh("f")
@@ -90,6 +91,8 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
             old = f"{target.pointer}[{at}]"
             read = f"ck_up({old})" if dtype in ("bfloat16", "float16") else old
             new = stored(f"{read} + {given.read(out)}", dtype)
+            if context.target.has_threads:  # every element has one thread that adds to it, in order
+                found = f"{found} && {at} % {context.target.threads} == ck_lane()"
             writer.line(f"if ({found}) {old} = {new};")
 
         loop_over(writer, source.type.shape, window)

@@ -6,6 +6,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,12 +17,14 @@ from jax_cocktail import config
 from jax_cocktail.build import build_runtime, host_toolchain
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering import gpu_call
 from jax_cocktail.lowering.adapter import is_key, open_jaxpr
 from jax_cocktail.lowering.capture import Capture, Region
 from jax_cocktail.primitives import physical_type
 
 TARGET = "jax_cocktail_cpu"
 PLATFORM = "cpu"
+PLATFORMS = ("cpu", "cuda")  # as jax calls those that are compiled for
 # Up to here the scratch memory is a result of the call, which XLA places beside its other buffers; more than
 # that would be fresh pages in every call, and comes from memory that the runtime keeps.
 WORKSPACE_RESULT_BYTES = 16 << 20
@@ -30,8 +33,16 @@ _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
 
 
-def register() -> None:
-    """Makes the handlers known to XLA, once per process. Raises BuildError if they cannot be built."""
+def register(platform: str = PLATFORM) -> None:
+    """Makes the handlers of a platform known to XLA, once per process. Raises BuildError if they cannot be
+    built."""
+    if platform == "cuda":
+        gpu_call.register()
+    else:
+        _register_cpu()
+
+
+def _register_cpu() -> None:
     global _library
     with _lock:
         if _library is not None:
@@ -68,14 +79,30 @@ def units() -> int:
     return 0 if _library is None else int(_library.ck_cpu_units())
 
 
+def expected_platforms() -> tuple[str, ...]:
+    """The platforms that this process is likely to run programs on."""
+    return PLATFORMS if gpu_call.expected() else (PLATFORM,)
+
+
+def device(platform: str, arch: str = "") -> str:
+    """The device that code is made for, "" for the CPU. `arch`: the option gpu_arch."""
+    return f"{platform}, {gpu_call.gpu(arch).name}" if platform == "cuda" else ""
+
+
+def present(platform: str) -> bool:
+    """Whether programs for the platform can run in this process."""
+    return platform == PLATFORM or bool(gpu_call.gpu().kind)
+
+
 def register_quietly() -> None:
     """As `register`, at import: what goes wrong is told at first use, where it matters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            register()
-        except (BuildError, OSError):
-            return
+        for platform in expected_platforms():
+            try:
+                register(platform)
+            except (BuildError, OSError):
+                continue
 
 
 def _capsule(address: int) -> Any:
@@ -85,8 +112,38 @@ def _capsule(address: int) -> Any:
     return new(address, None, None)
 
 
-def rewrite(captured: Capture, artifacts: Mapping[int, Artifact]) -> Any:
-    """The marked jaxpr with a custom call in the place of every region that has an artifact."""
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """How XLA calls a program: the name of the handlers, their attributes, and the bytes of the scratch
+    memory that is the last result (0: there is none)."""
+
+    target: str
+    attributes: Mapping[str, Any]
+    workspace_bytes: int
+
+
+def _on_cpu(artifact: Artifact) -> Invocation:
+    workspace = artifact.workspace_bytes
+    as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
+    attributes = {
+        "binary": np.frombuffer(artifact.binary, np.uint8),
+        "digest": artifact.digest,
+        "workspace": np.int64(0 if as_result else workspace),
+        "workspace_result": np.int64(as_result),
+    }
+    return Invocation(TARGET, attributes, workspace if as_result else 0)
+
+
+def _on_gpu(artifact: Artifact, name: str, sync: bool) -> Invocation:
+    attributes = gpu_call.attributes_of(artifact, name, sync)
+    return Invocation(gpu_call.target_of(artifact, sync), attributes, artifact.workspace_bytes)
+
+
+def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = "", sync: bool = False) -> Any:
+    """The marked jaxpr with a custom call in the place of every region that has an artifact.
+
+    `name`: of the function, for errors; `sync`: calls on a GPU are waited for.
+    """
     flat = captured.flat
     equations: list[Any] = []
     for step in captured.order:
@@ -96,31 +153,26 @@ def rewrite(captured: Capture, artifacts: Mapping[int, Artifact]) -> Any:
             (number,) = step
             region = captured.regions[number]
             if number in artifacts:
-                equations += _call(region, artifacts[number])
+                artifact = artifacts[number]
+                invocation = _on_gpu(artifact, name, sync) if artifact.launch else _on_cpu(artifact)
+                equations += _call(region, artifact, invocation)
             else:
                 equations += [flat.equations[member] for member in region.members]
     return flat.close(equations)
 
 
-def _call(region: Region, artifact: Artifact) -> list[Any]:
+def _call(region: Region, artifact: Artifact, invocation: Invocation) -> list[Any]:
     """The equations of one custom call, reading and defining the variables of the region."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
-    workspace = artifact.workspace_bytes
-    as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
-    if as_result:
-        shapes.append(jax.ShapeDtypeStruct((workspace,), np.uint8))
+    if invocation.workspace_bytes:
+        shapes.append(jax.ShapeDtypeStruct((invocation.workspace_bytes,), np.uint8))
 
     def call(*values: Any) -> list[Any]:
         plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
-        outputs = jax.ffi.ffi_call(TARGET, shapes, input_output_aliases=dict(artifact.aliases))(
-            *plain,
-            binary=np.frombuffer(artifact.binary, np.uint8),
-            digest=artifact.digest,
-            workspace=np.int64(0 if as_result else workspace),
-            workspace_result=np.int64(as_result),
-        )
+        function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(artifact.aliases))
+        outputs = function(*plain, **invocation.attributes)
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         return [_wrapped(output, atom.key_impl) for output, atom in pairs]
 

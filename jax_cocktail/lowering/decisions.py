@@ -99,12 +99,14 @@ def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int) -> Deci
     return Decision(choice, plans[best], trials, others=times.others)
 
 
-def key_of(jaxpr: Any, units: int) -> str:
-    """The identity of a decision: what is computed, by which compilers, on which machine and how many units.
+def key_of(jaxpr: Any, units: int, device: str = "") -> str:
+    """The identity of a decision: what is computed, by which compilers, on which machine and how many units,
+    and for which `device`, if it is not the CPU.
 
     Of the jaxpr's text: where stock was chosen, the next process need not even capture.
     """
     parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
+    parts += [device] if device else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -14,6 +14,7 @@ from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
 from jax_cocktail.lowering import lower
+from jax_cocktail.lowering.custom_call import PLATFORMS
 from jax_cocktail.lowering.state import marked_calls_on_stock, read_mark
 
 _stock: Any = None
@@ -50,7 +51,8 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
     mark = read_mark(name)
     if mark is None:
         return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
-    outcome = lower.lower(jaxpr, mark, _obstacle(ctx, jaxpr))
+    platform = ctx.module_context.platforms[0]
+    outcome = lower.lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform)
     with marked_calls_on_stock(outcome.stock):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
@@ -64,8 +66,8 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     platforms = tuple(module.platforms)
     if len(platforms) > 1:
         return f"the module is lowered for several platforms ({', '.join(platforms)})"
-    if platforms != ("cpu",):
-        return f"only the CPU is compiled for, not {', '.join(platforms)}"
+    if platforms[0] not in PLATFORMS:
+        return f"only the CPU and NVIDIA GPUs are compiled for, not {platforms[0]}"
     if module.shape_poly_state.dim_vars:
         return "the module has symbolic sizes (a shape-polymorphic export)"
     axes = module.axis_context

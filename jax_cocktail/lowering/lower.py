@@ -14,7 +14,7 @@ import numpy as np
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import decisions, stopwatch
+from jax_cocktail.lowering import custom_call, decisions, stopwatch
 from jax_cocktail.lowering.adapter import (
     control_flow_in,
     holds_control_flow,
@@ -51,8 +51,8 @@ _warned: set[tuple[str, str]] = set()
 MARK_LOST = "the call does not reach jax_cocktail: this version of jax lowers it in a way we do not know"
 
 
-def lower(closed: Any, mark: Mark, obstacle: str) -> Outcome:
-    """Called by the lowering rule for every marked call."""
+def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outcome:
+    """Called by the lowering rule for every marked call. `platform`: as jax calls it, "cpu" or "cuda"."""
     force = mark.options.force
     if force == "auto" and STATE.stock:
         force = "stock"
@@ -66,7 +66,7 @@ def lower(closed: Any, mark: Mark, obstacle: str) -> Outcome:
         elif obstacle:
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
         else:
-            report, outcome = _compile(report, closed, mark, force)
+            report, outcome = _compile(report, closed, mark, force, platform)
     except StrictModeError:
         raise
     except Exception as error:  # a fault of ours must not stop the user's program
@@ -93,13 +93,15 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
     return Report(mark.function, left=left, choice="stock", why=reason)
 
 
-def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Report, Outcome]:
-    key = decisions.key_of(closed, units_of(mark)) if force != "stock" else ""
+def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
+    units = units_of(mark, platform)
+    device = custom_call.device(platform, mark.options.gpu_arch)
+    key = decisions.key_of(closed, units, device) if force != "stock" else ""
     known = decisions.load(key) if key else None
     settled = known is not None and known.choice == "stock" and not _again(known, mark)
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    prepared = prepare(closed, mark.function)
+    prepared = prepare(closed, mark.function, platform)
     captured = prepared.captured
     report = replace(report, left=captured.left, beside=captured.beside)
     if force != "stock":
@@ -109,7 +111,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str) -> tuple[Repor
     if force == "auto":
         decision = _decide(prepared, mark, key, known)
     else:
-        plan = known.plan if known is not None else survey(prepared, units_of(mark)).best
+        plan = known.plan if known is not None else survey(prepared, units).best
         decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
         decision = replace(decision, why=f'the option force is "{force}"')
     if force == "auto" and decision.choice == "stock" and not decision.measured:
@@ -134,11 +136,11 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
     before = None if known is None else replace(known, why=known.why or "measured before on this machine")
     if before is not None and known is not None and not _again(known, mark):
         return before
-    arguments, obstacle = _arguments(prepared.closed, mark)
+    arguments, obstacle = _arguments(prepared.closed, mark, prepared.platform)
     if before is not None and obstacle:
         return before
     thorough = mark.options.profile == "full"
-    found = survey(prepared, units_of(mark), thorough)
+    found = survey(prepared, units_of(mark, prepared.platform), thorough)
     if found.comparison.hopeless() and not thorough:
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
@@ -182,7 +184,7 @@ def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:
     )
 
 
-def _arguments(closed: Any, mark: Mark) -> tuple[list[Any] | None, str]:
+def _arguments(closed: Any, mark: Mark, platform: str) -> tuple[list[Any] | None, str]:
     """What to measure on, or why nothing can be measured."""
     if mark.options.profile == "off":
         return None, 'the option profile is "off"'
@@ -190,6 +192,8 @@ def _arguments(closed: Any, mark: Mark) -> tuple[list[Any] | None, str]:
         return None, "running it has side effects"
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
         return None, "a NaN or an infinity would stop the measurement"
+    if not custom_call.present(platform):
+        return None, f"there is no device of the platform {platform} here"
     arguments = _concrete_arguments(closed, mark)
     return arguments, "" if arguments is not None else "no concrete arguments"
 
@@ -253,7 +257,8 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     region, emitted = prepared.captured.regions[number], artifact.emitted
     units = emitted.mesh.size
     cores = decisions.cores()
-    grown = worth_taking(prepared.programs[number], model_profiler(cores, units_of(mark)))[1]
+    profile = model_profiler(cores, units_of(mark, prepared.platform))
+    grown = worth_taking(prepared.programs[number], profile)[1]
     return Captured(
         control_flow=region.control_flow,
         operators=region.operators,

@@ -11,12 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.target import Target
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
-from jax_cocktail.errors import CocktailWarning
+from jax_cocktail.device import spec_for
+from jax_cocktail.errors import CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.capture import Capture, capture
 from jax_cocktail.lowering.decisions import Plan, cores
 from jax_cocktail.lowering.dump import Dump
+from jax_cocktail.lowering.gpu_call import gpu
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.policy import candidates, model_profiler, worth_planning, worth_taking
@@ -24,13 +28,15 @@ from jax_cocktail.schedule.price import Comparison, Price, our_price, stock_pric
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 
+_TARGETS = {"cpu": CPU}
 Built = dict[int, Artifact]  # by number of the region; regions that stay with stock XLA have none
 
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """A marked call, captured and translated; later also what was planned and built for it."""
+    """A marked call for a platform, captured and translated; later also what was planned and built for it."""
 
+    platform: str
     closed: Any
     captured: Capture
     programs: tuple[UProgram, ...]
@@ -58,31 +64,42 @@ class Survey:
 
 
 _RECENT = 32
-_recent: OrderedDict[int, Prepared] = OrderedDict()  # by id of the jaxpr, which the entry keeps alive
+# By platform and id of the jaxpr, which the entry keeps alive.
+_recent: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
 _recent_lock = threading.Lock()
 
 
-def prepare(closed: Any, name: str) -> Prepared:
+def prepare(closed: Any, name: str, platform: str) -> Prepared:
     """Captures and translates a marked jaxpr, once."""
+    key = platform, id(closed)
     with _recent_lock:
-        known = _recent.get(id(closed))
+        known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
     captured = capture(closed)
     programs = tuple(
         translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
     )
-    prepared = Prepared(closed, captured, programs)
+    prepared = Prepared(platform, closed, captured, programs)
     with _recent_lock:
-        _recent[id(closed)] = prepared
+        _recent[key] = prepared
         while len(_recent) > _RECENT:
             _recent.popitem(last=False)
     return prepared
 
 
-def units_of(mark: Mark) -> int:
+def units_of(mark: Mark, platform: str) -> int:
     """How many units the programs of a call are planned for."""
+    if platform == "cuda":
+        return spec_for(gpu(mark.options.gpu_arch).arch).units
     return mark.options.units or custom_call.units() or cores()
+
+
+def target_of(platform: str) -> Target:
+    """What code is made of."""
+    if platform not in _TARGETS:
+        raise UnsupportedError(f"no code is made for the platform {platform}")
+    return _TARGETS[platform]
 
 
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
@@ -116,7 +133,8 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
 def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
-        prepared.emitted[key] = emit(prepared.programs[number], candidate=candidate)
+        target = target_of(prepared.platform)
+        prepared.emitted[key] = emit(prepared.programs[number], target, candidate=candidate)
     return prepared.emitted[key]
 
 
@@ -127,7 +145,7 @@ def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -
     dump.write("jaxpr.txt", str(prepared.closed))
     dump.write("candidate.txt", candidate.text)
     dump.program("translate", program)
-    emit(program, observers=(dump.observe,), candidate=candidate)
+    emit(program, target_of(prepared.platform), observers=(dump.observe,), candidate=candidate)
     return dump
 
 
@@ -137,7 +155,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
 
     A plan that cannot be built is left out. Raises BuildError if that is all of them.
     """
-    custom_call.register()
+    custom_call.register(prepared.platform)
     todo = [plan for plan in plans if plan not in prepared.built]
     parts = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
     if not parts:
@@ -168,5 +186,7 @@ def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Any:
     if plan not in prepared.rewritten:
         with building(prepared, (plan,), mark):
             pass
-        prepared.rewritten[plan] = custom_call.rewrite(prepared.captured, prepared.built[plan])
+        sync = mark.options.errors == "sync"
+        built = prepared.built[plan]
+        prepared.rewritten[plan] = custom_call.rewrite(prepared.captured, built, mark.function, sync)
     return prepared.rewritten[plan]

@@ -8,72 +8,25 @@ boundary between two stages is one crossing, and a claimed statement is as early
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
-from typing import cast
 
 from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.classes import AxisClass, axis_classes
-from jax_cocktail.placement.cost import Work, total, work
-from jax_cocktail.placement.reuse import Cache, streaming_seconds
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UOperator, reads, regions_of
+from jax_cocktail.placement.cost import Work, has_loop, total, trips, work
+from jax_cocktail.placement.limits import Limits
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    reads,
+    regions_of,
+    walk,
+)
 from jax_cocktail.utask.types import Value
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When cutting pays.
-
-    `flops`, `bytes`: one execution of a cluster needs one of them (its barrier costs about 0.25 us on two
-    cores); `again`: share of a nested uTask's work that may be computed again in every part; `balance`:
-    least share of the units that are busy; `most`: parts per unit; `least_part`: length of parts from which
-    they need not divide the axis; `light`: flops up to which a value is computed again rather than stored;
-    `pack_trips`: trips of a loop from which packing its weights pays; `lanes`: output features of a
-    convolution that one part needs at least; `cache`: what decides how many domains an axis becomes.
-    """
-
-    flops: float = 20000
-    bytes: float = 64 << 10
-    again: float = 0.1
-    balance: float = 0.7
-    most: int = 4
-    least_part: int = 16
-    light: float = 4096
-    pack_trips: int = 32
-    lanes: int = 16
-    cache: Cache = Cache()
-
-    def suffices(self, amount: Work) -> bool:
-        return amount.flops >= self.flops or amount.bytes >= self.bytes
-
-    def parts(self, cut: AxisClass, units: int, whole: bool = False) -> int | None:
-        """The fewest parts that keep the units busy; None if there is no such number.
-
-        They divide the axis, or, unless `whole`, leave a little over: then all axes must be equally long.
-        """
-        even = next(iter(self.even_parts(cut, units, self.most * units)), None)
-        if even is not None and (whole or even % units == 0):
-            return even
-        long = cut.is_uniform and cut.parts >= self.least_part * units
-        return units if long and not whole else even
-
-    def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
-        """False if a convolution would be left with less than a vector of output features in a part."""
-        convolutions = (s for s in statements if isinstance(s, UOperator) and s.kind == "conv")
-        return all(
-            cut.axes.get(s.output) != cast(tuple[int, ...], s["out_spec"])[1]
-            or s.output.type.shape[cut.axes[s.output]] >= parts * self.lanes
-            for s in convolutions
-        )
-
-    def even_parts(self, cut: AxisClass, units: int, most: int) -> list[int]:
-        """Numbers of equal parts that keep the units busy, up to `most`."""
-        return [n for n in range(units, most + 1) if self._is_even(cut, n, units)]
-
-    def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
-        return cut.parts % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +81,6 @@ class Division:
         return sum(bool(stage.clusters) for stage in self.stages)
 
 
-def has_loop(statement: Statement) -> bool:
-    inner = (s for region in regions_of(statement) for s in region.body)
-    return isinstance(statement, LoopUTask) or any(map(has_loop, inner))
-
-
 def is_light(statement: Statement, limit: float) -> bool:
     """True if a value is computed again wherever a part of it is needed."""
     return (
@@ -155,15 +103,42 @@ def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[
     return frozenset(found)
 
 
-def divide(statements: Sequence[Statement], results: Sequence[Value], units: int, limits: Limits) -> Division:
-    """Chooses classes, most work first, and stages the region."""
-    return _Divider(statements, results, units, limits).divide()
+def divide(
+    statements: Sequence[Statement],
+    results: Sequence[Value],
+    units: int,
+    limits: Limits,
+    kept: Collection[int] = (),
+) -> Division:
+    """Chooses classes, most work first, and stages the region. `kept`: positions that stay at mesh level."""
+    return _Divider(statements, results, units, limits, kept).divide()
+
+
+class Fitting:
+    """Which classes all of some statements can be cut along without meeting on the way."""
+
+    def __init__(self, statements: Sequence[Statement], results: Sequence[Value], limits: Limits) -> None:
+        self._divider = _Divider(statements, results, 1, limits)
+        self._heavy = [n for n in range(len(statements)) if n not in self._divider.light]
+        self.heavy_statements = [statements[n] for n in self._heavy]
+
+    def alone(self, cut: AxisClass, parts: int) -> bool:
+        """True if every part needs nothing of another one."""
+        divider, heavy = self._divider, self._heavy
+        divider.claims = dict.fromkeys(heavy, Choice(0, cut, parts))
+        return all(divider._fits(cut, n, heavy) for n in heavy) and not any(divider._stages().values())
 
 
 class _Divider:
     def __init__(
-        self, statements: Sequence[Statement], results: Sequence[Value], units: int, limits: Limits
+        self,
+        statements: Sequence[Statement],
+        results: Sequence[Value],
+        units: int,
+        limits: Limits,
+        kept: Collection[int] = (),
     ) -> None:
+        self.kept = frozenset(kept)
         self.statements = statements
         self.units = units
         self.limits = limits
@@ -171,6 +146,7 @@ class _Divider:
         self.made = {v: n for n, s in enumerate(statements) for v in s.outputs}
         self.results = frozenset(results)
         self.claims: dict[int, Choice] = {}
+        self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds, their bodies divided
         self.refused: list[tuple[AxisClass, str]] = []
 
     def divide(self) -> Division:
@@ -178,7 +154,7 @@ class _Divider:
         while self.claims:
             stage = self._stages()
             clusters = self._clusters(stage)
-            weak = [(k, c) for k, c in clusters if not self.limits.suffices(self._work(c.positions))]
+            weak = [(k, c) for k, c in clusters if not self._pays(c.positions, c.axes, c.parts)]
             if not weak:
                 break
             _, worst = min(weak, key=lambda pair: self._work(pair[1].positions).weight)
@@ -189,24 +165,27 @@ class _Divider:
     def _work(self, positions: Sequence[int]) -> Work:
         return total(self.statements[n] for n in positions)
 
+    def _pays(self, positions: Sequence[int], axes: Mapping[Value, int], parts: int) -> bool:
+        return self.limits.pays([self.statements[n] for n in positions], axes, parts)
+
     # -- claims ------------------------------------------------------------------------------------------
     def _claim(self) -> None:
-        heavy = [n for n in range(len(self.statements)) if n not in self.light]
+        heavy = [n for n in range(len(self.statements)) if n not in self.light | self.kept]
         classes = axis_classes([self.statements[n] for n in heavy])
         offers = []
         for cut in classes:
             places = {heavy[c.position] for c in cut.crossings}
             members = {n for n in heavy if any(v in cut.axes for v in self.statements[n].outputs)}
             fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
-            offers.append((self._work(fitting), len(places), cut, fitting))
-        offers.sort(key=lambda offer: (-offer[0].weight, self._streams(offer), -len(offer[2].axes), offer[1]))
-        for number, (_, _, cut, fitting) in enumerate(offers):
+            offers.append((self._rank(cut, fitting), -len(cut.axes), len(places), cut, fitting))
+        offers.sort(key=lambda offer: offer[:3])
+        for number, (*_, cut, fitting) in enumerate(offers):
             free = [n for n in fitting if n not in self.claims]
             loops = [n for n in free if has_loop(self.statements[n])]
-            parts = self._domains(cut, loops)[1] if loops else self.limits.parts(cut, self.units)
+            parts = self._domains(cut, loops)[1] if loops else self._split(cut, free)
             if parts is None and loops:  # a loop over what is left over would take too long
-                parts = self.limits.parts(cut, self.units)
                 free = [n for n in free if n not in loops]
+                parts = self._split(cut, free)
             chosen = [self.statements[n] for n in free]
             if parts is not None and not self.limits.fills_lanes(cut, parts, chosen):
                 parts = None
@@ -217,20 +196,51 @@ class _Divider:
             choice = Choice(number, cut, parts)
             self.claims.update(dict.fromkeys(free, choice))
 
-    def _streams(self, offer: tuple[Work, int, AxisClass, list[int]]) -> float:
-        """Seconds that the loops of an offer lose on data that they cannot keep close."""
-        return self._domains(offer[2], offer[3])[0]
+    def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
+        """The class with the least gets the statements that others want too."""
+        loops = self._domains(cut, [n for n in positions if has_loop(self.statements[n])])
+        return self.limits.rank(cut, self.units, [self.statements[n] for n in positions], loops)
 
-    def _domains(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, int | None]:
-        """The number of domains whose loops keep the most in cache, and what they lose then."""
-        loops = [self.statements[n] for n in positions if has_loop(self.statements[n])]
-        if not loops or not self.limits.even_parts(cut, self.units, self.limits.most * self.units):
-            return 0.0, None
-        offers = [
-            (streaming_seconds(loops, cut.axes, n, self.units, self.limits.cache), n)
-            for n in self.limits.even_parts(cut, self.units, cut.parts)
-        ]
-        return min(offers, default=(inf, None))
+    def _domains(self, cut: AxisClass, loops: Sequence[int]) -> tuple[float, int | None]:
+        """The number of domains whose loops take the least time, and the seconds that tell; None if there is
+        no such number, or if it is better to divide the bodies of the loops."""
+        found, key = [self.statements[n] for n in loops], tuple(loops)
+
+        def divided() -> float:
+            if key not in self.divided:
+                self.divided[key] = self._inside(found)
+            return self.divided[key]
+
+        return self.limits.domains(cut, self.units, found, divided) if found else (0.0, None)
+
+    def _inside(self, statements: Sequence[Statement]) -> float:
+        """Seconds of statements that stay at mesh level, if what is in them is divided."""
+        total = 0.0
+        for statement in statements:
+            regions = regions_of(statement)
+            each = sum(self._divided(region) for region in regions)
+            if isinstance(statement, LoopUTask):
+                total += each * trips(statement)
+            elif isinstance(statement, BranchUTask):
+                total += each / len(regions)
+            else:
+                total += self.limits.seconds((statement,))
+        return total
+
+    def _divided(self, region: Region) -> float:
+        division = divide(region.body, region.results, self.units, self.limits)
+        found = 0.0
+        for stage in division.stages:
+            found += self._inside([region.body[n] for n in stage.mesh])
+            shared = (
+                self.limits.seconds([region.body[n] for n in c.positions], c.axes, c.parts)
+                for c in stage.clusters
+            )
+            found += sum(shared) + (self.limits.crossing if stage.clusters else 0.0)
+        return found
+
+    def _split(self, cut: AxisClass, positions: Sequence[int]) -> int | None:
+        return self.limits.split(cut, self.units, [self.statements[n] for n in positions])
 
     def _refusal(self, cut: AxisClass, parts: int | None, free: Sequence[int]) -> str:
         if cut.clash:
@@ -239,7 +249,7 @@ class _Divider:
             return f"no even number of parts: {cut.parts} over {self.units} units"
         if not free:
             return "other axes are cut already" if not cut.crossings else "every statement needs it whole"
-        if not self.limits.suffices(self._work(free)):
+        if not self._pays(free, cut.axes, parts):
             return "too little work for a barrier"
         return ""
 
@@ -254,7 +264,7 @@ class _Divider:
             return tie is not None and not makes and self._stays_in_place(statement, tie.outputs[0], cut)
         if not isinstance(statement, (LoopUTask, BranchUTask)):
             return False
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if isinstance(statement, LoopUTask) and (statement.parallel or _has_groups(statement)):
             return False
         if any(c.makes or c.value not in self.made for c in crossings):
             return False
@@ -316,7 +326,7 @@ class _Divider:
         for (k, parts), positions in sorted(groups.items()):
             axes: dict[Value, int] = {}
             for n in positions:
-                axes.update(_axes_inside(self.statements[n], self.claims[n].axes))
+                axes.update(axes_inside(self.statements[n], self.claims[n].axes))
             found.append((k, Cluster(tuple(positions), axes, parts)))
         return found
 
@@ -330,6 +340,11 @@ class _Divider:
                 mesh[stage[position]].append(position)
         stages = tuple(Stage(tuple(mesh[k]), tuple(c for at, c in clusters if at == k)) for k in range(count))
         return Division(stages, tuple(self.refused))
+
+
+def _has_groups(statement: Statement) -> bool:
+    inner = (s for region in regions_of(statement) for s in walk(region))
+    return any(isinstance(s, BranchUTask) and s.group[1] > 1 for s in inner)
 
 
 def _leaves(statement: Statement) -> list[Statement]:
@@ -346,7 +361,7 @@ def _walk_values(statement: Statement, visit: Callable[[Sequence[Value]], None])
             _walk_values(inner, visit)
 
 
-def _axes_inside(statement: Statement, axes: Mapping[Value, int]) -> dict[Value, int]:
+def axes_inside(statement: Statement, axes: Mapping[Value, int]) -> dict[Value, int]:
     """The axes of the values that the statement makes, nested regions included."""
     found: dict[Value, int] = {}
 

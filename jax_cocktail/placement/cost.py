@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import cast
 
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    regions_of,
+)
 from jax_cocktail.utask.operators import KINDS
 
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
@@ -39,8 +47,7 @@ def work(statement: Statement) -> Work:
     if isinstance(statement, UOperator):
         return _operator(statement)
     if isinstance(statement, LoopUTask):
-        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
-        return sum(map(region_work, statement.regions), Work()) * trips
+        return sum(map(region_work, statement.regions), Work()) * trips(statement)
     if isinstance(statement, BranchUTask):
         return sum(map(region_work, statement.branches), Work()) * (1 / len(statement.branches))
     return total(statement.members) if isinstance(statement, StitchedUTask) else Work()
@@ -52,6 +59,15 @@ def total(statements: Iterable[Statement]) -> Work:
 
 def region_work(region: Region) -> Work:
     return total(region.body)
+
+
+def trips(loop: LoopUTask) -> int:
+    return UNKNOWN_TRIPS if loop.trip_count is None else loop.trip_count
+
+
+def has_loop(statement: Statement) -> bool:
+    inner = (s for region in regions_of(statement) for s in region.body)
+    return isinstance(statement, LoopUTask) or any(map(has_loop, inner))
 
 
 def _operator(operator: UOperator) -> Work:

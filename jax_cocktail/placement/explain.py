@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from jax_cocktail.placement.bound import recurrence_bound
 from jax_cocktail.placement.classes import AxisClass
-from jax_cocktail.placement.clusters import Division, Limits, has_loop
-from jax_cocktail.placement.cost import total, work
+from jax_cocktail.placement.clusters import Division
+from jax_cocktail.placement.cost import has_loop, total, work
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import NOWHERE, Source
 
@@ -36,7 +37,7 @@ def refusal_notes(
     """Heavy statements that every unit executes. `placed_inside`: positions whose regions were divided."""
     claimed = division.cluster_of
     for position, statement in enumerate(region.body):
-        if position in claimed or position in placed_inside or not limits.suffices(work(statement)):
+        if position in claimed or position in placed_inside or not limits.pays((statement,)):
             continue
         what = _name(statement)
         reasons = sorted({_reason(cut, why) for cut, why in _about(statement, division)})

@@ -8,16 +8,18 @@ once per crossing. What stays at mesh level is done by every unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
 from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.clusters import Cluster, Limits, divide, light_positions
+from jax_cocktail.placement.clusters import Cluster, divide, light_positions
 from jax_cocktail.placement.cost import UNKNOWN_TRIPS
 from jax_cocktail.placement.explain import cluster_notes, first_source, refusal_notes
+from jax_cocktail.placement.groups import group_cluster, groups_of
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.parts import Packed
 from jax_cocktail.placement.prune import prune
@@ -60,6 +62,7 @@ class _Frame:
     trips: int
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
+    taken: int = 0  # units that stages of a wavefront have, counted on beyond the last one
 
     def emit(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -73,15 +76,18 @@ class _Placer:
         self.units = units
         self.limits = limits
         self.notes = notes
+        self.operands = frozenset(program.entry.parameters)
         self.placed = 0  # clusters
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
-        self.packs: dict[tuple[Value, int, tuple[int, ...], int], Packed] = {}
+        self.packs: dict[tuple[Value, int, tuple[int, ...], int, int], Packed] = {}
 
     def region(self, region: Region, trips: int, loop: LoopUTask | None = None) -> Region:
         """`trips`: how often the region runs in one run of the region around it; `loop`: whose body it is."""
         body = region.body
-        division = divide(body, region.results, self.units, self.limits)
+        groups = groups_of(region)
+        grouped = {n for positions in groups.values() for n in positions}
+        division = divide(body, region.results, self.units, self.limits, grouped)
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
         frame = _Frame(region, trips, visible=set(region.parameters))
         self.frames.append(frame)
@@ -90,8 +96,11 @@ class _Placer:
         for stage in division.stages:
             for position in stage.mesh:
                 before = self.placed
-                frame.emit((self._mesh(body[position]),))
-                inside |= {position} if self.placed > before else set()
+                if position in groups and self._group(frame, groups[position]):
+                    inside.update(groups[position])
+                elif position not in inside:
+                    frame.emit((self._mesh(body[position]),))
+                    inside |= {position} if self.placed > before else set()
             for cluster in stage.clusters:
                 self._cluster(frame, cluster)
         self.frames.pop()
@@ -109,7 +118,27 @@ class _Placer:
         return statement
 
     # -- clusters ----------------------------------------------------------------------------------------
-    def _cluster(self, frame: _Frame, cluster: Cluster) -> None:
+    def _group(self, frame: _Frame, positions: Sequence[int]) -> bool:
+        """Emits a stage of a wavefront on units of its own; False if its units would have to meet in it."""
+        branch = frame.region.body[positions[0]]
+        assert isinstance(branch, BranchUTask)
+        number, count = branch.group
+        cluster = group_cluster(frame.region, positions, self.units, self.limits)
+        where = f"{branch.source}: " if str(branch.source) else ""
+        if cluster is None:
+            self.notes.append(
+                f"{where}stage {number} of {count} is not divided as one: its units would meet in it"
+            )
+            return False
+        first, frame.taken = frame.taken % self.units, frame.taken + cluster.parts
+        self._cluster(frame, cluster, first)
+        units = f"in {cluster.parts} parts from unit {first} on"
+        self.notes.append(
+            f"{where}stage {number} of {count} {units}, which meet all others once per diagonal"
+        )
+        return True
+
+    def _cluster(self, frame: _Frame, cluster: Cluster, first: int = 0) -> None:
         body = frame.region.body
         statements = [body[n] for n in cluster.positions]
         others = [s for n, s in enumerate(body) if n not in cluster.positions]
@@ -129,45 +158,70 @@ class _Placer:
             self.fresh,
             first_source(statements),
             Sources(
-                bases=_bases(frame.region, statements, others, results, cluster.axes),
-                packed=self._packed(statements, cluster),
+                bases={
+                    result: base
+                    for result, base in _bases(
+                        frame.region, statements, others, results, cluster.axes
+                    ).items()
+                    if self.limits.takes_operands or base not in self.operands
+                },
+                packed=self._packed(statements, cluster, first),
                 recipes=self.recipes,
             ),
+            first,
         )
         frame.emit(loop)
         self.placed += 1
 
     # -- packed operands ---------------------------------------------------------------------------------
     def _packed(
-        self, statements: Sequence[Statement], cluster: Cluster
+        self, statements: Sequence[Statement], cluster: Cluster, first: int
     ) -> Mapping[tuple[Value, int], Packed]:
         """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense."""
         found: dict[tuple[Value, int], Packed] = {}
-        for statement in statements:
-            if not isinstance(statement, UOperator) or statement.kind != "dot":
+        for statement in _dots(statements):
+            if all(v not in cluster.axes for v in statement.outputs):
                 continue
             tie = rule(statement).along([cluster.axes.get(v) for v in statement.outputs])
             assert tie is not None
             for side, value, axis in zip(("lhs", "rhs"), statement.inputs, tie.inputs, strict=True):
-                if axis is not None and prod(value.type.shape[:axis]) > 1:
+                dense = axis is not None and prod(value.type.shape[:axis]) == 1
+                if axis is not None and (
+                    not dense or value.type.nbytes / cluster.parts <= self.limits.dense_bytes
+                ):
                     order = _reading_order(statement, side, value.type.rank, axis)
-                    packed = self._pack(value, axis, order, cluster.parts, statement.source)
+                    packed = self._pack(value, axis, order, (cluster.parts, first), statement.source)
                     if packed is not None:
                         found[value, axis] = packed
         return found
 
     def _pack(
-        self, value: Value, axis: int, order: tuple[int, ...], parts: int, source: Source
+        self, value: Value, axis: int, order: tuple[int, ...], where: tuple[int, int], source: Source
     ) -> Packed | None:
-        """The packed copy, made in front of the outermost loop that does not change the value."""
+        """The packed copy, made in front of the outermost loop that does not change the value.
+
+        `where`: the number of parts, and the unit that has the first.
+        """
         home = next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
         if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
             return None
-        if (value, axis, order, parts) not in self.packs:
-            copies, packed = pack(value, axis, parts, self.fresh, source, order)
+        parts, first = where
+        key = (value, axis, order, parts, first)
+        if key not in self.packs:
+            copies, packed = pack(value, axis, parts, self.fresh, source, order, first)
             self.frames[home].emit(copies)
-            self.packs[value, axis, order, parts] = packed
-        return self.packs[value, axis, order, parts]
+            self.packs[key] = packed
+        return self.packs[key]
+
+
+def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
+    """The products among statements and in branches; loops have had their turn where they were built."""
+    for statement in statements:
+        if isinstance(statement, UOperator) and statement.kind == "dot":
+            yield statement
+        elif isinstance(statement, BranchUTask):
+            for region in statement.branches:
+                yield from _dots(region.body)
 
 
 def _reading_order(dot: UOperator, side: str, rank: int, axis: int) -> tuple[int, ...]:

@@ -48,13 +48,14 @@ def tile(
     fresh: FreshValues,
     source: Source = NOWHERE,
     sources: Sources | None = None,
+    first: int = 0,
 ) -> tuple[Statement, ...]:
     """A parallel loop of `parts` trips that makes `results`, and what it needs made once before it.
 
     `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis;
     part i is the i-th of `parts` equal runs along that axis. What is left over, less than a part, is computed
     after the loop; axes must then be equally long. `results`: which values are needed afterwards; they keep
-    their ids, all else gets fresh ones.
+    their ids, all else gets fresh ones. `first`: the unit that runs part 0.
     """
     sources = sources or Sources()
     uneven = any(r.type.shape[classes[r]] % parts for r in results)
@@ -64,7 +65,7 @@ def tile(
     parameters = tuple(fresh.make(r.type) for r in results)
     written = tiler.run(statements, results, parameters)
     body = Region((tiler.index, *parameters), (*tiler.first, *tiler.out), written)
-    loop = LoopUTask(targets, outputs, body, trip_count=parts, source=source, parallel=True)
+    loop = LoopUTask(targets, outputs, body, None, parts, source, parallel=True, first=first)
     if not uneven:
         return (*tiler.before, loop)
     rest = _Tiler(classes, parts, fresh, source, sources, is_rest=True)
@@ -79,6 +80,7 @@ def pack(
     fresh: FreshValues,
     source: Source = NOWHERE,
     order: tuple[int, ...] = (),
+    first: int = 0,
 ) -> tuple[tuple[Statement, ...], Packed]:
     """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
@@ -98,7 +100,7 @@ def pack(
     tiler.out.append(UOperator("dynamic_update_slice", inputs, (written,), (), source))
     body = Region((tiler.index, parameter), (*tiler.first, *tiler.out), (written,))
     target = _target(tiler, result, None)
-    loop = LoopUTask((target,), (result,), body, trip_count=parts, source=source, parallel=True)
+    loop = LoopUTask((target,), (result,), body, None, parts, source, parallel=True, first=first)
     if not value.type.shape[axis] % parts:
         return (*tiler.before, loop), Packed(result, order=order)
     rest = _Tiler({}, parts, fresh, source, Sources(), is_rest=True)

@@ -244,18 +244,18 @@ class _Deriver:
                 )
         for value, tile in tile_access(loop, self.constants).items():
             if value in self.layouts:
-                performer = self._performer(value, tile, loop.trip_count or 0)
+                performer = self._performer(value, tile, loop)
                 yield from self._whole(value, False, performer)
                 if value in written:
                     yield from self._whole(value, True, performer)
 
-    def _performer(self, value: Value, tile: tuple[int, int] | None, trips: int) -> Performer:
+    def _performer(self, value: Value, tile: tuple[int, int] | None, loop: LoopUTask) -> Performer:
         layout = self.layouts[value]
         if tile is None or not layout.is_whole:
             return ALL
         axis, size = tile
         step = layout.strides[axis] * ITEM_SIZE[value.type.dtype]
-        return ("part", trips, size, step, value.type.shape[axis])
+        return ("part", loop.first, loop.trip_count or 0, size, step, value.type.shape[axis])
 
     # -- memory ------------------------------------------------------------------------------------------
     def _slot(self, value: Value) -> Slot:

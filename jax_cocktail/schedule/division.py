@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -51,7 +52,7 @@ def _last_uses(division: Division) -> dict[Value, int]:
     return last
 
 
-def _graph(loop: LoopUTask) -> tuple[list[list[int]], list[list[int]], dict[Value, int]]:
+def graph_of(loop: LoopUTask) -> tuple[list[list[int]], list[list[int]], dict[Value, int]]:
     """Sources and users of every node, and the node of every value."""
     body = loop.body.body
     node_of = {v: n for n, s in enumerate(body) for v in s.outputs}
@@ -67,30 +68,57 @@ def _graph(loop: LoopUTask) -> tuple[list[list[int]], list[list[int]], dict[Valu
 
 def components_of(loop: LoopUTask) -> tuple[list[list[int]], dict[Value, int]]:
     """The strongly connected components of a body with its carries, and the node of every value."""
-    _, users, node_of = _graph(loop)
+    _, users, node_of = graph_of(loop)
     return strong_components(users), node_of
 
 
-def analyse(loop: LoopUTask, minimum_flops: int) -> Division | None:
-    """The division of a loop, or None if no product can leave it."""
+def analyse(loop: LoopUTask, minimum_flops: int, together: frozenset[int] = frozenset()) -> Division | None:
+    """The division of a loop, or None if no product can leave it and nothing is to stay `together`.
+
+    `together`: nodes that stay in one loop, with every node on a way from one of them to another.
+    """
     body = loop.body.body
-    needs, users, node_of = _graph(loop)
+    needs, users, node_of = graph_of(loop)
     components = strong_components(users)
-    again = _computed_again(loop, components, needs)
+    again = computed_again(loop, components, needs)
     cyclic = {n for c in components if len(c) > 1 or c[0] in users[c[0]] for n in c}
     products = frozenset(
         n
         for n, s in enumerate(body)
-        if n not in cyclic and n not in again and _is_product(s, node_of, minimum_flops)
+        if n not in cyclic | again | together and _is_product(s, node_of, minimum_flops)
     )
-    if not products:
+    if not products and not together:
         return None
+    components = _gathered(components, users, together)
     level = _levels(components, needs, again, products)
     division = Division(loop, level, again, products, node_of)
     return replace(division, crossing=_crossing(division))
 
 
-def _computed_again(loop: LoopUTask, components: list[list[int]], needs: list[list[int]]) -> frozenset[int]:
+def _gathered(
+    components: list[list[int]], users: list[list[int]], together: frozenset[int]
+) -> list[list[int]]:
+    """The components, in topological order, with those of `together` as one."""
+    if not together:
+        return components
+    after = downstream(together, users)
+    first = [c for c in components if c[0] not in after]
+    last = [c for c in components if c[0] in after and c[0] not in together]
+    return [*first, sorted(together), *last]
+
+
+def downstream(nodes: Iterable[int], users: Sequence[Sequence[int]]) -> frozenset[int]:
+    """The nodes and all that depends on them; with sources for users, all that they depend on."""
+    waiting, found = list(nodes), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += users[node]
+    return frozenset(found)
+
+
+def computed_again(loop: LoopUTask, components: list[list[int]], needs: list[list[int]]) -> frozenset[int]:
     """Movement and scalars that depend on the index alone, and scalar recurrences over such values."""
     body, count = loop.body.body, len(loop.body.body)
     again: set[int] = set()
@@ -165,7 +193,7 @@ def _crossing(division: Division) -> tuple[Value, ...]:
 
 def free_of_recurrence(division: Division) -> frozenset[int]:
     """The products that need nothing but what every loop computes again: counters and movement by them."""
-    needs, _, _ = _graph(division.loop)
+    needs, _, _ = graph_of(division.loop)
     return frozenset(n for n in division.products if division.again.issuperset(needs[n]))
 
 

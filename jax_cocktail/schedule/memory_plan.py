@@ -8,6 +8,7 @@ time (ATB plans its workspace the same way, once per program).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from jax_cocktail.schedule.liveness import Liveness, liveness
 from jax_cocktail.schedule.sharing import Sharing, sharing_of
@@ -19,8 +20,12 @@ from jax_cocktail.utask.types import Value
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
-def plan_memory(program: UProgram) -> MemoryPlan:
-    """Expects a stitched program."""
+def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
+    """Expects a stitched program.
+
+    `near`: bytes of small, fast memory that each unit has (the shared memory of a thread block); None if a
+    unit's own memory is like any other.
+    """
     layouts = layouts_of(program)
     live = liveness(program, layouts)
     classes = _Classes(live)
@@ -44,13 +49,54 @@ def plan_memory(program: UProgram) -> MemoryPlan:
     scratch = max((scratch_bytes(s) for s in operators), default=0)
     free = [g for g in groups if g[0] not in slots]
     sharing = sharing_of(program, layouts, classes.find, {classes.find(r) for r in slots})
+    plan = MemoryPlan(layouts, slots, aliases, 0)
     if sharing is None:
-        offsets, size = _lay_out(free, live, "workspace")
-        return MemoryPlan(layouts, slots | offsets, aliases, size + scratch, size)
+        return _with_own(plan, free, live, scratch, "workspace", near)
     shared, size = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
-    own, own_size = _lay_out([g for g in free if not sharing.is_shared(g[0])], live, "own")
-    units = sharing.most_units
-    return MemoryPlan(layouts, slots | shared | own, aliases, size, own_size, own_size + scratch, units)
+    plan = replace(plan, slots=slots | shared, workspace_bytes=size, most_units=sharing.most_units)
+    own = [g for g in free if not sharing.is_shared(g[0])]
+    return _with_own(plan, own, live, scratch, "own" if near is None else "private", near)
+
+
+def _with_own(
+    plan: MemoryPlan, groups: list[list[Value]], live: Liveness, scratch: int, far: str, near: int | None
+) -> MemoryPlan:
+    """Adds what each unit has for itself: in near memory as much as fits, large buffers first out; the rest,
+    or all if there is no near memory, in the space `far`. The scratch comes last in its space."""
+    slots, inside = dict(plan.slots), 0
+    if near is not None:
+        ordered = sorted(groups, key=lambda g: (g[0].type.nbytes, g[0].id))
+        count = _most_that_fit(ordered, live, near)
+        offsets, inside = _lay_out(ordered[:count], live, "own")
+        slots |= offsets
+        groups = ordered[count:]
+    offsets, outside = _lay_out(groups, live, far)
+    is_near = near is not None and inside + scratch <= near
+    space, offset = ("own", inside) if is_near else (far, outside)
+    sizes = {"own": inside, far: outside}
+    sizes[space] = max(sizes[space], offset + scratch)
+    if far == "workspace":
+        plan = replace(plan, workspace_bytes=sizes[far])
+    return replace(
+        plan,
+        slots=slots | offsets,
+        scratch_offset=offset,
+        scratch_space=space,
+        own_bytes=sizes["own"],
+        private_bytes=sizes.get("private", 0),
+    )
+
+
+def _most_that_fit(groups: list[list[Value]], live: Liveness, size: int) -> int:
+    """How many of the groups, from the first on, can be laid out in so many bytes."""
+    low, high = 0, len(groups)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _lay_out(groups[:middle], live, "own")[1] <= size:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class _Classes:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from jax_cocktail.schedule.price import LAUNCH_SECONDS, OURS, STOCK, statement_price
+from jax_cocktail.device import DeviceSpec
+from jax_cocktail.schedule.price import LAUNCH_SECONDS, profile
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.types import Source
@@ -21,18 +23,29 @@ UNSURE = 1.5  # the model is not trusted to tell candidates apart whose prices a
 MANY_STATEMENTS = 1000  # from here on planning is not cheap: the usual ways have to do
 
 
-def candidates(programs: Sequence[UProgram], units: int) -> tuple[Candidate, ...]:
+def candidates(
+    programs: Sequence[UProgram], units: int, spec: DeviceSpec | None = None
+) -> tuple[Candidate, ...]:
     """What may be worth planning for the programs of one call, the simplest first.
 
     Args:
       programs: as they were translated.
       units: how many units there may be.
+      spec: of the GPU, if the programs are for one. There, axes of 256 or 1024 are cut into a power of two,
+        and loops that follow each other only share units if they are all cut alike; and recurrences that feed
+        each other may run side by side on units of their own.
     """
     statements = [s for program in programs for s in walk(program.entry)]
     divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MANY_STATEMENTS
+    most = min(units, MOST_UNITS)
     ways = (True, False) if divisible else (True,)
-    counts = dict.fromkeys((1, min(units, MOST_UNITS)))
-    return tuple(Candidate(count, distribute) for count in counts for distribute in ways)
+    counts = [1, most]
+    if spec is not None and divisible:
+        counts = [1, 1 << (most.bit_length() - 1), most]
+    found = [Candidate(count, distribute) for count in counts for distribute in ways]
+    if spec is not None and divisible:
+        found.append(Candidate(most, pipeline=True))
+    return tuple(dict.fromkeys(found))
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:
@@ -110,15 +123,9 @@ def _grow(statement: LoopUTask | BranchUTask, profile: Profiler) -> Growth:
     return Growth(kind, statement.source, ours <= cut, ours, stock, cut, inner)
 
 
-def model_profiler(cores: int, units: int) -> Profiler:
-    """A profiler that asks the price; heavy operators of ours are taken to be shared by the units."""
-
-    def profile(statement: Statement) -> tuple[float, float]:
-        ours = statement_price(statement, OURS, units)
-        spread = ours.seconds - ours.heavy * (1 - 1 / units)
-        return spread, statement_price(statement, STOCK, cores).seconds
-
-    return profile
+def model_profiler(cores: int, units: int, spec: DeviceSpec | None = None) -> Profiler:
+    """A profiler that asks the price; `spec`: of the GPU, if the program is for one."""
+    return partial(profile, cores=cores, units=units, spec=spec)
 
 
 def worth_taking(program: UProgram, profile: Profiler) -> tuple[bool, tuple[Growth, ...]]:

@@ -79,7 +79,7 @@ class _Survey:
             self.shared.update(outputs)
             self.inside += _defined_within(statement.body)
             self._check(statement)
-            self.most_units = max(self.most_units, statement.trip_count or 0)
+            self.most_units = max(self.most_units, statement.first + (statement.trip_count or 0))
             return
         regions = regions_of(statement)
         if not regions:

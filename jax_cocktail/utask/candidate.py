@@ -21,11 +21,14 @@ class Candidate:
       distribute: whether loops are divided at their recurrences.
       place: "auto": axes are divided over the units where that pays; "none": every unit would do everything,
         which is what one unit means.
+      pipeline: whether recurrences that feed each other run side by side, one step apart, each on units of its
+        own, rather than one after the other. Takes several units and `distribute`.
     """
 
     units: int = 1
     distribute: bool = True
     place: str = "auto"
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         if self.units < 1:
@@ -35,16 +38,21 @@ class Candidate:
         if self.units == 1 or self.place == "none":  # two names for one thing
             object.__setattr__(self, "units", 1)
             object.__setattr__(self, "place", "none")
+        if self.units == 1 or not self.distribute:
+            object.__setattr__(self, "pipeline", False)
 
     @property
     def text(self) -> str:
         """Every field, for keys."""
-        return f"units={self.units} distribute={self.distribute:d} place={self.place}"
+        flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d}"
+        return f"units={self.units} {flags} place={self.place}"
 
     @property
     def name(self) -> str:
         """For people: what differs from the usual."""
         count = "1 unit" if self.units == 1 else f"{self.units} units"
+        if self.pipeline:
+            return f"{count}, pipelined"
         return count if self.distribute else f"{count}, loops undivided"
 
 

@@ -183,6 +183,7 @@ ANCHORS: dict[str, Rule] = {
     "copy": _copy,
     "arrive": _barrier,
     "wait": _barrier,
+    "meet": _barrier,
     "dot": _dot,
     "conv": _conv,
     "reduce": _reduce,

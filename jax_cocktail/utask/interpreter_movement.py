@@ -127,6 +127,7 @@ MOVEMENT: dict[str, Evaluate] = {
     "copy": copy,
     "arrive": barrier,
     "wait": barrier,
+    "meet": barrier,
     "constant": constant,
     "empty": empty,
     "iota": iota,

@@ -81,7 +81,7 @@ class LoopUTask:
     Parallel (counted only): the trips are the parts of a domain axis or of a split axis. They are
     independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
     is affine in the index, and reads of the carried arrays at most that slice. Units run them in any order,
-    side by side.
+    side by side: of n units, trip p is run by unit (first + p) mod n.
     """
 
     initial: tuple[Value, ...]
@@ -91,12 +91,15 @@ class LoopUTask:
     trip_count: int | None = None
     source: Source = NOWHERE
     parallel: bool = False
+    first: int = 0
 
     def __post_init__(self) -> None:
         if (self.condition is None) == (self.trip_count is None):
             raise ValueError("a loop has either a condition or a trip count")
         if self.parallel and self.trip_count is None:
             raise ValueError("a parallel loop has a trip count")
+        if self.first < 0 or (self.first and not self.parallel):
+            raise ValueError(f"first unit {self.first}: one of a parallel loop, counted from 0")
         index = 0 if self.condition is not None else 1
         carried = tuple(v.type for v in self.initial)
         sides = [self.outputs, self.body.parameters[index:], self.body.results]
@@ -126,16 +129,24 @@ class LoopUTask:
 
 @dataclass(frozen=True, slots=True)
 class BranchUTask:
-    """n-way branch: `selector` is int32[] (clamped to the branch range); branches have no parameters."""
+    """n-way branch: `selector` is int32[] (clamped to the branch range); branches have no parameters.
+
+    `group`: (number, count). Branches of one region with numbers below one count above 1 are stages of a
+    wavefront: they do not depend on each other, and placement gives each its own share of the units.
+    """
 
     selector: Value
     branches: tuple[Region, ...]
     outputs: tuple[Value, ...]
     source: Source = NOWHERE
+    group: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         if not self.branches:
             raise ValueError("a branch needs at least one region")
+        number, count = self.group
+        if not 0 <= number < count:
+            raise ValueError(f"a branch is in group {number} of {count}")
         types = tuple(v.type for v in self.outputs)
         for region in self.branches:
             if region.parameters or tuple(v.type for v in region.results) != types:
@@ -238,6 +249,15 @@ def walk(region: Region) -> Iterator[Statement]:
         yield statement
         for inner in regions_of(statement):
             yield from walk(inner)
+
+
+def operators_in(region: Region) -> Iterator[UOperator]:
+    """Every operator of the region, nested and stitched ones included."""
+    for statement in walk(region):
+        if isinstance(statement, UOperator):
+            yield statement
+        elif isinstance(statement, StitchedUTask):
+            yield from statement.members
 
 
 def free_values(region: Region) -> tuple[Value, ...]:

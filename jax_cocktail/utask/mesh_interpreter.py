@@ -3,7 +3,8 @@
 Where the interpreter computes on whole values, this one does what emitted code does: values lie in the slots
 of the memory plan, views are strides, updates are in place, joins copy. Units are coroutines that stop at
 `wait`; threads, and luck, play no part. Outside parallel loops every unit runs every statement, but what
-writes shared memory is left to unit 0; trips of the outermost parallel loops are dealt out in turn.
+writes shared memory is left to unit 0; trips of the outermost parallel loops are dealt out in turn, from the
+loop's first unit on.
 """
 
 from __future__ import annotations
@@ -313,7 +314,8 @@ class _Unit:
         assert loop.index is not None
         dealt = loop.parallel and not outer
         self.alone = outer or loop.parallel
-        for trip in range(self.clock.unit, trips, len(self.team)) if dealt else range(trips):
+        start = (self.clock.unit - loop.first) % len(self.team)
+        for trip in range(start, trips, len(self.team)) if dealt else range(trips):
             self.registers[loop.index] = np.asarray(trip, np.int64)
             yield from self._trip(loop)
         self.alone = outer

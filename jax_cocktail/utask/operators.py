@@ -121,6 +121,8 @@ def _anchors(add: _Table) -> None:
     add("anchor", 1, "copy")  # the same value in memory of its own
     # the two halves of a domain barrier: what a unit wrote before `arrive` is seen by all after their `wait`
     add("anchor", 0, "arrive wait")
+    # the barrier of the threads of one unit, where it has several
+    add("anchor", 0, "meet")
     # (source, operand); select: ge | le
     add("anchor", 2, "select_and_scatter_add", "padding select strides window")
 

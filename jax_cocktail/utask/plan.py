@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jax_cocktail.utask.ir import Region, UOperator, UProgram, regions_of
 from jax_cocktail.utask.layout import Layout, dense, view
 from jax_cocktail.utask.types import Value
 
+_LAUNCH_VERSION = 1
+MAILBOX_BYTES = 64  # of a unit's own memory, at its end: where one thread leaves a scalar for the others
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Memory of a buffer. space: input | output (`index` = operand or result number) | workspace (`index` =
-    byte offset; one for all units) | own (`index` = byte offset in each unit's own memory) | constant
-    (`index` = value id)."""
+    byte offset; one for all units) | own (`index` = byte offset in each unit's own memory) | private (the
+    same, where own memory is small and near and this is not) | constant (`index` = value id)."""
 
     space: str
     index: int
@@ -27,7 +30,10 @@ class MemoryPlan:
     `layouts`: where every value that is not a register lies; `slots`: memory of every root;
     `aliases`: (operand, result) pairs that share memory; `workspace_bytes`: size of the workspace, whose last
     part, from `scratch_offset`, is free for one operator at a time (`scratch_bytes`); `own_bytes`: size of
-    each unit's own memory, whose last part is then the scratch; `most_units`: units that find work.
+    each unit's own memory, whose last part is then the scratch; `most_units`: units that find work;
+    `scratch_space`: where the scratch lies; `private_bytes`: size of each unit's private memory;
+    `template_bytes`: near memory that templates use while they run; `parts`: buffers in the workspace whose
+    slices may as well lie with the units that alone touch them.
     """
 
     layouts: Mapping[Value, Layout]
@@ -37,6 +43,69 @@ class MemoryPlan:
     scratch_offset: int = 0
     own_bytes: int = 0
     most_units: int = 1
+    scratch_space: str = "workspace"
+    private_bytes: int = 0
+    template_bytes: int = 0
+    parts: Mapping[Slot, Part] = field(default_factory=dict)
+
+    @property
+    def shared_bytes(self) -> int:
+        """The workspace with what every unit keeps behind it."""
+        return self.workspace_bytes + self.most_units * self.private_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that the slices of a unit take."""
+        return max((part.offset + part.bytes for part in self.parts.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How the slices of an array lie with the units that own them, in bytes: `offset` in the unit's memory,
+    `bytes` of a slice; unit `first` owns the first one."""
+
+    offset: int
+    bytes: int
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """How a program is launched on a GPU.
+
+    `header_bytes`: beginning of the workspace, cleared before every launch (barriers and tags); `most_units`:
+    blocks that find work; `threads`: of a block; `resident_shared_bytes`, `portable_shared_bytes`: dynamic
+    shared memory of a block of either kernel; `workspace_bytes`: of the call's last result, header included,
+    0 for none; `cooperative`: blocks wait for each other; `can_fail`: the program may leave an error code.
+    """
+
+    header_bytes: int
+    most_units: int
+    threads: int
+    resident_shared_bytes: int
+    portable_shared_bytes: int
+    workspace_bytes: int
+    cooperative: bool
+    can_fail: bool = False
+
+    def __post_init__(self) -> None:
+        shared = self.resident_shared_bytes, self.portable_shared_bytes
+        sizes = min(self.header_bytes, *shared) >= 0 and self.workspace_bytes >= self.header_bytes
+        if not sizes or not 1 <= self.most_units < 1 << 20 or not 1 <= self.threads <= 1024:
+            raise ValueError(f"not a launch: {self}")
+
+    @property
+    def attribute(self) -> tuple[int, ...]:
+        """As the handler reads it (struct LaunchPlan of handler_programs.h)."""
+        return (_LAUNCH_VERSION, *(int(getattr(self, name)) for name in self.__slots__))
+
+    @classmethod
+    def from_attribute(cls, values: Sequence[int]) -> LaunchPlan:
+        """The plan with this `attribute`; raises ValueError if it is of another version."""
+        if len(values) != 9 or values[0] != _LAUNCH_VERSION:
+            raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
+        *sizes, cooperative, can_fail = values[1:]
+        return cls(*sizes, cooperative=bool(cooperative), can_fail=bool(can_fail))
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

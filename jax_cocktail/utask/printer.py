@@ -138,6 +138,7 @@ class _Printer:
     def _loop(self, loop: LoopUTask) -> None:
         kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
         kind = f"parallel {kind}" if loop.parallel else kind
+        kind = f"{kind} first {loop.first}" if loop.first else kind
         initial = self._names(loop.initial)
         self._line(f"{self._assigned(loop.outputs)}{kind} from ({initial}) {{")
         if loop.condition is not None:
@@ -148,8 +149,9 @@ class _Printer:
         self._line("}")
 
     def _branch(self, branch: BranchUTask) -> None:
-        selector = self._name(branch.selector)
-        self._line(f"{self._assigned(branch.outputs)}branch {selector} {{")
+        selector, (number, count) = self._name(branch.selector), branch.group
+        group = f" group {number} of {count}" if count > 1 else ""
+        self._line(f"{self._assigned(branch.outputs)}branch {selector}{group} {{")
         for number, region in enumerate(branch.branches):
             self._part(f"case {number}", "", region)
         self._line("}")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_cocktail.compiler import compile_program
-from jax_cocktail.placement.clusters import Limits
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.interpreter_common import numpy_dtype
 from jax_cocktail.utask.ir import UProgram
 

@@ -192,6 +192,33 @@ def test_failing_compiler_reports_its_log(root: Path, tmp_path: Path) -> None:
     assert not list(root.glob("build-*"))
 
 
+@pytest.mark.parametrize("name", ["runtime_own.h", "../common_src/runtime_shared.h", "runtime.cc"])
+def test_handlers_are_built_again_when_their_text_changes(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    interface = tmp_path / "include" / "xla" / "ffi" / "api" / "c_api.h"
+    folders = (tmp_path / "cpu_src", tmp_path / "common_src")
+    for folder in (*folders, interface.parent):
+        folder.mkdir(parents=True)
+    own = ("cocktail_base.h", "cocktail_features.h", "cocktail_units.h", "cocktail_dot.h", "runtime_own.h")
+    files = [folders[0] / file for file in (*own, "runtime.cc")]
+    files += [folders[1] / file for file in ("cocktail_types.h", "runtime_shared.h")]
+    for path in (*files, interface):
+        path.write_text("// 1\n", encoding="utf-8")
+    monkeypatch.setattr(build, "program_folders", lambda name: folders)
+    toolchain = _counting(tmp_path)
+    first = build.build_runtime(str(tmp_path / "include"), toolchain)
+    (folders[0] / "cocktail_dot.h").write_text("// for programs only\n", encoding="utf-8")
+    assert build.build_runtime(str(tmp_path / "include"), toolchain) == first
+    (folders[0] / name).write_text("// 2\n", encoding="utf-8")
+    assert build.build_runtime(str(tmp_path / "include"), toolchain) != first and _runs(tmp_path) == 2
+
+
+def test_runtime_without_its_parts(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="c_api.h is missing; try: reinstall jaxlib"):
+        build.build_runtime(str(tmp_path), build.host_toolchain())
+
+
 def test_compiler_that_vanished(root: Path) -> None:
     toolchain = build.Toolchain(("/nowhere/c++",), "gone", "any")
     with pytest.raises(BuildError, match="failed") as caught:

@@ -69,7 +69,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
     for s in SHAPES:
         lines.append(
             f"CK_EXPORT void conv_{s.name}(const {s.dtype}* x, const {s.dtype}* w, {s.dtype}* o) {{\n"
-            f"  static constexpr CkConv<2> shape = {s.fields};\n"
+            f"  struct shape {{ CkConv<2> value = {s.fields}; }};\n"
             f"  ck_conv_fixed<{s.dtype}, {s.dtype}, 2, shape>(x, w, o);\n}}\n"
             f"CK_EXPORT int kernel_{s.name}() {{ return ck_conv_kernel<{s.dtype}, {s.dtype}>"
             f"(CkConv<2>{s.fields}) == CK_CONV_{s.kernel}; }}\n"

@@ -3,91 +3,24 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax import lax
 
-import jax_cocktail
 from jax_cocktail.compiler import transform
 from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, walk
-from tests.case import differences
-from tests.cases import groups
-
-TAKEN = (True, False, True)
+from tests.buckets import buckets, check_bucket, looped, operands_of
 
 
-def _looped(cases):
-    """All cases of a bucket as one program: a loop whose steps either run them or take given results."""
-
-    def program(flags, arguments, given):
-        def step(count, inputs):
-            flag, arguments, given = inputs
-
-            def run():
-                return [case.function(*args) for case, args in zip(cases, arguments, strict=True)]
-
-            return count + flag, lax.cond(flag, run, lambda: given)
-
-        return lax.scan(step, jnp.int32(0), (flags, arguments, given))
-
-    return program
-
-
-def _operands(cases):
-    """Flags, arguments and stand-ins for the results, all with one leading axis for the steps."""
-    arguments = [case.arguments() for case in cases]
-    results = [jax.eval_shape(c.function, *args) for c, args in zip(cases, arguments, strict=True)]
-    given = jax.tree.map(_stand_in, results)
-    flags = np.array(TAKEN)
-    return flags, *(jax.tree.map(lambda x: _stack([x] * len(TAKEN)), tree) for tree in (arguments, given))
-
-
-def _is_key(x):
-    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _stand_in(result):
-    if _is_key(result):
-        return jax.random.wrap_key_data(np.full((*result.shape, 2), 7, np.uint32))
-    return np.ones(result.shape, result.dtype)
-
-
-def _stack(arrays):
-    return jnp.stack(arrays) if _is_key(arrays[0]) else np.stack(arrays)
-
-
-def _buckets():
-    for (group, dtype, x64), cases in groups().items():
-        yield pytest.param(cases, x64, id=f"{group}-{dtype}" + ("-x64" if x64 else ""))
-
-
-@pytest.mark.parametrize("cases, x64", list(_buckets()))
+@pytest.mark.parametrize("cases, x64", list(buckets()))
 def test_bucket(cases, x64):
-    with jax.enable_x64(x64):
-        operands = _operands(cases)
-        program = _looped(cases)
-        stock = jax.jit(program)(*operands)
-        ours = jax_cocktail.jit(program, options={"force": "cocktail", "strict": True})(*operands)
-        assert int(ours[0]) == int(stock[0]) == sum(TAKEN)
-        found = []
-        for step in range(len(TAKEN)):
-            pairs = zip(cases, _raw(ours[1], step), _raw(stock[1], step), strict=True)
-            found += [differences(case, mine, theirs) for case, mine, theirs in pairs]
-        assert not [text for text in found if text]
+    check_bucket(cases, x64)
 
 
-@pytest.mark.parametrize("cases, x64", list(_buckets()))
+@pytest.mark.parametrize("cases, x64", list(buckets()))
 def test_loop_and_branch_survive(cases, x64):
     """The test above is about control flow only if simplification leaves some."""
     with jax.enable_x64(x64):
-        program = translate(adapter.program(jax.make_jaxpr(_looped(cases))(*_operands(cases))), "x")
+        program = translate(adapter.program(jax.make_jaxpr(looped(cases))(*operands_of(cases))), "x")
         loops = [t for t in transform(program).entry.body if isinstance(t, LoopUTask)]
     assert any(isinstance(inner, BranchUTask) for loop in loops for inner in walk(loop.body))
-
-
-def _raw(tree, step):
-    """One step's results; typed keys as their bits."""
-    return jax.tree.map(lambda x: np.asarray(jax.random.key_data(x) if _is_key(x) else x)[step], tree)

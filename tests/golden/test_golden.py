@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import emit
+from jax_cocktail.device import H200
 from jax_cocktail.utask.printer import print_program
 from tests.golden.programs import PROGRAMS
 
@@ -20,6 +22,11 @@ def test_program(name, golden):
     emitted = emit(PROGRAMS[name]())
     golden(f"{name}.txt", f"{print_program(emitted.program)}\n{_plan_text(emitted.plan)}")
     golden(f"{name}.cc", emitted.source)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_cuda_text(name, golden):
+    golden(f"{name}.cu", emit(PROGRAMS[name](), cuda(128), near_bytes=H200.shared_bytes).source)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -6,7 +6,8 @@ import pytest
 
 from jax_cocktail.placement.axes import RULES
 from jax_cocktail.placement.classes import AxisClass, axis_classes
-from jax_cocktail.placement.clusters import Limits, divide
+from jax_cocktail.placement.clusters import divide
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.ir import LoopUTask, UTaskRef
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop

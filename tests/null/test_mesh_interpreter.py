@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.errors import PlacementError, VerificationError
-from jax_cocktail.placement.clusters import Limits
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule import sharing
@@ -72,7 +72,7 @@ def test_memory_plans_of_random_programs(seed):
 
 @pytest.mark.parametrize("case", SAMPLES, ids=str)
 def test_every_kind_in_memory(case: Sample):
-    if case.kind in ("empty", "arrive", "wait"):
+    if case.kind in ("empty", "arrive", "wait", "meet"):
         pytest.skip("makes nothing that can be compared")
     program = case.program()
     expected, found = run(program, arguments(program)), run_mesh(*planned(program), arguments(program), 1)

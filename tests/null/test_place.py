@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jax_cocktail.placement.bound import recurrence_bound
-from jax_cocktail.placement.clusters import Limits, divide
+from jax_cocktail.placement.clusters import divide
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.placement.push_slices import push_slices

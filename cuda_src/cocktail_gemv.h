@@ -1,0 +1,226 @@
+// Products with few rows, by one block. A team (some warps, a warp, or lanes of a warp) makes a chunk of columns;
+// what its groups of lanes sum alone is added up by shuffles and, between warps, through scratch: in the same
+// order every time.
+#ifndef COCKTAIL_GEMV_H
+#define COCKTAIL_GEMV_H
+
+#include "cocktail_dot_plan.h"
+
+// Adds `sums` up over the lanes whose numbers differ in bits HIGH to LOW. Where values are left to share out,
+// partners keep half of them each. Returns the first value that this lane keeps, `kept` at the beginning of
+// `sums`; -1: another lane keeps them.
+template <i32 COUNT, i32 HIGH, i32 LOW, class W>
+CK_INLINE i32 ck_dot_butterfly(W (&sums)[COUNT], i32 lane) {
+  i32 first = 0, left = COUNT;
+#pragma unroll
+  for (i32 flip = HIGH; flip >= LOW; flip /= 2) {
+    const bool upper = (lane & flip) != 0;
+    if (left > 1) {
+      left /= 2;
+#pragma unroll
+      for (i32 i = 0; i < COUNT / 2; ++i) {
+        if (i >= left) continue;
+        const W mine = upper ? sums[i + left] : sums[i], other = upper ? sums[i] : sums[i + left];
+        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, flip);
+      }
+      first += upper ? left : 0;
+    } else {
+      sums[0] = sums[0] + __shfl_xor_sync(0xffffffffu, sums[0], flip);
+      first = upper ? -1 : first;
+    }
+  }
+  return first;
+}
+
+// Values that a lane keeps of COUNT shared out over `lanes` lanes.
+CK_INLINE constexpr i32 ck_dot_kept(i64 count, i64 lanes) { return i32(count > lanes ? count / lanes : 1); }
+
+// Steps of one team's groups through k, `block` at a time: all left operands of a block are under way together.
+struct CkDotSteps {
+  i32 blocks, block;
+  bool exact;  // no step is past the end
+};
+CK_INLINE constexpr CkDotSteps ck_dot_steps(i64 pieces, i64 groups, i64 most) {
+  const i64 steps = ck_dot_ceil(pieces, groups), blocks = ck_dot_ceil(steps, ck_dot_most(1, most));
+  const i64 block = ck_dot_ceil(steps, blocks);
+  return {i32(blocks), i32(block), pieces == blocks * block * groups};
+}
+
+// Sums of a product's chunk to their places. Sum [r * COLUMNS + c] belongs to row r and column `column` + c.
+template <class D, i32 COLUMNS, i32 KEPT, class W, i32 COUNT>
+CK_INLINE void ck_dot_put(typename D::O* o, i32 column, i32 first, const W (&sums)[COUNT]) {
+#pragma unroll
+  for (i32 i = 0; i < KEPT; ++i) {
+    const i32 at = first + i, r = at / COLUMNS, c = column + at % COLUMNS;
+    if (first >= 0 && r < D::form.m && c < D::form.n) {
+      ck_dot_store<typename D::Types>(o + r * D::form.o_m + c * D::form.o_n, sums[i]);
+    }
+  }
+}
+
+// The same for a team of several warps: shares in scratch, [warp][row][column of the chunk], are added up.
+template <class D, i32 PARTS, i32 COLUMNS>
+CK_INLINE void ck_dot_gather(typename D::O* o, i64 o_b, i32 base, i32 items) {
+  typedef typename D::W W;
+  constexpr i32 TEAMS = CK_WARPS / PARTS, M = i32(D::form.m), CHUNKS = i32(ck_dot_ceil(D::form.n, COLUMNS));
+  const W* shares = reinterpret_cast<const W*>(ck_scratch());
+  CK_NO_UNROLL
+  for (i32 i = ck_lane(); i < TEAMS * M * COLUMNS; i += CK_THREADS) {
+    const i32 team = i / (M * COLUMNS), r = i / COLUMNS % M, item = base + team;
+    const i32 column = item % CHUNKS * COLUMNS + i % COLUMNS;
+    if (item >= items || column >= D::form.n) continue;
+    W sum = shares[team * PARTS * M * COLUMNS + i % (M * COLUMNS)];
+#pragma unroll
+    for (i32 part = 1; part < PARTS; ++part) {
+      sum = sum + shares[(team * PARTS + part) * M * COLUMNS + i % (M * COLUMNS)];
+    }
+    ck_dot_store<typename D::Types>(o + item / CHUNKS * o_b + r * D::form.o_m + column * D::form.o_n, sum);
+  }
+}
+
+// Columns over lanes: lane % lanes says which, the rest of the team shares k. FITS: packs may be read whole.
+template <class D, i32 PARTS, bool FITS>
+CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
+                              typename D::O* o, i64 o_b) {
+  typedef typename D::W W;
+  constexpr CkDotForm f = D::form;
+  constexpr CkDotPlan p = D::plan;
+  constexpr i32 M = i32(f.m), V = p.v, KV = p.kv, LANES = p.lanes, COLUMNS = LANES * V;
+  constexpr i32 IN_WARP = 32 / LANES, GROUPS = PARTS * IN_WARP, TEAMS = CK_WARPS / PARTS;
+  constexpr i32 CHUNKS = i32(ck_dot_ceil(f.n, COLUMNS)), COUNT = i32(ck_dot_power(M)) * V;
+  constexpr CkDotSteps steps = ck_dot_steps(f.k / KV, GROUPS, (FITS ? 32 : 8) / (M * KV));
+  const i32 lane = ck_warp_lane(), team = ck_warp() / PARTS, part = ck_warp() % PARTS;
+  const i32 group = part * IN_WARP + lane / LANES, items = i32(batch) * CHUNKS;
+  CK_NO_UNROLL
+  for (i32 base = 0; base < items; base += TEAMS) {
+    const i32 item = base + team, chunk = item % CHUNKS * COLUMNS, column = chunk + lane % LANES * V;
+    W sums[COUNT] = {};
+    if (team < TEAMS && item < items && column < f.n) {
+      const typename D::A* left = a + item / CHUNKS * a_b + i64(group) * KV * f.a_k;
+      const typename D::B* right = b + item / CHUNKS * b_b + i64(group) * KV * f.b_k + column * f.b_n;
+      CK_NO_UNROLL
+      for (i32 s = 0; s < steps.blocks; ++s) {
+        CkDotPack<typename D::A, KV> x[steps.block][M];
+#pragma unroll
+        for (i32 u = 0; u < steps.block; ++u) {
+          const bool in = steps.exact || (s * steps.block + u) * GROUPS + group < f.k / KV;
+#pragma unroll
+          for (i32 r = 0; r < M; ++r) {
+            x[u][r] = {};
+            if (in) x[u][r] = ck_dot_read<typename D::A, KV, f.a_k, FITS>(left + u * GROUPS * KV * f.a_k + r * f.a_m);
+          }
+        }
+#pragma unroll
+        for (i32 u = 0; u < steps.block; ++u) {
+          const bool in = steps.exact || (s * steps.block + u) * GROUPS + group < f.k / KV;
+#pragma unroll
+          for (i32 q = 0; q < KV; ++q) {
+            CkDotPack<typename D::B, V> y = {};
+            if (in) y = ck_dot_read<typename D::B, V, f.b_n, FITS>(right + (u * GROUPS * KV + q) * f.b_k);
+#pragma unroll
+            for (i32 i = 0; i < M * V; ++i) {
+              const W factor = ck_dot_load<typename D::Types>(x[u][i / V].at[q]);
+              sums[i] = ck_dot_fma(factor, ck_dot_load<typename D::Types>(y.at[i % V]), sums[i]);
+            }
+          }
+        }
+        left += steps.block * GROUPS * KV * f.a_k;
+        right += steps.block * GROUPS * KV * f.b_k;
+      }
+    }
+    const i32 first = ck_dot_butterfly<COUNT, 16, LANES>(sums, lane);
+    constexpr i32 KEPT = ck_dot_kept(COUNT, IN_WARP);
+    if constexpr (PARTS == 1) {
+      if (item < items) ck_dot_put<D, V, KEPT>(o + item / CHUNKS * o_b, column, first, sums);
+    } else {
+      if (base > 0) ck_meet();
+      W* shares = reinterpret_cast<W*>(ck_scratch()) + ck_warp() * M * COLUMNS + lane % LANES * V;
+#pragma unroll
+      for (i32 i = 0; i < KEPT; ++i) {
+        const i32 r = (first + i) / V;
+        if (team < TEAMS && first >= 0 && r < M) shares[r * COLUMNS + (first + i) % V] = sums[i];
+      }
+      ck_meet();
+      ck_dot_gather<D, PARTS, COLUMNS>(o, o_b, base, items);
+    }
+  }
+}
+
+// k over the lanes of a group.
+template <class D, i32 PARTS, bool FITS>
+CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
+                            typename D::O* o, i64 o_b) {
+  typedef typename D::W W;
+  constexpr CkDotForm f = D::form;
+  constexpr CkDotPlan p = D::plan;
+  constexpr i32 M = i32(f.m), V = p.v, LANES = p.lanes, COLUMNS = p.columns;
+  constexpr i32 GROUPS = PARTS * LANES, TEAMS = CK_THREADS / GROUPS;  // GROUPS: threads of a team
+  constexpr i32 CHUNKS = i32(ck_dot_ceil(f.n, COLUMNS)), COUNT = i32(ck_dot_power(M)) * COLUMNS;
+  constexpr i32 CHAINS = COUNT <= 2 ? V : 1;  // sums of their own for the elements of a pack: short chains
+  constexpr CkDotSteps steps = ck_dot_steps(f.k / V, GROUPS, (FITS ? 32 : 8) / (M * V));
+  const i32 team = ck_lane() / GROUPS, member = ck_lane() % GROUPS, items = i32(batch) * CHUNKS;
+  CK_NO_UNROLL
+  for (i32 base = 0; base < items; base += TEAMS) {
+    const i32 item = base + team, column = item % CHUNKS * COLUMNS;
+    W chains[COUNT][CHAINS] = {}, sums[COUNT];
+    if (team < TEAMS && item < items) {
+      const typename D::A* left = a + item / CHUNKS * a_b + i64(member) * V * f.a_k;
+      const typename D::B* right = b + item / CHUNKS * b_b + i64(member) * V * f.b_k + column * f.b_n;
+      CK_NO_UNROLL
+      for (i32 s = 0; s < steps.blocks; ++s) {
+        CkDotPack<typename D::A, V> x[steps.block][M];
+#pragma unroll
+        for (i32 u = 0; u < steps.block; ++u) {
+          const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
+#pragma unroll
+          for (i32 r = 0; r < M; ++r) {
+            x[u][r] = {};
+            if (in) x[u][r] = ck_dot_read<typename D::A, V, f.a_k, FITS>(left + u * GROUPS * V * f.a_k + r * f.a_m);
+          }
+        }
+#pragma unroll
+        for (i32 u = 0; u < steps.block; ++u) {
+          const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
+#pragma unroll
+          for (i32 c = 0; c < COLUMNS; ++c) {
+            if (f.n % COLUMNS != 0 && column + c >= f.n) continue;
+            CkDotPack<typename D::B, V> y = {};
+            if (in) y = ck_dot_read<typename D::B, V, f.b_k, FITS>(right + u * GROUPS * V * f.b_k + c * f.b_n);
+#pragma unroll
+            for (i32 i = 0; i < M * V; ++i) {
+              W& sum = chains[i / V * COLUMNS + c][i % V % CHAINS];
+              const W factor = ck_dot_load<typename D::Types>(x[u][i / V].at[i % V]);
+              sum = ck_dot_fma(factor, ck_dot_load<typename D::Types>(y.at[i % V]), sum);
+            }
+          }
+        }
+        left += steps.block * GROUPS * V * f.a_k;
+        right += steps.block * GROUPS * V * f.b_k;
+      }
+    }
+#pragma unroll
+    for (i32 i = 0; i < COUNT; ++i) {
+      sums[i] = chains[i][0];
+#pragma unroll
+      for (i32 j = 1; j < CHAINS; ++j) sums[i] = sums[i] + chains[i][j];
+    }
+    const i32 first = ck_dot_butterfly<COUNT, LANES / 2, 1>(sums, ck_warp_lane());
+    if constexpr (PARTS == 1) {
+      constexpr i32 KEPT = ck_dot_kept(COUNT, LANES);
+      if (item < items) ck_dot_put<D, COLUMNS, KEPT>(o + item / CHUNKS * o_b, column, first, sums);
+    } else {
+      static_assert(COLUMNS == 1, "warps share k where there are few columns");
+      if (base > 0) ck_meet();
+      W* shares = reinterpret_cast<W*>(ck_scratch()) + ck_warp() * M;
+      constexpr i32 KEPT = ck_dot_kept(COUNT, 32);
+#pragma unroll
+      for (i32 i = 0; i < KEPT; ++i) {
+        if (team < TEAMS && first >= 0 && first + i < M) shares[first + i] = sums[i];
+      }
+      ck_meet();
+      ck_dot_gather<D, PARTS, COLUMNS>(o, o_b, base, items);
+    }
+  }
+}
+
+#endif  // COCKTAIL_GEMV_H

@@ -1,0 +1,330 @@
+// What CUDA C++ has no words for, or none without headers of the toolkit: every instruction that a program spells
+// as assembly, each with a twin in C++ for the emulator. No other file of a program has assembly or a fence.
+// Everything here runs on sm_80; the functions of clusters need sm_90 and trap before it.
+#ifndef COCKTAIL_PTX_H
+#define COCKTAIL_PTX_H
+
+#include "cocktail_base.h"
+
+#if defined(CK_EMULATED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+#define CK_HAS_CLUSTERS 1
+#else
+#define CK_HAS_CLUSTERS 0
+#endif
+
+// ---- ordered and atomic access --------------------------------------------------------------------------
+//
+// For u32 and u64, `at` in global memory, or in shared memory of the cluster:
+//   T ck_load_acquire<S>(const T* at)       T ck_load_relaxed<S>(const T* at)
+//   void ck_store_release<S>(T* at, T x)    void ck_store_relaxed<S>(T* at, T x)
+//   void ck_add_release<S>(T* at, T x)      T ck_fetch_add<S>(T* at, T x)      (acquire and release; the old value)
+// S: whom the access is ordered with. A release covers what the whole block wrote before its last ck_meet.
+
+enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
+
+#if defined(CK_EMULATED)
+#define CK_SCOPED(T, NAME, ARGUMENTS, ...) \
+  template <CkScope S = CK_GPU>            \
+  CK_INLINE T NAME ARGUMENTS {             \
+    return __VA_ARGS__;                    \
+  }
+#define CK_ACCESS(T)                                                                                 \
+  CK_SCOPED(T, ck_load_acquire, (const T* at), __atomic_load_n(at, __ATOMIC_ACQUIRE))                \
+  CK_SCOPED(T, ck_load_relaxed, (const T* at), __atomic_load_n(at, __ATOMIC_RELAXED))                \
+  CK_SCOPED(void, ck_store_release, (T * at, T x), __atomic_store_n(at, x, __ATOMIC_RELEASE))        \
+  CK_SCOPED(void, ck_store_relaxed, (T * at, T x), __atomic_store_n(at, x, __ATOMIC_RELAXED))        \
+  CK_SCOPED(void, ck_add_release, (T * at, T x), (void)__atomic_fetch_add(at, x, __ATOMIC_RELEASE))  \
+  CK_SCOPED(T, ck_fetch_add, (T * at, T x), __atomic_fetch_add(at, x, __ATOMIC_ACQ_REL))
+CK_ACCESS(u32)
+CK_ACCESS(u64)
+#else
+// Assembly is text, so each scope is spelled. R: the kind of register; W: the type in PTX.
+#define CK_ASM_LOAD(R, W, ORDER, SCOPE) \
+  asm volatile("ld." ORDER "." SCOPE "." W " %0, [%1];" : "=" R(x) : "l"(at) : "memory")
+#define CK_ASM_STORE(R, W, ORDER, SCOPE) \
+  asm volatile("st." ORDER "." SCOPE "." W " [%0], %1;" ::"l"(at), R(x) : "memory")
+#define CK_ASM_RED(R, W, ORDER, SCOPE) \
+  asm volatile("red." ORDER "." SCOPE ".add." W " [%0], %1;" ::"l"(at), R(x) : "memory")
+#define CK_ASM_ATOM(R, W, ORDER, SCOPE) \
+  asm volatile("atom." ORDER "." SCOPE ".add." W " %0, [%1], %2;" : "=" R(old) : "l"(at), R(x) : "memory")
+#if CK_HAS_CLUSTERS
+#define CK_NEAREST "cluster"
+#else
+#define CK_NEAREST "gpu"
+#endif
+#define CK_SCOPED(WHAT, R, W, ORDER)                         \
+  if constexpr (S == CK_CLUSTER) WHAT(R, W, ORDER, CK_NEAREST); \
+  if constexpr (S == CK_GPU) WHAT(R, W, ORDER, "gpu");       \
+  if constexpr (S == CK_SYSTEM) WHAT(R, W, ORDER, "sys")
+#define CK_ACCESS_LOAD(NAME, T, R, W, ORDER) \
+  template <CkScope S = CK_GPU>              \
+  CK_INLINE T NAME(const T* at) {            \
+    T x;                                     \
+    CK_SCOPED(CK_ASM_LOAD, R, W, ORDER);     \
+    return x;                                \
+  }
+#define CK_ACCESS_STORE(NAME, T, R, W, ORDER, WHAT) \
+  template <CkScope S = CK_GPU>                     \
+  CK_INLINE void NAME(T* at, T x) {                 \
+    CK_SCOPED(WHAT, R, W, ORDER);                   \
+  }
+#define CK_ACCESS(T, R, W)                                            \
+  CK_ACCESS_LOAD(ck_load_acquire, T, R, W, "acquire")                 \
+  CK_ACCESS_LOAD(ck_load_relaxed, T, R, W, "relaxed")                 \
+  CK_ACCESS_STORE(ck_store_release, T, R, W, "release", CK_ASM_STORE) \
+  CK_ACCESS_STORE(ck_store_relaxed, T, R, W, "relaxed", CK_ASM_STORE) \
+  CK_ACCESS_STORE(ck_add_release, T, R, W, "release", CK_ASM_RED)     \
+  template <CkScope S = CK_GPU>                                       \
+  CK_INLINE T ck_fetch_add(T* at, T x) {                              \
+    T old;                                                            \
+    CK_SCOPED(CK_ASM_ATOM, R, W, "acq_rel");                          \
+    return old;                                                       \
+  }
+CK_ACCESS(u32, "r", "u32")
+CK_ACCESS(u64, "l", "u64")
+#endif
+
+// ---- time, and giving up --------------------------------------------------------------------------------
+
+#if defined(CK_EMULATED)
+CK_INLINE void ck_trap(CK_WHERE) { ck_emulation::fail("trap", place); }
+CK_INLINE void ck_sleep(u32 nanoseconds CK_AND_WHERE) { __nanosleep(nanoseconds, place); }
+CK_INLINE u64 ck_nanoseconds() { return u64(ck_emulation::ticks()); }
+#else
+CK_INLINE void ck_trap() { asm volatile("trap;"); }
+CK_INLINE void ck_sleep(u32 nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
+CK_INLINE u64 ck_nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+#endif
+
+// ---- waiting for a word ---------------------------------------------------------------------------------
+
+// What a wait is for, in reports, and whom to tell when it never ends.
+struct CkWatch {
+  u32* error;        // error word in pinned host memory, or null
+  u32 phase;         // which barrier or step: its low 16 bits are reported
+  const char* what;  // for the emulator's reports
+};
+
+// The error word after a wait that passed CK_SPIN_LIMIT: this bit, the block in 15 bits, the phase in 16.
+enum : u32 { CK_SPUN = 0x80000000u };
+
+CK_NOINLINE __attribute__((unused)) void ck_give_up(const CkWatch& watch) {
+  if (watch.error) {
+    ck_store_release<CK_SYSTEM>(watch.error, CK_SPUN | (blockIdx.x & 0x7fffu) << 16 | (watch.phase & 0xffffu));
+  }
+  ck_trap();
+}
+
+// Calls `read` until `done` holds of what it returns, and returns that. Where CK_SPIN_LIMIT is defined, so many
+// polls in vain end the launch. `read` and `done` change nothing.
+template <class Read, class Done>
+CK_INLINE auto ck_poll_with(Read read, Done done, CkWatch watch CK_AND_WHERE) {
+  auto seen = read();
+  for (u32 polls = 0; !done(seen); ++polls, seen = read()) {
+#if defined(CK_SPIN_LIMIT)
+    if (polls >= u32(CK_SPIN_LIMIT)) ck_give_up(watch);
+    constexpr bool bounded = true;
+#else
+    constexpr bool bounded = false;
+#endif
+#if defined(CK_EMULATED)
+    ck_emulation::poll_failed(watch.what, polls == 0, bounded, place);
+#else
+    (void)bounded;
+#endif
+  }
+  return seen;
+}
+
+// Returns the word at `at` as soon as `done(word)`: afterwards, what its writer released is visible.
+template <CkScope S = CK_GPU, class T, class Done>
+CK_INLINE T ck_poll(const T* at, Done done, CkWatch watch CK_AND_WHERE) {
+  return ck_poll_with([=] { return ck_load_acquire<S>(at); }, done, watch CK_AND_HERE);
+}
+
+// ---- asynchronous copies, global to shared memory -------------------------------------------------------
+
+// ck_async_copy<BYTES> (4, 8 or 16; both addresses on borders of as many) moves words past the registers, zeros if
+// not `valid`; ck_async_commit closes a group of a thread's copies; ck_async_wait<N> returns when all its groups
+// but the last N have arrived, for this thread: ck_meet shows them to the others. The emulator copies at that
+// moment and no sooner. ck_is_global: whether a generic address is in global memory.
+#if defined(CK_EMULATED)
+CK_INLINE bool ck_is_global(const void* at) { return ck_emulation::is_global(at); }
+template <int BYTES>
+CK_INLINE void ck_async_copy(void* shared, const void* global, bool valid = true CK_AND_WHERE) {
+  ck_emulation::defer_copy(shared, global, BYTES, valid, place);
+}
+CK_INLINE void ck_async_commit() { ck_emulation::commit_copies(); }
+template <int N>
+CK_INLINE void ck_async_wait() {
+  ck_emulation::Copy copy;
+  while (ck_emulation::next_copy(N, &copy)) {
+    for (i32 i = 0; i < copy.bytes / 4; ++i) {
+      ((u32*)copy.to)[i] = copy.valid ? ((const u32*)copy.from)[i] : 0;
+    }
+  }
+}
+#else
+CK_INLINE u32 ck_shared_address(const void* shared) { return u32(__cvta_generic_to_shared(shared)); }
+CK_INLINE bool ck_is_global(const void* at) { return __isGlobal(at); }
+template <int BYTES>
+CK_INLINE void ck_async_copy(void* shared, const void* global, bool valid = true) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "asynchronous copies move 4, 8 or 16 bytes");
+#define CK_ASM_COPY(CACHE)                                                             \
+  asm volatile("cp.async." CACHE ".shared.global [%0], [%1], %2, %3;" ::"r"(ck_shared_address(shared)), \
+               "l"(__cvta_generic_to_global(global)), "n"(BYTES), "r"(valid ? BYTES : 0) \
+               : "memory")
+  if constexpr (BYTES == 16) CK_ASM_COPY("cg");
+  else CK_ASM_COPY("ca");
+}
+CK_INLINE void ck_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+CK_INLINE void ck_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#endif
+
+// ---- clusters -------------------------------------------------------------------------------------------
+
+// Blocks of a cluster read and write each other's shared memory: ck_remote(p, rank) is the address, in the block
+// of that rank, of what p is in one's own. Every thread of the cluster arrives and waits, in turn; a block must
+// not end while others may still use its memory.
+#if defined(CK_EMULATED)
+CK_INLINE i32 ck_cluster_rank() { return ck_emulation::here->cluster_rank; }
+CK_INLINE i32 ck_cluster_size() { return ck_emulation::here->cluster_size; }
+CK_INLINE void ck_cluster_arrive(CK_WHERE) { ck_emulation::arrive_cluster(place); }
+CK_INLINE void ck_cluster_wait(CK_WHERE) { ck_emulation::wait_cluster(place); }
+template <class T>
+CK_INLINE T* ck_remote(T* mine, i32 rank CK_AND_WHERE) {
+  return (T*)ck_emulation::remote((void*)mine, rank, place);
+}
+#elif CK_HAS_CLUSTERS
+CK_INLINE i32 ck_cluster_rank() {
+  i32 rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+CK_INLINE i32 ck_cluster_size() {
+  i32 size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+CK_INLINE void ck_cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+CK_INLINE void ck_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+template <class T>
+CK_INLINE T* ck_remote(T* mine, i32 rank) {
+  u64 theirs;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(rank));
+  return (T*)theirs;
+}
+#else
+CK_INLINE i32 ck_cluster_rank() { return 0; }
+CK_INLINE i32 ck_cluster_size() { return 1; }
+CK_INLINE void ck_cluster_arrive() { ck_trap(); }
+CK_INLINE void ck_cluster_wait() { ck_trap(); }
+template <class T>
+CK_INLINE T* ck_remote(T* mine, i32) {
+  ck_trap();
+  return mine;
+}
+#endif
+
+// ---- matrix tiles of a warp -----------------------------------------------------------------------------
+//
+// c += a b for tiles of 16 x K, K x 8 and 16 x 8 that the 32 lanes of a warp hold together, by the whole warp. With
+// g = lane / 4 and t = lane % 4, a lane holds
+//   c[i]        f32 (row g + 8 (i / 2), column 2 t + i % 2)
+// ck_mma_tf32 (K = 8): words of ck_to_tf32, which rounds to 10 mantissa bits (to nearest, ties away from zero)
+//   a[i]        (row g + 8 (i % 2), k = t + 4 (i / 2))
+//   b[i]        (k = t + 4 i, column g)
+// ck_mma_bf16, ck_mma_f16 (K = 16): pairs of values, the first in the low half
+//   a[i]        (row g + 8 (i % 2), k = 2 t + 8 (i / 2) and the next k)
+//   b[i]        (k = 2 t + 8 i and the next k, column g)
+// Products are exact and sums are f32. In which order and how the hardware rounds sums is its own affair (it
+// truncates); the twin adds in the order of k, rounding to nearest.
+//
+// ck_load_tiles<TURNED>(r, row): four 8 x 8 tiles of 16-bit words from shared memory. `row` of lane l is the address
+// (on a border of 16) of row l % 8 of tile l / 8; r[i] is the pair at (row g, columns 2 t and 2 t + 1) of tile i,
+// or with TURNED of its transpose.
+
+#if defined(CK_EMULATED)
+CK_INLINE u32 ck_to_tf32(f32 x) {
+  u32 bits = ck_bitcast<u32>(x), magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return 0x7fffffffu;
+  return magnitude == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
+}
+
+template <class T>
+CK_INLINE f32 ck_tile_value(u32 word, i32 half) {
+  if constexpr (sizeof(T) == 4) return ck_bitcast<f32>(word & ~0x1fffu);  // what the hardware does not look at
+  else return ck_up(T{u16(word >> 16 * half)});
+}
+
+template <class T>
+CK_INLINE void ck_mma(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], ck_emulation::Place place) {
+  u32 mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+  auto all = ck_emulation::gather("mma", ck_emulation::ALL_LANES, mine, sizeof mine, place);
+  auto word = [&](i32 lane, i32 i) { return ((const u32*)all.bytes[lane])[i]; };
+  constexpr i32 pack = 4 / sizeof(T), K = 8 * pack;
+  i32 lane = ck_warp_lane();
+  for (i32 i = 0; i < 4; ++i) {
+    i32 row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+    for (i32 k = 0; k < K; ++k) {
+      i32 t = k / pack % 4, upper = k / (4 * pack), half = k % pack;
+      f32 x = ck_tile_value<T>(word(row % 8 * 4 + t, row / 8 + 2 * upper), half);
+      f32 y = ck_tile_value<T>(word(column * 4 + t, 4 + upper), half);
+      c[i] = ck_fma(x, y, c[i]);
+    }
+  }
+}
+
+#define CK_MMA(NAME, T, SHAPE)                                                                     \
+  CK_INLINE void NAME(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2] CK_AND_WHERE) {            \
+    ck_mma<T>(c, a, b, place);                                                                     \
+  }
+
+template <bool TURNED = false>
+CK_INLINE void ck_load_tiles(u32 (&r)[4], const void* row CK_AND_WHERE) {
+  auto all = ck_emulation::gather("ldmatrix", ck_emulation::ALL_LANES, &row, sizeof row, place);
+  i32 g = ck_warp_lane() / 4, t = ck_warp_lane() % 4;
+  for (i32 tile = 0; tile < 4; ++tile) {
+    auto at = [&](i32 i, i32 j) { return u32((*(const u16* const*)all.bytes[8 * tile + i])[j]); };
+    r[tile] = TURNED ? at(2 * t, g) | at(2 * t + 1, g) << 16 : at(g, 2 * t) | at(g, 2 * t + 1) << 16;
+  }
+}
+#else
+CK_INLINE u32 ck_to_tf32(f32 x) {
+  u32 bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+
+#define CK_MMA(NAME, T, SHAPE)                                                                             \
+  CK_INLINE void NAME(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {                                 \
+    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"       \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                   \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                               \
+  }
+
+template <bool TURNED = false>
+CK_INLINE void ck_load_tiles(u32 (&r)[4], const void* row) {
+  u32 at = ck_shared_address(row);
+#define CK_ASM_TILES(KIND)                                                         \
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4" KIND ".shared.b16 {%0, %1, %2, %3}, [%4];" \
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                     \
+               : "r"(at)                                                           \
+               : "memory")
+  if constexpr (TURNED) CK_ASM_TILES(".trans");
+  else CK_ASM_TILES("");
+}
+#endif
+
+CK_MMA(ck_mma_tf32, f32, "m16n8k8.row.col.f32.tf32.tf32.f32")
+CK_MMA(ck_mma_bf16, bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+CK_MMA(ck_mma_f16, f16, "m16n8k16.row.col.f32.f16.f16.f32")
+
+#endif  // COCKTAIL_PTX_H

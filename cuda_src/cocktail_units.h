@@ -1,0 +1,233 @@
+// Units: the thread blocks that run one launch of a program together, how they meet, and the kernels' entries.
+//
+// A barrier has two halves: ck_arrive publishes what this unit wrote, ck_wait returns when every unit of the domain
+// has arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the block. The counter
+// of arrivals only grows, so nothing is reset in between, and comparisons are of differences, so it may wrap.
+// All blocks of a launch must be on the card at once: who launches more than one sees to that.
+#ifndef COCKTAIL_UNITS_H
+#define COCKTAIL_UNITS_H
+
+#include "cocktail_ptx.h"
+
+// What a program may define besides what cocktail_base.h asks for: how many domains of units (0 is all of them),
+// signals, and 32-bit words of tagged exchanges (all exchanges together) it uses.
+#if !defined(CK_DOMAINS)
+#define CK_DOMAINS 1
+#endif
+#if !defined(CK_SIGNALS)
+#define CK_SIGNALS 0
+#endif
+#if !defined(CK_TAGGED_WORDS)
+#define CK_TAGGED_WORDS 0
+#endif
+// The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for each
+// counter and each signal, since one that is polled should not slow down others; tagged words are 8 bytes, twice.
+#define CK_HEADER_BYTES ((128 * (CK_DOMAINS + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
+static_assert(CK_HEADER_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
+static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "parts of shared memory begin on borders of 16");
+static_assert(CK_SCRATCH_BYTES >= 1024, "templates count on 1024 bytes of scratch memory");
+
+struct alignas(128) CkLine {
+  u32 value;
+};
+
+struct CkHeader {
+  CkLine arrived[CK_DOMAINS];
+  CkLine signals[CK_SIGNALS + 1];  // the last one is not there: no array is empty
+};
+
+struct CkUnit {
+  i32 index;     // in its domain, of which there are
+  i32 count;
+  u8* own;       // CK_OWN_BYTES of this unit alone
+  u8* scratch;   // CK_SCRATCH_BYTES of shared memory for templates while they run
+  u8* resident;  // CK_RESIDENT_BYTES of shared memory; null in the portable kernel
+  CkHeader* header;
+  u32* arrived;  // the domain's counter
+  u32 epoch;     // what it reaches at the barrier at hand
+  u32* error;    // the error word in pinned host memory, or null
+};
+
+// The only parameter of a kernel: operands, results, workspace, error word.
+struct CkLaunch {
+  void* pointers[CK_OPERANDS + CK_RESULTS + 2];
+};
+
+// The block's shared memory: scratch, and in the resident kernel own and resident memory behind it.
+#if defined(CK_EMULATED)
+CK_INLINE u8* ck_arena() { return ck_emulation::here->arena; }
+#else
+extern __shared__ __align__(128) u8 ck_shared_memory[];
+CK_INLINE u8* ck_arena() { return ck_shared_memory; }
+#endif
+CK_INLINE u8* ck_scratch() { return ck_arena(); }
+
+// ---- the barrier of a domain ----------------------------------------------------------------------------
+
+// Begins with a ck_meet, so that one release covers the block; alone, a unit has nobody to tell.
+CK_INLINE void ck_arrive(CkUnit* unit CK_AND_WHERE) {
+  if (unit->count == 1) return;
+  ck_meet(CK_HERE);
+  unit->epoch += u32(unit->count);
+  if (ck_lane() == 0) ck_add_release(unit->arrived, 1u);
+}
+
+// Ends with a ck_meet, for one unit too: a barrier shows a block's writes to all its threads.
+CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
+  if (unit->count != 1 && ck_lane() == 0) {
+    u32 epoch = unit->epoch, barrier = epoch / u32(unit->count);
+    ck_poll(unit->arrived, [=](u32 seen) { return i32(seen - epoch) >= 0; },
+            CkWatch{unit->error, barrier, "the barrier of units"} CK_AND_HERE);
+  }
+  ck_meet(CK_HERE);
+}
+
+// This unit as one of `count` that begin with unit `first`: they meet without the others. Once per launch and
+// domain, 1 <= domain < CK_DOMAINS, in units of the domain only.
+CK_INLINE CkUnit ck_domain(const CkUnit* unit, i32 domain, i32 first, i32 count) {
+  CkUnit member = *unit;
+  member.index -= first;
+  member.count = count;
+  member.arrived = &unit->header->arrived[domain].value;
+  member.epoch = 0;
+  return member;
+}
+
+// ---- signals --------------------------------------------------------------------------------------------
+
+// Tells those who await it that this unit wrote what step `value` needs. One writer per signal; values grow from 1.
+CK_INLINE void ck_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE) {
+  ck_meet(CK_HERE);
+  if (ck_lane() == 0) ck_store_release(&unit->header->signals[signal].value, value);
+}
+
+CK_INLINE void ck_await_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE) {
+  if (ck_lane() == 0) {
+    ck_poll(&unit->header->signals[signal].value, [=](u32 seen) { return i32(seen - value) >= 0; },
+            CkWatch{unit->error, value, "a signal"} CK_AND_HERE);
+  }
+  ck_meet(CK_HERE);
+}
+
+// ---- tagged words ---------------------------------------------------------------------------------------
+//
+// Small values cross units without a barrier: each 32-bit word travels with the number of its step in one 64-bit
+// word, which its readers poll. Two buffers take turns, so a writer may be one step ahead: every writer of an
+// exchange must have received all of step s (and met: see below) before it sends step s + 1. Steps count from 1.
+
+// The exchange that begins at word `first` of CK_TAGGED_WORDS and is `words` long: 2 * words tagged words.
+CK_INLINE u64* ck_exchange(CkUnit* unit, i32 first) {
+  return (u64*)&unit->header->signals[CK_SIGNALS] + 2 * i64(first);
+}
+
+// Sends `count` words of values to [first, first + count) of an exchange of `words` words. Begins with values that
+// the block sees, hence after a ck_meet that follows its last ck_receive_tagged.
+CK_INLINE void ck_send_tagged(u64* exchange, i32 words, i32 first, const u32* values, i32 count, u32 step) {
+  u64* to = exchange + (step & 1u) * u32(words) + first;
+  u64 tag = u64(step) << 32;
+  CK_NO_UNROLL
+  for (i32 i = ck_lane(); i < count; i += CK_THREADS) ck_store_relaxed(to + i, tag | values[i]);
+}
+
+// What a lane receives at a time: its loads are under way together.
+struct CkTagged {
+  enum : i32 { AT_ONCE = 4 };
+  u64 words[AT_ONCE];
+};
+
+// Receives [first, first + count) of the exchange into values; a ck_meet shows them to the other threads.
+CK_INLINE void ck_receive_tagged(CkUnit* unit, u32* values, const u64* exchange, i32 words, i32 first, i32 count,
+                                 u32 step CK_AND_WHERE) {
+  const u64* from = exchange + (step & 1u) * u32(words) + first;
+  CK_NO_UNROLL
+  for (i32 base = ck_lane(); base < count; base += CkTagged::AT_ONCE * CK_THREADS) {
+    auto read = [=] {
+      CkTagged seen;
+#pragma unroll
+      for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) {
+        i32 at = base + i * CK_THREADS;
+        seen.words[i] = ck_load_relaxed(from + (at < count ? at : base));
+      }
+      return seen;
+    };
+    auto done = [=](const CkTagged& seen) {
+      bool all = true;
+#pragma unroll
+      for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) all &= u32(seen.words[i] >> 32) == step;
+      return all;
+    };
+    CkTagged seen = ck_poll_with(read, done, CkWatch{unit->error, step, "tagged words"} CK_AND_HERE);
+#pragma unroll
+    for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) {
+      i32 at = base + i * CK_THREADS;
+      if (at < count) values[at] = u32(seen.words[i]);
+    }
+  }
+}
+
+// ---- clusters -------------------------------------------------------------------------------------------
+
+// The barrier of the blocks of a cluster, up to 16: what any of them wrote, to shared memory of any of them
+// (ck_remote) or to global memory, all see.
+CK_INLINE void ck_cluster_meet(CK_WHERE) {
+  ck_cluster_arrive(CK_HERE);
+  ck_cluster_wait(CK_HERE);
+}
+
+// ---- failure --------------------------------------------------------------------------------------------
+
+// Notes that the program failed, with 0 < code < CK_SPUN; the first code noted stays. The unit goes on.
+CK_INLINE void ck_fail(CkUnit* unit, u32 code) {
+  u32* word = unit->error;
+  if (word && ck_load_relaxed<CK_SYSTEM>(word) == 0) ck_store_relaxed<CK_SYSTEM>(word, code);
+}
+
+// ---- entries --------------------------------------------------------------------------------------------
+
+CK_INLINE u8* ck_workspace(const CkLaunch& launch) { return (u8*)launch.pointers[CK_OPERANDS + CK_RESULTS]; }
+
+template <bool RESIDENT>
+CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
+  i32 index = i32(blockIdx.x);
+  u8* own_of_all = ck_workspace(launch) + CK_HEADER_BYTES + CK_SHARED_BYTES;
+  CkUnit unit;
+  unit.index = index;
+  unit.count = i32(gridDim.x);
+  unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * CK_OWN_BYTES;
+  unit.scratch = ck_arena();
+  unit.resident = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES : nullptr;
+  unit.header = (CkHeader*)ck_workspace(launch);
+  unit.arrived = &unit.header->arrived[0].value;
+  unit.epoch = 0;
+  unit.error = (u32*)launch.pointers[CK_OPERANDS + CK_RESULTS + 1];
+  return unit;
+}
+
+// Resident: one block per unit, own and resident memory in its shared memory, so the grid has CK_MOST_UNITS
+// blocks. Portable: any grid up to that, own memory in the workspace.
+#define CK_KERNEL(NAME, RESIDENT)                                                              \
+  extern "C" __global__ void __launch_bounds__(CK_THREADS, 1)                                  \
+      NAME(const __grid_constant__ CkLaunch launch) {                                          \
+    CkUnit unit = ck_unit<RESIDENT>(launch);                                                   \
+    ck_body<RESIDENT>((const void* const*)launch.pointers, launch.pointers + CK_OPERANDS,      \
+                      ck_workspace(launch) + CK_HEADER_BYTES, &unit);                          \
+  }
+
+#if defined(CK_EMULATED)
+#define CK_DESCRIBE                                                                              \
+  static void ck_run_resident(const void* launch) { ck_resident(*(const CkLaunch*)launch); }     \
+  static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
+  extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
+      CK_THREADS,      CK_OPERANDS,  CK_RESULTS,       CK_MOST_UNITS,     CK_HEADER_BYTES,       \
+      CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES, CK_RESIDENT_BYTES, {ck_run_resident, ck_run_portable}};
+#else
+#define CK_DESCRIBE
+#endif
+
+// Stands behind ck_body.
+#define CK_ENTRIES              \
+  CK_KERNEL(ck_resident, true)  \
+  CK_KERNEL(ck_portable, false) \
+  CK_DESCRIBE
+
+#endif  // COCKTAIL_UNITS_H

@@ -1,0 +1,96 @@
+"""The CUDA target: a unit is a block of threads that run the same text."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from jax_cocktail.codegen.target import Target
+from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
+from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
+
+HEADER_BYTES = 256  # CK_HEADER_BYTES of a program with one domain
+FEW_ROWS = 8
+THREADS = 256  # of a block: eight warps hide most of what one waits for, and a barrier of them stays cheap
+
+
+SMALL_BYTES = 4 << 10  # exchange between the warps of a block, a mailbox
+TILE_BYTES = 36 << 10  # two stages of the tiles of two matrices
+_TILED = frozenset({"dot", "conv"})
+
+
+def template_bytes(program: UProgram) -> int:
+    """Shared memory that templates of a program use while they run."""
+    tiled = any(o.kind in _TILED and _is_tiled(o) for o in operators_in(program.entry))
+    return TILE_BYTES if tiled else SMALL_BYTES
+
+
+def _is_tiled(operator: UOperator) -> bool:
+    """A product with few rows or columns streams its matrix and keeps no tiles."""
+    if operator.kind == "conv":
+        return True
+    left, right = operator.inputs
+    batch = prod(left.type.shape[d] for d in operator.ints("lhs_batch"))
+    contracted = prod(left.type.shape[d] for d in operator.ints("lhs_contract"))
+    rows = left.type.size // max(batch * contracted, 1)
+    columns = right.type.size // max(batch * contracted, 1)
+    return min(rows, columns) > FEW_ROWS
+
+
+def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
+    """How a planned program is launched."""
+    kinds = {o.kind for o in operators_in(program.entry)}
+    return LaunchPlan(
+        header_bytes=HEADER_BYTES,
+        most_units=plan.most_units,
+        threads=threads,
+        resident_shared_bytes=plan.template_bytes + plan.own_bytes + plan.resident_bytes,
+        portable_shared_bytes=plan.template_bytes,
+        workspace_bytes=HEADER_BYTES + plan.shared_bytes + plan.most_units * plan.own_bytes,
+        cooperative="wait" in kinds,
+    )
+
+
+@cache
+def cuda(threads: int = THREADS) -> Target:
+    """The spellings for blocks of so many threads, a multiple of 32."""
+    if threads % 32 or not 32 <= threads <= 1024:
+        raise ValueError(f"a block has 32, 64 ... 1024 threads, not {threads}")
+    return Target(
+        name="cuda",
+        headers={
+            "base": "cocktail_base.h",
+            "units": "cocktail_units.h",
+            "index": "cocktail_index.h",
+            "arith": "cocktail_arith.h",
+            "block": "cocktail_block.h",
+            "math": "cocktail_math.h",
+            "random": "cocktail_random.h",
+            "dot": "cocktail_dot.h",
+            "conv": "cocktail_conv.h",
+            "sort": "cocktail_sort.h",
+            "program": "cocktail_program.h",
+        },
+        threads=threads,
+        index="i32",
+        copy="ck_copy({target}, {source}, {size});",
+        table="CK_TABLE",
+        meet="ck_meet();",
+        prologue=(
+            f"#define CK_THREADS {threads}",
+            "#define CK_SCRATCH_BYTES {scratch_bytes}",
+            "#define CK_OPERANDS {operands}",
+            "#define CK_RESULTS {results}",
+            "#define CK_MOST_UNITS {most_units}",
+            "#define CK_SHARED_BYTES {shared_bytes}",
+            "#define CK_OWN_BYTES {own_bytes}",
+            "#define CK_RESIDENT_BYTES {resident_bytes}",
+        ),
+        entry=(
+            "template <bool RESIDENT>\n"
+            "CK_INLINE void ck_body(const void* const* operands, void* const* results,\n"
+            "                       u8* workspace, CkUnit* unit)"
+        ),
+        footer=("CK_ENTRIES",),
+        template_bytes=template_bytes,
+    )

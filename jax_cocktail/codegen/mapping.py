@@ -1,0 +1,133 @@
+"""How loops with independent iterations run: one after the other, in vector lanes, or dealt out to threads.
+
+Where a unit is one thread, a lane loop is a loop nest whose innermost loop the compiler vectorises. Where it
+is a block of threads, the nest is one loop over flat positions, dealt out to the threads; neighbours get
+neighbouring elements, so that their accesses fall together. Rows that are reduced get a group of threads
+each: as many as keep the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from jax_cocktail.codegen.context import Context
+from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.text import Index, variable
+
+Axes = Sequence[tuple[str, int]]  # loop variable and count, outermost first
+WARP = 32
+FEW_ROWS = 4  # up to here a row has the whole block, one row after the other
+LONG_ROW = 8  # elements per thread of the block from which that pays
+
+
+@contextmanager
+def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
+    """Loops over all positions of `axes`; the iterations are independent."""
+    target, writer = context.target, context.writer
+    if target.has_threads:
+        with writer.block(_dealt(context, axes)):
+            _unravel(context, axes)
+            yield
+        return
+    with ExitStack() as stack:
+        for position, (name, count) in enumerate(axes):
+            last = position == len(axes) - 1
+            stack.enter_context(writer.loop(name, count, target.lanes if last and count > 1 else ""))
+        yield
+
+
+def lane_loop(context: Context, name: str, count: int, pragma: bool = False) -> AbstractContextManager[None]:
+    """One loop whose iterations are independent. `pragma`: to be run in vector lanes where there are any."""
+    if context.target.has_threads:
+        return context.writer.block(_dealt(context, [(name, count)]))
+    return context.writer.loop(name, count, context.target.lanes if pragma else "")
+
+
+def rows_over(context: Context, shape: Sequence[int], body: Callable[[tuple[Index, ...]], None]) -> None:
+    """Runs `body` for every position of `shape`; the iterations are independent."""
+    if not context.target.has_threads:
+        loop_over(context.writer, shape, body)
+        return
+    indices = tuple(variable(f"i{d}") if n != 1 else Index() for d, n in enumerate(shape))
+    with lane_nest(context, [(f"i{d}", n) for d, n in enumerate(shape) if n != 1]):
+        body(indices)
+
+
+def _dealt(context: Context, axes: Axes) -> str:
+    """Head of the loop in which the threads take turns."""
+    count = prod(n for _, n in axes)
+    name = axes[0][0] if len(axes) == 1 else "l"
+    index, threads = context.target.index, context.target.threads
+    return f"for ({index} {name} = ck_lane(); {name} < {count}; {name} += {threads})"
+
+
+def _unravel(context: Context, axes: Axes, flat: str = "l") -> None:
+    """Declares the loop variables of a flat position."""
+    if len(axes) == 1 and flat == "l":
+        return
+    rest = flat
+    for position, (name, count) in reversed(list(enumerate(axes))):
+        text = rest if position == 0 else f"{rest} % {count}"
+        context.writer.line(f"const {context.target.index} {name} = {text};")
+        rest = f"{rest} / {count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows of which each has `size` threads."""
+
+    size: int
+    rows: int
+
+
+def groups_for(rows: int, length: int, threads: int) -> Groups:
+    """How many threads share a row of `length` elements."""
+    if rows == 1 or (rows <= FEW_ROWS and length >= LONG_ROW * threads):
+        return Groups(threads, rows)
+    size = 1
+    while size < WARP and size < length and rows * size < threads:
+        size *= 2
+    return Groups(size, rows)
+
+
+@contextmanager
+def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[str]:
+    """Loops over rows, a group of threads each. Yields the condition under which a thread stores.
+
+    The trip count is the same for all threads, so that a group can always exchange values; groups beyond the
+    last row work on that row once more and store nothing.
+    """
+    threads, index = context.target.threads, context.target.index
+    at_once = threads // groups.size
+    first = "ck_lane() == 0" if groups.size == threads else f"ck_lane() % {groups.size} == 0"
+    if groups.rows == 1:
+        with context.writer.block():
+            yield first
+        return
+    with context.writer.block(f"for ({index} first = 0; first < {groups.rows}; first += {at_once})"):
+        own = "first" if at_once == 1 else f"first + ck_lane() / {groups.size}"
+        context.writer.line(f"const {index} mine = {own};")
+        even = groups.rows % at_once == 0
+        row = "mine" if even else f"mine < {groups.rows} ? mine : {groups.rows - 1}"
+        context.writer.line(f"const {index} r = {row};")
+        _unravel(context, kept, "r")
+        stores = first if groups.size > 1 else ""
+        inside = "" if even else f"mine < {groups.rows}"
+        yield " && ".join(filter(None, (stores, inside))) or "true"
+
+
+@contextmanager
+def group_elements(context: Context, groups: Groups, inner: Axes) -> Iterator[None]:
+    """Loops over the elements of a row, dealt out to the threads of its group."""
+    index, count = context.target.index, prod(n for _, n in inner)
+    name = inner[0][0] if len(inner) == 1 else "k"
+    start = "ck_lane()" if groups.size == context.target.threads else f"ck_lane() % {groups.size}"
+    start = "0" if groups.size == 1 else start
+    head = f"for ({index} {name} = {start}; {name} < {count}; {name} += {groups.size})"
+    with context.writer.block(head):
+        if len(inner) > 1:
+            _unravel(context, inner, "k")
+        yield

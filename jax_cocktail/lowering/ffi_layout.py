@@ -1,0 +1,204 @@
+"""The structures of XLA's C API (`c_api.h`) for handlers in Python, and what a call on a GPU says of itself.
+
+Layouts: those of API 0.1, to which later versions only add.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+from dataclasses import dataclass
+
+from jax_cocktail.utask.plan import LaunchPlan
+
+METADATA_EXTENSION = 1
+COMMAND_BUFFER_COMPATIBLE = 1
+# Of XLA_FFI_Error_Code, XLA_FFI_AttrType and XLA_FFI_DataType.
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL, DATA_LOSS = 3, 8, 9, 13, 15
+ARRAY, SCALAR, STRING = 1, 3, 4
+S64, U8 = 5, 6
+
+
+class _Structure(c.Structure):
+    """Begins as every structure of XLA's C API."""
+
+    _fields_ = (("struct_size", c.c_size_t), ("extension_start", c.c_void_p))
+
+
+class ApiVersion(_Structure):
+    """XLA_FFI_Api_Version."""
+
+    _fields_ = (("major", c.c_int), ("minor", c.c_int))
+
+
+class Api(_Structure):
+    """XLA_FFI_Api, as far as it is used."""
+
+    _fields_ = (
+        ("version", ApiVersion),
+        ("internal", c.c_void_p),
+        ("error_create", c.c_void_p),
+        ("error_details", c.c_void_p),
+        ("error_destroy", c.c_void_p),
+        ("handler_register", c.c_void_p),
+        ("stream_get", c.c_void_p),
+    )
+
+
+class ErrorCreateArgs(_Structure):
+    """XLA_FFI_Error_Create_Args."""
+
+    _fields_ = (("message", c.c_char_p), ("code", c.c_int))
+
+
+class StreamGetArgs(_Structure):
+    """XLA_FFI_Stream_Get_Args."""
+
+    _fields_ = (("context", c.c_void_p), ("stream", c.c_void_p))
+
+
+class Buffer(_Structure):
+    """XLA_FFI_Buffer."""
+
+    _fields_ = (("dtype", c.c_int), ("data", c.c_void_p), ("rank", c.c_int64), ("dims", c.c_void_p))
+
+
+class Buffers(_Structure):
+    """XLA_FFI_Args and XLA_FFI_Rets."""
+
+    _fields_ = (("size", c.c_int64), ("types", c.c_void_p), ("items", c.POINTER(c.POINTER(Buffer))))
+
+
+class ByteSpan(c.Structure):
+    """XLA_FFI_ByteSpan."""
+
+    _fields_ = (("data", c.c_void_p), ("size", c.c_size_t))
+
+
+class Scalar(c.Structure):
+    """XLA_FFI_Scalar."""
+
+    _fields_ = (("dtype", c.c_int), ("value", c.c_void_p))
+
+
+class Array(c.Structure):
+    """XLA_FFI_Array."""
+
+    _fields_ = (("dtype", c.c_int), ("size", c.c_size_t), ("data", c.c_void_p))
+
+
+class Attributes(_Structure):
+    """XLA_FFI_Attrs."""
+
+    _fields_ = (
+        ("size", c.c_int64),
+        ("types", c.POINTER(c.c_int)),
+        ("names", c.POINTER(c.POINTER(ByteSpan))),
+        ("items", c.POINTER(c.c_void_p)),
+    )
+
+
+class CallFrame(_Structure):
+    """XLA_FFI_CallFrame."""
+
+    _fields_ = (
+        ("api", c.POINTER(Api)),
+        ("context", c.c_void_p),
+        ("stage", c.c_int),
+        ("operands", Buffers),
+        ("results", Buffers),
+        ("attributes", Attributes),
+        ("future", c.c_void_p),
+    )
+
+
+class Metadata(c.Structure):
+    """XLA_FFI_Metadata."""
+
+    _fields_ = (
+        ("struct_size", c.c_size_t),
+        ("version", ApiVersion),
+        ("traits", c.c_uint32),
+        ("state_type", c.c_int64),
+    )
+
+
+class MetadataExtension(c.Structure):
+    """XLA_FFI_Metadata_Extension."""
+
+    _fields_ = (
+        ("struct_size", c.c_size_t),
+        ("type", c.c_int),
+        ("next", c.c_void_p),
+        ("metadata", c.POINTER(Metadata)),
+    )
+
+
+class Refused(Exception):
+    """What XLA is told. `code`: XLA_FFI_Error_Code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        super().__init__(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The attributes of a call; `binary`: address and size."""
+
+    name: str
+    digest: str
+    binary: tuple[int, int]
+    plan: LaunchPlan
+    sync: bool
+
+    def refused(self, code: int, text: str) -> Refused:
+        return Refused(code, f"jax_cocktail: the program {self.name}: {text}")
+
+
+_BAD_ATTRIBUTES = (
+    "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), launch"
+    " (i64[9], version 1), name and sync (i64); another version of jax_cocktail made it: compile it again"
+)
+
+
+def read_call(frame: CallFrame) -> Call:
+    """The attributes of a call; raises Refused if they are not those of a program."""
+    found: dict[str, tuple[int, int]] = {}
+    attributes = frame.attributes
+    for i in range(attributes.size):
+        span = attributes.names[i].contents
+        name = c.string_at(span.data, span.size).decode()
+        found[name] = attributes.types[i], attributes.items[i]
+    try:
+        binary, launch = _array(found["binary"], U8), _array(found["launch"], S64)
+        digest, name, sync = _text(found["digest"]), _text(found["name"]), _integer(found["sync"])
+        plan = LaunchPlan.from_attribute(list((c.c_int64 * launch[1]).from_address(launch[0])))
+        if len(digest) != 64:
+            raise ValueError("no digest")
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused(INVALID_ARGUMENT, _BAD_ATTRIBUTES) from error
+    return Call(name[:200], digest, binary, plan, sync != 0)
+
+
+def _array(found: tuple[int, int], dtype: int) -> tuple[int, int]:
+    kind, address = found
+    array = Array.from_address(address)
+    if kind != ARRAY or array.dtype != dtype or not array.data:
+        raise ValueError("not an array of the type")
+    return array.data, array.size
+
+
+def _text(found: tuple[int, int]) -> str:
+    kind, address = found
+    span = ByteSpan.from_address(address)
+    if kind != STRING:
+        raise ValueError("not a text")
+    return c.string_at(span.data, span.size).decode(errors="replace")
+
+
+def _integer(found: tuple[int, int]) -> int:
+    kind, address = found
+    scalar = Scalar.from_address(address)
+    if kind != SCALAR or scalar.dtype != S64:
+        raise ValueError("not an integer")
+    return c.c_int64.from_address(scalar.value).value

@@ -1,0 +1,119 @@
+"""Calls of programs on NVIDIA GPUs: registration of the handlers, and what a call says of its program."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import threading
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cocktail.build import build_gpu_handler, host_toolchain
+from jax_cocktail.compiler import Artifact
+from jax_cocktail.errors import BuildError, CocktailWarning
+
+TARGET = "jax_cocktail_gpu"
+# Runs at every execution, never from a command buffer: traits belong to names.
+TARGET_WITHOUT_GRAPH = "jax_cocktail_gpu_nograph"
+PLATFORM = "CUDA"
+_PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12", "jax_cuda13_plugin", "jax_cuda12_plugin")
+_ARCH = "sm_90"  # of code made where there is no device
+
+_lock = threading.Lock()
+_handlers: Any = None  # the library, or the module with the callbacks: they must live as long as the process
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The device that code is made for. `kind`: jax's name of it, "" without one; `arch`: such as sm_90."""
+
+    kind: str
+    arch: str
+
+    @property
+    def name(self) -> str:
+        """For people and keys: two kinds with one arch differ in memory and units."""
+        return f"{self.kind or 'no device'} ({self.arch})"
+
+
+def gpu(arch: str = "") -> Gpu:
+    """The first GPU of this process. `arch`: the architecture to make code for, if not the device's own."""
+    try:
+        device = jax.local_devices(backend="cuda")[0]
+    except (RuntimeError, IndexError):
+        return Gpu("", arch or _ARCH)
+    capability = str(getattr(device, "compute_capability", "")).replace(".", "")
+    return Gpu(str(device.device_kind), arch or (f"sm_{capability}" if capability else _ARCH))
+
+
+def expected() -> bool:
+    """Whether this process may well use an NVIDIA GPU: jax is told to, or has the plugin and no orders."""
+    chosen = jax.config.jax_platforms
+    if chosen:
+        return not {"cuda", "gpu"}.isdisjoint(str(chosen).split(","))
+    return any(map(_installed, _PLUGINS))
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # its package is not there
+        return False
+
+
+def register() -> None:
+    """Makes the handlers known to XLA, once per process; needs no GPU, and no CUDA.
+
+    Without a host compiler the handlers are in Python: slower by tens of microseconds a call.
+    """
+    global _handlers
+    with _lock:
+        if _handlers is not None:
+            return
+        initialize, execute, execute_nograph, handlers = _built() or _in_python()
+        for target, function in ((TARGET, execute), (TARGET_WITHOUT_GRAPH, execute_nograph)):
+            stages = {"initialize": jax.ffi.pycapsule(initialize), "execute": jax.ffi.pycapsule(function)}
+            jax.ffi.register_ffi_target(target, stages, platform=PLATFORM)
+        _handlers = handlers
+
+
+def _built() -> tuple[Any, Any, Any, Any] | None:
+    try:
+        library = ctypes.CDLL(build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
+    except (BuildError, OSError) as error:
+        warnings.warn(
+            f"calls on a GPU take longer to start, by tens of microseconds: {error}",
+            CocktailWarning,
+            stacklevel=3,
+        )
+        return None
+    return library.ck_gpu_initialize, library.ck_gpu_execute, library.ck_gpu_execute_nograph, library
+
+
+def _in_python() -> tuple[Any, Any, Any, Any]:
+    from jax_cocktail.lowering import gpu_callback as module  # who has a compiler need not wait for it
+
+    return module.initialize, module.execute, module.execute_nograph, module
+
+
+def target_of(artifact: Artifact, sync: bool) -> str:
+    """The name to call: what can fail, or shall be waited for, must not run from a command buffer."""
+    assert artifact.launch is not None
+    return TARGET_WITHOUT_GRAPH if sync or artifact.launch.can_fail else TARGET
+
+
+def attributes_of(artifact: Artifact, name: str, sync: bool) -> Mapping[str, Any]:
+    """What the handler reads. `name`: of the program, for errors; `sync`: wait for the end of every call."""
+    assert artifact.launch is not None
+    return {
+        "binary": np.frombuffer(artifact.binary, np.uint8),
+        "digest": artifact.digest,
+        "launch": np.asarray(artifact.launch.attribute, np.int64),
+        "name": name,
+        "sync": np.int64(sync),
+    }

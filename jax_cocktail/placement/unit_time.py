@@ -1,0 +1,164 @@
+"""How long one unit with many lanes takes for statements, or for a part of them.
+
+On a CPU work is worth dividing from a fixed amount on (`limits.Limits`). On a GPU the amount says little: a
+product of one row costs what its weights cost to read, an element-wise operator of 256 elements as much as
+one of 32, and a barrier as much as a quarter of a million operations. So the choice between few parts and
+many is made in seconds, and the price of a planned program (`schedule.price_gpu`) is made of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+
+from jax_cocktail.device import DeviceSpec
+from jax_cocktail.placement.axes import rule
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS, VIEWS, work
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+LANES = 256  # threads of a block
+# Shares of what the data sheet promises that hand-written blocks reach at the sizes of loop bodies.
+PRODUCT_SHARE = 0.5
+CONVOLUTION_SHARE = 0.3
+HALF_RATIO = 4.0  # of products of bfloat16 and float16, which use tensor cores
+ELEMENT_SHARE = 0.6  # one operation waits for the one before; eight warps, or what is independent, hide part
+NEAR_SHARE = 0.85  # of shared memory; the rest is scratch and what else a part keeps
+STATEMENT_SECONDS = 40e-9  # a barrier of the block (29 clocks) and the latency of shared memory
+FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: a round trip to L2
+REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
+MOVES = frozenset({"dynamic_update_slice", "gather", "scatter", "copy", "concatenate", "pad"})
+_NOTHING = VIEWS | {"arrive", "wait", "iota"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one thread block, alone on its multiprocessor, does in a second.
+
+    `near`: bytes that it keeps in shared memory; `near_rate`, `far_rate`: bytes per second from there and
+    from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each.
+    """
+
+    near: float
+    near_rate: float
+    far_rate: float
+    memory_rate: float
+    products: float
+    convolutions: float
+    elements: float
+    lanes: int = LANES
+
+    def near_share(self, touched: float) -> float:
+        """The share of so many bytes, read again and again, that finds room in shared memory."""
+        return min(1.0, self.near / touched) if touched else 1.0
+
+    def rate(self, touched: float) -> float:
+        """Bytes per second at which so many bytes are read again: what has no room comes from L2."""
+        share = self.near_share(touched)
+        return 1.0 / (share / self.near_rate + (1 - share) / self.far_rate)
+
+    def steps(self, size: float, cost: float = 1.0) -> float:
+        """Seconds of `cost` operations on each of so many elements: never less than all lanes take once."""
+        return ceil(size / self.lanes) * self.lanes * cost / self.elements
+
+
+def unit_of(spec: DeviceSpec) -> Unit:
+    """The unit of a device; its rates are those of the device over its multiprocessors."""
+    peak = spec.flops / spec.units
+    return Unit(
+        near=NEAR_SHARE * spec.shared_bytes,
+        near_rate=spec.shared_rate / spec.units,
+        far_rate=spec.l2_rate / spec.units,
+        memory_rate=spec.memory_rate / spec.units,
+        products=PRODUCT_SHARE * peak,
+        convolutions=CONVOLUTION_SHARE * peak,
+        elements=ELEMENT_SHARE * peak / 2,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of statements that one unit runs: values in `axes` are cut, and this `share` is its own."""
+
+    axes: Mapping[Value, int]
+    share: float = 1.0
+
+    def of(self, value: Value) -> float:
+        """Bytes of a value that the part holds."""
+        return value.type.nbytes * (self.share if value in self.axes else 1.0)
+
+
+WHOLE = Part({})
+
+
+def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE) -> float:
+    """Seconds that one unit takes for its part of the statements, once."""
+    rate = _rate(statements, unit, part)
+    return sum(_seconds(s, unit, part, rate) for s in statements)
+
+
+def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
+    """Bytes per second of the level that holds all that the statements touch themselves."""
+    touched: dict[Value, float] = {}
+    for operator in _leaves(statements):
+        sizes = operand_bytes(operator, part)
+        touched.update({v: size for v, size in sizes.items() if size > touched.get(v, 0.0)})
+    return unit.rate(sum(touched.values()))
+
+
+def _leaves(statements: Sequence[Statement]) -> Iterator[UOperator]:
+    """Operators that are executed as often as the statements are."""
+    for statement in statements:
+        if isinstance(statement, UOperator):
+            yield statement
+        elif isinstance(statement, StitchedUTask):
+            yield from statement.members
+
+
+def _seconds(statement: Statement, unit: Unit, part: Part, rate: float) -> float:
+    if isinstance(statement, UOperator):
+        return operator_seconds(statement, unit, part, rate)
+    if isinstance(statement, StitchedUTask):
+        return sum(operator_seconds(m, unit, part, rate) for m in statement.members)
+    if isinstance(statement, LoopUTask):
+        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+        return trips * sum(_region(r, unit, part) for r in statement.regions)
+    if isinstance(statement, BranchUTask):
+        return sum(_region(r, unit, part) for r in statement.branches) / len(statement.branches)
+    return STATEMENT_SECONDS
+
+
+def _region(region: Region, unit: Unit, part: Part) -> float:
+    return unit_seconds(region.body, unit, part)
+
+
+def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -> float:
+    """Seconds of the part of one operator whose operands come at `rate` bytes per second."""
+    if operator.kind in _NOTHING or not operator.outputs:
+        return 0.0
+    share = part.share if any(v in part.axes for v in operator.outputs) else 1.0
+    amount = work(operator)
+    if operator.kind in ("dot", "conv"):
+        flops = unit.convolutions if operator.kind == "conv" else unit.products
+        flops *= HALF_RATIO if operator.inputs[0].type.dtype in ("bfloat16", "float16") else 1.0
+        moved = sum(operand_bytes(operator, part).values())
+        return STATEMENT_SECONDS + max(amount.flops * share / flops, moved / rate)
+    if operator.kind in MOVES:
+        return unit.steps(amount.bytes * share / 8, KINDS[operator.kind].cost)
+    if KINDS[operator.kind].sort != "anchor":
+        return unit.steps(operator.output.type.size * share, KINDS[operator.kind].cost)
+    size = max(v.type.size for v in (*operator.inputs, *operator.outputs)) * share
+    deep = log2(max(size, 2.0)) ** 2 if operator.kind in ("sort", "top_k") else 1.0
+    return STATEMENT_SECONDS + REDUCE_SECONDS + unit.steps(size, deep)
+
+
+def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
+    """What an operator that is more than arithmetic on registers reads, and how much of it the part reads."""
+    if operator.kind not in ("dot", "conv"):
+        return {}
+    tie = rule(operator).along([part.axes.get(v) for v in operator.outputs])
+    axes = tie.inputs if tie is not None else (None,) * len(operator.inputs)
+    pairs = zip(operator.inputs, axes, strict=True)
+    return {v: v.type.nbytes * (1.0 if axis is None else part.share) for v, axis in pairs}

@@ -1,0 +1,210 @@
+"""Derives the barriers among the threads of a unit: where lane loops meet (AStitch's Regional scheme).
+
+Where a unit is a block of threads, every thread runs the whole text and a share of every lane loop. What one
+lane loop wrote, another may read only after a *meet*. A meet is inserted as late as possible, before the
+first statement that touches memory in conflict with something since the last one. To wait for the other units is to
+meet, too. Scalars are computed by every thread for itself and need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+)
+from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.types import Value
+
+ROUNDS = 8  # of a loop body, until what crosses its back edge no longer changes
+# Operators whose templates use the block's scratch memory while they run.
+TEMPLATES = frozenset({"dot", "conv", "sort", "top_k", "cumulative", "arg_reduce", "reduce"})
+ENDS = frozenset({"arrive", "wait", "meet"})
+_MEET = UOperator("meet", (), ())
+_NO_MEMORY = frozenset({"constant", "empty", "meet"})
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Bytes `begin` to `end` of a memory space."""
+
+    space: str
+    begin: int
+    end: int
+    write: bool
+
+    def conflicts(self, other: Touch) -> bool:
+        if not (self.write or other.write) or self.space != other.space:
+            return False
+        return self.begin < other.end and other.begin < self.end
+
+
+State = frozenset[Touch]  # what was touched since the last meet
+NOTHING: State = frozenset()
+SCRATCH = Touch("scratch", 0, 1, True)
+
+
+def meet_lanes(program: UProgram, plan: MemoryPlan) -> UProgram:
+    """Inserts `meet`. Expects a planned program with its barriers between units."""
+    deriver = _Deriver(plan)
+    entry, _ = deriver.region(program.entry, NOTHING, deriver.results(program.entry.results))
+    return program if entry is program.entry else replace(program, entry=entry)
+
+
+def touches_of(statement: Statement, plan: MemoryPlan, end: Region | None = None) -> Iterator[Touch]:
+    """What a statement touches itself; of loops and branches, before their regions. `end`: instead, what is
+    copied at the end of this region of theirs."""
+    deriver = _Deriver(plan)
+    if end is None:
+        return deriver.touches(statement)
+    assert isinstance(statement, LoopUTask | BranchUTask)
+    targets = statement.carried if isinstance(statement, LoopUTask) else statement.outputs
+    return deriver.transfer(end.results, targets)
+
+
+class _Deriver:
+    def __init__(self, plan: MemoryPlan) -> None:
+        self.plan = plan
+        self.alias = dict(plan.aliases)
+
+    def region(self, region: Region, state: State, tail: Iterable[Touch]) -> tuple[Region, State]:
+        """The region with its meets, and what is open after it. `tail`: copies at its end."""
+        body: list[Statement] = []
+        for statement in region.body:
+            if isinstance(statement, UOperator) and statement.kind in ENDS:
+                state = state if statement.kind == "arrive" else NOTHING  # a lone unit only waits with a meet
+                body.append(statement)
+                continue
+            touches = frozenset(self.touches(statement))
+            if _conflict(state, touches):
+                body.append(_MEET)
+                state = NOTHING
+            if isinstance(statement, LoopUTask | BranchUTask):
+                statement, state = self._nested(statement, state | touches)
+            else:
+                state |= touches
+            body.append(statement)
+        last = frozenset(tail)
+        if _conflict(state, last):
+            body.append(_MEET)
+            state = NOTHING
+        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+        return region if same else replace(region, body=tuple(body)), state | last
+
+    def _nested(self, statement: LoopUTask | BranchUTask, state: State) -> tuple[Statement, State]:
+        if isinstance(statement, LoopUTask):
+            return self._loop(statement, state)
+        branches: list[Region] = []
+        left: State = NOTHING
+        for region in statement.branches:
+            after, out = self.region(region, state, self.transfer(region.results, statement.outputs))
+            branches.append(after)
+            left |= out
+        same = all(a is b for a, b in zip(branches, statement.branches, strict=True))
+        return statement if same else replace(statement, branches=tuple(branches)), left
+
+    def _loop(self, loop: LoopUTask, state: State) -> tuple[Statement, State]:
+        """Walks the loop until what comes around its back edge is known."""
+        tail = tuple(self.transfer(loop.body.results, loop.carried))
+        around: State = NOTHING
+        for _ in range(ROUNDS):
+            condition, middle = loop.condition, state | around
+            if condition is not None:
+                condition, middle = self.region(condition, middle, ())
+            body, out = self.region(loop.body, middle, tail)
+            if out <= around:
+                break
+            around |= out
+        else:
+            raise VerificationError(
+                f"what crosses the back edge of a loop at {loop.source} does not settle in {ROUNDS} rounds;"
+                " a fault of the pass that makes threads meet, report it with the program"
+            )
+        left = state | (middle if loop.condition is not None else out)
+        same = condition is loop.condition and body is loop.body
+        return loop if same else replace(loop, condition=condition, body=body), left
+
+    # -- touches -----------------------------------------------------------------------------------------
+    def touches(self, statement: Statement) -> Iterator[Touch]:
+        """What a statement itself touches; of loops and branches, what happens before their regions."""
+        if isinstance(statement, LoopUTask):
+            yield from self.transfer(statement.initial, statement.carried)
+        elif isinstance(statement, StitchedUTask):
+            for member in statement.members:
+                if member.kind in TEMPLATES:
+                    yield SCRATCH
+                yield from self._moved(member)
+            yield from self._work(statement.inputs, statement.outputs)
+        elif isinstance(statement, UOperator) and not self._is_view(statement):
+            if statement.kind in TEMPLATES:
+                yield SCRATCH
+            yield from self._moved(statement)
+            yield from self._work(statement.inputs, statement.outputs)
+
+    def _is_view(self, operator: UOperator) -> bool:
+        if operator.kind in _NO_MEMORY or not operator.outputs:
+            return True
+        layout = self.plan.layouts.get(operator.outputs[0])
+        return layout is not None and layout.root != operator.outputs[0]
+
+    def _moved(self, operator: UOperator) -> Iterator[Touch]:
+        """An update brings its array to the result's place, if it is not there."""
+        if operator.kind == "dynamic_update_slice":
+            yield from self.transfer(operator.inputs[:1], operator.outputs)
+
+    def _work(self, inputs: Iterable[Value], outputs: Iterable[Value]) -> Iterator[Touch]:
+        for value in inputs:
+            yield from self._whole(value, False)
+        for value in outputs:
+            yield from self._whole(value, True)
+
+    def transfer(self, sources: Iterable[Value], targets: Iterable[Value]) -> Iterator[Touch]:
+        for source, target in zip(sources, targets, strict=True):
+            if target in self.plan.layouts and target.type.size and not self._same(source, target):
+                yield from self._whole(source, False)
+                yield from self._whole(target, True)
+
+    def results(self, values: tuple[Value, ...]) -> Iterator[Touch]:
+        """The copies of results that are not computed in place."""
+        for position, value in enumerate(values):
+            layout = self.plan.layouts.get(value)
+            if layout is None or not value.type.size:
+                continue
+            if not (layout.is_whole and self._place(value) == (f"output {position}", 0)):
+                yield from self._whole(value, False)
+                yield Touch(f"output {position}", 0, value.type.nbytes, True)
+
+    # -- memory ------------------------------------------------------------------------------------------
+    def _same(self, source: Value, target: Value) -> bool:
+        if source not in self.plan.layouts:
+            return True
+        a, b = self.plan.layouts[source], self.plan.layouts[target]
+        return a.is_whole and b.is_whole and self._place(source) == self._place(target)
+
+    def _place(self, value: Value) -> tuple[str, int]:
+        """Memory space and first byte."""
+        slot = self.plan.slots[self.plan.layouts[value].root]
+        if slot.space == "input" and slot.index in self.alias:
+            return f"output {self.alias[slot.index]}", 0
+        if slot.space in ("input", "output", "constant"):
+            return f"{slot.space} {slot.index}", 0
+        return slot.space, slot.index
+
+    def _whole(self, value: Value, write: bool) -> Iterator[Touch]:
+        """All of the memory behind a value."""
+        if value not in self.plan.layouts or not value.type.size:
+            return
+        space, begin = self._place(value)
+        yield Touch(space, begin, begin + self.plan.layouts[value].root.type.nbytes, write)
+
+
+def _conflict(state: State, touches: State) -> bool:
+    return any(a.conflicts(b) for a in state for b in touches)

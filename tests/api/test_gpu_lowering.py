@@ -1,0 +1,303 @@
+"""Programs lowered for NVIDIA GPUs on a machine without one: what the module says, what is decided, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.compiler import Artifact
+from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
+from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
+from jax_cocktail.lowering.state import collecting
+from jax_cocktail.utask.plan import LaunchPlan
+from tests.cpu.fake_cuda.driver import Handlers
+
+BINARY = b"not looked at while lowering"
+PLAN = LaunchPlan(256, 132, 128, 4096, 1024, 4352, cooperative=True)
+
+
+def function(x):
+    return lax.fori_loop(0, 5, lambda _, y: jnp.tanh(y) + x, x)
+
+
+def lowered(options=None, platform="cuda", f=function):
+    options = {"force": "cocktail", "strict": True, **(options or {})}
+    traced = jax_cocktail.jit(f, options=options).trace(jnp.ones(8))
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Programs are not compiled; `launch` says how they would be launched."""
+    settings = SimpleNamespace(launch=PLAN)
+
+    def build(emitted, *, cache_limit_bytes):
+        digest = hashlib.sha256(BINARY).hexdigest()
+        return Artifact(BINARY, digest, emitted, 0.0, True, "program", settings.launch)
+
+    monkeypatch.setitem(variants._TARGETS, "cuda", CPU)
+    monkeypatch.setattr(variants, "build", build)
+    return settings
+
+
+# ---- the module --------------------------------------------------------------------------------------------
+
+
+def test_call(compiler):
+    """One call with all attributes; the workspace is its last result, and nobody uses it."""
+    text = lowered()
+    assert text.count("@jax_cocktail_gpu(") == 1 and "while" not in text
+    assert hashlib.sha256(BINARY).hexdigest() in text
+    assert "launch = array<i64: 1, 256, 132, 128, 4096, 1024, 4352, 1, 0>" in text
+    assert 'name = "function"' in text and "sync = 0 : i64" in text
+    assert (
+        f"binary = dense<[{BINARY[0]}, {BINARY[1]}" in text or "binary = array<" in text or "dense<" in text
+    )
+    assert "-> (tensor<8xf32>, tensor<4352xui8>)" in text
+    assert "api_version = 4" in text
+
+
+def test_without_workspace(compiler):
+    compiler.launch = dataclasses.replace(PLAN, header_bytes=0, workspace_bytes=0, cooperative=False)
+    text = lowered()
+    assert "ui8>)" not in text.split("@jax_cocktail_gpu(")[1].splitlines()[0].split("->")[1]
+
+
+@pytest.mark.parametrize(
+    ("can_fail", "errors", "target", "sync"),
+    [
+        (False, "deferred", "jax_cocktail_gpu", 0),
+        (True, "deferred", "jax_cocktail_gpu_nograph", 0),
+        (False, "sync", "jax_cocktail_gpu_nograph", 1),
+        (True, "sync", "jax_cocktail_gpu_nograph", 1),
+    ],
+)
+def test_errors(compiler, can_fail, errors, target, sync):
+    """What can fail, or is waited for, is not captured."""
+    compiler.launch = dataclasses.replace(PLAN, can_fail=can_fail)
+    text = lowered({"errors": errors})
+    assert f"@{target}(" in text and f"sync = {sync} : i64" in text
+
+
+def test_both_platforms_in_one_process(compiler, monkeypatch):
+    """The same traced function, for one and for the other, in both orders."""
+    for order in (("cuda", "cpu"), ("cpu", "cuda")):
+        traced = jax_cocktail.jit(function, options={"force": "cocktail"}).trace(jnp.ones(8))
+        for platform in order:
+            with monkeypatch.context() as patch:
+                if platform == "cpu":
+                    patch.undo()
+                    patch.setattr(variants, "build", _build)
+                text = traced.lower(lowering_platforms=(platform,)).as_text()
+            wanted = {"cuda": "@jax_cocktail_gpu(", "cpu": "@jax_cocktail_cpu("}
+            assert {p: call in text for p, call in wanted.items()} == {p: p == platform for p in wanted}
+
+
+_build = variants.build
+
+
+def test_several_calls_and_arguments(compiler):
+    """Every region is a call of its own, with its own launch."""
+
+    def two(x, flag):
+        y = lax.fori_loop(0, 5, lambda _, y: jnp.tanh(y) + x, x)
+        jax.debug.callback(lambda z: None, y)
+        return lax.cond(flag, jnp.sin, jnp.cos, y)
+
+    options = {"force": "cocktail"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = jax_cocktail.jit(two, options=options).trace(jnp.ones(8), True)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("@jax_cocktail_gpu(") >= 1
+
+
+# ---- what is not ours --------------------------------------------------------------------------------------
+
+
+def test_other_platforms_go_to_stock():
+    for platform in ("rocm", "tpu"):
+        with pytest.raises(
+            StrictModeError, match=f"only the CPU and NVIDIA GPUs are compiled for, not {platform}"
+        ):
+            lowered(platform=platform)
+
+
+def test_several_platforms_go_to_stock():
+    traced = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True}).trace(jnp.ones(8))
+    with pytest.raises(StrictModeError, match="several platforms"):
+        traced.lower(lowering_platforms=("cpu", "cuda"))
+
+
+def test_a_missing_compiler_is_told(compiler, monkeypatch):
+    def build(emitted, *, cache_limit_bytes):
+        raise BuildError("there is no CUDA compiler", "install one")
+
+    monkeypatch.setattr(variants, "build", build)
+    with pytest.warns(CocktailWarning, match="there is no CUDA compiler; try: install one"):
+        text = lowered({"strict": False})
+    assert "jax_cocktail_gpu" not in text and "while" in text
+
+
+# ---- decisions ---------------------------------------------------------------------------------------------
+
+
+def test_without_a_device_the_model_decides(compiler, monkeypatch, tmp_path):
+    """Nothing is measured, whatever lies in the call's arguments."""
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(custom_call, "present", lambda platform: platform == "cpu")
+    traced = jax_cocktail.jit(function).trace(jnp.ones(8))
+    with collecting() as reports:
+        traced.lower(lowering_platforms=("cuda",))
+    (report,) = reports
+    assert "not measured" in report.why
+    assert "there is no device of the platform cuda here" in report.why or "model" in report.why
+    assert report.stock_seconds is None
+
+
+def test_decisions_belong_to_devices(monkeypatch):
+    closed = jax.make_jaxpr(function)(jnp.ones(8))
+    kinds = [
+        gpu_call.Gpu("NVIDIA H200", "sm_90"),
+        gpu_call.Gpu("NVIDIA H100", "sm_90"),
+        gpu_call.Gpu("", "sm_90"),
+    ]
+    devices = [""]
+    for kind in kinds:
+        monkeypatch.setattr(gpu_call, "gpu", lambda arch="", kind=kind: kind)
+        devices.append(custom_call.device("cuda"))
+        assert custom_call.device("cpu") == ""
+    assert len({decisions.key_of(closed, 8, device) for device in devices}) == len(devices)
+    assert decisions.key_of(closed, 8) == decisions.key_of(closed, 8, "")
+
+
+def test_units_are_those_of_the_device(monkeypatch):
+    mark = SimpleNamespace(options=jax_cocktail.config.Options(gpu_arch="sm_80"))
+    assert variants.units_of(mark, "cuda") == 108
+    assert variants.units_of(SimpleNamespace(options=jax_cocktail.config.Options(units=3)), "cpu") == 3
+
+
+def test_gpu_without_and_with_a_device(monkeypatch):
+    def nothing(backend):
+        raise RuntimeError("Unknown backend cuda")
+
+    monkeypatch.setattr(jax, "local_devices", nothing)
+    assert gpu_call.gpu() == gpu_call.Gpu("", "sm_90") and gpu_call.gpu("sm_80").arch == "sm_80"
+    assert not custom_call.present("cuda") and custom_call.present("cpu")
+    card = SimpleNamespace(device_kind="NVIDIA B200", compute_capability="10.0")
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [card])
+    assert gpu_call.gpu() == gpu_call.Gpu("NVIDIA B200", "sm_100")
+    assert gpu_call.gpu("sm_90") == gpu_call.Gpu("NVIDIA B200", "sm_90")
+    assert custom_call.present("cuda") and "NVIDIA B200" in custom_call.device("cuda")
+
+
+# ---- registration ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platforms", "installed", "expected"),
+    [
+        (None, False, False),
+        (None, True, True),
+        ("", True, True),
+        ("cpu", True, False),
+        ("cuda", False, True),
+        ("gpu,cpu", False, True),
+    ],
+)
+def test_expected(monkeypatch, platforms, installed, expected):
+    monkeypatch.setattr(gpu_call, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=platforms)))
+    monkeypatch.setattr(
+        gpu_call, "_installed", lambda module: installed and module == "jax_plugins.xla_cuda13"
+    )
+    assert gpu_call.expected() is expected
+
+
+def test_packages_are_found():
+    assert gpu_call._installed("jax") and not gpu_call._installed("jax_plugins_of_nobody.xla_cuda13")
+
+
+def registered(monkeypatch):
+    """What a first registration registers."""
+    found = {}
+    monkeypatch.setattr(gpu_call, "_handlers", None)
+    monkeypatch.setattr(
+        jax.ffi,
+        "register_ffi_target",
+        lambda name, stages, platform: found.update({name: (stages, platform)}),
+    )
+    gpu_call.register()
+    gpu_call.register()  # once only
+    return found
+
+
+def test_registration(monkeypatch):
+    found = registered(monkeypatch)
+    assert set(found) == {"jax_cocktail_gpu", "jax_cocktail_gpu_nograph"}
+    for stages, platform in found.values():
+        assert platform == "CUDA" and set(stages) == {"initialize", "execute"}
+    graph, without = (found[name][0] for name in ("jax_cocktail_gpu", "jax_cocktail_gpu_nograph"))
+    assert repr(graph["execute"]) != repr(without["execute"])
+
+
+def test_without_a_host_compiler_the_handlers_are_in_python(monkeypatch):
+    def build(*args):
+        raise BuildError("no C++ compiler was found", "install g++")
+
+    monkeypatch.setattr(gpu_call, "build_gpu_handler", build)
+    with pytest.warns(CocktailWarning, match="microseconds: no C"):
+        found = registered(monkeypatch)
+    assert set(found) == {"jax_cocktail_gpu", "jax_cocktail_gpu_nograph"}
+    assert gpu_call._handlers.__name__ == "jax_cocktail.lowering.gpu_callback"
+
+
+@pytest.mark.parametrize(("platforms", "count"), [("cuda,cpu", 1), ("cpu", 0)])
+def test_import_registers_where_gpus_are_expected(platforms, count):
+    """Without a GPU and without CUDA, and without starting a backend."""
+    text = (
+        "import jax, jax_cocktail; from jax_cocktail.lowering import gpu_call;"
+        "from jax._src import xla_bridge;"
+        "print(int(gpu_call._handlers is not None), xla_bridge.backends_are_initialized())"
+    )
+    environment = {
+        **os.environ,
+        "JAX_PLATFORMS": platforms,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run([sys.executable, "-c", text], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(count), "False"]
+
+
+@pytest.mark.parametrize("kind", ["built", "callback"])
+def test_attributes_arrive(kind, compiler, tmp_path: Path, monkeypatch):
+    """XLA hands the attributes of a call over as the handler wants them. (XLA for the CPU: it has no stream,
+    and here there is no driver, which is what is told first.)"""
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "no_driver.so"))
+    handlers = Handlers(kind, tmp_path)
+    target = f"jax_cocktail_gpu_attributes_{kind}"
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handlers.execute), platform="cpu")
+    test_attributes_arrive.kept = (*getattr(test_attributes_arrive, "kept", ()), handlers)
+    artifact = SimpleNamespace(binary=BINARY, digest=hashlib.sha256(BINARY).hexdigest(), launch=PLAN)
+    attributes = gpu_call.attributes_of(artifact, "decode", sync=True)
+
+    def call(x):
+        types = [jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((4352,), np.uint8)]
+        return jax.ffi.ffi_call(target, types)(x, **attributes)[0]
+
+    with pytest.raises(Exception, match="the program decode: the CUDA driver cannot be loaded"):
+        jax.block_until_ready(jax.jit(call)(jnp.ones(8)))

@@ -1,0 +1,94 @@
+"""`jax_cocktail.jit` with programs for a GPU, which an emulation on the host runs in the place of a card.
+
+What is captured, translated, planned and emitted is what a card would get; a callback stands for the launch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cocktail import compiler
+from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.compiler import Artifact, Emitted
+from jax_cocktail.lowering import custom_call, variants
+from jax_cocktail.utask.candidate import Candidate
+from tests.cpu.emulation import emulator
+from tests.cpu.emulation.emulator import Program
+
+THREADS = 64
+NEAR_BYTES = 96 << 10
+
+
+@dataclass
+class Emulation:
+    """What to emulate next, and what was: `launches` are (emitted program, built program, kernel)."""
+
+    threads: int = THREADS
+    near_bytes: int = NEAR_BYTES
+    kernel: str = "ck_resident"
+    seed: int = 0
+    sanitizer: Any = None
+    distribute: bool = True
+    pipeline: bool = False
+    launches: list[tuple[Emitted, Program, str]] | None = None
+
+    def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
+        return compiler.emit(program, cuda(self.threads), near_bytes=self.near_bytes, candidate=candidate)
+
+    def build(self, emitted: Emitted, **_: Any) -> Artifact:
+        digest = hashlib.sha256(emitted.source.encode()).hexdigest()
+        built = emulator.build(emitted.source, sanitizer=self.sanitizer)
+        return Artifact(b"", digest, emitted, 0.0, False, str(built.path))
+
+    def launch(self, artifact: Artifact, arguments: list[np.ndarray]) -> list[np.ndarray]:
+        """One launch on copies of the arguments; donated ones become results."""
+        emitted = artifact.emitted
+        operands = [np.array(x, order="C") for x in arguments]
+        shapes = [v.type for v in emitted.program.entry.results]
+        results = [np.zeros(t.shape, custom_call._numpy_name(t.dtype)) for t in shapes]
+        for operand, result in artifact.aliases:
+            results[result] = operands[operand]
+        program = emulator.build(emitted.source, sanitizer=self.sanitizer)
+        program.launch(
+            operands, results, units=emitted.plan.most_units, kernel=self.kernel, seed=self.seed
+        )
+        if self.launches is not None:
+            self.launches.append((emitted, program, self.kernel))
+        return results
+
+    def call(self, _: str, shapes: Any, **__: Any) -> Any:
+        """Stands for `jax.ffi.ffi_call`."""
+
+        def bound(*operands: Any, digest: str, **___: Any) -> Any:
+            artifact = self._artifacts[digest]
+
+            def run(*values: Any) -> Any:
+                found = self.launch(artifact, list(values))
+                return [*found, *(np.zeros(s.shape, s.dtype) for s in shapes[len(found) :])]
+
+            return jax.pure_callback(run, list(shapes), *operands)
+
+        return bound
+
+    def __post_init__(self) -> None:
+        self._artifacts: dict[str, Artifact] = {}
+
+    def install(self, monkeypatch: Any) -> Emulation:
+        """Compiles for a GPU and emulates it until the test ends."""
+
+        def build(emitted: Emitted, **how: Any) -> Artifact:
+            artifact = self.build(emitted, **how)
+            self._artifacts[artifact.digest] = artifact
+            return artifact
+
+        how = {name: getattr(self, name) for name in ("distribute", "pipeline")}
+        monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
+        monkeypatch.setattr(variants, "emit", self.emit)
+        monkeypatch.setattr(variants, "build", build)
+        monkeypatch.setattr(jax.ffi, "ffi_call", self.call)
+        return self

@@ -1,0 +1,252 @@
+// CUDA on a host compiler: a program's text sees here the names that nvcc gives it. Blocks and their threads are
+// fibers of one OS thread, switched only where they wait for each other (cuda_emulation.cc), so that a launch is
+// the same every time for the same seed. Only what programs use is here. No standard header.
+#ifndef CUDA_EMULATION_H
+#define CUDA_EMULATION_H
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline, unused))
+#define __noinline__ __attribute__((noinline, unused))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) alignas(bytes)
+
+struct uint3 { unsigned x, y, z; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(8) int2 { int x, y; };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(16) int4 { int x, y, z, w; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(16) double2 { double x, y; };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline int2 make_int2(int x, int y) { return {x, y}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline double2 make_double2(double x, double y) { return {x, y}; }
+
+namespace ck_emulation {
+
+// What the running thread of the grid knows of itself.
+struct Here {
+  uint3 thread, block, threads, blocks;
+  unsigned char* arena;  // shared memory of its block
+  int cluster_rank, cluster_size;
+};
+extern Here* here;
+
+// What a program is, for the runtime; CK_ENTRIES defines it.
+struct Program {
+  int threads, operands, results, most_units;
+  long long header_bytes, shared_bytes, own_bytes, scratch_bytes, resident_bytes;
+  void (*kernels[2])(const void* launch);  // resident, portable
+};
+extern "C" const Program ck_emulation_program;
+
+// Where the text waits, for reports.
+struct Place {
+  const char* file;
+  int line;
+};
+#define CK_PLACE ck_emulation::Place place = ck_emulation::Place{__builtin_FILE(), __builtin_LINE()}
+
+enum : unsigned { ALL_LANES = 0xffffffffu };
+enum { LANE_BYTES = 64 };
+
+// All lanes of `mask` meet and each sees what the others brought: bytes [lane][LANE_BYTES], valid until this
+// lane's next meeting. `lanes`: who came. Orders no memory, as on the device.
+struct Gathered {
+  const unsigned char (*bytes)[LANE_BYTES];
+  unsigned lanes;
+};
+Gathered gather(const char* what, unsigned mask, const void* mine, int bytes, Place place);
+
+int meet_block(int vote, Place place);                  // __syncthreads; the sum of the votes
+void meet_warp(unsigned mask, Place place);             // __syncwarp
+void arrive_cluster(Place place);                       // barrier.cluster.arrive.release
+void wait_cluster(Place place);                         // barrier.cluster.wait.acquire
+unsigned char* remote(void* shared, int rank, Place place);
+void poll_failed(const char* what, bool first, bool bounded, Place place);  // lets others run; bounded: it ends
+void rest(Place place);                                 // lets others run
+[[noreturn]] void fail(const char* what, Place place);
+bool is_global(const void* at);
+
+// Asynchronous copies of a thread: next_copy hands out those of all groups but the last `groups`.
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes, group;
+  bool valid;
+};
+void defer_copy(void* to, const void* from, int bytes, bool valid, Place place);
+void commit_copies();
+bool next_copy(int groups, Copy* copy);
+long long ticks();
+
+template <class T>
+T lane_value(const Gathered& all, int lane, const char* what, Place place) {
+  if (!(all.lanes >> lane & 1)) fail(what, place);
+  T value;
+  __builtin_memcpy(&value, all.bytes[lane], sizeof(T));
+  return value;
+}
+
+template <class T>
+T shuffle(const char* what, unsigned mask, T value, int source, Place place) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "CUDA shuffles values of 4 and 8 bytes");
+  Gathered all = gather(what, mask, &value, int(sizeof(T)), place);
+  return lane_value<T>(all, source, "a shuffle reads from a lane that does not take part", place);
+}
+
+static inline int lane() { return int(here->thread.x % 32); }
+static inline unsigned ballot(const char* what, unsigned mask, bool vote, Place place) {
+  Gathered all = gather(what, mask, &vote, 1, place);
+  unsigned votes = 0;
+  for (int i = 0; i < 32; ++i) votes |= unsigned((all.lanes >> i & 1) && all.bytes[i][0]) << i;
+  return votes;
+}
+
+template <class T, class Op>
+T fold(const char* what, unsigned mask, T value, Op op, Place place) {
+  Gathered all = gather(what, mask, &value, int(sizeof(T)), place);
+  bool first = true;
+  T total = value;
+  for (int i = 0; i < 32; ++i) {
+    if (!(all.lanes >> i & 1)) continue;
+    T other = lane_value<T>(all, i, what, place);
+    total = first ? other : op(total, other);
+    first = false;
+  }
+  return total;
+}
+
+template <class T, class Op>
+T update(T* at, Op op) {
+  T old, next;
+  __atomic_load(at, &old, __ATOMIC_RELAXED);
+  do {
+    next = op(old);
+  } while (!__atomic_compare_exchange(at, &old, &next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  return old;
+}
+
+}  // namespace ck_emulation
+
+#define threadIdx (ck_emulation::here->thread)
+#define blockIdx (ck_emulation::here->block)
+#define blockDim (ck_emulation::here->threads)
+#define gridDim (ck_emulation::here->blocks)
+
+static inline void __syncthreads(CK_PLACE) { ck_emulation::meet_block(0, place); }
+static inline int __syncthreads_count(int x, CK_PLACE) { return ck_emulation::meet_block(x != 0, place); }
+static inline int __syncthreads_or(int x, CK_PLACE) { return ck_emulation::meet_block(x != 0, place) != 0; }
+static inline int __syncthreads_and(int x, CK_PLACE) { return ck_emulation::meet_block(x == 0, place) == 0; }
+static inline void __syncwarp(unsigned mask = ck_emulation::ALL_LANES, CK_PLACE) {
+  ck_emulation::meet_warp(mask, place);
+}
+
+// Shuffles take the types that CUDA has them for, and convert others as CUDA does: not at all.
+#define CK_SHUFFLES(T)                                                                                        \
+  static inline T __shfl_sync(unsigned mask, T x, int lane, int width = 32, CK_PLACE) {                       \
+    int base = ck_emulation::lane() & ~(width - 1);                                                           \
+    return ck_emulation::shuffle<T>("__shfl_sync", mask, x, base + (lane & (width - 1)), place);              \
+  }                                                                                                           \
+  static inline T __shfl_xor_sync(unsigned mask, T x, int flip, int width = 32, CK_PLACE) {                   \
+    int mine = ck_emulation::lane(), from = mine ^ flip;                                                      \
+    from = from / width > mine / width ? mine : from;                                                         \
+    return ck_emulation::shuffle<T>("__shfl_xor_sync", mask, x, from, place);                                 \
+  }                                                                                                           \
+  static inline T __shfl_down_sync(unsigned mask, T x, unsigned by, int width = 32, CK_PLACE) {               \
+    int mine = ck_emulation::lane(), from = mine + int(by);                                                   \
+    from = from / width == mine / width ? from : mine;                                                        \
+    return ck_emulation::shuffle<T>("__shfl_down_sync", mask, x, from, place);                                \
+  }                                                                                                           \
+  static inline T __shfl_up_sync(unsigned mask, T x, unsigned by, int width = 32, CK_PLACE) {                 \
+    int mine = ck_emulation::lane(), from = mine - int(by);                                                   \
+    from = from >= (mine & ~(width - 1)) ? from : mine;                                                       \
+    return ck_emulation::shuffle<T>("__shfl_up_sync", mask, x, from, place);                                  \
+  }
+CK_SHUFFLES(int)
+CK_SHUFFLES(unsigned)
+CK_SHUFFLES(long)
+CK_SHUFFLES(unsigned long)
+CK_SHUFFLES(long long)
+CK_SHUFFLES(unsigned long long)
+CK_SHUFFLES(float)
+CK_SHUFFLES(double)
+#undef CK_SHUFFLES
+
+static inline unsigned __ballot_sync(unsigned mask, int x, CK_PLACE) {
+  return ck_emulation::ballot("__ballot_sync", mask, x != 0, place);
+}
+static inline int __any_sync(unsigned mask, int x, CK_PLACE) {
+  return ck_emulation::ballot("__any_sync", mask, x != 0, place) != 0;
+}
+static inline int __all_sync(unsigned mask, int x, CK_PLACE) {
+  return ck_emulation::ballot("__all_sync", mask, x == 0, place) == 0;
+}
+template <class T>
+static inline unsigned __match_any_sync(unsigned mask, T x, CK_PLACE) {
+  ck_emulation::Gathered all = ck_emulation::gather("__match_any_sync", mask, &x, int(sizeof(T)), place);
+  unsigned same = 0;
+  for (int i = 0; i < 32; ++i) {
+    same |= unsigned((all.lanes >> i & 1) && !__builtin_memcmp(all.bytes[i], &x, sizeof(T))) << i;
+  }
+  return same;
+}
+
+#define CK_FOLD(NAME, T, VALUE)                                                                              \
+  static inline T NAME(unsigned mask, T x, CK_PLACE) {                                                       \
+    return ck_emulation::fold<T>(#NAME, mask, x, [](T a, T b) { return (T)(VALUE); }, place);                 \
+  }
+CK_FOLD(__reduce_add_sync, int, unsigned(a) + unsigned(b))
+CK_FOLD(__reduce_add_sync, unsigned, a + b)
+CK_FOLD(__reduce_min_sync, int, a < b ? a : b)
+CK_FOLD(__reduce_min_sync, unsigned, a < b ? a : b)
+CK_FOLD(__reduce_max_sync, int, a > b ? a : b)
+CK_FOLD(__reduce_max_sync, unsigned, a > b ? a : b)
+CK_FOLD(__reduce_and_sync, unsigned, a & b)
+CK_FOLD(__reduce_or_sync, unsigned, a | b)
+CK_FOLD(__reduce_xor_sync, unsigned, a ^ b)
+#undef CK_FOLD
+
+#define CK_ATOMIC(NAME, T, VALUE)                                                         \
+  static inline T NAME(T* at, T x) {                                                      \
+    return ck_emulation::update(at, [=](T old) -> T { return (void)old, (T)(VALUE); });     \
+  }
+#define CK_ATOMICS(T)                                       \
+  CK_ATOMIC(atomicMin, T, x < old ? x : old)                \
+  CK_ATOMIC(atomicMax, T, x > old ? x : old)                \
+  CK_ATOMIC(atomicAnd, T, old & x)                          \
+  CK_ATOMIC(atomicOr, T, old | x)                           \
+  CK_ATOMIC(atomicXor, T, old ^ x)                          \
+  CK_ATOMIC(atomicExch, T, x)                               \
+  static inline T atomicCAS(T* at, T expected, T x) {       \
+    return ck_emulation::update(at, [=](T old) { return old == expected ? x : old; }); \
+  }
+CK_ATOMICS(int)
+CK_ATOMICS(unsigned)
+CK_ATOMICS(unsigned long long)
+CK_ATOMIC(atomicAdd, int, unsigned(old) + unsigned(x))
+CK_ATOMIC(atomicAdd, unsigned, old + x)
+CK_ATOMIC(atomicAdd, unsigned long long, old + x)
+CK_ATOMIC(atomicAdd, float, old + x)
+CK_ATOMIC(atomicAdd, double, old + x)
+#undef CK_ATOMICS
+#undef CK_ATOMIC
+
+static inline void __nanosleep(unsigned, CK_PLACE) { ck_emulation::rest(place); }
+static inline long long clock64() { return ck_emulation::ticks(); }
+template <class T>
+static inline T __ldg(const T* at) {
+  return *at;
+}
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+
+#endif  // CUDA_EMULATION_H

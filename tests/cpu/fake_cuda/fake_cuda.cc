@@ -1,0 +1,397 @@
+// A CUDA driver without a GPU: keeps the rules that the handler has to keep (a current context, capture
+// modes, room on the device), writes down what is enqueued, fails where it is told to, and runs the "kernels"
+// of modules that are shared objects of the host.
+//
+// A module is text, `FAKE arch=90 parameters=40` (both optional), whose kernels do nothing, a shared object
+// with `ck_resident` and `ck_portable` of type Kernel, or a program built for tests/cpu/emulation.
+#include <dlfcn.h>
+#include <elf.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "handler_driver.h"
+
+#define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
+
+typedef void Kernel(void* const* pointers, unsigned grid, unsigned threads, unsigned shared_bytes);
+// Of the emulation, which brings a workspace and an error word of its own; `pointers`: operands and results.
+struct Order {
+  void* const* pointers;
+  uint64_t seed;
+  int64_t stack_bytes;
+  char* report;
+  int64_t report_bytes;
+  int32_t units, resident, cluster;
+  uint32_t error;
+};
+typedef int Emulation(Order* order);
+typedef unsigned long long Id;
+
+namespace {
+
+struct ContextTag {
+  int device;
+  Id id;
+};
+struct StreamTag {
+  Context context;
+  bool capturing, invalid;
+  std::vector<std::function<void()>> captured;
+};
+struct ModuleTag {
+  Context context;
+  void* library;
+  size_t parameter_bytes;  // 0: not known
+};
+struct FunctionTag {
+  Module module;
+  std::string name;
+  Kernel* kernel;        // null: does nothing
+  Emulation* emulation;  // or null
+  int64_t shared_limit;
+};
+
+struct Failure {
+  Result result;
+  int64_t times;
+};
+
+std::recursive_mutex mutex;
+std::map<std::string, int64_t> facts = {{"version", 13000}, {"sms", 132},        {"shared", 232448},
+                                        {"major", 9},       {"minor", 0},        {"cooperative", 1},
+                                        {"per_sm", 2048},   {"ids", 1},          {"parameters", 1}};
+std::map<std::string, Failure> failures;
+std::string log_text;
+Id last_id = 0;
+thread_local std::vector<Context> current;
+thread_local int capture_mode = 0;
+thread_local bool thread_captures = false;
+
+int64_t Fact(const char* name, int device) {
+  std::string special = std::string(name) + ":" + std::to_string(device);
+  return facts.count(special) ? facts[special] : facts[name];
+}
+
+void Log(const std::string& line) { log_text += line + "\n"; }
+
+std::string Number(uint64_t value) {
+  char text[32];
+  snprintf(text, sizeof(text), "%#llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+bool Fails(const char* symbol, Result* result) {
+  auto found = failures.find(symbol);
+  if (found == failures.end() || found->second.times == 0) return false;
+  --found->second.times;
+  *result = found->second.result;
+  return true;
+}
+
+// Does a stream's work, or keeps it for the replay.
+void Enqueue(Stream stream, std::function<void()> work) {
+  if (stream->capturing) {
+    stream->captured.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+// What must not be called while this thread captures.
+bool Unsafe(Result* result) {
+  if (!thread_captures || capture_mode == kCaptureRelaxed) return false;
+  *result = kStreamCaptureUnsupported;
+  return true;
+}
+
+// The image says itself how long it is: linkers put the table of sections at the end.
+size_t ImageBytes(const void* image) {
+  auto* header = static_cast<const Elf64_Ehdr*>(image);
+  return header->e_shoff + size_t(header->e_shnum) * header->e_shentsize;
+}
+
+void* OpenLibrary(const void* image) {
+  size_t bytes = ImageBytes(image);
+  int fd = memfd_create("fake_module", 0);
+  bool written = fd >= 0 && write(fd, image, bytes) == ssize_t(bytes);
+  std::string path = "/proc/self/fd/" + std::to_string(fd);
+  // The descriptor stays open: the loader takes equal paths for equal libraries.
+  return written ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+}
+
+void Emulate(const FunctionTag& function, const std::vector<void*>& pointers, int grid) {
+  std::string report(1 << 16, '\0');
+  int resident = function.name == "ck_resident";
+  Order order = {pointers.data(), 0, 1 << 16, &report[0], int64_t(report.size()), grid, resident, 1, 0};
+  function.emulation(&order);
+  if (report[0] != 0) Log("emulation: " + std::string(report.c_str()));
+  if (pointers.back() != nullptr) *static_cast<uint32_t*>(pointers.back()) = order.error;
+}
+
+}  // namespace
+
+// ---- for tests --------------------------------------------------------------------------------------------
+
+FAKE_EXPORT void fake_set(const char* fact, int64_t value) { facts[fact] = value; }
+FAKE_EXPORT void fake_fail(const char* symbol, int result, int64_t times) {
+  failures[symbol] = {result, times};
+}
+FAKE_EXPORT const char* fake_log() { return log_text.c_str(); }
+FAKE_EXPORT void fake_clear_log() { log_text.clear(); }
+FAKE_EXPORT void* fake_context(int device) { return new ContextTag{device, ++last_id}; }
+// A context at the address of one that is gone.
+FAKE_EXPORT void fake_replace_context(Context context) { context->id = ++last_id; }
+FAKE_EXPORT void* fake_stream(Context context) { return new StreamTag{context, false, false, {}}; }
+FAKE_EXPORT int fake_depth() { return int(current.size()); }
+FAKE_EXPORT void fake_capture(Stream stream, int on) {
+  stream->capturing = thread_captures = on != 0;
+  capture_mode = 1;  // of this thread alone, as XLA captures
+}
+FAKE_EXPORT int fake_replay(Stream stream) {
+  for (const auto& work : stream->captured) work();
+  return int(stream->captured.size());
+}
+
+// ---- the driver -------------------------------------------------------------------------------------------
+
+#define BEGIN(symbol)                                    \
+  std::lock_guard<std::recursive_mutex> guard(mutex);    \
+  Result failure;                                        \
+  if (Fails(#symbol, &failure)) return failure;
+
+FAKE_EXPORT Result cuInit(unsigned) {
+  BEGIN(cuInit)
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuDriverGetVersion(int* version) {
+  *version = int(facts["version"]);
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuGetErrorName(Result result, const char** name) {
+  static const std::map<int, const char*> names = {
+      {2, "CUDA_ERROR_OUT_OF_MEMORY"},       {100, "CUDA_ERROR_NO_DEVICE"},
+      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {200, "CUDA_ERROR_INVALID_IMAGE"},
+      {201, "CUDA_ERROR_INVALID_CONTEXT"},   {500, "CUDA_ERROR_NOT_FOUND"},
+      {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}, {719, "CUDA_ERROR_LAUNCH_FAILED"},
+      {720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"}, {801, "CUDA_ERROR_NOT_SUPPORTED"},
+      {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}};
+  auto found = names.find(result);
+  *name = found == names.end() ? nullptr : found->second;
+  return found == names.end() ? 1 : kSuccess;
+}
+
+FAKE_EXPORT Result cuGetErrorString(Result, const char** text) {
+  *text = "as the driver puts it";
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuStreamGetCtx(Stream stream, Context* context) {
+  BEGIN(cuStreamGetCtx)
+  *context = stream->context;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuStreamSynchronize(Stream stream) {
+  BEGIN(cuStreamSynchronize)
+  Log("synchronize");
+  return stream->capturing ? Result(kStreamCaptureUnsupported) : Result(kSuccess);
+}
+
+FAKE_EXPORT Result cuCtxGetCurrent(Context* context) {
+  *context = current.empty() ? nullptr : current.back();
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuCtxPushCurrent_v2(Context context) {
+  BEGIN(cuCtxPushCurrent)
+  current.push_back(context);
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuCtxPopCurrent_v2(Context* context) {
+  if (current.empty()) return 201;
+  *context = current.back();
+  current.pop_back();
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuCtxGetId(Context context, Id* id) {
+  if (!facts["ids"]) return kNotSupported;
+  *id = context->id;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuCtxGetDevice(Device* device) {
+  BEGIN(cuCtxGetDevice)
+  if (current.empty()) return 201;
+  *device = current.back()->device;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
+  BEGIN(cuDeviceGetAttribute)
+  static const std::map<int, const char*> names = {{kDeviceMultiprocessors, "sms"},
+                                                   {kDeviceSharedMemoryOptIn, "shared"},
+                                                   {kDeviceCooperativeLaunch, "cooperative"},
+                                                   {kDeviceMajor, "major"},
+                                                   {kDeviceMinor, "minor"}};
+  auto found = names.find(attribute);
+  if (found == names.end()) return 1;
+  *value = int(Fact(found->second, device));
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
+  BEGIN(cuModuleLoadData)
+  if (Unsafe(&failure)) return failure;
+  if (current.empty()) return 201;
+  auto* text = static_cast<const char*>(image);
+  int arch = 0, parameters = 0;
+  void* library = nullptr;
+  if (memcmp(text, "\177ELF", 4) == 0) {
+    library = OpenLibrary(image);
+    if (library == nullptr) return kInvalidImage;
+  } else {
+    if (memcmp(text, "FAKE", 4) != 0) return kInvalidImage;
+    if (const char* found = strstr(text, "arch=")) arch = atoi(found + 5);
+    if (const char* found = strstr(text, "parameters=")) parameters = atoi(found + 11);
+    int device = current.back()->device;
+    if (arch && arch != Fact("major", device) * 10 + Fact("minor", device)) return kNoBinaryForGpu;
+  }
+  *module = new ModuleTag{current.back(), library, size_t(parameters)};
+  Log("load");
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuModuleUnload(Module module) {
+  Log("unload");
+  delete module;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuModuleGetFunction(Function* function, Module module, const char* name) {
+  BEGIN(cuModuleGetFunction)
+  void* library = module->library;
+  auto* kernel = reinterpret_cast<Kernel*>(library ? dlsym(library, name) : nullptr);
+  auto* emulation = reinterpret_cast<Emulation*>(library ? dlsym(library, "ck_emulation_launch") : nullptr);
+  if (library != nullptr && kernel == nullptr && emulation == nullptr) return kNotFound;
+  *function = new FunctionTag{module, name, kernel, emulation, 49152};
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuFuncSetAttribute(Function function, int attribute, int value) {
+  BEGIN(cuFuncSetAttribute)
+  int64_t most = Fact("shared", function->module->context->device);
+  if (attribute != kFunctionDynamicSharedBytes || value > most) return 1;
+  function->shared_limit = value;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuFuncGetParamInfo(Function function, size_t index, size_t* offset, size_t* bytes) {
+  if (index != 0 || function->module->parameter_bytes == 0) return 1;
+  *offset = 0;
+  *bytes = function->module->parameter_bytes;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function function, int threads,
+                                                               size_t shared) {
+  BEGIN(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+  int device = function->module->context->device;
+  int64_t by_threads = Fact("per_sm", device) / threads, limit = Fact("shared", device) + 1024;
+  int64_t by_shared = int64_t(shared) > function->shared_limit ? 0 : limit / (int64_t(shared) + 1024);
+  *blocks = int(by_threads < by_shared ? by_threads : by_shared);
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
+  BEGIN(cuMemHostAlloc)
+  if (Unsafe(&failure)) return failure;
+  if (flags != (kHostPortable | kHostDeviceMap)) return 1;
+  *memory = calloc(1, bytes);
+  Log("pinned");
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuMemFreeHost(void* memory) {
+  Log("unpinned");
+  free(memory);
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuMemHostGetDevicePointer_v2(DevicePointer* pointer, void* memory, unsigned) {
+  BEGIN(cuMemHostGetDevicePointer)
+  *pointer = reinterpret_cast<DevicePointer>(memory);
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return kSuccess;
+}
+
+FAKE_EXPORT Result cuMemsetD8Async(DevicePointer at, unsigned char value, size_t bytes, Stream stream) {
+  BEGIN(cuMemsetD8Async)
+  Log("memset at=" + Number(at) + " bytes=" + std::to_string(bytes) + " value=" + std::to_string(value) +
+      " stream=" + Number(reinterpret_cast<uint64_t>(stream)));
+  Enqueue(stream, [=] { memset(reinterpret_cast<void*>(at), value, bytes); });
+  return kSuccess;
+}
+
+#if !defined(FAKE_OLD)
+FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function function, void** parameters,
+                                    void** extra) {
+  BEGIN(cuLaunchKernelEx)
+  Stream stream = config->stream;
+  if (current.empty() || current.back() != stream->context || function->module->context != stream->context) {
+    return 201;
+  }
+  bool cooperative = false;
+  for (unsigned i = 0; i < config->num_attributes; ++i) {
+    if (config->attributes[i].id != kLaunchCooperative) return 1;
+    cooperative = config->attributes[i].value.cooperative != 0;
+  }
+  int device = stream->context->device, blocks = 0;
+  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(config->block_x), config->shared_bytes);
+  if (blocks == 0 || config->shared_bytes > function->shared_limit || extra != nullptr) return 1;
+  if (cooperative && !Fact("cooperative", device)) return kNotSupported;
+  if (cooperative && config->grid_x > blocks * Fact("sms", device)) return kCooperativeLaunchTooLarge;
+  if (config->grid_y * config->grid_z * config->block_y * config->block_z != 1) return 1;
+  size_t bytes = function->module->parameter_bytes;
+  std::string line = "launch kernel=" + function->name + " grid=" + std::to_string(config->grid_x) +
+                     " threads=" + std::to_string(config->block_x) +
+                     " shared=" + std::to_string(config->shared_bytes) +
+                     " cooperative=" + std::to_string(cooperative) +
+                     " stream=" + Number(reinterpret_cast<uint64_t>(stream)) + " pointers=";
+  auto* pointers = static_cast<void* const*>(parameters[0]);
+  if (bytes == 0) bytes = size_t(facts["pointers"]) * sizeof(void*);
+  std::vector<void*> copy(pointers, pointers + bytes / sizeof(void*));  // by value, as a launch keeps them
+  for (size_t i = 0; i < copy.size(); ++i) {
+    line += (i ? "," : "") + Number(reinterpret_cast<uint64_t>(copy[i]));
+  }
+  Log(line);
+  unsigned grid = config->grid_x, threads = config->block_x, shared = config->shared_bytes;
+  Enqueue(stream, [=] {
+    if (function->emulation != nullptr) {
+      Emulate(*function, copy, int(grid));
+    } else if (function->kernel != nullptr) {
+      function->kernel(copy.data(), grid, threads, shared);
+    }
+  });
+  return kSuccess;
+}
+#endif

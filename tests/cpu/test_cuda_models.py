@@ -1,0 +1,33 @@
+"""The benchmark models at small sizes on the CUDA target, emulated, against `jax.jit` on the host."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import pytest
+
+import jax_cocktail
+from jax_cocktail import compiler
+from jax_cocktail.models import MODELS, largest_difference
+from jax_cocktail.placement.place import place
+from tests.cpu.emulated import Emulation
+from tests.cpu.runner import EAGER
+
+KERNELS = ("ck_resident", "ck_portable")
+
+
+@pytest.mark.parametrize("units", [1, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_model(name, units, monkeypatch):
+    model = MODELS[name]
+    function, arguments = model.make(model.batches[0], small=True)
+    stock = jax.jit(function)(*arguments)
+    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    emulation = Emulation(launches=[]).install(monkeypatch)
+    options = {"force": "cocktail", "strict": True, "units": units}
+    ours = jax_cocktail.jit(function, options=options)
+    for emulation.kernel in KERNELS:
+        assert largest_difference(ours(*arguments), stock) <= model.tolerance
+    grids = {emitted.plan.most_units for emitted, _, _ in emulation.launches}
+    assert (max(grids) > 1) == (units > 1)

@@ -1,0 +1,88 @@
+// jax_cocktail program test
+#define CK_THREADS 128
+#define CK_SCRATCH_BYTES 4096
+#define CK_OPERANDS 3
+#define CK_RESULTS 2
+#define CK_MOST_UNITS 1
+#define CK_SHARED_BYTES 0
+#define CK_OWN_BYTES 192
+#define CK_RESIDENT_BYTES 0
+#include "cocktail_base.h"
+#include "cocktail_units.h"
+#include "cocktail_index.h"
+#include "cocktail_arith.h"
+#include "cocktail_block.h"
+#include "cocktail_math.h"
+#include "cocktail_dot.h"
+#include "cocktail_program.h"
+
+template <bool RESIDENT>
+CK_INLINE void ck_body(const void* const* operands, void* const* results,
+                       u8* workspace, CkUnit* unit) {
+  f32* const o0_f32 = (f32*)(unit->own + 0);
+  f32* const o64_f32 = (f32*)(unit->own + 64);
+  const f32* const p0 = (const f32*)(operands[0]);
+  const f32* const p1 = (const f32*)(operands[1]);
+  bool v10;
+  bool v11;
+  i32 v16;
+  i32 v18;
+  i32 v2;
+  i32 v6;
+  i32 v7;
+  bool v8;
+  v2 = *(const i32*)operands[2];
+  v6 = v2;
+  v7 = i32(0);
+  for (;;) {
+    {
+      const bool t1 = v6 != i32(0);
+      v8 = t1;
+    }
+    {
+      const bool t2 = v7 < i32(50);
+      v10 = t2;
+      const bool t3 = v8 & v10;
+      v11 = t3;
+    }
+    if (!v11) break;
+    const f32* const d12 = p0 + ck_clamp_index(v6, 10) * 16;
+    {
+      for (i32 i0 = ck_lane(); i0 < 16; i0 += 128) {
+        const f32 t4 = d12[i0];
+        const f32 t5 = ck_tanh(t4);
+        o0_f32[i0] = t5;
+      }
+    }
+    ck_meet();
+    {
+      ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, o0_f32, 0, p1, 0, o64_f32, 0);
+    }
+    ck_meet();
+    {
+      i32* const s6 = ck_mailbox<i32>(unit);
+      {
+        f32 a7 = -__builtin_inff();
+        i32 n8 = 0x7fffffff;
+        for (i32 i0 = ck_lane(); i0 < 11; i0 += 128) {
+          const f32 x = o64_f32[i0];
+          if (((x > a7 || n8 == 0x7fffffff) && a7 == a7) || (x != x && a7 == a7)) { a7 = x; n8 = i0; }
+        }
+        ck_group_arg<128, true>(a7, n8);
+        if (ck_lane() == 0) s6[0] = i32(n8);
+      }
+      ck_meet();
+      v16 = s6[0];
+      ck_meet();
+    }
+    {
+      const i32 t9 = v7 + i32(1);
+      v18 = t9;
+    }
+    v6 = v16;
+    v7 = v18;
+  }
+  if (ck_lane() == 0) *(i32*)results[0] = v6;
+  if (ck_lane() == 0) *(i32*)results[1] = v7;
+}
+CK_ENTRIES

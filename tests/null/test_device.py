@@ -1,0 +1,169 @@
+"""Devices as data: occupancy, text form, what is kept, and the option that names an architecture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+
+import pytest
+
+from jax_cocktail import config, device, device_store
+from jax_cocktail.config import Options, resolve
+from jax_cocktail.device import A100, B200, CARDS, DEFAULT, H100, H200, RTX_3090, from_json, spec_for, to_json
+from jax_cocktail.errors import BuildError
+
+EACH_CARD = pytest.mark.parametrize("spec", CARDS, ids=lambda spec: spec.name)
+
+
+@EACH_CARD
+def test_cards_make_sense(spec):
+    assert spec.shared_bytes + device.RESERVED_SHARED_BYTES == spec.shared_per_unit
+    assert spec.hop_seconds < spec.barrier_seconds < 2 * spec.launch_seconds < 1e-5
+    assert spec.memory_rate < spec.l2_rate < spec.shared_rate
+    assert spec.flops <= spec.tensor_flops < spec.half_flops
+    assert spec.on_chip_bytes + spec.registers_bytes > spec.l2_bytes / 4
+    assert spec.units * 128 * 1e9 < spec.shared_rate < spec.units * 128 * 2.7e9  # bytes a clock, and clocks
+
+
+def test_cards_of_the_issue():
+    assert [spec.arch for spec in (A100, H100, H200, B200)] == ["sm_80", "sm_90", "sm_90", "sm_100"]
+    assert DEFAULT is H200 and (H200.units, H200.shared_bytes, H200.warp) == (132, 232448, 32)
+    assert H100.memory_rate < H200.memory_rate and H100.barrier_seconds == H200.barrier_seconds
+    assert A100.shared_bytes == 166912
+
+
+@pytest.mark.parametrize(
+    ("spec", "threads", "registers", "shared", "units"),
+    [
+        (H200, 256, 32, 0, 8),  # threads
+        (H200, 1024, 64, 0, 1),  # registers: the whole file
+        (H200, 1024, 65, 0, 0),  # eights: 72
+        (H200, 256, 255, 0, 1),
+        (H200, 288, 224, 0, 0),  # nine warps take the registers of twelve
+        (H200, 256, 168, 0, 1),
+        (H200, 256, 128, 0, 2),
+        (H200, 32, 16, 0, 32),  # blocks
+        (H200, 256, 32, H200.shared_bytes, 1),  # shared memory: all of it
+        (H200, 256, 32, H200.shared_bytes + 1, 0),
+        (H200, 256, 32, 113 << 10, 2),  # 1 KiB of each block is the system's
+        (H200, 256, 32, (113 << 10) + 1, 1),
+        (H200, 1025, 8, 0, 0),
+        (H200, 64, 256, 0, 0),
+        (A100, 256, 32, 0, 8),
+        (A100, 256, 32, 163 << 10, 1),
+        (RTX_3090, 1024, 32, 0, 1),  # 1536 threads
+        (RTX_3090, 32, 16, 0, 16),
+        (replace(H200, warp=64), 65, 32, 0, 8),  # two warps of 64, registers for four
+    ],
+)
+def test_blocks_that_fit_one_unit(spec, threads, registers, shared, units):
+    assert spec.resident_units(threads, registers, shared) == units
+
+
+@EACH_CARD
+@pytest.mark.parametrize("threads", [32, 96, 256, 288, 512, 1024])
+def test_most_registers_is_the_edge(spec, threads):
+    most = spec.most_registers(threads)
+    assert most % 8 == 0 or most == device.MOST_REGISTERS
+    assert spec.resident_units(threads, most) >= 1
+    assert spec.resident_units(threads, most + 1) == 0
+
+
+@EACH_CARD
+def test_text_form(spec):
+    assert from_json(to_json(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda values: values.pop("warp"),
+        lambda values: values.update(colour="green"),
+        lambda values: values.update(units="132"),
+        lambda values: values.update(units=132.5),
+        lambda values: values.update(units=True),
+        lambda values: values.update(units=0),
+        lambda values: values.update(l2_rate=-1.0),
+        lambda values: values.update(l2_rate=float("nan")),
+        lambda values: values.update(name=3),
+    ],
+)
+def test_other_text_is_refused(damage):
+    values = json.loads(to_json(H200))
+    damage(values)
+    with pytest.raises(ValueError):
+        from_json(json.dumps(values))
+    for text in ("", "{", "[]", "3"):
+        with pytest.raises(ValueError):
+            from_json(text)
+
+
+def test_architecture_stands_for_a_card():
+    assert spec_for("sm_90") is spec_for("sm_90a") is DEFAULT
+    assert all(spec_for(arch).arch == arch for arch in device.ARCHES)
+    for arch in ("sm_12", "gfx942", ""):
+        with pytest.raises(BuildError, match="gpu_arch.*sm_100"):
+            spec_for(arch)
+
+
+# ---- what is kept ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_measured_devices_are_kept_by_name(root):
+    assert device_store.load_measured(H200.name) is None
+    measured = replace(H200, barrier_seconds=9.75e-7)
+    path = device_store.store_measured(measured)
+    assert path.is_relative_to(root) and device_store.load_measured(H200.name) == measured
+    assert device_store.load_measured(H100.name) is None
+    again = replace(H200, barrier_seconds=9.5e-7)
+    assert device_store.store_measured(again) == path and device_store.load_measured(H200.name) == again
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_names_that_files_cannot_hold(root):
+    specs = [replace(H200, name=name) for name in ("A/B", "A B", "../A B", "x" * 300)]
+    assert all(device_store.store_measured(spec) for spec in specs)
+    assert [device_store.load_measured(spec.name) for spec in specs] == specs
+
+
+def test_what_cannot_be_trusted_is_not_read(root):
+    path = device_store.store_measured(H200)
+    path.chmod(0o666)
+    assert device_store.load_measured(H200.name) is None
+    path.chmod(0o644)
+    assert device_store.load_measured(H200.name) == H200
+    for text in ("{", to_json(H100), to_json(H200).replace('"units"', '"sms"')):
+        path.write_text(text, encoding="utf-8")
+        assert device_store.load_measured(H200.name) is None
+
+
+def test_nowhere_to_keep_it(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert device_store.store_measured(H200) is None and device_store.load_measured(H200.name) is None
+
+
+# ---- the option --------------------------------------------------------------------------------------------
+
+
+def test_gpu_arch_names_what_can_be_planned_for(monkeypatch):
+    (option,) = [option for option in config.REGISTRY if option.name == "gpu_arch"]
+    assert set(option.choices) == {"", *device.ARCHES} and option.in_cache_key
+    assert Options().gpu_arch == ""
+    monkeypatch.setenv("JAX_COCKTAIL_GPU_ARCH", "sm_100")
+    assert resolve({}).gpu_arch == "sm_100" and resolve({"gpu_arch": "sm_80"}).gpu_arch == "sm_80"
+    monkeypatch.setenv("JAX_COCKTAIL_GPU_ARCH", "sm_75")
+    with pytest.raises(ValueError, match="JAX_COCKTAIL_GPU_ARCH is one of nothing, sm_80, .*not 'sm_75'"):
+        resolve({})
+    assert Options(gpu_arch="sm_90").token != Options().token
+
+
+def test_every_number_has_a_unit_in_the_documentation():
+    for field in fields(device.DeviceSpec):
+        assert field.name in device.DeviceSpec.__doc__
