@@ -387,4 +387,14 @@ CK_INLINE bool ck_convert_bool(From x) {
   return ck_convert<bool>(x);
 }
 
+// Integers in the total order of the floats: -NaN, -inf ... -0, +0 ... +inf, +NaN.
+CK_INLINE i32 ck_total_order(f32 x) {
+  i32 bits = ck_bitcast<i32>(x);
+  return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+CK_INLINE i64 ck_total_order(f64 x) {
+  i64 bits = ck_bitcast<i64>(x);
+  return bits ^ ((bits >> 63) & 0x7fffffffffffffff);
+}
+
 #endif  // COCKTAIL_ARITH_H

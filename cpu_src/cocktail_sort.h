@@ -2,7 +2,7 @@
 #ifndef COCKTAIL_SORT_H
 #define COCKTAIL_SORT_H
 
-#include "cocktail_base.h"
+#include "cocktail_arith.h"
 
 // index becomes the permutation of 0 .. n-1 that sorts by `less(i, j)`, a strict weak order over positions;
 // equal elements keep their order. `scratch` has room for n.
@@ -36,16 +36,6 @@ CK_NOINLINE void ck_sort_index(i64 n, i32* index, i32* scratch, Less less) {
     to = swapped;
   }
   if (from != index) __builtin_memcpy(index, from, sizeof(i32) * u64(n));
-}
-
-// Integers in the total order of the floats: -NaN, -inf ... -0, +0 ... +inf, +NaN.
-CK_INLINE i32 ck_total_order(f32 x) {
-  i32 bits = ck_bitcast<i32>(x);
-  return bits ^ ((bits >> 31) & 0x7fffffff);
-}
-CK_INLINE i64 ck_total_order(f64 x) {
-  i64 bits = ck_bitcast<i64>(x);
-  return bits ^ ((bits >> 63) & 0x7fffffffffffffff);
 }
 
 // index[0 .. k) = the k elements that no other precedes, in order; equal elements keep their order. Meant for

@@ -36,18 +36,28 @@ CK_INLINE f64 ck_log_gamma(f64 x) { return __builtin_lgamma(x); }
 #endif
 static_assert(CK_THREADS % CK_WARP == 0 && CK_THREADS <= 1024, "a block is made of whole warps");
 
-// This thread's number in the block, in its warp, and the warp's in the block.
-CK_INLINE i32 ck_lane() { return i32(threadIdx.x); }
-CK_INLINE i32 ck_warp_lane() { return i32(threadIdx.x) % CK_WARP; }
-CK_INLINE i32 ck_warp() { return i32(threadIdx.x) / CK_WARP; }
+// This thread's number in the block, in its warp, and the warp's in the block. That the range is known shortens
+// divisions by powers of two and first trips of loops.
+#if defined(CK_EMULATED)
+#define CK_ASSUME(x)
+#else
+#define CK_ASSUME(x) __builtin_assume(x)
+#endif
+CK_INLINE i32 ck_lane() {
+  i32 lane = i32(threadIdx.x);
+  CK_ASSUME(lane >= 0 && lane < CK_THREADS);
+  return lane;
+}
+CK_INLINE i32 ck_warp_lane() { return ck_lane() % CK_WARP; }
+CK_INLINE i32 ck_warp() { return ck_lane() / CK_WARP; }
 enum : i32 { CK_WARPS = CK_THREADS / CK_WARP };
 
 // The emulator tells where in a program threads wait: what waits takes the place of its call.
 #if defined(CK_EMULATED)
 #define CK_WHERE CK_PLACE
 #define CK_AND_WHERE , CK_PLACE
-#define CK_HERE place
-#define CK_AND_HERE , place
+#define CK_HERE CK_PLACED
+#define CK_AND_HERE , CK_PLACED
 #else
 #define CK_WHERE
 #define CK_AND_WHERE

@@ -278,11 +278,13 @@ struct alignas(16) CkWords {
 template <class Word>
 CK_INLINE void ck_copy_words(Word* CK_RESTRICT to, const Word* CK_RESTRICT from, i64 count) {
   i64 i = ck_lane();
+  CK_NO_UNROLL
   for (; i + 3 * CK_THREADS < count; i += 4 * CK_THREADS) {  // four loads on their way at a time
     Word held[4];
     for (i32 j = 0; j < 4; ++j) held[j] = from[i + j * CK_THREADS];
     for (i32 j = 0; j < 4; ++j) to[i + j * CK_THREADS] = held[j];
   }
+  CK_NO_UNROLL
   for (; i < count; i += CK_THREADS) to[i] = from[i];
 }
 

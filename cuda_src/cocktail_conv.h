@@ -36,20 +36,20 @@ template <class D, class SUMS>
 CK_INLINE void ck_conv_tiles(const typename D::item* x, const typename D::item* w, typename D::result* o) {
   constexpr auto s = typename D::shape{}.value;
   constexpr CkConvPlan p = D::plan;
-  constexpr i32 high = ck_conv_above(D::sizes.rows, p.rows), wide = ck_conv_above(D::sizes.columns, p.columns);
+  constexpr i32 high = ck_conv_above(D::sizes.rows, p.rows);
+  constexpr i32 wide = ck_conv_above(D::sizes.columns, p.columns);
   constexpr i32 tiles = high * wide * i32(s.groups);
   CK_NO_UNROLL
   for (i32 tile = 0; tile < tiles; ++tile) {
-    if (tile) ck_meet();
     const i32 group = tile / (high * wide), m0 = tile / wide % high * p.rows, n0 = tile % wide * p.columns;
     const i32 first = group * D::sizes.columns;
     ck_conv_tile<D, SUMS>(x + group * D::sizes.features, w + first, o + first, m0, n0);
   }
 }
 
-// T: operands; O: result, at least as wide (16-bit floats are summed in f32). SHAPE: a type whose member `value`
-// is the CkConv<RANK>; `struct g { CkConv<2> value = {...}; };` is what all compilers take. Every thread of the
-// block calls it. x, w and o: anywhere, aligned as their elements; 16 bytes are faster.
+// T: operands; O: result, at least as wide (16-bit floats are summed in f32). SHAPE: a type whose member
+// `value` is the CkConv<RANK>; `struct g { CkConv<2> value = {...}; };` is what all compilers take. Every
+// thread of the block calls it. x, w and o: anywhere, aligned as their elements; 16 bytes are faster.
 template <class T, class O, int RANK, class SHAPE, CkPrecision PRECISION = CK_EXACT>
 CK_INLINE void ck_conv_fixed(const T* x, const T* w, O* o) {
   typedef CkConvTraits<T, O, RANK, SHAPE, PRECISION> D;

@@ -58,8 +58,8 @@ CK_INLINE constexpr bool ck_conv_is_f64() {
 
 enum CkConvKind { CK_CONV_SIMPLE, CK_CONV_FMA, CK_CONV_MMA };
 
-// How a block makes one product. A tile of the result has `rows` x `columns` elements; `depth` elements of both
-// operands are in shared memory at a time, `stages` times. `slices` parts of the block share that depth.
+// How a block makes one product. A tile of the result has `rows` x `columns` elements; `depth` elements of
+// both operands are in shared memory at a time, `stages` times. `slices` parts of the block share that depth.
 // FMA: a slice is row_parts x column_parts threads with height x width sums each, width in steps of 4.
 // MMA: it is row_parts x column_parts warps with height x width fragments of 16 x 8 sums.
 struct CkConvPlan {
@@ -96,11 +96,13 @@ CK_INLINE constexpr i64 ck_conv_most(i64 a, i64 b) { return a > b ? a : b; }
 // takes, whose loads come after 48 clocks.
 CK_INLINE constexpr i64 ck_conv_busy(const CkConvCase& c, const CkConvPlan& p) {
   const bool fma = p.kind == CK_CONV_FMA;
-  const i64 parts = p.row_parts * p.column_parts * p.slices, warps = fma ? ck_conv_above(i32(parts), 32) : parts;
+  const i32 parts = p.row_parts * p.column_parts * p.slices;
+  const i64 warps = fma ? ck_conv_above(parts, 32) : parts;
   const i64 loads = fma ? p.height + p.width : 4 * p.height + 2 * p.width;
   const i64 math = p.height * p.width * (fma ? c.sum : 7);  // 4 multiply-adds deep, or an instruction deep
   const i64 reads = warps * loads * (fma ? 3 * c.item / 4 : 2) / 2;
-  const i64 clocks = ck_conv_most(ck_conv_most((warps + 3) / 4 * (math + loads), reads), math + 2 * loads + 48);
+  const i64 alone = math + 2 * loads + 48, together = (warps + 3) / 4 * (math + loads);
+  const i64 clocks = ck_conv_most(ck_conv_most(together, reads), alone);
   return clocks * 64 / (p.slices * (fma ? 4 : c.step));
 }
 

@@ -46,8 +46,8 @@ CK_INLINE bool ck_conv_aligned(const T* p) {
 
 // ---- operands into shared memory ------------------------------------------------------------------------
 
-// How chunks of an operand are copied: past the registers (from global memory), as one word of the machine, or,
-// where they do not begin on a border, element by element.
+// How chunks of an operand are copied: past the registers (from global memory), as one word of the machine,
+// or, where they do not begin on a border, element by element.
 enum CkConvWay { CK_CONV_ELEMENTS, CK_CONV_WORDS, CK_CONV_ASYNC };
 
 template <class T, int CHUNK>
@@ -85,7 +85,8 @@ struct CkConvMove {
   }
 };
 
-constexpr int kCkConvMoves = CK_THREADS <= 256 ? 4 : CK_THREADS <= 512 ? 2 : 1;  // under way together in a thread
+// Chunks that a thread has under way together.
+constexpr int kCkConvMoves = CK_THREADS <= 256 ? 4 : CK_THREADS <= 512 ? 2 : 1;
 
 // Where the window of an output position begins. `base`: the element of x, which may lie outside.
 struct alignas(16) CkConvRow {
@@ -192,7 +193,8 @@ CK_INLINE void ck_conv_stage_a(const typename D::item* x, CkConvWay way, const C
 
 // The same depth of the weights, columns from n0 on, to [depth][b_line]. `w`: at the group's first column.
 template <class D>
-CK_INLINE void ck_conv_stage_b(const typename D::item* w, CkConvWay way, i32 n0, i32 k0, typename D::item* to) {
+CK_INLINE void ck_conv_stage_b(const typename D::item* w, CkConvWay way, i32 n0, i32 k0,
+                               typename D::item* to) {
   typedef typename D::item T;
   constexpr auto s = typename D::shape{}.value;
   constexpr i32 chunks = ck_conv_above(D::plan.columns, D::b_chunk), all = D::plan.depth * chunks;
@@ -394,7 +396,8 @@ struct CkConvMma {
 
 // ---- the tile -------------------------------------------------------------------------------------------
 
-// Adds up the slices of the tile at `sums` and writes what is inside the result; o: at the group's first column.
+// Adds up the slices of the tile at `sums` and writes what is inside the result. o: at the group's first
+// column.
 template <class D>
 CK_INLINE void ck_conv_write(const typename D::sum* sums, i32 m0, i32 n0, typename D::result* o) {
   typedef typename D::sum C;
@@ -431,9 +434,10 @@ CK_INLINE void ck_conv_write(const typename D::sum* sums, i32 m0, i32 n0, typena
 }
 
 // Rows from m0, columns from n0 of one group. While a stage is multiplied, the next ones are on their way.
+// Sums of the tile before may still be read until the first meeting: windows have memory of their own.
 template <class D, class SUMS>
-CK_INLINE void ck_conv_tile(const typename D::item* x, const typename D::item* w, typename D::result* o, i32 m0,
-                            i32 n0) {
+CK_INLINE void ck_conv_tile(const typename D::item* x, const typename D::item* w, typename D::result* o,
+                            i32 m0, i32 n0) {
   typedef typename D::item T;
   constexpr CkConvPlan p = D::plan;
   constexpr i32 steps = ck_conv_above(D::sizes.depth, p.depth);

@@ -1,8 +1,8 @@
 // Matrix products by one block of threads, every size and stride known to the compiler.
 //
 // Operands are visible when the template begins; its last stores are not met: the caller's barrier makes them
-// visible. Scratch is written without a barrier before the first write: between two templates that use scratch
-// stands one.
+// visible. Scratch is written without a barrier before the first write: one stands between two templates that
+// use it.
 #ifndef COCKTAIL_DOT_H
 #define COCKTAIL_DOT_H
 
@@ -54,7 +54,8 @@ CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typ
   constexpr i64 a_bytes = (D::form.a_k == 1 ? p.kv : 1) * i64(sizeof(typename D::A));
   constexpr i64 b_line = p.path == CK_DOT_LANES ? D::form.b_k : D::form.b_n;
   constexpr i64 b_bytes = (b_line == 1 ? p.v : 1) * i64(sizeof(typename D::B));
-  const bool fits = ck_dot_fits(a, batch > 1 ? a_b : 0, a_bytes) && ck_dot_fits(b, batch > 1 ? b_b : 0, b_bytes);
+  const bool more = batch > 1;
+  const bool fits = ck_dot_fits(a, more ? a_b : 0, a_bytes) && ck_dot_fits(b, more ? b_b : 0, b_bytes);
   if constexpr (p.path == CK_DOT_LANES) {
     fits ? ck_dot_lanes<D, PARTS, true>(batch, a, a_b, b, b_b, o, o_b)
          : ck_dot_lanes<D, PARTS, false>(batch, a, a_b, b, b_b, o, o_b);
@@ -74,21 +75,25 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
   } else if constexpr (p.path == CK_DOT_COLUMNS || p.path == CK_DOT_LANES) {
     if constexpr (p.parts > 1) {
       constexpr i64 chunks = ck_dot_ceil(D::form.n, p.columns);
-      if (batch == 1 || batch * chunks < CK_WARPS) return ck_dot_slim<D, p.parts>(batch, a, a_b, b, b_b, o, o_b);
+      if (batch == 1 || batch * chunks < CK_WARPS) {
+        return ck_dot_slim<D, p.parts>(batch, a, a_b, b, b_b, o, o_b);
+      }
     }
     ck_dot_slim<D, 1>(batch, a, a_b, b, b_b, o, o_b);
   } else {
     if constexpr (D::form.k <= kCkDotTinyDepth && outputs <= kCkDotTinyOutputs) {
-      if (batch * outputs >= 4 * CK_THREADS && batch > 1) return ck_dot_serial<D>(batch, a, a_b, b, b_b, o, o_b);
+      if (batch > 1 && batch * outputs >= 4 * CK_THREADS) {
+        return ck_dot_serial<D>(batch, a, a_b, b, b_b, o, o_b);
+      }
     }
     ck_dot_tiles<D>(batch, a, a_b, b, b_b, o, o_b);
   }
 }
 
 // o[i, r, c] = sum over p of a[i, r, p] * b[i, p, c]; i < batch, r < m, c < n, p < k. SHAPE: m, n, k and the
-// strides of a (m, k), b (k, n) and o (m, n), in elements, as are a_b, b_b and o_b. o overlaps neither operand.
-template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M, i64 O_N,
-          CkPrecision P = CK_EXACT>
+// strides of a (m, k), b (k, n) and o (m, n), in elements, as are a_b, b_b and o_b. o overlaps no operand.
+template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
+          i64 O_N, CkPrecision P = CK_EXACT>
 CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
   typedef CkDotOf<A, B, O, P, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   if constexpr (D::plan.turned) {
@@ -98,10 +103,10 @@ CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b,
   }
 }
 
-// Bytes of scratch with which ck_dot_fixed of the same arguments is fastest; with less it takes smaller tiles,
-// or none. At most kCkDotMostScratch.
-template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M, i64 O_N,
-          CkPrecision P = CK_EXACT>
+// Bytes of scratch with which ck_dot_fixed of the same arguments is fastest; with less it takes smaller
+// tiles, or none. At most kCkDotMostScratch.
+template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
+          i64 O_N, CkPrecision P = CK_EXACT>
 CK_INLINE constexpr i64 ck_dot_scratch() {
   typedef CkDotOf<A, B, O, P, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   return ck_dot_plan(D::form, CK_THREADS, kCkDotMostScratch).scratch;

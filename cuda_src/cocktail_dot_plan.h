@@ -45,7 +45,7 @@ constexpr i64 kCkDotShort = 8;            // no deeper than this: not worth shar
 constexpr i64 kCkDotTileOutputs = 4096;
 constexpr i64 kCkDotStageBytes = 128;     // of k in one tile
 constexpr i64 kCkDotStages = 4;           // enough to hide the way from the second cache
-constexpr i64 kCkDotMostScratch = 65536;  // for stages beyond the second
+constexpr i64 kCkDotMostScratch = 65536;  // for stages beyond the first
 
 CK_INLINE constexpr i64 ck_dot_ceil(i64 x, i64 y) { return (x + y - 1) / y; }
 CK_INLINE constexpr i64 ck_dot_least(i64 x, i64 y) { return x < y ? x : y; }
@@ -119,7 +119,7 @@ CK_INLINE constexpr i64 ck_dot_side(i64 size, i64 low, i64 high) {
   return side;
 }
 
-// Bytes of a line of an operand's tile in scratch: its elements, and so many that lines start in different banks.
+// Bytes of a line of an operand's tile in scratch: its elements, and so many that lines start in other banks.
 CK_INLINE constexpr i64 ck_dot_pitch(i64 elements, i64 size, bool along_k, bool mma) {
   return elements * size + (along_k || size == 2 ? 16 : mma ? 32 : 0);
 }
@@ -133,8 +133,8 @@ CK_INLINE constexpr i64 ck_dot_stage_bytes(CkDotForm f, CkDotPlan p) {
          (b ? p.bn : p.bk) * ck_dot_pitch(b ? p.bk : p.bn, size, b, f.mma);
 }
 
-// The part of one thread (FMA) or warp (MMA): as small as lets all of them hold the tile. What is left of them
-// shares k.
+// The part of one thread (FMA) or warp (MMA): as small as lets all of them hold the tile. What is left of
+// them shares k.
 CK_INLINE constexpr CkDotPlan ck_dot_shares(CkDotForm f, CkDotPlan p, i64 threads) {
   const i64 cell_m = f.mma ? 16 : 1, cell_n = f.mma ? 8 : 1, workers = f.mma ? threads / 32 : threads;
   p.tm = p.tn = f.mma ? 1 : 2;
@@ -163,7 +163,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tiles(CkDotForm f, i64 threads, i64 ro
     p = ck_dot_shares(f, p, threads);
     const i64 stage = ck_dot_stage_bytes(f, p), tiles = ck_dot_ceil(f.k, p.bk);
     i64 stages = ck_dot_least(kCkDotStages, tiles);
-    while (stages > 1 && stages * stage > (stages > 2 ? ck_dot_least(room, kCkDotMostScratch) : room)) --stages;
+    while (stages > 1 && stages * stage > ck_dot_least(room, kCkDotMostScratch)) --stages;
     while (p.slices > 1 && p.slices * p.bm * p.bn * f.w_size > room) p.slices /= 2;
     p.stages = i32(stages);
     const i64 sums = p.slices > 1 ? p.slices * p.bm * p.bn * f.w_size : 0;

@@ -1,6 +1,6 @@
-// Products with few rows, by one block. A team (some warps, a warp, or lanes of a warp) makes a chunk of columns;
-// what its groups of lanes sum alone is added up by shuffles and, between warps, through scratch: in the same
-// order every time.
+// Products with few rows, by one block. A team (some warps, a warp, or lanes of a warp) makes a chunk of
+// columns; what its groups of lanes sum alone is added up by shuffles and, between warps, through scratch: in
+// the same order every time.
 #ifndef COCKTAIL_GEMV_H
 #define COCKTAIL_GEMV_H
 
@@ -35,7 +35,7 @@ CK_INLINE i32 ck_dot_butterfly(W (&sums)[COUNT], i32 lane) {
 // Values that a lane keeps of COUNT shared out over `lanes` lanes.
 CK_INLINE constexpr i32 ck_dot_kept(i64 count, i64 lanes) { return i32(count > lanes ? count / lanes : 1); }
 
-// Steps of one team's groups through k, `block` at a time: all left operands of a block are under way together.
+// Steps of a team through k, `block` at a time: all left factors of a block are under way together.
 struct CkDotSteps {
   i32 blocks, block;
   bool exact;  // no step is past the end
@@ -107,7 +107,8 @@ CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const 
 #pragma unroll
           for (i32 r = 0; r < M; ++r) {
             x[u][r] = {};
-            if (in) x[u][r] = ck_dot_read<typename D::A, KV, f.a_k, FITS>(left + u * GROUPS * KV * f.a_k + r * f.a_m);
+            const typename D::A* at = left + u * GROUPS * KV * f.a_k + r * f.a_m;
+            if (in) x[u][r] = ck_dot_read<typename D::A, KV, f.a_k, FITS>(at);
           }
         }
 #pragma unroll
@@ -175,7 +176,8 @@ CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const ty
 #pragma unroll
           for (i32 r = 0; r < M; ++r) {
             x[u][r] = {};
-            if (in) x[u][r] = ck_dot_read<typename D::A, V, f.a_k, FITS>(left + u * GROUPS * V * f.a_k + r * f.a_m);
+            const typename D::A* at = left + u * GROUPS * V * f.a_k + r * f.a_m;
+            if (in) x[u][r] = ck_dot_read<typename D::A, V, f.a_k, FITS>(at);
           }
         }
 #pragma unroll
@@ -185,7 +187,8 @@ CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const ty
           for (i32 c = 0; c < COLUMNS; ++c) {
             if (f.n % COLUMNS != 0 && column + c >= f.n) continue;
             CkDotPack<typename D::B, V> y = {};
-            if (in) y = ck_dot_read<typename D::B, V, f.b_k, FITS>(right + u * GROUPS * V * f.b_k + c * f.b_n);
+            const typename D::B* at = right + u * GROUPS * V * f.b_k + c * f.b_n;
+            if (in) y = ck_dot_read<typename D::B, V, f.b_k, FITS>(at);
 #pragma unroll
             for (i32 i = 0; i < M * V; ++i) {
               W& sum = chains[i / V * COLUMNS + c][i % V % CHAINS];

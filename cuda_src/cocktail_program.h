@@ -4,15 +4,15 @@
 
 #include "cocktail_units.h"
 
-// Room for one element that one thread writes and all threads of the unit read: the last 64 bytes of its own.
+// Room for one element that one thread writes and all threads of the unit read: the end of its own memory.
 template <class T>
 CK_INLINE T* ck_mailbox(const CkUnit* unit) {
   return (T*)(unit->own + CK_OWN_BYTES - 64);
 }
 
-// An array of equal slices, each touched by one unit only: slice i by unit first + i. Returns what to count from
-// so that the own slice is found where it is kept: in the unit's shared memory, at `offset` bytes among what is
-// resident there, or in the workspace, where every slice has its place. `bytes`: of a slice.
+// An array of equal slices, each touched by one unit only: slice i by unit first + i. Returns what to count
+// from so that the own slice is found where it is kept: in the unit's shared memory, at `offset` bytes among
+// what is resident there, or in the workspace, where every slice has its place. `bytes`: of a slice.
 template <bool RESIDENT>
 CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, i32 first) {
   return RESIDENT ? unit->resident + offset - i64(unit->index - first) * bytes : workspace;

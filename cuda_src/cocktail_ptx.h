@@ -1,6 +1,6 @@
-// What CUDA C++ has no words for, or none without headers of the toolkit: every instruction that a program spells
-// as assembly, each with a twin in C++ for the emulator. No other file of a program has assembly or a fence.
-// Everything here runs on sm_80; the functions of clusters need sm_90 and trap before it.
+// What CUDA C++ has no words for, or none without headers of the toolkit: every instruction that a program
+// spells as assembly, each with a twin in C++ for the emulator. No other file of a program has assembly or a
+// fence. Everything here runs on sm_80; the functions of clusters need sm_90 and trap before it.
 #ifndef COCKTAIL_PTX_H
 #define COCKTAIL_PTX_H
 
@@ -17,7 +17,7 @@
 // For u32 and u64, `at` in global memory, or in shared memory of the cluster:
 //   T ck_load_acquire<S>(const T* at)       T ck_load_relaxed<S>(const T* at)
 //   void ck_store_release<S>(T* at, T x)    void ck_store_relaxed<S>(T* at, T x)
-//   void ck_add_release<S>(T* at, T x)      T ck_fetch_add<S>(T* at, T x)      (acquire and release; the old value)
+//   void ck_add_release<S>(T* at, T x)      T ck_fetch_add<S>(T* at, T x)  (acquires and releases; the old)
 // S: whom the access is ordered with. A release covers what the whole block wrote before its last ck_meet.
 
 enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
@@ -87,8 +87,8 @@ CK_ACCESS(u64, "l", "u64")
 // ---- time, and giving up --------------------------------------------------------------------------------
 
 #if defined(CK_EMULATED)
-CK_INLINE void ck_trap(CK_WHERE) { ck_emulation::fail("trap", place); }
-CK_INLINE void ck_sleep(u32 nanoseconds CK_AND_WHERE) { __nanosleep(nanoseconds, place); }
+CK_INLINE void ck_trap(CK_WHERE) { ck_emulation::fail("trap", {CK_PLACED}); }
+CK_INLINE void ck_sleep(u32 nanoseconds CK_AND_WHERE) { __nanosleep(nanoseconds, CK_PLACED); }
 CK_INLINE u64 ck_nanoseconds() { return u64(ck_emulation::ticks()); }
 #else
 CK_INLINE void ck_trap() { asm volatile("trap;"); }
@@ -114,13 +114,14 @@ enum : u32 { CK_SPUN = 0x80000000u };
 
 CK_NOINLINE __attribute__((unused)) void ck_give_up(const CkWatch& watch) {
   if (watch.error) {
-    ck_store_release<CK_SYSTEM>(watch.error, CK_SPUN | (blockIdx.x & 0x7fffu) << 16 | (watch.phase & 0xffffu));
+    u32 block = blockIdx.x & 0x7fffu, phase = watch.phase & 0xffffu;
+    ck_store_release<CK_SYSTEM>(watch.error, CK_SPUN | block << 16 | phase);
   }
   ck_trap();
 }
 
-// Calls `read` until `done` holds of what it returns, and returns that. Where CK_SPIN_LIMIT is defined, so many
-// polls in vain end the launch. `read` and `done` change nothing.
+// Calls `read` until `done` holds of what it returns, and returns that. Where CK_SPIN_LIMIT is defined, so
+// many polls in vain end the launch. `read` and `done` change nothing.
 template <class Read, class Done>
 CK_INLINE auto ck_poll_with(Read read, Done done, CkWatch watch CK_AND_WHERE) {
   auto seen = read();
@@ -132,7 +133,7 @@ CK_INLINE auto ck_poll_with(Read read, Done done, CkWatch watch CK_AND_WHERE) {
     constexpr bool bounded = false;
 #endif
 #if defined(CK_EMULATED)
-    ck_emulation::poll_failed(watch.what, polls == 0, bounded, place);
+    ck_emulation::poll_failed(watch.what, polls == 0, bounded, {CK_PLACED});
 #else
     (void)bounded;
 #endif
@@ -148,15 +149,15 @@ CK_INLINE T ck_poll(const T* at, Done done, CkWatch watch CK_AND_WHERE) {
 
 // ---- asynchronous copies, global to shared memory -------------------------------------------------------
 
-// ck_async_copy<BYTES> (4, 8 or 16; both addresses on borders of as many) moves words past the registers, zeros if
-// not `valid`; ck_async_commit closes a group of a thread's copies; ck_async_wait<N> returns when all its groups
-// but the last N have arrived, for this thread: ck_meet shows them to the others. The emulator copies at that
-// moment and no sooner. ck_is_global: whether a generic address is in global memory.
+// ck_async_copy<BYTES> (4, 8 or 16; both addresses on borders of as many) moves words past the registers,
+// zeros if not `valid`; ck_async_commit closes a group of a thread's copies; ck_async_wait<N> returns when
+// all its groups but the last N have arrived, for this thread: ck_meet shows them to the others. The emulator
+// copies at that moment and no sooner. ck_is_global: whether a generic address is in global memory.
 #if defined(CK_EMULATED)
 CK_INLINE bool ck_is_global(const void* at) { return ck_emulation::is_global(at); }
 template <int BYTES>
 CK_INLINE void ck_async_copy(void* shared, const void* global, bool valid = true CK_AND_WHERE) {
-  ck_emulation::defer_copy(shared, global, BYTES, valid, place);
+  ck_emulation::defer_copy(shared, global, BYTES, valid, {CK_PLACED});
 }
 CK_INLINE void ck_async_commit() { ck_emulation::commit_copies(); }
 template <int N>
@@ -190,17 +191,17 @@ CK_INLINE void ck_async_wait() {
 
 // ---- clusters -------------------------------------------------------------------------------------------
 
-// Blocks of a cluster read and write each other's shared memory: ck_remote(p, rank) is the address, in the block
-// of that rank, of what p is in one's own. Every thread of the cluster arrives and waits, in turn; a block must
-// not end while others may still use its memory.
+// Blocks of a cluster read and write each other's shared memory: ck_remote(p, rank) is the address, in the
+// block of that rank, of what p is in one's own. Every thread of the cluster arrives and waits, in turn; a
+// block must not end while others may still use its memory.
 #if defined(CK_EMULATED)
 CK_INLINE i32 ck_cluster_rank() { return ck_emulation::here->cluster_rank; }
 CK_INLINE i32 ck_cluster_size() { return ck_emulation::here->cluster_size; }
-CK_INLINE void ck_cluster_arrive(CK_WHERE) { ck_emulation::arrive_cluster(place); }
-CK_INLINE void ck_cluster_wait(CK_WHERE) { ck_emulation::wait_cluster(place); }
+CK_INLINE void ck_cluster_arrive(CK_WHERE) { ck_emulation::arrive_cluster({CK_PLACED}); }
+CK_INLINE void ck_cluster_wait(CK_WHERE) { ck_emulation::wait_cluster({CK_PLACED}); }
 template <class T>
 CK_INLINE T* ck_remote(T* mine, i32 rank CK_AND_WHERE) {
-  return (T*)ck_emulation::remote((void*)mine, rank, place);
+  return (T*)ck_emulation::remote((void*)mine, rank, {CK_PLACED});
 }
 #elif CK_HAS_CLUSTERS
 CK_INLINE i32 ck_cluster_rank() {
@@ -235,10 +236,10 @@ CK_INLINE T* ck_remote(T* mine, i32) {
 
 // ---- matrix tiles of a warp -----------------------------------------------------------------------------
 //
-// c += a b for tiles of 16 x K, K x 8 and 16 x 8 that the 32 lanes of a warp hold together, by the whole warp. With
-// g = lane / 4 and t = lane % 4, a lane holds
+// c += a b by a whole warp, for tiles of 16 x K, K x 8 and 16 x 8 that its 32 lanes hold together.
+// With g = lane / 4 and t = lane % 4, a lane holds
 //   c[i]        f32 (row g + 8 (i / 2), column 2 t + i % 2)
-// ck_mma_tf32 (K = 8): words of ck_to_tf32, which rounds to 10 mantissa bits (to nearest, ties away from zero)
+// ck_mma_tf32 (K = 8): words of ck_to_tf32, which rounds to 10 bits of mantissa (ties away from zero)
 //   a[i]        (row g + 8 (i % 2), k = t + 4 (i / 2))
 //   b[i]        (k = t + 4 i, column g)
 // ck_mma_bf16, ck_mma_f16 (K = 16): pairs of values, the first in the low half
@@ -247,9 +248,9 @@ CK_INLINE T* ck_remote(T* mine, i32) {
 // Products are exact and sums are f32. In which order and how the hardware rounds sums is its own affair (it
 // truncates); the twin adds in the order of k, rounding to nearest.
 //
-// ck_load_tiles<TURNED>(r, row): four 8 x 8 tiles of 16-bit words from shared memory. `row` of lane l is the address
-// (on a border of 16) of row l % 8 of tile l / 8; r[i] is the pair at (row g, columns 2 t and 2 t + 1) of tile i,
-// or with TURNED of its transpose.
+// ck_load_tiles<TURNED>(r, row): four 8 x 8 tiles of 16-bit words from shared memory. `row` of lane l is the
+// address (on a border of 16) of row l % 8 of tile l / 8; r[i] is the pair at (row g, columns
+// 2 t and 2 t + 1) of tile i, or with TURNED of its transpose.
 
 #if defined(CK_EMULATED)
 CK_INLINE u32 ck_to_tf32(f32 x) {
@@ -260,7 +261,7 @@ CK_INLINE u32 ck_to_tf32(f32 x) {
 
 template <class T>
 CK_INLINE f32 ck_tile_value(u32 word, i32 half) {
-  if constexpr (sizeof(T) == 4) return ck_bitcast<f32>(word & ~0x1fffu);  // what the hardware does not look at
+  if constexpr (sizeof(T) == 4) return ck_bitcast<f32>(word & ~0x1fffu);  // the hardware looks at no more
   else return ck_up(T{u16(word >> 16 * half)});
 }
 
@@ -284,12 +285,12 @@ CK_INLINE void ck_mma(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], ck_emul
 
 #define CK_MMA(NAME, T, SHAPE)                                                                     \
   CK_INLINE void NAME(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2] CK_AND_WHERE) {            \
-    ck_mma<T>(c, a, b, place);                                                                     \
+    ck_mma<T>(c, a, b, {CK_PLACED});                                                                     \
   }
 
 template <bool TURNED = false>
 CK_INLINE void ck_load_tiles(u32 (&r)[4], const void* row CK_AND_WHERE) {
-  auto all = ck_emulation::gather("ldmatrix", ck_emulation::ALL_LANES, &row, sizeof row, place);
+  auto all = ck_emulation::gather("ldmatrix", ck_emulation::ALL_LANES, &row, sizeof row, {CK_PLACED});
   i32 g = ck_warp_lane() / 4, t = ck_warp_lane() % 4;
   for (i32 tile = 0; tile < 4; ++tile) {
     auto at = [&](i32 i, i32 j) { return u32((*(const u16* const*)all.bytes[8 * tile + i])[j]); };

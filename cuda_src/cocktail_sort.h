@@ -94,14 +94,4 @@ CK_INLINE void ck_select_index(i64 n, i64 k, i32* index, Less less) {
   ck_sort_first(i32(n), i32(k), index, index + n, less);
 }
 
-// Integers in the total order of the floats: -NaN, -inf ... -0, +0 ... +inf, +NaN.
-CK_INLINE i32 ck_total_order(f32 x) {
-  i32 bits = ck_bitcast<i32>(x);
-  return bits ^ ((bits >> 31) & 0x7fffffff);
-}
-CK_INLINE i64 ck_total_order(f64 x) {
-  i64 bits = ck_bitcast<i64>(x);
-  return bits ^ ((bits >> 63) & 0x7fffffffffffffff);
-}
-
 #endif  // COCKTAIL_SORT_H

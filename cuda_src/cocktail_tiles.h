@@ -9,8 +9,8 @@
 // How an operand's tile gets to scratch.
 enum CkDotWay { CK_DOT_ELEMENTS, CK_DOT_PACKS, CK_DOT_ASYNC };
 
-// One operand: ROWS x K with strides in elements of T, in tiles of R x BK elements of E. Lines of a tile lie as
-// the operand does: along k, or along its rows.
+// One operand: ROWS x K with strides in elements of T, in tiles of R x BK elements of E. Lines of a tile lie
+// as the operand does: along k, or along its rows.
 template <class T, class E, class Types, i64 ROWS, i64 K, i64 S_ROW, i64 S_K, i32 R, i32 BK, bool MMA>
 struct CkDotSide {
   static constexpr bool along_k = ck_dot_along_k(S_ROW, S_K), same = CkDotSame<T, E>::value;
@@ -18,11 +18,12 @@ struct CkDotSide {
   static constexpr i32 pitch = i32(ck_dot_pitch(line, sizeof(E), along_k, MMA)), bytes = lines * pitch;
   static constexpr bool dense = (along_k ? S_K : S_ROW) == 1;
   static constexpr i32 most = i32(16 / (sizeof(T) > sizeof(E) ? sizeof(T) : sizeof(E)));
-  static constexpr i32 v = dense ? ck_dot_vector(sizeof(T), most, along_k ? K : ROWS, along_k ? S_ROW : S_K) : 1;
+  static constexpr i64 extent = along_k ? K : ROWS, step = along_k ? S_ROW : S_K;
+  static constexpr i32 v = dense ? ck_dot_vector(sizeof(T), most, extent, step) : 1;
   static constexpr bool async = same && v * sizeof(T) >= 4;
 
-  static CK_MEMBER CkDotWay way(const T* from, i64 step) {
-    const bool fits = ck_dot_fits(from, step, v * i64(sizeof(T)));
+  static CK_MEMBER CkDotWay way(const T* from, i64 apart) {
+    const bool fits = ck_dot_fits(from, apart, v * i64(sizeof(T)));
     return !fits ? CK_DOT_ELEMENTS : async && ck_is_global(from) ? CK_DOT_ASYNC : CK_DOT_PACKS;
   }
 
@@ -75,7 +76,8 @@ struct CkDotSide {
       return u32(pair.at[0].bits) | u32(pair.at[1].bits) << 16;
     } else {
       const u8* place = tile + 2 * at * pitch + row * 2;
-      return u32(reinterpret_cast<const E*>(place)->bits) | u32(reinterpret_cast<const E*>(place + pitch)->bits) << 16;
+      const u32 low = reinterpret_cast<const E*>(place)->bits;
+      return low | u32(reinterpret_cast<const E*>(place + pitch)->bits) << 16;
     }
   }
 
@@ -120,7 +122,7 @@ struct CkDotElement<D, true> {
   typedef typename D::A type;
 };
 
-// What one worker (thread or warp) of a tile computes. `visit(row, column, sum)` gets each of its sums.
+// What one worker (a thread; on tensor cores a warp) makes of a tile. visit(row, column, sum) gets each sum.
 template <class D, class Left, class Right>
 struct CkDotFmaPart {
   typedef typename D::W W;
@@ -158,8 +160,8 @@ struct CkDotFmaPart {
     const i32 y = ck_lane() % workers / across, x = ck_lane() % across;
 #pragma unroll
     for (i32 i = 0; i < TM * TN; ++i) {
-      const i32 row = Left::template row_of<TM, PACK>(y, i / TN), column = Right::template row_of<TN, PACK>(x, i % TN);
-      visit(row, column, sums[i / TN][i % TN]);
+      const i32 row = Left::template row_of<TM, PACK>(y, i / TN);
+      visit(row, Right::template row_of<TN, PACK>(x, i % TN), sums[i / TN][i % TN]);
     }
   }
 };
@@ -190,7 +192,9 @@ struct CkDotMmaPart {
         a[i / 4][i % 4] = Left::word(left, y + i / 4 * 16 + g + i % 2 * 8, k + t + i % 4 / 2 * 4);
       }
 #pragma unroll
-      for (i32 i = 0; i < TN * 2; ++i) b[i / 2][i % 2] = Right::word(right, x + i / 2 * 8 + g, k + t + i % 2 * 4);
+      for (i32 i = 0; i < TN * 2; ++i) {
+        b[i / 2][i % 2] = Right::word(right, x + i / 2 * 8 + g, k + t + i % 2 * 4);
+      }
 #pragma unroll
       for (i32 i = 0; i < TM * TN; ++i) {
         if constexpr (D::tf32) {
@@ -210,8 +214,8 @@ struct CkDotMmaPart {
     const i32 g = ck_warp_lane() / 4, t = ck_warp_lane() % 4;
 #pragma unroll
     for (i32 i = 0; i < TM * TN * 4; ++i) {
-      const i32 tile = i / 4, row = y + tile / TN * 16 + g + i % 4 / 2 * 8, column = x + tile % TN * 8 + 2 * t + i % 2;
-      visit(row, column, sums[tile / TN][tile % TN][i % 4]);
+      const i32 tile = i / 4, row = y + tile / TN * 16 + g + i % 4 / 2 * 8;
+      visit(row, x + tile % TN * 8 + 2 * t + i % 2, sums[tile / TN][tile % TN][i % 4]);
     }
   }
 };

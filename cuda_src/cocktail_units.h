@@ -1,16 +1,18 @@
-// Units: the thread blocks that run one launch of a program together, how they meet, and the kernels' entries.
+// Units: the thread blocks that run one launch of a program together, how they meet, and the kernels'
+// entries.
 //
-// A barrier has two halves: ck_arrive publishes what this unit wrote, ck_wait returns when every unit of the domain
-// has arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the block. The counter
-// of arrivals only grows, so nothing is reset in between, and comparisons are of differences, so it may wrap.
-// All blocks of a launch must be on the card at once: who launches more than one sees to that.
+// A barrier has two halves: ck_arrive publishes what this unit wrote, ck_wait returns when every unit of the
+// domain has arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the
+// block. The counter of arrivals only grows, so nothing is reset in between, and comparisons are of
+// differences, so it may wrap. All blocks of a launch must be on the card at once: who launches more than one
+// sees to that.
 #ifndef COCKTAIL_UNITS_H
 #define COCKTAIL_UNITS_H
 
 #include "cocktail_ptx.h"
 
-// What a program may define besides what cocktail_base.h asks for: how many domains of units (0 is all of them),
-// signals, and 32-bit words of tagged exchanges (all exchanges together) it uses.
+// What a program may define besides what cocktail_base.h asks for: how many domains of units (0 is all of
+// them), signals, and 32-bit words of tagged exchanges (all exchanges together) it uses.
 #if !defined(CK_DOMAINS)
 #define CK_DOMAINS 1
 #endif
@@ -21,10 +23,11 @@
 #define CK_TAGGED_WORDS 0
 #endif
 // The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for each
-// counter and each signal, since one that is polled should not slow down others; tagged words are 8 bytes, twice.
+// counter and each signal, since one that is polled should not slow down others; tagged words are 8 bytes,
+// twice.
 #define CK_HEADER_BYTES ((128 * (CK_DOMAINS + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
 static_assert(CK_HEADER_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
-static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "parts of shared memory begin on borders of 16");
+static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "memory is divided at borders of 16");
 static_assert(CK_SCRATCH_BYTES >= 1024, "templates count on 1024 bytes of scratch memory");
 
 struct alignas(128) CkLine {
@@ -95,7 +98,8 @@ CK_INLINE CkUnit ck_domain(const CkUnit* unit, i32 domain, i32 first, i32 count)
 
 // ---- signals --------------------------------------------------------------------------------------------
 
-// Tells those who await it that this unit wrote what step `value` needs. One writer per signal; values grow from 1.
+// Tells those who await it that this unit wrote what step `value` needs. One writer per signal; values grow
+// from 1.
 CK_INLINE void ck_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE) {
   ck_meet(CK_HERE);
   if (ck_lane() == 0) ck_store_release(&unit->header->signals[signal].value, value);
@@ -111,17 +115,18 @@ CK_INLINE void ck_await_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE)
 
 // ---- tagged words ---------------------------------------------------------------------------------------
 //
-// Small values cross units without a barrier: each 32-bit word travels with the number of its step in one 64-bit
-// word, which its readers poll. Two buffers take turns, so a writer may be one step ahead: every writer of an
-// exchange must have received all of step s (and met: see below) before it sends step s + 1. Steps count from 1.
+// Small values cross units without a barrier: each 32-bit word travels with the number of its step in one
+// 64-bit word, which its readers poll. Two buffers take turns, so a writer may be one step ahead: every
+// writer of an exchange must have received all of step s (and met: see below) before it sends step s + 1.
+// Steps count from 1.
 
 // The exchange that begins at word `first` of CK_TAGGED_WORDS and is `words` long: 2 * words tagged words.
 CK_INLINE u64* ck_exchange(CkUnit* unit, i32 first) {
   return (u64*)&unit->header->signals[CK_SIGNALS] + 2 * i64(first);
 }
 
-// Sends `count` words of values to [first, first + count) of an exchange of `words` words. Begins with values that
-// the block sees, hence after a ck_meet that follows its last ck_receive_tagged.
+// Sends `count` words of values to [first, first + count) of an exchange of `words` words. Begins with values
+// that the block sees, hence after a ck_meet that follows its last ck_receive_tagged.
 CK_INLINE void ck_send_tagged(u64* exchange, i32 words, i32 first, const u32* values, i32 count, u32 step) {
   u64* to = exchange + (step & 1u) * u32(words) + first;
   u64 tag = u64(step) << 32;
@@ -136,8 +141,8 @@ struct CkTagged {
 };
 
 // Receives [first, first + count) of the exchange into values; a ck_meet shows them to the other threads.
-CK_INLINE void ck_receive_tagged(CkUnit* unit, u32* values, const u64* exchange, i32 words, i32 first, i32 count,
-                                 u32 step CK_AND_WHERE) {
+CK_INLINE void ck_receive_tagged(CkUnit* unit, u32* values, const u64* exchange, i32 words, i32 first,
+                                 i32 count, u32 step CK_AND_WHERE) {
   const u64* from = exchange + (step & 1u) * u32(words) + first;
   CK_NO_UNROLL
   for (i32 base = ck_lane(); base < count; base += CkTagged::AT_ONCE * CK_THREADS) {

@@ -1,4 +1,7 @@
-"""Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed]."""
+"""Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed] [cpu | cuda | cuda-thread].
+
+On CUDA in emulation; with cuda-thread every access is watched for races (slower by far).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
+from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program
 from tests.strategies import programs
@@ -19,13 +23,18 @@ from tests.strategies import programs
 def main() -> None:
     examples = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    target, _, sanitizer = (sys.argv[3] if len(sys.argv) > 3 else "cpu").partition("-")
     quiet = list(HealthCheck)
 
     @with_seed(seed)
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=quiet)
     @given(programs(), st.integers(0, 50), st.integers(1, 3))
     def fuzz(program, state, units):
-        check_program(program, state, units)
+        if target == "cpu":
+            check_program(program, state, units)
+        else:
+            kernel = ("ck_resident", "ck_portable")[state % 2]
+            emulated.check_program(program, state, units, kernel=kernel, sanitizer=sanitizer or None)
 
     compiler.place = partial(place, limits=EAGER)
 

@@ -60,6 +60,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
             shape = (m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1])
             known = ", ".join(map(str, (*shape, m.strides[2], n.strides[2])))
+            known += _rounding(context, operator)
             pairs = zip(shifted, inner_batch.strides, strict=True)
             arrays = ", ".join(f"{pointer}, {stride}" for pointer, stride in pairs)
             context.writer.line(f"ck_dot_fixed<{types}, {known}>({inner_batch.size}, {arrays});")
@@ -113,7 +114,15 @@ def emit_conv(context: Context, operator: UOperator) -> None:
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:
         types = f"{STORAGE[x.type.dtype]}, {STORAGE[out.type.dtype]}"
-        context.writer.line(f"ck_conv_fixed<{types}, {rank}, {name}>({a.pointer}, {b.pointer}, {o.pointer});")
+        types += f", {rank}, {name}{_rounding(context, operator)}"
+        context.writer.line(f"ck_conv_fixed<{types}>({a.pointer}, {b.pointer}, {o.pointer});")
+
+
+def _rounding(context: Context, operator: UOperator) -> str:
+    """The last argument of a template that may round its operands."""
+    dtypes = {v.type.dtype for v in (*operator.inputs, *operator.outputs)}
+    rounds = context.target.has_threads and operator.may_round and dtypes == {"float32"}
+    return ", CK_TF32" if rounds else ""
 
 
 def _braces(numbers: Sequence[int]) -> str:

@@ -14,21 +14,21 @@ FEW_ROWS = 8
 THREADS = 256  # of a block: eight warps hide most of what one waits for, and a barrier of them stays cheap
 
 
-SMALL_BYTES = 4 << 10  # exchange between the warps of a block, a mailbox
-TILE_BYTES = 36 << 10  # two stages of the tiles of two matrices
-_TILED = frozenset({"dot", "conv"})
+SMALL_BYTES = 8 << 10  # partial sums of products of few rows; exchange between the warps of a block
+# Stages of the tiles of two matrices. Templates take smaller tiles where there is less; more gains little.
+TILE_BYTES = {"dot": 36 << 10, "conv": 48 << 10}
 
 
 def template_bytes(program: UProgram) -> int:
     """Shared memory that templates of a program use while they run."""
-    tiled = any(o.kind in _TILED and _is_tiled(o) for o in operators_in(program.entry))
-    return TILE_BYTES if tiled else SMALL_BYTES
+    tiled = (TILE_BYTES[o.kind] for o in operators_in(program.entry) if _is_tiled(o))
+    return max(tiled, default=SMALL_BYTES)
 
 
 def _is_tiled(operator: UOperator) -> bool:
     """A product with few rows or columns streams its matrix and keeps no tiles."""
-    if operator.kind == "conv":
-        return True
+    if operator.kind != "dot":
+        return operator.kind == "conv"
     left, right = operator.inputs
     batch = prod(left.type.shape[d] for d in operator.ints("lhs_batch"))
     contracted = prod(left.type.shape[d] for d in operator.ints("lhs_contract"))

@@ -210,8 +210,10 @@ def _trips(context: Context, loop: LoopUTask, name: str) -> Iterator[None]:
         return
     head = f"for ({context.target.index} {name} = 0; {name} < {trips}; ++{name})"
     if context.has_units and not context.part_depth:
-        index = context.target.index
-        head = f"for ({index} {name} = unit->index; {name} < {trips}; {name} += unit->count)"
+        start = "unit->index"
+        if loop.first:
+            start = f"(unit->index + unit->count - {loop.first} % unit->count) % unit->count"
+        head = f"for ({context.target.index} {name} = {start}; {name} < {trips}; {name} += unit->count)"
     context.part_depth += 1
     with context.writer.block(head):
         yield

@@ -6,7 +6,9 @@ Layouts: those of API 0.1, to which later versions only add.
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from jax_cocktail.utask.plan import LaunchPlan
 
@@ -21,7 +23,10 @@ S64, U8 = 5, 6
 class _Structure(c.Structure):
     """Begins as every structure of XLA's C API."""
 
-    _fields_ = (("struct_size", c.c_size_t), ("extension_start", c.c_void_p))
+    _fields_: ClassVar[Sequence[tuple[str, Any]]] = (
+        ("struct_size", c.c_size_t),
+        ("extension_start", c.c_void_p),
+    )
 
 
 class ApiVersion(_Structure):

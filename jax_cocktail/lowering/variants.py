@@ -134,7 +134,7 @@ def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
         target = target_of(prepared.platform)
-        prepared.emitted[key] = emit(prepared.programs[number], target, candidate=candidate)
+        prepared.emitted[key] = emit(prepared.programs[number], target=target, candidate=candidate)
     return prepared.emitted[key]
 
 

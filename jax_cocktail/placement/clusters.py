@@ -197,7 +197,7 @@ class _Divider:
             self.claims.update(dict.fromkeys(free, choice))
 
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
-        """The class with the least gets the statements that others want too."""
+        """The class with the lowest rank gets the statements that others want too."""
         loops = self._domains(cut, [n for n in positions if has_loop(self.statements[n])])
         return self.limits.rank(cut, self.units, [self.statements[n] for n in positions], loops)
 

@@ -1,8 +1,8 @@
 """Groups: stages of a wavefront, each on units of its own (see `schedule.pipeline`).
 
-A stage is a branch with `group` (number, count), and what the region computes from its results. It becomes one
-parallel loop with the branch inside its parts, so that no barrier stands in a guard and a stage that does not
-run hands its carries on part by part. It has at most a share of the units, in parts that divide the axis
+A stage is a branch with `group` (number, count), and what the region computes from its results. It becomes
+one parallel loop with the branch inside its parts, so that no barrier stands in a guard and a stage that does
+not run hands its carries on part by part. It has at most a share of the units, in parts that divide the axis
 evenly: what were left over, every unit would have to compute.
 """
 
@@ -51,7 +51,7 @@ def group_cluster(region: Region, positions: Sequence[int], units: int, limits: 
     assert isinstance(branch, BranchUTask)
     share = max(units // branch.group[1], 2)
     fitting = Fitting(statements, region.results, limits)
-    offers: list[tuple[float, Mapping[Value, int], int]] = []
+    offers: list[tuple[float, dict[Value, int], int]] = []
     for cut in axis_classes(fitting.heavy_statements):
         parts = next((n for n in range(share, 1, -1) if cut.parts % n == 0), 0)
         if (
@@ -78,7 +78,7 @@ def _widened(statements: Sequence[Statement], cut: AxisClass, parts: int) -> dic
     for other in axis_classes(statements):
         if other.clash or other.crossings or other.parts % parts or not axes.keys().isdisjoint(other.axes):
             continue
-        both = axes | dict(other.axes)
+        both = {**axes, **other.axes}
         if all(_can_be_cut(s, both) for s in _operators(statements)):
             axes = both
     return axes

@@ -180,8 +180,8 @@ class DeviceLimits(Limits):
         if not parts:
             return 0.0
         extent = min((v.type.shape[d] for v, d in axes.items()), default=parts)
-        share = (extent // parts + extent % parts) / extent  # one unit computes what is left over
-        return unit_seconds(statements, self.unit, Part(axes, share))
+        runs = [extent // parts, extent % parts]  # one unit computes what is left over
+        return sum(unit_seconds(statements, self.unit, Part(axes, n / extent)) for n in runs if n)
 
 
 def limits_for(spec: DeviceSpec) -> DeviceLimits:

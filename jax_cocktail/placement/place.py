@@ -92,7 +92,7 @@ class _Placer:
         frame = _Frame(region, trips, visible=set(region.parameters))
         self.frames.append(frame)
         self.notes += cluster_notes(region, division, loop)
-        inside = set()
+        inside: set[int] = set()
         for stage in division.stages:
             for position in stage.mesh:
                 before = self.placed

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, log2, prod
+from typing import cast
 
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.placement.axes import rule
@@ -23,12 +24,14 @@ LANES = 256  # threads of a block
 # Shares of what the data sheet promises that hand-written blocks reach at the sizes of loop bodies.
 PRODUCT_SHARE = 0.5
 CONVOLUTION_SHARE = 0.3
-HALF_RATIO = 4.0  # of products of bfloat16 and float16, which use tensor cores
+TENSOR_SHARE = 0.3  # of tensor cores, by warps that load their own operands
+FEWEST_ROWS = 8  # of both operands, for tensor cores; below, products run on the other units
 ELEMENT_SHARE = 0.6  # one operation waits for the one before; eight warps, or what is independent, hide part
 NEAR_SHARE = 0.85  # of shared memory; the rest is scratch and what else a part keeps
 STATEMENT_SECONDS = 40e-9  # a barrier of the block (29 clocks) and the latency of shared memory
 FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: a round trip to L2
 REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
+HALVES = ("bfloat16", "float16")
 MOVES = frozenset({"dynamic_update_slice", "gather", "scatter", "copy", "concatenate", "pad"})
 _NOTHING = VIEWS | {"arrive", "wait", "iota"}
 
@@ -38,7 +41,8 @@ class Unit:
     """What one thread block, alone on its multiprocessor, does in a second.
 
     `near`: bytes that it keeps in shared memory; `near_rate`, `far_rate`: bytes per second from there and
-    from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each.
+    from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each;
+    `tensors`, `halves`: of products of float32 that may be rounded, and of 16 bits, on tensor cores.
     """
 
     near: float
@@ -48,6 +52,8 @@ class Unit:
     products: float
     convolutions: float
     elements: float
+    tensors: float
+    halves: float
     lanes: int = LANES
 
     def near_share(self, touched: float) -> float:
@@ -75,6 +81,8 @@ def unit_of(spec: DeviceSpec) -> Unit:
         products=PRODUCT_SHARE * peak,
         convolutions=CONVOLUTION_SHARE * peak,
         elements=ELEMENT_SHARE * peak / 2,
+        tensors=TENSOR_SHARE * spec.tensor_flops / spec.units,
+        halves=TENSOR_SHARE * spec.half_flops / spec.units,
     )
 
 
@@ -141,8 +149,7 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
     share = part.share if any(v in part.axes for v in operator.outputs) else 1.0
     amount = work(operator)
     if operator.kind in ("dot", "conv"):
-        flops = unit.convolutions if operator.kind == "conv" else unit.products
-        flops *= HALF_RATIO if operator.inputs[0].type.dtype in ("bfloat16", "float16") else 1.0
+        flops = cast(float, getattr(unit, arithmetic(operator)))
         moved = sum(operand_bytes(operator, part).values())
         return STATEMENT_SECONDS + max(amount.flops * share / flops, moved / rate)
     if operator.kind in MOVES:
@@ -152,6 +159,31 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs)) * share
     deep = log2(max(size, 2.0)) ** 2 if operator.kind in ("sort", "top_k") else 1.0
     return STATEMENT_SECONDS + REDUCE_SECONDS + unit.steps(size, deep)
+
+
+def arithmetic(operator: UOperator) -> str:
+    """Which rate of a unit tells how fast its flops are: the name of a field of `Unit`."""
+    if operator.kind not in ("dot", "conv"):
+        return "elements"
+    own = "convolutions" if operator.kind == "conv" else "products"
+    if operator.kind == "dot" and min(_rows(operator)) < FEWEST_ROWS:
+        return own
+    dtype = operator.inputs[0].type.dtype
+    if dtype in HALVES:
+        return "halves"
+    return "tensors" if dtype == "float32" and operator.may_round else own
+
+
+def device_flops(operator: UOperator, spec: DeviceSpec) -> float:
+    """Flops per second of all of a device, at full rate."""
+    return {"halves": spec.half_flops, "tensors": spec.tensor_flops}.get(arithmetic(operator), spec.flops)
+
+
+def _rows(dot: UOperator) -> tuple[int, int]:
+    """Rows of the left operand and columns of the right one."""
+    left, right = (v.type for v in dot.inputs)
+    common = prod(left.shape[d] for d in (*dot.ints("lhs_batch"), *dot.ints("lhs_contract")))
+    return left.size // max(common, 1), right.size // max(common, 1)
 
 
 def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:

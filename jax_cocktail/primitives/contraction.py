@@ -26,6 +26,15 @@ def _operands(builder: Builder, inputs: tuple[Value, ...], result: str) -> tuple
     return x, y, own if ITEM_SIZE[own] > ITEM_SIZE[result] else result
 
 
+def _precision(equation: Equation, accumulator: str) -> dict[str, str]:
+    """`jax.lax.Precision.DEFAULT`, also as the default of `precision`, lets f32 operands be rounded to TF32; a
+    named algorithm does if it is one for TF32. Everything else is computed in full."""
+    asked = equation.params.get("precision")
+    words = {str(p) for p in (asked if isinstance(asked, tuple | list) else (asked,))}
+    rounds = words <= {"None", "DEFAULT"} or words == {"TF32_TF32_F32"}
+    return {"precision": "default"} if rounds and accumulator == "float32" else {}
+
+
 @rule("dot_general")
 def dot_general(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = equation.params["dimension_numbers"]
@@ -40,6 +49,7 @@ def dot_general(builder: Builder, equation: Equation, inputs: tuple[Value, ...])
         lhs_contract=ints(lhs_contract),
         rhs_batch=ints(rhs_batch),
         rhs_contract=ints(rhs_contract),
+        **_precision(equation, accumulator),
     )
     return (builder.convert(product, result.dtype),)
 
@@ -69,6 +79,7 @@ def conv_general_dilated(builder: Builder, equation: Equation, inputs: tuple[Val
         rhs_dilation=ints(params["rhs_dilation"]),
         rhs_spec=ints(rhs_spec),
         window_strides=ints(params["window_strides"]),
+        **_precision(equation, accumulator),
     )
     return (builder.convert(product, result.dtype),)
 

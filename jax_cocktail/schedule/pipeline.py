@@ -3,7 +3,7 @@
 Ten layers inside one loop over time are ten recurrences. `distribute` makes them ten loops, one after the
 other, whose units meet once per step and layer. Here they become one loop over *diagonals*:
 
-    for t < T: layer 0, layer 1, ... layer k-1      ->      for d < T + k - 1: for all j: layer j at step d - j
+    for t < T: layer 0, layer 1, ... layer k-1     ->     for d < T + k - 1: for all j: layer j at step d - j
 
 The layers of a diagonal do not depend on each other: layer j reads what layer j-1 handed on in the diagonal
 before. So each can have units of its own (`BranchUTask.group`, see `placement.groups`), its weights stay with
@@ -41,13 +41,14 @@ class Limits:
 
     `flops`: of one step's product, from which it is taken out of the loop if it is upstream or downstream of
     all recurrences; `trips`: of the loop; `kept_bytes`: what may be kept of all steps for and from that;
-    `handed_bytes`: what one stage may hand to the next per step.
+    `handed_bytes`: what one stage may hand to the next per step; `stages`: each is code of its own.
     """
 
     flops: int = 8192
     trips: int = 4
     kept_bytes: int = 64 << 20
     handed_bytes: int = 4 << 20
+    stages: int = 64
 
 
 def pipeline(
@@ -128,6 +129,8 @@ def _refusal(stages: Stages, limits: Limits) -> str:
     """Why the loop stays as it is, or ""."""
     if stages.count < 2:
         return "its recurrences do not feed each other"
+    if stages.count > limits.stages:
+        return f"{stages.count} stages are too many"
     handed: dict[int, dict[Value, None]] = {}
     for node, values in stages.readers():
         for value in values:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from jax_cocktail.schedule.pipeline_stages import Stages
 from jax_cocktail.schedule.unroll import INDEX, constant, copied
 from jax_cocktail.utask.graph import with_reads
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, reads
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -77,10 +77,9 @@ class Wavefront:
         exports: list[dict[Value, None]] = [{} for _ in range(self.stages.count)]
         for node, values in self.stages.readers():
             for value in values:
+                last = self.stages.stage[node]
                 made = self.stages.of(value)
-                for number in range(
-                    self.stages.stage[node] if made is None else made, self.stages.stage[node]
-                ):
+                for number in range(last if made is None else made, last):
                     exports[number][value] = None
         for stack in self.stacks.values():
             number = self.stages.stage[self.stages.carry(stack.number)]

@@ -1,4 +1,4 @@
-"""Which stage of a wavefront every part of a body belongs to: the analysis behind pipelining (see `pipeline`).
+"""Which stage of a wavefront every part of a body belongs to: the analysis behind `pipeline`.
 
 A stage ends where a matrix product reads what another recurrence has made: there the units of a stage meet.
 Products are in the earliest stage that has what they read. Element-wise work on no cycle is in the stage that

@@ -31,18 +31,14 @@ def candidates(
     Args:
       programs: as they were translated.
       units: how many units there may be.
-      spec: of the GPU, if the programs are for one. There, axes of 256 or 1024 are cut into a power of two,
-        and loops that follow each other only share units if they are all cut alike; and recurrences that feed
-        each other may run side by side on units of their own.
+      spec: of the GPU, if the programs are for one. There are units enough to give recurrences that feed each
+        other units of their own; how many of the units an axis takes, placement finds (`DeviceLimits.split`).
     """
     statements = [s for program in programs for s in walk(program.entry)]
     divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MANY_STATEMENTS
     most = min(units, MOST_UNITS)
     ways = (True, False) if divisible else (True,)
-    counts = [1, most]
-    if spec is not None and divisible:
-        counts = [1, 1 << (most.bit_length() - 1), most]
-    found = [Candidate(count, distribute) for count in counts for distribute in ways]
+    found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
     if spec is not None and divisible:
         found.append(Candidate(most, pipeline=True))
     return tuple(dict.fromkeys(found))

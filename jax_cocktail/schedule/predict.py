@@ -62,7 +62,7 @@ def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
     moved = {"shared": found.bytes.shared, "l2": found.bytes.l2, "memory": found.bytes.memory}
     rates = {"shared": spec.shared_rate, "l2": spec.l2_rate, "memory": spec.memory_rate}
     hops = found.barriers if units > 1 else 0.0
-    work = max(found.flops / spec.flops, *(size / rates[level] for level, size in moved.items()))
+    work = max(found.arithmetic, *(size / rates[level] for level, size in moved.items()))
     return Prediction(
         seconds=call_seconds(found, units, spec),
         limit_seconds=hops * spec.hop_seconds + work,

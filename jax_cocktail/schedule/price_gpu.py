@@ -22,6 +22,7 @@ from jax_cocktail.placement.unit_time import (
     FAR_SECONDS,
     STATEMENT_SECONDS,
     Unit,
+    device_flops,
     operand_bytes,
     operator_seconds,
     unit_of,
@@ -68,12 +69,14 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What statements take: seconds by unit, barriers on the way, and bytes."""
+    """What statements take: seconds by unit, barriers on the way, bytes and flops; and `arithmetic`, seconds of
+    the flops alone if the whole device did nothing else."""
 
     clock: Clock
     barriers: float = 0.0
     bytes: Levels = Levels()
     flops: float = 0.0
+    arithmetic: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -85,12 +88,17 @@ class Spent:
             self.barriers + other.barriers,
             self.bytes + other.bytes,
             self.flops + other.flops,
+            self.arithmetic + other.arithmetic,
         )
 
     def times(self, factor: float) -> Spent:
         """Units that meet in every trip take what the slowest takes in each."""
         clock = np.full_like(self.clock, self.seconds) if self.barriers else self.clock
-        return Spent(clock * factor, self.barriers * factor, self.bytes * factor, self.flops * factor)
+        return self.scaled(factor, clock * factor, self.barriers * factor)
+
+    def scaled(self, factor: float, clock: Clock, barriers: float) -> Spent:
+        """So many times the bytes and flops, on another clock."""
+        return Spent(clock, barriers, self.bytes * factor, self.flops * factor, self.arithmetic * factor)
 
 
 def gpu_price(program: UProgram, units: int, spec: DeviceSpec) -> Price:
@@ -186,7 +194,7 @@ class _Walker:
         one = self.region(loop.body, replace(place, alone=True, far=far | place.far))
         late = FAR_SECONDS if any(v in far | place.far for v in _operands(loop.body)) else 0.0
         clock = _turns(loop.first, count, self.units) * (one.seconds + late)
-        return Spent(clock, one.barriers, one.bytes * count, one.flops * count)
+        return one.scaled(count, clock, one.barriers)
 
     def _branch(self, branch: BranchUTask, place: _Place) -> Spent:
         sides = [self.region(region, place) for region in branch.branches]
@@ -203,7 +211,7 @@ class _Walker:
         if not arrays:
             return self._all(SCALAR_SECONDS * sum(_cost(m) for m in members))
         seconds = STATEMENT_SECONDS if any(m.kind not in VIEWS for m in members) else 0.0
-        moved, flops = Levels(), 0.0
+        moved, flops, arithmetic = Levels(), 0.0, 0.0
         for member in members:
             sizes = operand_bytes(member)
             far = sum(size for v, size in sizes.items() if v in place.far)
@@ -212,9 +220,11 @@ class _Walker:
             taken = operator_seconds(member, self.unit, ALL, inf)
             seconds += max(taken, far / self.unit.far_rate + near / self.unit.near_rate)
             moved += Levels(shared=near, l2=far)
-            flops += _flops(member)
+            flops += work(member).flops
+            arithmetic += work(member).flops / device_flops(member, self.spec)
         factor = 1 if place.alone else self.units
-        return Spent(np.full(self.units, seconds), bytes=moved * factor, flops=flops * factor)
+        clock = np.full(self.units, seconds)
+        return Spent(clock, 0.0, moved, flops, arithmetic).scaled(factor, clock, 0.0)
 
 
 class _Held:
@@ -282,10 +292,6 @@ def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Va
 
 def _cost(operator: UOperator) -> float:
     return 0.0 if operator.kind in VIEWS else float(KINDS[operator.kind].cost)
-
-
-def _flops(operator: UOperator) -> float:
-    return work(operator).flops
 
 
 def spread_seconds(statement: Statement, units: int, spec: DeviceSpec) -> float:

@@ -9,10 +9,10 @@ graph. Only products and convolutions are ever large; they run in cuBLAS and cuD
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.placement.cost import VIEWS, trips, work
+from jax_cocktail.placement.unit_time import HALVES
 from jax_cocktail.schedule.priced import Price
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
@@ -28,7 +28,7 @@ SMALL_PRODUCT = 2.5e-6  # the shortest call of cuBLAS: 2 to 4
 SMALL_CONVOLUTION = 8e-6  # the shortest call of cuDNN, with the layout changes around it: 5 to 15
 HEAVY = 30e-6  # from here on a tuned library is worth more than a fused kernel
 # Shares of the tensor cores' and of memory's peak that libraries reach, and outputs that fill a unit.
-PRODUCT_SHARE, CONVOLUTION_SHARE, MEMORY_SHARE = 0.5, 0.3, 0.7
+PRODUCT_SHARE, CONVOLUTION_SHARE, MEMORY_SHARE = 0.7, 0.3, 0.7
 TILE = 64 * 64
 KERNELS = {"sort": 3, "top_k": 3, "cumulative": 2, "scatter": 2}
 
@@ -129,14 +129,13 @@ def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
 
 
 def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
-    """A call of cuBLAS or cuDNN; float64 has no fast tensor cores here."""
+    """A call of cuBLAS or cuDNN."""
     amount = work(operator)
     fill = min(1.0, max(operator.output.type.size / TILE, 1.0) / spec.units)
     convolution = operator.kind == "conv"
     share = CONVOLUTION_SHARE if convolution else PRODUCT_SHARE
-    peak = spec.flops / 2 if operator.output.type.dtype == "float64" else spec.tensor_flops
     seconds = max(
-        amount.flops / (peak * share * fill),
+        amount.flops / (_peak(operator, spec) * share * fill),
         amount.bytes / (MEMORY_SHARE * spec.memory_rate),
         SMALL_CONVOLUTION if convolution else SMALL_PRODUCT,
     )
@@ -144,6 +143,16 @@ def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     heavy = seconds if seconds >= HEAVY else 0.0
     conv = heavy if convolution else 0.0
     return _Kernels(found.count, found.graph, found.stream, 0.0, heavy, conv, conv)
+
+
+def _peak(operator: UOperator, spec: DeviceSpec) -> float:
+    """Flops per second of the arithmetic units that a library uses; it pads what is too thin for tensor cores."""
+    dtype = operator.inputs[0].type.dtype
+    if dtype in HALVES:
+        return spec.half_flops
+    if dtype == "float32" and operator.may_round:
+        return spec.tensor_flops
+    return spec.flops / 2 if dtype == "float64" else spec.flops
 
 
 def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
@@ -169,7 +178,7 @@ def mean_heavy_seconds(program: UProgram, spec: DeviceSpec) -> float:
         _library(s, spec).graph
         for region in program.regions
         for s in _all(region)
-        if isinstance(s, UOperator) and s.kind in ("dot", "conv") and prod(s.output.type.shape)
+        if isinstance(s, UOperator) and s.kind in ("dot", "conv") and s.output.type.size
     ]
     return sum(times) / len(times) if times else 0.0
 

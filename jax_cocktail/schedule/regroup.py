@@ -74,12 +74,14 @@ class Regrouper:
         moved = "lhs" if side == 0 else "rhs"
         names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
         axes = {n: tuple(d + n.startswith(moved) for d in cast(tuple[int, ...], dot[n])) for n in names}
+        kept = {n: v for n, v in dot.attributes if n not in names}
         batch = len(axes["lhs_batch"])
         taken = len(axes["lhs_batch"]) + len(axes["lhs_contract"])
         place = batch if side == 0 else batch + dot.inputs[0].type.rank - taken
         shape = list(dot.output.type.shape)
         shape.insert(place, self.trips)
-        result = self.emit(self.out, "dot", inputs, TensorType(dot.output.type.dtype, tuple(shape)), **axes)
+        type_ = TensorType(dot.output.type.dtype, tuple(shape))
+        result = self.emit(self.out, "dot", inputs, type_, **axes, **kept)
         if place:
             order = (place, *(d for d in range(len(shape)) if d != place))
             type_ = self._all_steps(dot.output.type)

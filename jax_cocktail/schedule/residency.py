@@ -44,7 +44,7 @@ def resident_parts(program: UProgram, plan: MemoryPlan, capacity: int) -> Memory
     for slot in sorted(survey.sliced, key=lambda s: (-survey.touches[s], s.index)):
         trips, first = survey.sliced[slot]
         total = survey.bytes[slot]
-        if trips != plan.most_units or total % trips or _overlapped(slot, total, plan, survey.bytes):
+        if first + trips > plan.most_units or total % trips or _overlapped(slot, total, plan, survey.bytes):
             continue
         need = -(-total // trips // ALIGNMENT) * ALIGNMENT
         if size + need <= capacity:
@@ -96,7 +96,7 @@ class _Survey:
             axis, size = block or (-1, 0)
             outermost = axis >= 0 and all(n == 1 for n in value.type.shape[:axis])
             even = outermost and layout.is_whole and value.type.shape[axis] == size * count
-            owner = (count, 0)
+            owner = (count, loop.first)
             if not even or self.sliced.setdefault(slot, owner) != owner:
                 self.refused.add(slot)
                 self.sliced.pop(slot, None)

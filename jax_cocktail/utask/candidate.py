@@ -21,8 +21,8 @@ class Candidate:
       distribute: whether loops are divided at their recurrences.
       place: "auto": axes are divided over the units where that pays; "none": every unit would do everything,
         which is what one unit means.
-      pipeline: whether recurrences that feed each other run side by side, one step apart, each on units of its
-        own, rather than one after the other. Takes several units and `distribute`.
+      pipeline: whether recurrences that feed each other run side by side, one step apart, each on units of
+        its own, rather than one after the other. Takes several units and `distribute`.
     """
 
     units: int = 1

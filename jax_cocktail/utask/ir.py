@@ -35,7 +35,7 @@ class UOperator:
             raise ValueError(f"unknown operator kind {self.kind!r}")
         if spec.arity is not None and len(self.inputs) != spec.arity:
             raise ValueError(f"{self.kind} takes {spec.arity} operands, got {len(self.inputs)}")
-        names = tuple(sorted(name for name, _ in self.attributes))
+        names = tuple(sorted(name for name, _ in self.attributes if name not in spec.optional))
         if names != spec.attributes:
             raise ValueError(f"{self.kind} has attributes {spec.attributes}, got {names}")
 
@@ -44,6 +44,11 @@ class UOperator:
             if key == name:
                 return value
         raise KeyError(name)
+
+    @property
+    def may_round(self) -> bool:
+        """True if a product's operands may be rounded to what the device multiplies fastest."""
+        return ("precision", "default") in self.attributes
 
     def ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a tuple of integers: axes, starts, sizes."""

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OperatorKind:
-    """`arity` None: variadic. `attributes`: sorted names, all required. `cost`: flops of one element."""
+    """`arity` None: variadic. `attributes`: sorted names, all required; `optional`: those that may be there.
+    `cost`: flops of one element."""
 
     name: str
     sort: str
     arity: int | None
     attributes: tuple[str, ...] = ()
     cost: int = 1
+    optional: tuple[str, ...] = ()
 
 
 class _Table:
@@ -32,10 +34,18 @@ class _Table:
     def __init__(self) -> None:
         self.kinds: dict[str, OperatorKind] = {}
 
-    def __call__(self, sort: str, arity: int | None, names: str, attributes: str = "", cost: int = 1) -> None:
+    def __call__(
+        self,
+        sort: str,
+        arity: int | None,
+        names: str,
+        attributes: str = "",
+        cost: int = 1,
+        optional: str = "",
+    ) -> None:
         fields = tuple(sorted(attributes.split()))
         for name in names.split():
-            self.kinds[name] = OperatorKind(name, sort, arity, fields, cost)
+            self.kinds[name] = OperatorKind(name, sort, arity, fields, cost, tuple(optional.split()))
 
 
 def _elementwise(add: _Table) -> None:
@@ -91,7 +101,8 @@ def _movement(add: _Table) -> None:
 
 def _anchors(add: _Table) -> None:
     # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'.
-    add("anchor", 2, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract")
+    # precision: "default" if f32 operands may be rounded to what tensor cores take (TF32), as in XLA
+    add("anchor", 2, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract", optional="precision")
     # conv: *_spec as in jax ConvDimensionNumbers: (batch|out feature, feature|in feature, spatial ...)
     add(
         "anchor",
@@ -99,6 +110,7 @@ def _anchors(add: _Table) -> None:
         "conv",
         "batch_group_count feature_group_count lhs_dilation lhs_spec out_spec padding rhs_dilation rhs_spec"
         " window_strides",
+        optional="precision",
     )
     add("anchor", 1, "reduce", "axes op")  # op: sum prod max min and or xor
     add("anchor", 1, "arg_reduce", "axis op")  # op: max min; ties -> first, NaN wins; result: int dtype

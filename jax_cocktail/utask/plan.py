@@ -104,8 +104,8 @@ class LaunchPlan:
         """The plan with this `attribute`; raises ValueError if it is of another version."""
         if len(values) != 9 or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        *sizes, cooperative, can_fail = values[1:]
-        return cls(*sizes, cooperative=bool(cooperative), can_fail=bool(can_fail))
+        header, units, threads, resident, portable, workspace, cooperative, can_fail = values[1:]
+        return cls(header, units, threads, resident, portable, workspace, bool(cooperative), bool(can_fail))
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

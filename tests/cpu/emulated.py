@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
+import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import Artifact, Emitted
 from jax_cocktail.lowering import custom_call, variants
+from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import Program
+from tests.cpu.runner import EAGER
+from tests.strategies import check_state, initial_state, run
 
 THREADS = 64
 NEAR_BYTES = 96 << 10
@@ -92,3 +98,16 @@ class Emulation:
         monkeypatch.setattr(variants, "build", build)
         monkeypatch.setattr(jax.ffi, "ffi_call", self.call)
         return self
+
+
+def check_program(program: Any, seed: int, units: int, **how: Any) -> Emulation:
+    """A random program (see tests/strategies.py), divided into whatever parts there can be, equals stock."""
+    state = initial_state(seed)
+    stock = jax.jit(lambda *s: run(program, s))(*state)
+    emulation = Emulation(launches=[], seed=seed, **how)
+    options = {"force": "cocktail", "strict": True, "units": units}
+    with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
+        patch.setattr(compiler, "place", partial(place, limits=EAGER))
+        emulation.install(patch)
+        check_state(jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state), stock)
+    return emulation

@@ -274,7 +274,7 @@ def _scan_operand(scan: Scan, size: int, seed: int) -> Array:
         return (1 + draw.uniform(-1, 1, size) / 64).astype(dtype)
     x = draw.uniform(1, 8, size).astype(dtype)
     x[::11] = -np.inf
-    # late, so that totals of all kinds come before them
+    # late, for totals of all kinds to come before them
     x[-40], x[-33] = np.inf, np.inf
     x[-7] = np.nan
     return x
@@ -428,7 +428,7 @@ def test_sanitized(sanitizer: emulator.Sanitizer) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_registers(arch: str, tmp_path: Path) -> None:
     """All templates stay in registers; a sample of types and operators, for the time it takes."""
-    for text in (_reduction_text(256, every=7), _scan_text(256, every=3), _memory_text(256)):
+    for text in (_reduction_text(256, every=7), _scan_text(256, every=len(SCANS) - 2), _memory_text(256)):
         kernels = nvcc_facts(text, tmp_path, arch)
         assert kernels.keys() == {"ck_resident", "ck_portable"}
         for kernel, facts in kernels.items():

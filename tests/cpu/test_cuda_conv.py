@@ -28,14 +28,15 @@ DTYPES = {
 }
 FRACTION = {"f32": 24, "f64": 53, "bf16": 8, "f16": 11}  # bits
 HEADERS = ("cocktail_conv.h",)
+ALIGNMENT = ("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error")
 
 
 @dataclass(frozen=True)
 class Conv:
     """One convolution; `kind` says how a block is meant to make it ("": as it likes).
 
-    Tuples have an entry per spatial axis. features: of input and result. shift: elements by which x, w and the
-    result lie behind a border of 256 bytes. own: the weights are in the unit's own memory.
+    Tuples have an entry per spatial axis. features: of input and result. shift: elements by which x, w and
+    the result lie behind a border of 256 bytes. own: the weights are in the unit's own memory.
     """
 
     name: str
@@ -187,7 +188,7 @@ CASES[NOTHING] = (Conv("plane", "SIMPLE", (7, 6), (3, 3), (12, 20), dtype="f64",
 
 
 def _program(cases: Sequence[Conv], threads: int, scratch: int) -> str:
-    """Text of a program that makes one convolution after the other; in one of its kernels, to be built faster."""
+    """Text of a program that makes the convolutions in turn; in one kernel alone, to be built faster."""
     own = max((math.prod(c.w_shape) + c.shift[1]) * DTYPES[c.dtype].itemsize for c in cases)
     calls = "\n".join(case.text(i) for i, case in enumerate(cases))
     return program(
@@ -335,7 +336,7 @@ def _named(shape: tuple[int, int], *names: str) -> list[Conv]:
 @pytest.mark.parametrize(
     ("sanitizer", "shape", "names"),
     [
-        ("address", NARROW, ("all_holes", "cropped", "unaligned_w", "stem", "bytes_to_words", "depthwise")),
+        ("address", NARROW, ("all_holes", "cropped", "unaligned_w", "unaligned_o", "stem", "depthwise")),
         ("address", WIDE, ("tf32_ragged", "half_ragged", "columns")),
         ("thread", NARROW, ("plane", "stem", "shallow")),
         ("thread", WIDE, ("tf32_ragged", "brain", "own_weights")),
@@ -343,7 +344,22 @@ def _named(shape: tuple[int, int], *names: str) -> list[Conv]:
 )
 def test_sanitized(sanitizer: emulator.Sanitizer, shape: tuple[int, int], names: Sequence[str]) -> None:
     cases = _named(shape, *names)
-    _run(cases, _program(cases, *shape), 5, sanitizer=sanitizer)
+    flags = ALIGNMENT if sanitizer == "address" else ()
+    _run(cases, _program(cases, *shape), 5, sanitizer=sanitizer, flags=flags)
+
+
+@pytest.mark.parametrize("precision", ["CK_EXACT", "CK_TF32"])
+def test_infinity_stays_where_it_is_read(precision: str) -> None:
+    """What fills up tiles is never multiplied by elements of the arrays: that would make NaNs."""
+    kind = "FMA" if precision == "CK_EXACT" else "MMA"
+    case = Conv("ragged", kind, (40,), (5,), (7, 13), low=(0,), precision=precision)
+    x, w = (np.ones(shape, np.float32) for shape in (case.x_shape, case.w_shape))
+    x[0, 20:, 3] = np.inf
+    o = np.zeros(case.o_shape, np.float32)
+    built = emulator.build(_program([case], 64, 40 << 10))
+    built.launch([x, w], [o], units=1, kernel="ck_resident")
+    np.testing.assert_array_equal(o[0, :16], np.full((16, 13), case.depth))
+    np.testing.assert_array_equal(o[0, 16:], np.full((20, 13), np.inf))
 
 
 def _scratch(c: Conv, threads: int) -> int:
@@ -392,9 +408,7 @@ _MODELS = _SLICES + _TENSOR
 
 
 @pytest.mark.skipif(NVCC is None, reason=NO_NVCC)
-@pytest.mark.parametrize(
-    ("arch", "threads"), [("sm_80", 512), ("sm_90", 256), ("sm_90", 512), ("sm_100", 128)]
-)
+@pytest.mark.parametrize(("arch", "threads"), [("sm_80", 512), ("sm_90", 256), ("sm_100", 128)])
 def test_no_spills(tmp_path: Path, arch: str, threads: int) -> None:
     facts = nvcc_facts(_program(_MODELS, threads, 96 << 10), tmp_path, arch)
     assert facts["ck_resident"].registers >= 64  # the sums are in them

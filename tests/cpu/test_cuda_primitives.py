@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 
 from tests.buckets import buckets, check_bucket
@@ -11,5 +12,6 @@ from tests.cpu.emulated import Emulation
 @pytest.mark.parametrize("cases, x64", list(buckets()))
 def test_bucket(cases, x64, monkeypatch):
     emulation = Emulation(launches=[]).install(monkeypatch)
-    check_bucket(cases, x64)
+    with jax.default_matmul_precision("highest"):
+        check_bucket(cases, x64)
     assert emulation.launches

@@ -1,6 +1,6 @@
 // jax_cocktail program test
 #define CK_THREADS 128
-#define CK_SCRATCH_BYTES 4096
+#define CK_SCRATCH_BYTES 8192
 #define CK_OPERANDS 2
 #define CK_RESULTS 2
 #define CK_MOST_UNITS 1

@@ -235,6 +235,7 @@ def test_limits():
     program = stacked_lstm(2, 7)
     assert "too few trips" in refused(program, Limits(flops=0, trips=8))
     assert "handed on" in refused(program, Limits(flops=0, trips=1, handed_bytes=8))
+    assert "2 stages are too many" in refused(program, Limits(flops=0, trips=1, stages=1))
     after = pipelined(program, Limits(flops=0, trips=1, kept_bytes=8))  # nothing is batched
     assert [s for s in after.entry.body if isinstance(s, UOperator) and s.kind == "dot"] == []
     equal(program, after)
@@ -263,7 +264,7 @@ def test_random_chains_on_units(seed):
 
 
 @pytest.mark.parametrize(
-    ("depth", "units", "batch"), [(2, 4, 1), (2, 4, 3), (3, 6, 1), (3, 12, 3), (4, 3, 1)]
+    ("depth", "units", "batch"), [(2, 4, 1), (2, 4, 3), (3, 8, 1), (3, 16, 3), (4, 4, 1)]
 )
 def test_one_barrier_per_diagonal(depth, units, batch):
     trips = 10 - depth

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.compiler import emit, identity, passes
+from jax_cocktail.device import H200
 from jax_cocktail.schedule import policy
 from jax_cocktail.schedule.policy import (
     candidates,
@@ -92,6 +93,15 @@ def test_the_simplest_comes_first():
     found = candidates([recurrence(1, 8, 3)], 2)
     assert found == tuple(Candidate(u, d) for u in (1, 2) for d in (True, False))
     assert len({c.text for c in found}) == len({c.name for c in found}) == 4
+
+
+def test_a_gpu_has_units_for_pipelines():
+    usual = candidates([recurrence(1, 8, 3)], 132)
+    found = candidates([recurrence(1, 8, 3)], 132, H200)
+    assert found == (*usual, Candidate(132, pipeline=True))
+    assert candidates([recurrence(1, 8, 3)], 1, H200) == candidates([recurrence(1, 8, 3)], 1)
+    straight = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
+    assert candidates([straight], 132, H200) == (Candidate(1), Candidate(132))
 
 
 def test_without_loops_nothing_can_be_divided():
@@ -310,3 +320,14 @@ def test_the_model_is_a_profiler():
     taken, grown = worth_taking(nested(), model_profiler(cores=2, units=2))
     assert taken and len(grown) == 2
     assert all(g.ours > 0 and g.stock > 0 for g in grown)
+
+
+def test_a_gpu_takes_what_its_host_would_be_asked_about():
+    taken, grown = worth_taking(nested(), model_profiler(cores=2, units=132, spec=H200))
+    assert taken and all(g.stock > 5 * g.ours > 0 for g in grown)
+
+
+def test_a_gpu_leaves_large_products_to_the_library():
+    program = recurrence(4096, 4096, 10)
+    assert not worth_taking(program, model_profiler(cores=2, units=132, spec=H200))[0]
+    assert worth_taking(recurrence(1, 256, 10), model_profiler(cores=2, units=132, spec=H200))[0]

@@ -1,7 +1,7 @@
-// Runs the blocks of a program on strands. One OS thread; a thread of the grid runs until it waits for others, and
-// who runs next follows from the seed alone. Compiled without instrumentation: the sanitizers see the threads of
-// the grid as threads and only the orderings that the device promises, so the thread sanitizer finds races inside a
-// block as well as between blocks.
+// Runs the blocks of a program on strands. One OS thread; a thread of the grid runs until it waits for
+// others, and who runs next follows from the seed alone. Compiled without instrumentation: the sanitizers see
+// the threads of the grid as threads and only the orderings that the device promises, so the thread sanitizer
+// finds races inside a block as well as between blocks.
 #include <sys/mman.h>
 #include <time.h>
 
@@ -165,24 +165,21 @@ static void meet_lanes(const char* what, unsigned mask, Place place) {
   unsigned lane = me.here.thread.x % WARP;
   Fiber* first = &me - lane;
   if (!(mask >> lane & 1)) fail("a thread that its own lane mask leaves out", place);
-  for (int i = 0; i < WARP; ++i) {
-    if (!(warp.waiting & mask & (1u << i))) continue;
-    if (first[i].mask == mask && !strcmp(first[i].what, what)) continue;
-    std::string other = format("lane %d with mask 0x%08x at %s (", i, first[i].mask, first[i].what);
-    other += spell(first[i].place) + ") meets " + what + format(" with mask 0x%08x of", mask);
-    fail(other.c_str(), place);
-  }
   me.mask = mask;
-  warp.waiting |= 1u << lane;
   moved();
   if (me.table) --me.table->readers;
   me.table = nullptr;
-  if ((warp.waiting & mask) != mask) {
+  unsigned here = 1u << lane;  // others may still be at an earlier meeting, of other lanes
+  for (int i = 0; i < WARP; ++i) {
+    const Fiber& other = first[i];
+    bool waits = other.state == State::WAITING && other.mask == mask && !strcmp(other.what, what);
+    here |= unsigned(waits) << i;
+  }
+  if ((here & mask) != mask) {
     wait(what, place);
     me.mask = ALL_LANES;
     return;
   }
-  warp.waiting &= ~mask;
   Table* table = warp.tables;
   while (table->readers) ++table;
   table->readers = __builtin_popcount(mask);
@@ -279,7 +276,7 @@ unsigned char* remote(void* shared, int rank, Place place) {
 void poll_failed(const char* what, bool first, bool bounded, Place place) {
   Fiber& me = *now;
   if (first || bounded) moved();
-  if (me.polled_at != grid->progress + 1) ++grid->stale;
+  if (!bounded && me.polled_at != grid->progress + 1) ++grid->stale;
   me.polled_at = grid->progress + 1;
   me.what = what;
   me.place = place;
@@ -297,8 +294,8 @@ bool is_global(const void* at) {
 }
 
 void defer_copy(void* to, const void* from, int bytes, bool valid, Place place) {
-  if (reinterpret_cast<uintptr_t>(to) % unsigned(bytes)) fail("an asynchronous copy to a wrong border", place);
-  if (reinterpret_cast<uintptr_t>(from) % unsigned(bytes)) fail("an asynchronous copy from a wrong border", place);
+  uintptr_t both = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  if (both % unsigned(bytes)) fail("an asynchronous copy needs addresses on borders of its size", place);
   if (!is_shared(to)) fail("an asynchronous copy to memory that is not the block's shared memory", place);
   if (!is_global(from)) fail("an asynchronous copy from memory that is not global", place);
   now->copies.push_back({to, from, bytes, now->group, valid});

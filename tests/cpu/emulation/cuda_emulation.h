@@ -1,6 +1,6 @@
-// CUDA on a host compiler: a program's text sees here the names that nvcc gives it. Blocks and their threads are
-// fibers of one OS thread, switched only where they wait for each other (cuda_emulation.cc), so that a launch is
-// the same every time for the same seed. Only what programs use is here. No standard header.
+// CUDA on a host compiler: a program's text sees here the names that nvcc gives it. Blocks and their threads
+// are fibers of one OS thread, switched only where they wait for each other (cuda_emulation.cc), so that a
+// launch is the same every time for the same seed. Only what programs use is here. No standard header.
 #ifndef CUDA_EMULATION_H
 #define CUDA_EMULATION_H
 
@@ -52,7 +52,8 @@ struct Place {
   const char* file;
   int line;
 };
-#define CK_PLACE ck_emulation::Place place = ck_emulation::Place{__builtin_FILE(), __builtin_LINE()}
+#define CK_PLACE const char *ck_file = __builtin_FILE(), int ck_line = __builtin_LINE()
+#define CK_PLACED ck_file, ck_line
 
 enum : unsigned { ALL_LANES = 0xffffffffu };
 enum { LANE_BYTES = 64 };
@@ -70,7 +71,8 @@ void meet_warp(unsigned mask, Place place);             // __syncwarp
 void arrive_cluster(Place place);                       // barrier.cluster.arrive.release
 void wait_cluster(Place place);                         // barrier.cluster.wait.acquire
 unsigned char* remote(void* shared, int rank, Place place);
-void poll_failed(const char* what, bool first, bool bounded, Place place);  // lets others run; bounded: it ends
+// Lets others run between two polls; `first` of a wait, `bounded` by a limit of its own.
+void poll_failed(const char* what, bool first, bool bounded, Place place);
 void rest(Place place);                                 // lets others run
 [[noreturn]] void fail(const char* what, Place place);
 bool is_global(const void* at);
@@ -141,34 +143,40 @@ T update(T* at, Op op) {
 #define blockDim (ck_emulation::here->threads)
 #define gridDim (ck_emulation::here->blocks)
 
-static inline void __syncthreads(CK_PLACE) { ck_emulation::meet_block(0, place); }
-static inline int __syncthreads_count(int x, CK_PLACE) { return ck_emulation::meet_block(x != 0, place); }
-static inline int __syncthreads_or(int x, CK_PLACE) { return ck_emulation::meet_block(x != 0, place) != 0; }
-static inline int __syncthreads_and(int x, CK_PLACE) { return ck_emulation::meet_block(x == 0, place) == 0; }
+static inline void __syncthreads(CK_PLACE) { ck_emulation::meet_block(0, {CK_PLACED}); }
+static inline int __syncthreads_count(int x, CK_PLACE) {
+  return ck_emulation::meet_block(x != 0, {CK_PLACED});
+}
+static inline int __syncthreads_or(int x, CK_PLACE) {
+  return ck_emulation::meet_block(x != 0, {CK_PLACED}) != 0;
+}
+static inline int __syncthreads_and(int x, CK_PLACE) {
+  return ck_emulation::meet_block(x == 0, {CK_PLACED}) == 0;
+}
 static inline void __syncwarp(unsigned mask = ck_emulation::ALL_LANES, CK_PLACE) {
-  ck_emulation::meet_warp(mask, place);
+  ck_emulation::meet_warp(mask, {CK_PLACED});
 }
 
 // Shuffles take the types that CUDA has them for, and convert others as CUDA does: not at all.
-#define CK_SHUFFLES(T)                                                                                        \
-  static inline T __shfl_sync(unsigned mask, T x, int lane, int width = 32, CK_PLACE) {                       \
-    int base = ck_emulation::lane() & ~(width - 1);                                                           \
-    return ck_emulation::shuffle<T>("__shfl_sync", mask, x, base + (lane & (width - 1)), place);              \
-  }                                                                                                           \
-  static inline T __shfl_xor_sync(unsigned mask, T x, int flip, int width = 32, CK_PLACE) {                   \
-    int mine = ck_emulation::lane(), from = mine ^ flip;                                                      \
-    from = from / width > mine / width ? mine : from;                                                         \
-    return ck_emulation::shuffle<T>("__shfl_xor_sync", mask, x, from, place);                                 \
-  }                                                                                                           \
-  static inline T __shfl_down_sync(unsigned mask, T x, unsigned by, int width = 32, CK_PLACE) {               \
-    int mine = ck_emulation::lane(), from = mine + int(by);                                                   \
-    from = from / width == mine / width ? from : mine;                                                        \
-    return ck_emulation::shuffle<T>("__shfl_down_sync", mask, x, from, place);                                \
-  }                                                                                                           \
-  static inline T __shfl_up_sync(unsigned mask, T x, unsigned by, int width = 32, CK_PLACE) {                 \
-    int mine = ck_emulation::lane(), from = mine - int(by);                                                   \
-    from = from >= (mine & ~(width - 1)) ? from : mine;                                                       \
-    return ck_emulation::shuffle<T>("__shfl_up_sync", mask, x, from, place);                                  \
+#define CK_SHUFFLES(T) \
+  static inline T __shfl_sync(unsigned mask, T x, int lane, int width = 32, CK_PLACE) { \
+    int base = ck_emulation::lane() & ~(width - 1); \
+    return ck_emulation::shuffle<T>("__shfl_sync", mask, x, base + (lane & (width - 1)), {CK_PLACED}); \
+  } \
+  static inline T __shfl_xor_sync(unsigned mask, T x, int flip, int width = 32, CK_PLACE) { \
+    int mine = ck_emulation::lane(), from = mine ^ flip; \
+    from = from / width > mine / width ? mine : from; \
+    return ck_emulation::shuffle<T>("__shfl_xor_sync", mask, x, from, {CK_PLACED}); \
+  } \
+  static inline T __shfl_down_sync(unsigned mask, T x, unsigned by, int width = 32, CK_PLACE) { \
+    int mine = ck_emulation::lane(), from = mine + int(by); \
+    from = from / width == mine / width ? from : mine; \
+    return ck_emulation::shuffle<T>("__shfl_down_sync", mask, x, from, {CK_PLACED}); \
+  } \
+  static inline T __shfl_up_sync(unsigned mask, T x, unsigned by, int width = 32, CK_PLACE) { \
+    int mine = ck_emulation::lane(), from = mine - int(by); \
+    from = from >= (mine & ~(width - 1)) ? from : mine; \
+    return ck_emulation::shuffle<T>("__shfl_up_sync", mask, x, from, {CK_PLACED}); \
   }
 CK_SHUFFLES(int)
 CK_SHUFFLES(unsigned)
@@ -181,17 +189,17 @@ CK_SHUFFLES(double)
 #undef CK_SHUFFLES
 
 static inline unsigned __ballot_sync(unsigned mask, int x, CK_PLACE) {
-  return ck_emulation::ballot("__ballot_sync", mask, x != 0, place);
+  return ck_emulation::ballot("__ballot_sync", mask, x != 0, {CK_PLACED});
 }
 static inline int __any_sync(unsigned mask, int x, CK_PLACE) {
-  return ck_emulation::ballot("__any_sync", mask, x != 0, place) != 0;
+  return ck_emulation::ballot("__any_sync", mask, x != 0, {CK_PLACED}) != 0;
 }
 static inline int __all_sync(unsigned mask, int x, CK_PLACE) {
-  return ck_emulation::ballot("__all_sync", mask, x == 0, place) == 0;
+  return ck_emulation::ballot("__all_sync", mask, x == 0, {CK_PLACED}) == 0;
 }
 template <class T>
 static inline unsigned __match_any_sync(unsigned mask, T x, CK_PLACE) {
-  ck_emulation::Gathered all = ck_emulation::gather("__match_any_sync", mask, &x, int(sizeof(T)), place);
+  auto all = ck_emulation::gather("__match_any_sync", mask, &x, int(sizeof(T)), {CK_PLACED});
   unsigned same = 0;
   for (int i = 0; i < 32; ++i) {
     same |= unsigned((all.lanes >> i & 1) && !__builtin_memcmp(all.bytes[i], &x, sizeof(T))) << i;
@@ -201,7 +209,7 @@ static inline unsigned __match_any_sync(unsigned mask, T x, CK_PLACE) {
 
 #define CK_FOLD(NAME, T, VALUE)                                                                              \
   static inline T NAME(unsigned mask, T x, CK_PLACE) {                                                       \
-    return ck_emulation::fold<T>(#NAME, mask, x, [](T a, T b) { return (T)(VALUE); }, place);                 \
+    return ck_emulation::fold<T>(#NAME, mask, x, [](T a, T b) { return (T)(VALUE); }, {CK_PLACED}); \
   }
 CK_FOLD(__reduce_add_sync, int, unsigned(a) + unsigned(b))
 CK_FOLD(__reduce_add_sync, unsigned, a + b)
@@ -239,7 +247,7 @@ CK_ATOMIC(atomicAdd, double, old + x)
 #undef CK_ATOMICS
 #undef CK_ATOMIC
 
-static inline void __nanosleep(unsigned, CK_PLACE) { ck_emulation::rest(place); }
+static inline void __nanosleep(unsigned, CK_PLACE) { ck_emulation::rest({CK_PLACED}); }
 static inline long long clock64() { return ck_emulation::ticks(); }
 template <class T>
 static inline T __ldg(const T* at) {

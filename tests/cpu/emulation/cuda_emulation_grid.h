@@ -40,7 +40,6 @@ struct Meeting {
 };
 
 struct Warp {
-  unsigned waiting;
   Table* tables;  // TABLES of them: enough that one is free
   std::deque<Meeting> meetings;
 };
@@ -250,7 +249,8 @@ void caught(int number, siginfo_t* info, void*) {
   if (number == SIGFPE) {
     stop("integer division by zero in " + who(*now));
   } else if (at < stack && at >= stack - GUARD) {
-    stop(format("the stack of %lld bytes is too small for ", bytes) + who(*now) + ": launch with more stack_bytes");
+    std::string small = format("the stack of %lld bytes is too small for ", bytes);
+    stop(small + who(*now) + ": launch with more stack_bytes");
   } else {
     stop(format("address %p, which no array has, was used by ", static_cast<void*>(at)) + who(*now));
   }

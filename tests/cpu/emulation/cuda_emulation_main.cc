@@ -7,9 +7,9 @@
 
 #include "cuda_emulation_order.h"
 
-// Request, in i64: units, resident, cluster, seed, stack bytes, arrays; each array's bytes; of each the number of
-// the array whose memory it is (itself, but for donated ones); then the contents. Answer: status, error word,
-// report, contents.
+// Request, in i64: units, resident, cluster, seed, stack bytes, arrays; each array's bytes; of each the
+// number of the array whose memory it is (itself, but for donated ones); then the contents. Answer: status,
+// error word, report, contents.
 int main(int count, char** names) {
   FILE* request = count == 3 ? fopen(names[1], "rb") : nullptr;
   FILE* answer = count == 3 ? fopen(names[2], "wb") : nullptr;
@@ -18,7 +18,8 @@ int main(int count, char** names) {
   if (fread(head, sizeof head, 1, request) != 1) return 2;
   size_t arrays = size_t(head[5]);
   std::vector<long long> bytes(arrays), same(arrays);
-  if (fread(bytes.data(), 8, arrays, request) != arrays || fread(same.data(), 8, arrays, request) != arrays) return 2;
+  if (fread(bytes.data(), 8, arrays, request) != arrays) return 2;
+  if (fread(same.data(), 8, arrays, request) != arrays) return 2;
   std::vector<void*> pointers(arrays);
   for (size_t i = 0; i < arrays; ++i) {
     if (posix_memalign(&pointers[i], 256, size_t(bytes[i] ? bytes[i] : 1))) return 2;

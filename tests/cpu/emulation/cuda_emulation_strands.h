@@ -1,5 +1,5 @@
-// Strands: stacks that one OS thread switches between, announced to the sanitizers. To the thread sanitizer each is
-// a thread, and switching orders nothing.
+// Strands: stacks that one OS thread switches between, announced to the sanitizers. To the thread sanitizer
+// each is a thread, and switching orders nothing.
 #ifndef CUDA_EMULATION_STRANDS_H
 #define CUDA_EMULATION_STRANDS_H
 

@@ -1,9 +1,9 @@
-"""Builds a program's CUDA text for the host and launches it on fibers: what a card would do, made to fail loudly.
+"""Builds a program's CUDA text for the host and launches it on fibers: as on a card, but failing loudly.
 
-Shared memory and workspace hold NaNs before a launch and are watched behind their ends, as are the arrays; the
-order of threads follows from a seed; a standstill is reported. Under `sanitizer="thread"` every thread of the
-grid is one for the sanitizer too, ordered only by what orders threads on a device; under `"address"` every access
-is checked. Sanitized programs run in processes of their own.
+Shared memory and workspace hold NaNs before a launch and are watched behind their ends, as are the arrays;
+the order of threads follows from a seed; a standstill is reported. Under `sanitizer="thread"` every thread of
+the grid is one for the sanitizer too, ordered only by what orders threads on a device; under `"address"`
+every access is checked. Sanitized programs run in processes of their own.
 """
 
 from __future__ import annotations
@@ -224,7 +224,9 @@ def _processor_flags() -> tuple[str, ...]:
 
 def _cache_folder() -> Path:
     chosen = os.environ.get("TEST_TMPDIR") or os.environ.get("JAX_COCKTAIL_CACHE_DIR")
-    folder = Path(chosen or Path(tempfile.gettempdir(), f"jax_cocktail-tests-{getpass.getuser()}"), "emulated")
+    folder = Path(
+        chosen or Path(tempfile.gettempdir(), f"jax_cocktail-tests-{getpass.getuser()}"), "emulated"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

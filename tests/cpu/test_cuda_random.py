@@ -1,0 +1,27 @@
+"""Random nested control flow on the CUDA target, emulated; `python -m tests.fuzz` runs the same for longer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.cpu.emulated import check_program
+from tests.strategies import programs
+
+RUN = settings(
+    max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.mark.parametrize("kernel", ["ck_resident", "ck_portable"])
+@RUN
+@given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
+def test_random_programs(kernel, program, seed, units):
+    check_program(program, seed, units, kernel=kernel)
+
+
+@RUN
+@given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
+def test_random_programs_have_no_races(program, seed, units):
+    check_program(program, seed, units, sanitizer="thread")

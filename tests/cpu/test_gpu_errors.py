@@ -1,0 +1,209 @@
+"""What the handler for NVIDIA GPUs, built and in Python, says when something is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from jax_cocktail.lowering import ffi_layout as ffi
+from tests.cpu.fake_cuda.calls import PLAN, Doubling, memory, refused, run, simple
+from tests.cpu.fake_cuda.driver import EXECUTE, Call, Fake, Handlers, Xla
+
+
+@pytest.mark.parametrize(
+    ("symbol", "result", "code", "words"),
+    [
+        ("cuModuleLoadData", 209, ffi.FAILED_PRECONDITION, "another GPU than this one (sm_90)"),
+        ("cuModuleLoadData", 2, ffi.RESOURCE_EXHAUSTED, "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+        ("cuModuleLoadData", 222, ffi.FAILED_PRECONDITION, "newer driver"),
+        ("cuModuleGetFunction", 500, ffi.FAILED_PRECONDITION, "CUDA_ERROR_NOT_FOUND"),
+        ("cuLaunchKernelEx", 720, ffi.FAILED_PRECONDITION, "the cooperative launch was refused"),
+        ("cuLaunchKernelEx", 801, ffi.FAILED_PRECONDITION, "the cooperative launch was refused"),
+        ("cuLaunchKernelEx", 701, ffi.RESOURCE_EXHAUSTED, "registers or shared memory"),
+        ("cuLaunchKernelEx", 719, ffi.INTERNAL, 'errors="sync"'),
+        ("cuLaunchKernelEx", 900, ffi.FAILED_PRECONDITION, "command buffer"),
+        ("cuLaunchKernelEx", 998, ffi.FAILED_PRECONDITION, "unknown error (998"),
+        ("cuMemsetD8Async", 1, ffi.FAILED_PRECONDITION, 'force="stock"'),
+        ("cuFuncSetAttribute", 1, ffi.FAILED_PRECONDITION, "cuFuncSetAttribute"),
+        ("cuOccupancyMaxActiveBlocksPerMultiprocessor", 1, ffi.FAILED_PRECONDITION, "Occupancy"),
+        ("cuCtxGetDevice", 201, ffi.FAILED_PRECONDITION, "CUDA_ERROR_INVALID_CONTEXT"),
+        ("cuStreamGetCtx", 201, ffi.FAILED_PRECONDITION, "cuStreamGetCtx"),
+        ("cuCtxPushCurrent", 201, ffi.FAILED_PRECONDITION, "cuCtxPushCurrent"),
+    ],
+)
+def test_errors_of_the_driver(
+    handlers: Handlers, xla: Xla, fake: Fake, symbol: str, result: int, code: int, words: str
+) -> None:
+    """Each names the program, the call and what to try; the next execution may succeed."""
+    fake.fail(symbol, result, times=1)
+    found, text = refused(handlers, xla, simple())
+    assert found == code and text.startswith("jax_cocktail: the program decode: ")
+    assert words in text and (symbol in text)
+    assert fake.depth() == 0
+    assert run(handlers, xla, simple()) is None
+
+
+def test_failed_loads_leave_nothing(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    fake.fail("cuMemHostGetDevicePointer", 1, times=1)
+    refused(handlers, xla, simple(plan=dataclasses.replace(PLAN, can_fail=True)), graph=False)
+    names = [entry[""] for entry in fake.log()]
+    assert names == ["load", "pinned", "unpinned", "unload"]
+    fake.fail("cuMemHostAlloc", 2, times=1)
+    code, text = refused(handlers, xla, simple(plan=dataclasses.replace(PLAN, can_fail=True)), graph=False)
+    assert code == ffi.RESOURCE_EXHAUSTED and "cuMemHostAlloc" in text
+    assert handlers.load_count() == 0
+
+
+def test_wrong_architecture(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    fake.set(major=8, minor=0)
+    _, text = refused(handlers, xla, simple())
+    assert "another GPU than this one (sm_80)" in text and "compile it again" in text
+
+
+def test_too_much_shared_memory(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    fake.set(shared=49152)
+    plan = dataclasses.replace(PLAN, portable_shared_bytes=65536)
+    code, text = refused(handlers, xla, simple(plan=plan))
+    assert code == ffi.RESOURCE_EXHAUSTED
+    assert "256 threads with 65536 bytes of shared memory" in text and "49152 bytes per block" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "major", "most"), [(13000, 9, 32764), (12000, 9, 4096), (12080, 6, 4096), (12010, 7, 32764)]
+)
+def test_limit_of_parameters(
+    handlers: Handlers, xla: Xla, fake: Fake, version: int, major: int, most: int
+) -> None:
+    fake.set(version=version, major=major)
+    most_pointers = most // 8
+    for count in (most_pointers, most_pointers + 1):
+        binary = f"FAKE parameters={8 * count}".encode()
+        operands = memory(1) * (count - 4)
+        call = Call(binary, PLAN, operands, memory(3))
+        if count == most_pointers:
+            assert run(handlers, xla, call) is None
+        else:
+            code, text = refused(handlers, xla, call)
+            assert code == ffi.RESOURCE_EXHAUSTED and f"the limit is {most}" in text
+
+
+def test_wrong_number_of_arrays(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    code, text = refused(handlers, xla, simple(results=2))
+    assert code == ffi.INVALID_ARGUMENT and "32 bytes of parameters and the kernel takes 40" in text
+    code, text = refused(handlers, xla, simple(results=0))
+    assert code == ffi.INVALID_ARGUMENT and "no workspace result" in text
+
+
+def test_damaged_binary(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    call = simple()
+    call.digest = "0" * 64
+    code, text = refused(handlers, xla, call)
+    assert code == ffi.DATA_LOSS and "damaged" in text
+    assert fake.log("load") == []
+
+
+def test_attributes_are_checked(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    short = simple()
+    short.digest = "abc"
+    call = simple()
+    frame = call.frame(xla, EXECUTE)
+    frame.attributes.size = 4  # without the last one
+    numbers = ctypes.cast(frame.attributes.items[2], ctypes.POINTER(ffi.Array)).contents
+    other = simple()
+    future = other.frame(xla, EXECUTE)
+    numbers = ctypes.cast(future.attributes.items[2], ctypes.POINTER(ffi.Array)).contents
+    ctypes.c_int64.from_address(numbers.data).value = 2
+    for bad in (short.frame(xla, EXECUTE), frame, future):
+        for name in ("initialize", "execute", "execute_nograph"):
+            error = getattr(handlers, name)(ctypes.byref(bad))
+            code, text = xla.errors[error - 1]
+            assert code == ffi.INVALID_ARGUMENT and "needs the attributes" in text
+
+
+def test_error_word_is_told_at_the_next_call(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    fake.set(pointers=4)
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True))
+    doubling.x[0] = -1
+    assert run(handlers, xla, doubling.call, graph=False) is None
+    doubling.x[0] = 1
+    fake.log()
+    code, text = refused(handlers, xla, doubling.call, graph=False)
+    assert code == ffi.INTERNAL
+    assert "the program decode: stopped with code 5 in an earlier call" in text and "NaN" in text
+    assert fake.log("launch") == [] and fake.log("synchronize") == []
+    assert run(handlers, xla, doubling.call, graph=False) is None  # told once
+    assert doubling.y[0] == 2
+
+
+def test_error_word_of_one_context_is_not_that_of_another(handlers: Handlers, fake: Fake) -> None:
+    fake.set(pointers=4)
+    streams = [Xla(fake.stream(fake.context(device))) for device in (0, 1)]
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True))
+    doubling.x[0] = -1
+    assert run(handlers, streams[0], doubling.call, graph=False) is None
+    doubling.x[0] = 1
+    assert run(handlers, streams[1], doubling.call, graph=False) is None
+    assert "code 5" in refused(handlers, streams[0], doubling.call, graph=False)[1]
+
+
+def test_sync_tells_at_once(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    fake.set(pointers=4)
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True), sync=1)
+    doubling.x[0] = -1
+    assert "stopped with code 5 in this call" in refused(handlers, xla, doubling.call, graph=False)[1]
+    doubling.x[0] = -2
+    text = refused(handlers, xla, doubling.call, graph=False)[1]
+    assert "block 5 waited too long for the others in phase 3, in this call" in text
+    doubling.x[0] = 2
+    assert run(handlers, xla, doubling.call, graph=False) is None
+    assert doubling.y[0] == 4 and len(fake.log("synchronize")) == 3
+
+
+def test_sync_and_a_kernel_that_died(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    """The word says more than the driver; without one the driver's error is told."""
+    fake.set(pointers=4)
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True), sync=1)
+    fake.fail("cuStreamSynchronize", 719)
+    code, text = refused(handlers, xla, doubling.call, graph=False)
+    assert code == ffi.INTERNAL and "cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED (719" in text
+    doubling.x[0] = -1
+    assert "stopped with code 5 in this call" in refused(handlers, xla, doubling.call, graph=False)[1]
+
+
+def test_nothing_waits_without_being_asked(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    """Not in a call that may be captured, whatever its attribute says."""
+    fake.set(pointers=4)
+    assert run(handlers, xla, Doubling().call, graph=False) is None
+    assert run(handlers, xla, Doubling(sync=1).call, graph=True) is None
+    assert fake.log("synchronize") == []
+
+
+# ---- no driver ---------------------------------------------------------------------------------------------
+
+
+def test_no_driver(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "libcuda.so.1"))
+    handlers = Handlers(kind, tmp_path)
+    code, text = refused(handlers, Xla(0), simple())
+    assert code == ffi.FAILED_PRECONDITION
+    assert text.startswith("jax_cocktail: the program decode: the CUDA driver cannot be loaded (")
+    assert "libcuda.so.1" in text and "JAX_COCKTAIL_CUDA_DRIVER" in text
+
+
+@pytest.mark.parametrize("result", [100, 803])
+def test_no_device(kind: str, tmp_path: Path, fake: Fake, result: int) -> None:
+    fake.fail("cuInit", result)
+    code, text = refused(Handlers(kind, tmp_path), Xla(0), simple())
+    words = "CUDA_VISIBLE_DEVICES" if result == 100 else "nvidia-smi"
+    assert code == ffi.FAILED_PRECONDITION and words in text
+
+
+def test_old_driver(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Fake(tmp_path, "-DFAKE_OLD")
+    old.set(version=11070)
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(old.path))
+    _, text = refused(Handlers(kind, tmp_path), Xla(0), simple())
+    assert "too old (CUDA 11.7, without cuLaunchKernelEx)" in text and "11.8 or newer" in text

@@ -1,0 +1,269 @@
+"""The price of programs on a GPU, ours and stock XLA's, and predictions with their limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jax_cocktail.device import A100, H200
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS
+from jax_cocktail.schedule import price_xla
+from jax_cocktail.schedule.predict import predict
+from jax_cocktail.schedule.price import Comparison, our_price, stock_price
+from jax_cocktail.schedule.price_gpu import SCALAR_SECONDS, Spent, spent
+from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UProgram
+from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
+from tests.null.meshes import block, empty, put
+from tests.null.meshes import parts as parallel
+from tests.null.programs import branch, build, counted, elementwise, matmul
+
+UNITS = H200.units
+
+
+def seconds(program: UProgram, units: int = UNITS) -> float:
+    return our_price(program, units, H200).seconds
+
+
+def stock_seconds(program: UProgram) -> float:
+    return stock_price(program, 1, H200).seconds
+
+
+def run_of(program: UProgram, units: int = UNITS) -> Spent:
+    return spent(program, units, H200)
+
+
+# ---- ours --------------------------------------------------------------------------------------------------
+
+
+def with_barriers(number):
+    def body(b, x):
+        def step(_, x):
+            for _ in range(number):
+                for kind in ("arrive", "wait"):
+                    b.append(UOperator(kind, (), ()))
+            return (elementwise(b, "sin", x),)
+
+        return counted(b, 100, (x,), step)
+
+    return build(["float32[8]"], body)
+
+
+def test_barriers_cost_what_the_device_says():
+    none, two = run_of(with_barriers(0)), run_of(with_barriers(2))
+    assert two.seconds - none.seconds == pytest.approx(200 * H200.barrier_seconds)
+    assert (none.barriers, two.barriers) == (0, 200)
+    slower = spent(with_barriers(2), UNITS, replace(H200, barrier_seconds=2e-6))
+    assert slower.seconds - two.seconds == pytest.approx(200 * (2e-6 - H200.barrier_seconds))
+
+
+def test_one_unit_meets_nobody():
+    assert seconds(with_barriers(2), 1) == pytest.approx(seconds(with_barriers(0), 1))
+
+
+def stages(first):
+    """Two parallel loops of 8 parts, the second from unit `first` on."""
+
+    def body(b, x):
+        for _ in range(2):
+
+            def part(i, out, x=x):
+                piece = block(b, x, i, 0, 8)
+                for _ in range(20):
+                    piece = elementwise(b, "sin", piece)
+                return (put(b, out, piece, i, 0, 8),)
+
+            made = parallel(b, 8, (empty(b, x),), part)
+        return made
+
+    program = build(["float32[64,64]"], body)
+    loops = [s for s in program.entry.body if isinstance(s, LoopUTask)]
+    moved = tuple(replace(s, first=first) if s is loops[1] else s for s in program.entry.body)
+    return replace(program, entry=replace(program.entry, body=moved))
+
+
+def test_loops_on_other_units_run_side_by_side():
+    same, apart = run_of(stages(0)), run_of(stages(8))
+    loading = run_of(build(["float32[64,64]"], lambda b, x: (x,))).seconds
+    assert apart.seconds - loading < 0.6 * (same.seconds - loading)
+    assert apart.flops == same.flops
+
+
+def test_a_second_round_of_parts_costs_as_much_as_the_first():
+    found = [run_of(stages(8), units).clock.max() for units in (16, 8, 4)]
+    assert found[0] < found[1] < found[2]
+
+
+def test_a_stage_of_a_pipeline_is_not_halved():
+    def program(group):
+        def body(b, selector, x):
+            (y,) = branch(b, selector, lambda: (x,), lambda: (elementwise(b, "sin", x),))
+            return (y,)
+
+        found = build(["int32[]", "float32[65536]"], body)
+        marked = tuple(replace(s, group=group) if isinstance(s, BranchUTask) else s for s in found.entry.body)
+        return replace(found, entry=replace(found.entry, body=marked))
+
+    assert run_of(program((0, 2)), 1).seconds > 1.5 * run_of(program((0, 1)), 1).seconds - 1e-6
+
+
+def test_weights_that_fit_stay_on_chip():
+    small, large = (run_of(plan_for(recurrence(1, size, 100)).program).bytes for size in (512, 8192))
+    weights, state = 512 * 512 * 4, 512 * 4
+    assert (small.shared, small.l2) == (100 * weights, 100 * 128 * state)
+    assert large.l2 > 2 * large.shared
+
+
+def test_what_other_units_wrote_comes_from_l2():
+    found = run_of(plan_for(recurrence(64, 512, 100)).program)
+    assert found.bytes.l2 >= 100 * 128 * 64 * 512 * 4  # every unit reads every row
+
+
+def test_scalar_loops_run_in_registers():
+    found = seconds(plan_for(scalars(10**6)).program, 1)
+    assert found == pytest.approx(10**6 * 4 * SCALAR_SECONDS, rel=0.05)
+
+
+def test_operands_are_read_once():
+    one, two = (build([f"float32[{n},1048576]"], lambda b, x: (x,)) for n in (1, 2))
+    assert run_of(two, 1).bytes.memory == 2 * run_of(one, 1).bytes.memory
+    assert seconds(two, 1) > seconds(one, 1)
+
+
+def test_a_slower_device_is_slower():
+    program = plan_for(recurrence(64, 512, 100), spec=A100).program
+    assert our_price(program, A100.units, A100).seconds > our_price(program, A100.units, H200).seconds
+
+
+# ---- stock XLA ---------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_trip_count_asks_the_host():
+    while_, counted_ = recurrence(1, 256, None), recurrence(1, 256, UNKNOWN_TRIPS)
+    assert stock_seconds(while_) - stock_seconds(counted_) > UNKNOWN_TRIPS * price_xla.HOST_ROUND_TRIP
+
+
+def chain(number):
+    def body(b, x, w):
+        for _ in range(number):
+            x = matmul(b, x, w)
+        return (x,)
+
+    return build(["float32[1,256]", "float32[256,256]"], body)
+
+
+def test_kernels_are_launched_one_by_one_or_as_a_graph():
+    few, many = stock_seconds(chain(4)), stock_seconds(chain(40))
+    assert few == pytest.approx(4 * price_xla.STREAM_KERNEL)
+    assert many == pytest.approx(price_xla.GRAPH_LAUNCH + 40 * price_xla.SMALL_PRODUCT)
+
+
+def test_element_operators_are_one_kernel():
+    def body(b, x):
+        for _ in range(20):
+            x = elementwise(b, "sin", x)
+        return (x,)
+
+    assert stock_seconds(build(["float32[256]"], body)) == price_xla.STREAM_KERNEL
+
+
+def convolution(size, features):
+    """A 3 x 3 convolution."""
+
+    def body(b, x, w):
+        return (
+            b.emit(
+                "conv",
+                (x, w),
+                "float32",
+                (1, features, size, size),
+                batch_group_count=1,
+                feature_group_count=1,
+                lhs_dilation=(1, 1),
+                rhs_dilation=(1, 1),
+                lhs_spec=(0, 1, 2, 3),
+                rhs_spec=(0, 1, 2, 3),
+                out_spec=(0, 1, 2, 3),
+                padding=((1, 1), (1, 1)),
+                window_strides=(1, 1),
+            ),
+        )
+
+    return build([f"float32[1,{features},{size},{size}]", f"float32[{features},{features},3,3]"], body)
+
+
+def test_only_long_operators_are_heavy():
+    small, large = (stock_price(convolution(*s), 1, H200) for s in ((32, 16), (512, 256)))
+    assert small.convolutions == 0.0
+    assert large.heavy == large.convolutions == large.least_convolutions > price_xla.HEAVY
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((32, 16), True), ((1024, 256), False)])
+def test_small_operators_are_fused_and_large_ones_left(shape, expected):
+    """Fused below about 5 us an operator, left to the library from about 30 us."""
+    program = convolution(*shape)
+    ours = our_price(plan_for(program).program, UNITS, H200)
+    comparison = Comparison(ours, stock_price(program, 1, H200))
+    assert comparison.favours_stock() != expected
+    assert (price_xla.mean_heavy_seconds(program, H200) > price_xla.HEAVY) != expected
+
+
+def test_the_least_of_a_branch_counts_as_certain():
+    def body(b, selector, x, w):
+        (inner,) = convolution(512, 256).entry.body
+        made = replace(inner, inputs=(x, w), outputs=(b.value("float32", x.type.shape),))
+
+        def heavy():
+            b.append(made)
+            return made.outputs
+
+        return branch(b, selector, lambda: (x,), heavy)
+
+    program = build(["int32[]", "float32[1,256,512,512]", "float32[256,256,3,3]"], body)
+    found = stock_price(program, 1, H200)
+    assert found.least_convolutions == 0.0 < found.convolutions
+
+
+# ---- predictions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "program",
+    [recurrence(1, 512, 100), recurrence(64, 512, 100), rowwise(4096, 64, 50), iterated_product(1024, 50)],
+    ids=["one row", "64 rows", "rows alone", "matrix left"],
+)
+def test_a_prediction_is_above_its_limit(program):
+    found = predict(plan_for(program), H200)
+    assert 0 < found.limit_seconds < found.seconds
+    assert found.ratio == found.seconds / found.limit_seconds
+    assert found.kernels == 1
+
+
+def test_the_limit_is_hops_and_the_slowest_level():
+    planned = plan_for(recurrence(1, 512, 100))
+    found = predict(planned, H200)
+    work = found.limit_seconds - 100 * H200.hop_seconds
+    rates = {"shared": H200.shared_rate, "l2": H200.l2_rate, "memory": H200.memory_rate}
+    assert found.barriers == 100
+    assert work == pytest.approx(
+        max(found.flops / H200.flops, *(found.bytes_by_level[level] / r for level, r in rates.items()))
+    )
+    assert found.bytes_by_level["memory"] == sum(v.type.nbytes for v in planned.program.entry.parameters)
+
+
+def test_a_program_alone_is_predicted_like_a_planned_one():
+    planned = plan_for(recurrence(1, 512, 100))
+    assert predict(planned.program, H200) == predict(planned, H200)
+
+
+def test_one_unit_has_no_hops():
+    found = predict(plan_for(recurrence(1, 64, 1000), Candidate(1)), H200)
+    assert found.barriers == 0
+
+
+def test_the_loops_that_users_complain_about():
+    """One block, plain launch, no barrier, against launches and fusions one by one."""
+    million, forward = scalars(10**6), recurrence(1, 64, 1000)
+    for program, least in ((million, 50), (forward, 8), (rowwise(4096, 64, 50), 8)):
+        assert stock_seconds(program) > least * predict(plan_for(program), H200).seconds
