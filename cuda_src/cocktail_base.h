@@ -36,8 +36,8 @@ CK_INLINE f64 ck_log_gamma(f64 x) { return __builtin_lgamma(x); }
 #endif
 static_assert(CK_THREADS % CK_WARP == 0 && CK_THREADS <= 1024, "a block is made of whole warps");
 
-// This thread's number in the block, in its warp, and the warp's in the block. That the range is known shortens
-// divisions by powers of two and first trips of loops.
+// This thread's number in the block, in its warp, and the warp's in the block. That the range is known
+// shortens divisions by powers of two and first trips of loops.
 #if defined(CK_EMULATED)
 #define CK_ASSUME(x)
 #else

@@ -27,8 +27,8 @@ def _operands(builder: Builder, inputs: tuple[Value, ...], result: str) -> tuple
 
 
 def _precision(equation: Equation, accumulator: str) -> dict[str, str]:
-    """`jax.lax.Precision.DEFAULT`, also as the default of `precision`, lets f32 operands be rounded to TF32; a
-    named algorithm does if it is one for TF32. Everything else is computed in full."""
+    """`jax.lax.Precision.DEFAULT`, also as the default of `precision`, lets f32 operands be rounded to TF32;
+    a named algorithm does if it is one for TF32. Everything else is computed in full."""
     asked = equation.params.get("precision")
     words = {str(p) for p in (asked if isinstance(asked, tuple | list) else (asked,))}
     rounds = words <= {"None", "DEFAULT"} or words == {"TF32_TF32_F32"}

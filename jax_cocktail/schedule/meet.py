@@ -2,8 +2,8 @@
 
 Where a unit is a block of threads, every thread runs the whole text and a share of every lane loop. What one
 lane loop wrote, another may read only after a *meet*. A meet is inserted as late as possible, before the
-first statement that touches memory in conflict with something since the last one. To wait for the other units is to
-meet, too. Scalars are computed by every thread for itself and need none.
+first statement that touches memory in conflict with something since the last one. To wait for the other units
+is to meet, too. Scalars are computed by every thread for itself and need none.
 """
 
 from __future__ import annotations

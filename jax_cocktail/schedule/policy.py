@@ -94,25 +94,29 @@ class Growth:
         return f"{self.kind}{place}: the program {verb} ({times})"
 
 
-def schedule_control_flow(statements: Sequence[Statement], profile: Profiler) -> tuple[Growth, ...]:
+def schedule_control_flow(
+    statements: Sequence[Statement], profile: Profiler, launch: float = LAUNCH_SECONDS
+) -> tuple[Growth, ...]:
     """How far a program grows: Algorithm 1 of COCKTAILER (OSDI'23, section 4.2).
 
     The traversal is bottom-up. Innermost loops and branches are scheduled first; one around them is taken
     into the same program if the profiler says that this is no slower than to let stock XLA run it, with
     each execution of a body then paying the launch of what was taken inside. The paper's profiler runs what
     it asks for; here it may as well be the model (`model_profiler`), and whole calls are timed afterwards.
+
+    `launch`: seconds of a call of ours in stock XLA's program.
     """
     return tuple(
-        _grow(statement, profile)
+        _grow(statement, profile, launch)
         for statement in statements
         if isinstance(statement, LoopUTask | BranchUTask)
     )
 
 
-def _grow(statement: LoopUTask | BranchUTask, profile: Profiler) -> Growth:
-    inner = tuple(g for r in regions_of(statement) for g in schedule_control_flow(r.body, profile))
+def _grow(statement: LoopUTask | BranchUTask, profile: Profiler, launch: float) -> Growth:
+    inner = tuple(g for r in regions_of(statement) for g in schedule_control_flow(r.body, profile, launch))
     ours, stock = profile(statement)
-    saved = sum(g.stock - g.ours - LAUNCH_SECONDS for g in inner if g.taken)
+    saved = sum(g.stock - g.ours - launch for g in inner if g.taken)
     times = statement.trip_count or 1 if isinstance(statement, LoopUTask) else 1
     cut = max(stock - max(saved, 0.0) * times, 0.0)
     kind = "loop" if isinstance(statement, LoopUTask) else "branch"
@@ -124,11 +128,13 @@ def model_profiler(cores: int, units: int, spec: DeviceSpec | None = None) -> Pr
     return partial(profile, cores=cores, units=units, spec=spec)
 
 
-def worth_taking(program: UProgram, profile: Profiler) -> tuple[bool, tuple[Growth, ...]]:
+def worth_taking(
+    program: UProgram, profile: Profiler, launch: float = LAUNCH_SECONDS
+) -> tuple[bool, tuple[Growth, ...]]:
     """Whether a region of one call is worth a program of ours, and how far Algorithm 1 would grow it.
 
     A region is taken whole or not at all: where Algorithm 1 would stop inside, whole has to beat nothing.
     """
-    grown = schedule_control_flow(program.entry.body, profile)
-    ours = sum(g.ours for g in grown) + LAUNCH_SECONDS
+    grown = schedule_control_flow(program.entry.body, profile, launch)
+    ours = sum(g.ours for g in grown) + launch
     return ours <= sum(g.stock for g in grown) or not grown, grown

@@ -16,6 +16,7 @@ from jax_cocktail.device import DeviceSpec
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.schedule.price_gpu import call_seconds, spent
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
+from jax_cocktail.utask.plan import MemoryPlan
 
 
 class Planned(Protocol):
@@ -23,6 +24,9 @@ class Planned(Protocol):
 
     @property
     def program(self) -> UProgram: ...
+
+    @property
+    def plan(self) -> MemoryPlan: ...
 
     @property
     def mesh(self) -> UnitMesh: ...
@@ -55,10 +59,12 @@ class Prediction:
 
 
 def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
-    """The prediction for a planned program; without a mesh, on as many units as find work."""
-    program = planned if isinstance(planned, UProgram) else planned.program
+    """The prediction for a planned program; without a plan, on as many units as find work."""
     units = _units(planned, spec)
-    found = spent(program, units, spec)
+    if isinstance(planned, UProgram):
+        found = spent(planned, units, spec)
+    else:
+        found = spent(planned.program, units, spec, planned.plan)
     moved = {"shared": found.bytes.shared, "l2": found.bytes.l2, "memory": found.bytes.memory}
     rates = {"shared": spec.shared_rate, "l2": spec.l2_rate, "memory": spec.memory_rate}
     hops = found.barriers if units > 1 else 0.0

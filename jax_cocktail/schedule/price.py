@@ -8,10 +8,11 @@ from __future__ import annotations
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.schedule import price_cpu
 from jax_cocktail.schedule.price_cpu import BARRIER_SECONDS, LAUNCH_SECONDS, OURS, STOCK, bandwidth
-from jax_cocktail.schedule.price_gpu import gpu_price, spread_seconds
+from jax_cocktail.schedule.price_gpu import RAMP_SECONDS, gpu_price, spread_seconds
 from jax_cocktail.schedule.price_xla import xla_price, xla_seconds
 from jax_cocktail.schedule.priced import Comparison, Price
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.plan import MemoryPlan
 
 __all__ = [
     "BARRIER_SECONDS",
@@ -20,6 +21,7 @@ __all__ = [
     "Price",
     "bandwidth",
     "barriers_per_iteration",
+    "launch_seconds",
     "our_price",
     "profile",
     "stock_price",
@@ -31,9 +33,16 @@ def stock_price(program: UProgram, cores: int, spec: DeviceSpec | None = None) -
     return price_cpu.stock_price(program, cores) if spec is None else xla_price(program, spec)
 
 
-def our_price(program: UProgram, units: int, spec: DeviceSpec | None = None) -> Price:
-    """The price of one call of a planned program on that many units."""
-    return price_cpu.our_price(program, units) if spec is None else gpu_price(program, units, spec)
+def our_price(
+    program: UProgram, units: int, spec: DeviceSpec | None = None, plan: MemoryPlan | None = None
+) -> Price:
+    """The price of one call of a planned program on that many units. `plan`: what stays in shared memory."""
+    return price_cpu.our_price(program, units) if spec is None else gpu_price(program, units, spec, plan)
+
+
+def launch_seconds(spec: DeviceSpec | None = None) -> float:
+    """Of a call of ours in stock XLA's program."""
+    return LAUNCH_SECONDS if spec is None else spec.launch_seconds + RAMP_SECONDS
 
 
 def profile(

@@ -38,10 +38,12 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    operators_in,
     regions_of,
     walk,
 )
 from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
 RAMP_SECONDS = 1.6e-6  # until all blocks run and the last has ended, beside what a launch costs anyhow
@@ -69,8 +71,8 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What statements take: seconds by unit, barriers on the way, bytes and flops; and `arithmetic`, seconds of
-    the flops alone if the whole device did nothing else."""
+    """What statements take: seconds by unit, barriers on the way, bytes and flops; and `arithmetic`, seconds
+    of the flops alone if the whole device did nothing else."""
 
     clock: Clock
     barriers: float = 0.0
@@ -101,9 +103,9 @@ class Spent:
         return Spent(clock, barriers, self.bytes * factor, self.flops * factor, self.arithmetic * factor)
 
 
-def gpu_price(program: UProgram, units: int, spec: DeviceSpec) -> Price:
+def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Price:
     """The price of one call of a planned program on that many units of a device."""
-    return Price(call_seconds(spent(program, units, spec), units, spec))
+    return Price(call_seconds(spent(program, units, spec, plan), units, spec))
 
 
 def call_seconds(found: Spent, units: int, spec: DeviceSpec) -> float:
@@ -112,9 +114,16 @@ def call_seconds(found: Spent, units: int, spec: DeviceSpec) -> float:
     return found.seconds + spec.launch_seconds + RAMP_SECONDS + meets
 
 
-def spent(program: UProgram, units: int, spec: DeviceSpec) -> Spent:
-    """What one launch of a planned program takes, operands read from memory once."""
-    walker = _Walker(spec, unit_of(spec), max(min(units, spec.units), 1))
+def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Spent:
+    """What one launch of a planned program takes, operands read from memory once.
+
+    `plan`: tells what stays in shared memory. Without one, and where no unit waits for another, so that the
+    first-level cache is never emptied, that is what fits.
+    """
+    unit = unit_of(spec)
+    if plan is not None and any(o.kind == "wait" for o in operators_in(program.entry)):
+        unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
+    walker = _Walker(spec, unit, max(min(units, spec.units), 1))
     read = float(sum(v.type.nbytes for v in program.entry.parameters))
     found = walker.region(program.entry, _Place())
     sharers = walker.units if any(isinstance(s, LoopUTask) and s.parallel for s in walk(program.entry)) else 1

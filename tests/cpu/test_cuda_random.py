@@ -1,4 +1,4 @@
-"""Random nested control flow on the CUDA target, emulated; `python -m tests.fuzz` runs the same for longer."""
+"""Random nested control flow on the CUDA target, emulated; `python -m tests.fuzz` runs it for longer."""
 
 from __future__ import annotations
 

@@ -115,6 +115,16 @@ def test_weights_that_fit_stay_on_chip():
     assert large.l2 > 2 * large.shared
 
 
+def test_a_plan_tells_what_stays():
+    planned = plan_for(recurrence(1, 512, 100))
+    nothing = replace(planned.plan, parts={}, own_bytes=0)
+    with_it, without = (spent(planned.program, UNITS, H200, plan) for plan in (planned.plan, nothing))
+    assert with_it.bytes == run_of(planned.program).bytes
+    assert without.bytes.shared == 0.0 and without.seconds > with_it.seconds
+    rows = plan_for(rowwise(4096, 64, 50))  # nobody waits: the first-level cache will do
+    assert spent(rows.program, UNITS, H200, nothing).bytes == run_of(rows.program).bytes
+
+
 def test_what_other_units_wrote_comes_from_l2():
     found = run_of(plan_for(recurrence(64, 512, 100)).program)
     assert found.bytes.l2 >= 100 * 128 * 64 * 512 * 4  # every unit reads every row

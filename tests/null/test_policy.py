@@ -22,6 +22,7 @@ from jax_cocktail.schedule.price import (
     Price,
     bandwidth,
     barriers_per_iteration,
+    launch_seconds,
     our_price,
     stock_price,
 )
@@ -314,6 +315,18 @@ def test_growth_stops_where_only_the_inside_gains():
 def test_a_region_that_loses_is_left():
     times = {"for": (3.0, 2.0), "while": (0.3, 0.2), "branch": (1.0, 1.0)}
     assert not worth_taking(nested(), profiler(times, []))[0]
+
+
+def test_growth_pays_the_launch_of_its_target():
+    times = {"for": (1.5, 2.0), "while": (0.1, 0.2), "branch": (1.0, 1.0)}
+    slow = launch_seconds(H200)
+    assert slow > 10 * launch_seconds()
+    cheap, dear = (schedule_control_flow(nested().entry.body, profiler(times, []), s)[0] for s in (0.0, 0.05))
+    assert dear.cut - cheap.cut == pytest.approx(10 * 0.05)
+    times["branch"] = (1.0, 1.0 + slow / 2)
+    times["for"] = times["while"] = (0.0, 0.0)
+    assert worth_taking(nested(), profiler(times, []))[0]
+    assert not worth_taking(nested(), profiler(times, []), slow)[0]
 
 
 def test_the_model_is_a_profiler():

@@ -1,0 +1,40 @@
+"""The rows of the table: the seven models at the batch sizes of the paper, and the loops of `loops`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.gpu.loops import LOOPS
+from jax_cocktail.models import MODELS
+
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A program to check and time.
+
+    make: ``small -> (function, arguments)``. tolerance: of exact float32 results, relative to max(1, largest).
+    """
+
+    name: str
+    make: Callable[[bool], Program]
+    tolerance: float
+
+
+def _rows() -> dict[str, Row]:
+    found = {}
+    for model in MODELS.values():
+        for batch in model.batches:
+            name = f"{model.name}/{batch}"
+            make = lambda small, model=model, batch=batch: model.make(batch, small=small)  # noqa: E731
+            found[name] = Row(name, make, model.tolerance)
+    for name, make in LOOPS.items():
+        found[name] = Row(name, make, 2e-5)
+    return found
+
+
+ROWS = _rows()
+QUICK = ("lstm/1", "nasrnn/1", "rae/1", "vmapped_while")
