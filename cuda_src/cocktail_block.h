@@ -276,7 +276,7 @@ struct alignas(16) CkWords {
 };
 
 template <class Word>
-CK_INLINE void ck_copy_words(Word* CK_RESTRICT to, const Word* CK_RESTRICT from, i64 count) {
+CK_INLINE void ck_copy_words(Word* to, const Word* from, i64 count) {
   i64 i = ck_lane();
   CK_NO_UNROLL
   for (; i + 3 * CK_THREADS < count; i += 4 * CK_THREADS) {  // four loads on their way at a time

@@ -48,6 +48,7 @@ struct CkUnit {
   CkHeader* header;
   u32* arrived;  // the domain's counter
   u32 epoch;     // what it reaches at the barrier at hand
+  u32 step;      // exchanges so far (cocktail_exchange.h)
   u32* error;    // the error word in pinned host memory, or null
 };
 
@@ -125,13 +126,18 @@ CK_INLINE u64* ck_exchange(CkUnit* unit, i32 first) {
   return (u64*)&unit->header->signals[CK_SIGNALS] + 2 * i64(first);
 }
 
+// Values are of any type of 32 bits.
+
 // Sends `count` words of values to [first, first + count) of an exchange of `words` words. Begins with values
 // that the block sees, hence after a ck_meet that follows its last ck_receive_tagged.
-CK_INLINE void ck_send_tagged(u64* exchange, i32 words, i32 first, const u32* values, i32 count, u32 step) {
+template <class T>
+CK_INLINE void ck_send_tagged(u64* exchange, i32 words, i32 first, const T* values, i32 count, u32 step) {
   u64* to = exchange + (step & 1u) * u32(words) + first;
   u64 tag = u64(step) << 32;
   CK_NO_UNROLL
-  for (i32 i = ck_lane(); i < count; i += CK_THREADS) ck_store_relaxed(to + i, tag | values[i]);
+  for (i32 i = ck_lane(); i < count; i += CK_THREADS) {
+    ck_store_relaxed(to + i, tag | ck_bitcast<u32>(values[i]));
+  }
 }
 
 // What a lane receives at a time: its loads are under way together.
@@ -141,7 +147,8 @@ struct CkTagged {
 };
 
 // Receives [first, first + count) of the exchange into values; a ck_meet shows them to the other threads.
-CK_INLINE void ck_receive_tagged(CkUnit* unit, u32* values, const u64* exchange, i32 words, i32 first,
+template <class T>
+CK_INLINE void ck_receive_tagged(CkUnit* unit, T* values, const u64* exchange, i32 words, i32 first,
                                  i32 count, u32 step CK_AND_WHERE) {
   const u64* from = exchange + (step & 1u) * u32(words) + first;
   CK_NO_UNROLL
@@ -165,7 +172,7 @@ CK_INLINE void ck_receive_tagged(CkUnit* unit, u32* values, const u64* exchange,
 #pragma unroll
     for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) {
       i32 at = base + i * CK_THREADS;
-      if (at < count) values[at] = u32(seen.words[i]);
+      if (at < count) values[at] = ck_bitcast<T>(u32(seen.words[i]));
     }
   }
 }
@@ -204,6 +211,7 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   unit.header = (CkHeader*)ck_workspace(launch);
   unit.arrived = &unit.header->arrived[0].value;
   unit.epoch = 0;
+  unit.step = 0;
   unit.error = (u32*)launch.pointers[CK_OPERANDS + CK_RESULTS + 1];
   return unit;
 }

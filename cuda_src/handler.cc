@@ -50,13 +50,15 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
   return plan.version == kPlanVersion && plan.header_bytes >= 0 && plan.most_units >= 1 &&
          plan.most_units < 1 << 20 && plan.threads >= 1 && plan.threads <= 1024 &&
          plan.resident_shared_bytes >= 0 && plan.portable_shared_bytes >= 0 &&
-         plan.workspace_bytes >= plan.header_bytes;
+         plan.workspace_bytes >= plan.header_bytes && plan.resident_units >= 1 &&
+         plan.resident_units <= plan.most_units && plan.portable_units >= 1 &&
+         plan.portable_units <= plan.most_units;
 }
 
 XLA_FFI_Error* BadAttributes(XLA_FFI_CallFrame* frame) {
   return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
               "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), "
-              "launch (i64[9], version 1), name and sync (i64); another version of jax_cocktail made it: "
+              "launch (i64[11], version 1), name and sync (i64); another version of jax_cocktail made it: "
               "compile it again");
 }
 

@@ -1,7 +1,7 @@
 // Programs on GPUs: checked, loaded once per context, and the kernel and grid that fit the device chosen.
 //
-// A program has two kernels. `ck_resident` keeps each unit's part of the weights in its own shared memory
-// and wants exactly the planned number of blocks; `ck_portable` runs with any number of them. Blocks that
+// A program has two kernels. `ck_resident` keeps what is a unit's own in its shared memory; if that are parts
+// of the weights, it wants exactly the planned number of blocks. `ck_portable` runs with any number of them. Blocks that
 // wait for each other must all be on the device at once: how many can be is asked of the driver.
 #ifndef COCKTAIL_HANDLER_PROGRAMS_H
 #define COCKTAIL_HANDLER_PROGRAMS_H
@@ -22,7 +22,7 @@ namespace {
 // The attribute `launch`, in its order. Bytes; `cooperative` and `can_fail` are 0 or 1.
 struct LaunchPlan {
   int64_t version, header_bytes, most_units, threads, resident_shared_bytes, portable_shared_bytes;
-  int64_t workspace_bytes, cooperative, can_fail;
+  int64_t workspace_bytes, cooperative, can_fail, resident_units, portable_units;
 };
 const int64_t kPlanVersion = 1;
 
@@ -179,10 +179,9 @@ bool Choose(const Driver& driver, const Call& call, const DeviceFacts& facts, Mo
   const LaunchPlan& plan = call.plan;
   const struct {
     const char* name;
-    int64_t shared_bytes;
-    bool whole;  // needs the planned number of blocks
-  } kernels[] = {{"ck_resident", plan.resident_shared_bytes, true},
-                 {"ck_portable", plan.portable_shared_bytes, false}};
+    int64_t shared_bytes, least, most;  // and numbers of blocks
+  } kernels[] = {{"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units},
+                 {"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units}};
   for (const auto& kernel : kernels) {
     Function function = nullptr;
     Result result = driver.ModuleGetFunction(&function, module, kernel.name);
@@ -193,9 +192,9 @@ bool Choose(const Driver& driver, const Call& call, const DeviceFacts& facts, Mo
     // each other need not: those that find no room run after the others.
     if (plan.cooperative && !facts.cooperative && fit > 1) fit = 1;
     if (!plan.cooperative && fit > 0) fit = plan.most_units;
-    if (fit == 0 || (kernel.whole && fit < plan.most_units)) continue;
+    if (fit < kernel.least) continue;
     program->function = function;
-    program->grid = unsigned(fit < plan.most_units ? fit : plan.most_units);
+    program->grid = unsigned(fit < kernel.most ? fit : kernel.most);
     program->shared_bytes = unsigned(kernel.shared_bytes);
     program->cooperative = plan.cooperative && program->grid > 1;
     size_t offset = 0;

@@ -28,12 +28,14 @@ from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.errors import BuildError, PlacementError
+from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.barriers import synchronise
 from jax_cocktail.schedule.canonicalise import canonicalise
 from jax_cocktail.schedule.copies import explicit_copies
 from jax_cocktail.schedule.distribute import distribute
+from jax_cocktail.schedule.exchange import exchange
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.inline import inline
 from jax_cocktail.schedule.lanes import recover_lanes
@@ -57,9 +59,10 @@ Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, se
 
 
 def passes(
-    candidate: Candidate, remark: Listener = nobody, target: Target = CPU
+    candidate: Candidate, remark: Listener = nobody, target: Target = CPU, spec: DeviceSpec | None = None
 ) -> tuple[tuple[str, Pass], ...]:
-    """The passes for a candidate, in order. Those that have something to say are given `remark`."""
+    """The passes for a candidate, in order. Those that have something to say are given `remark`. `spec`: the
+    device that decides what is worth dividing; None for the host."""
     table: list[tuple[str, Pass]] = [("inline", inline), ("simplify", simplify)]
     if not target.has_threads:  # threads have lanes of their own
         table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
@@ -73,7 +76,10 @@ def passes(
     table += [("tidy", simplify), ("canonicalise", canonicalise)]
     if candidate.units > 1:
         mesh = UnitMesh(units=candidate.units)
-        table += [("place", partial(place, mesh=mesh, remark=remark))]
+        divide = place if spec is None else partial(place, limits=limits_for(spec))
+        table += [("place", partial(divide, mesh=mesh, remark=remark))]
+        if target.has_threads:
+            table.append(("exchange", partial(exchange, remark=remark)))
         table += [("unroll", unroll_pairs), ("tidy parts", simplify)]
     return (*table, ("stitch", stitch))
 
@@ -147,10 +153,11 @@ def transform(
     candidate: Candidate = SINGLE,
     remark: Listener = nobody,
     target: Target = CPU,
+    spec: DeviceSpec | None = None,
 ) -> UProgram:
     """Runs all passes on a translated program."""
     verify(program)
-    for name, run in passes(candidate, remark, target):
+    for name, run in passes(candidate, remark, target, spec):
         start = time.perf_counter()
         after = run(program)
         if after is not program:
@@ -166,28 +173,28 @@ def emit(
     target: Target = CPU,
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
-    near_bytes: int = 0,
+    spec: DeviceSpec | None = None,
 ) -> Emitted:
     """From a translated program to source text. Needs no compiler and no device.
 
-    `near_bytes`: the near memory of a unit, where the target has such (see `device.DeviceSpec`). A division
-    over units whose parts cannot be written in place is given up, with a remark.
+    `spec`: the device, where the target has threads. A division over units whose parts cannot be written in
+    place is given up, with a remark.
     """
     try:
-        return _emit(program, target, observers, candidate, near_bytes)
+        return _emit(program, target, observers, candidate, spec)
     except PlacementError as error:
-        emitted = _emit(program, target, observers, replace(candidate, place="none"), near_bytes)
+        emitted = _emit(program, target, observers, replace(candidate, place="none"), spec)
         note = Remark("place", False, str(error))
         return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
 
-def schedule(stitched: UProgram, target: Target, near_bytes: int) -> tuple[UProgram, MemoryPlan]:
+def schedule(stitched: UProgram, target: Target, spec: DeviceSpec | None) -> tuple[UProgram, MemoryPlan]:
     """The program with its memory and its barriers."""
     program = explicit_copies(stitched)
-    if not target.has_threads:
+    if spec is None or not target.has_threads:
         plan = plan_memory(program)
         return synchronise(program, plan), plan
-    template_bytes = target.template_bytes(program)
+    near_bytes, template_bytes = spec.shared_bytes, target.template_bytes(program)
     plan = plan_memory(program, near_bytes - template_bytes - MAILBOX_BYTES)
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
     plan = replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
@@ -200,7 +207,7 @@ def _emit(
     target: Target,
     observers: Sequence[Observer],
     candidate: Candidate,
-    near_bytes: int,
+    spec: DeviceSpec | None,
 ) -> Emitted:
     start = time.perf_counter()
     stages, remarks = [("translate", program)], list[Remark]()
@@ -208,9 +215,9 @@ def _emit(
     def keep(name: str, after: UProgram, _: float) -> None:
         stages.append((name, after))
 
-    stitched = transform(program, (keep, *observers), candidate, remarks.append, target)
+    stitched = transform(program, (keep, *observers), candidate, remarks.append, target, spec)
     fired = tuple(name for (_, old), (name, new) in pairwise(stages) if new is not old)
-    final, plan = schedule(stitched, target, near_bytes)
+    final, plan = schedule(stitched, target, spec)
     source = emit_program(final, plan, target)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start

@@ -57,7 +57,8 @@ REGISTRY: tuple[Option, ...] = (
     Option(
         "units",
         0,
-        "for how many threads programs are planned; 0 for one per core that the process may use",
+        "for how many threads, on a GPU thread blocks, programs are planned; 0 for one per core that the"
+        " process may use, on a GPU one per multiprocessor",
         in_cache_key=True,
     ),
     Option(

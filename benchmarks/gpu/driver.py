@@ -128,9 +128,7 @@ class Library:
             self._library.cuGetErrorName(result, c.byref(word))
             raise CudaError(f"{name}: {(word.value or b'unknown error').decode()} ({result})", result)
 
-    def number(
-        self, name: str, *arguments: Any, kind: Any = c.c_int, before: tuple[Any, ...] = ()
-    ) -> int:
+    def number(self, name: str, *arguments: Any, kind: Any = c.c_int, before: tuple[Any, ...] = ()) -> int:
         """What a function writes to the argument between `before` and `arguments`."""
         value = kind()
         self(name, *before, c.byref(value), *arguments)
@@ -332,7 +330,7 @@ _SIZES = (
 
 
 def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
-    """The card as the planner sees it: sizes as the driver says, rates and times of the nearest known card."""
+    """The card as the planner sees it: sizes as the driver says, times of the nearest known card."""
     arch = facts.arch
     if arch not in known:
         older = [a for a in known if int(a[3:]) <= int(arch[3:])]

@@ -77,8 +77,8 @@ KERNELS = (EMPTY, BARRIER, BARRIER_CHECKED, CLUSTER, FLAG, TAGGED, GATHER, READ,
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One launch of a kernel. `numbers`: what it reads as operand 0 (rounds first); `data`: operand 1, float32
-    in groups of four; `cluster`: blocks of a cluster."""
+    """One launch of a kernel. `numbers`: what it reads as operand 0 (rounds first); `data`: operand 1,
+    float32 in groups of four; `cluster`: blocks of a cluster."""
 
     kernel: Kernel
     units: int

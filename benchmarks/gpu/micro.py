@@ -6,7 +6,7 @@ Each figure is a difference of two launches with different numbers of rounds, so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ class _Prepared:
     numbers: int
     result: int
     workspace: int
+    scale: float
 
     def seconds(self, rounds: int, times: int = 5) -> float:
         """The median time of a launch with so many rounds, its result checked."""
@@ -51,14 +52,15 @@ class _Prepared:
 
     def each(self, few: int, many: int) -> float:
         """Seconds of one round."""
+        few, many = (max(int(n * self.scale), k) for n, k in ((few, 1), (many, 3)))
         return (self.seconds(many) - self.seconds(few)) / (many - few)
 
 
 class Bench:
-    """Kernels on a card, compiled when first asked for."""
+    """Kernels on a card, compiled when first asked for. `scale`: of rounds and sizes."""
 
-    def __init__(self, card: Card) -> None:
-        self.card = card
+    def __init__(self, card: Card, scale: float = 1.0) -> None:
+        self.card, self.scale = card, scale
         self.units = card.facts.attributes["units"]
         self._functions: dict[Kernel, int] = {}
 
@@ -80,7 +82,7 @@ class Bench:
             cooperative=run.units > 1 and run.cluster == 1,
             cluster=run.cluster,
         )
-        return _Prepared(card, run, launch, numbers, result, workspace)
+        return _Prepared(card, run, launch, numbers, result, workspace, self.scale)
 
     def _function(self, kernel: Kernel) -> int:
         if kernel not in self._functions:
@@ -165,7 +167,7 @@ def rates(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
 
     def read(size: int, few: int, many: int) -> dict[str, Any]:
         step = units * threads * 4
-        groups = max(size // 16 // step, 1) * step
+        groups = max(int(size * bench.scale) // 16 // step, 1) * step
         data = kernels.pattern(4 * groups)
         prepared = bench.prepare(Run(kernels.READ, units, (1, groups), data))
         return {"rate": 16 * groups / prepared.each(few, many)}
@@ -186,19 +188,14 @@ def rates(bench: Bench) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
     yield "float32 multiply-add", fma
 
 
-GROUPS: Mapping[str, Callable[[Bench], Iterator[tuple[str, Callable[[], dict[str, Any]]]]]] = {
-    "launches": launches,
-    "barriers": barriers,
-    "hops": hops,
-    "rates": rates,
-}
+GROUPS = (launches, barriers, hops, rates)
 
 
-def measure(card: Card, groups: tuple[str, ...] = tuple(GROUPS)) -> Figures:
+def measure(card: Card, scale: float = 1.0) -> Figures:
     """Every figure, or what was in its way. After a kernel that failed nothing can be measured any more."""
-    bench, found = Bench(card), Figures()
-    for group in groups:
-        for name, figure in GROUPS[group](bench):
+    bench, found = Bench(card, scale), Figures()
+    for group in GROUPS:
+        for name, figure in group(bench):
             try:
                 found[name] = figure()
             except Exception as error:  # one figure less

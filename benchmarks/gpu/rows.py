@@ -16,7 +16,8 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 class Row:
     """A program to check and time.
 
-    make: ``small -> (function, arguments)``. tolerance: of exact float32 results, relative to max(1, largest).
+    make: ``small -> (function, arguments)``. tolerance: of exact float32 results, relative to
+    max(1, largest).
     """
 
     name: str

@@ -8,6 +8,7 @@ from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.contraction import emit_conv, emit_dot
+from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
@@ -181,6 +182,7 @@ ANCHORS: dict[str, Callable[[Context, UOperator], None]] = {
     "top_k": emit_top_k,
     "scatter": _emit_scatter,
     "dynamic_update_slice": _emit_update,
+    "exchange": emit_exchange,
     "reduce_window": emit_reduce_window,
     "select_and_scatter_add": emit_select_and_scatter_add,
 }

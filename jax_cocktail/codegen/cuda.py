@@ -6,10 +6,14 @@ from functools import cache
 from math import prod
 
 from jax_cocktail.codegen.target import Target
+from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
+from jax_cocktail.utask.parallel import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 
-HEADER_BYTES = 256  # CK_HEADER_BYTES of a program with one domain
+PORTABLE_BYTES = 4 << 20  # of the workspace, for what lies in shared memory where that suffices
+LINE_BYTES = 128  # of the header: the counter of a domain; and
+WORD_BYTES = 16  # a tagged word, twice
 FEW_ROWS = 8
 THREADS = 256  # of a block: eight warps hide most of what one waits for, and a barrier of them stays cheap
 
@@ -40,15 +44,24 @@ def _is_tiled(operator: UOperator) -> bool:
 def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
     """How a planned program is launched."""
     kinds = {o.kind for o in operators_in(program.entry)}
+    header_bytes = _header_bytes(tagged_words(operators_in(program.entry), plan.most_units))
+    portable_units = min(plan.most_units, max(PORTABLE_BYTES // plan.own_bytes, 1))
     return LaunchPlan(
-        header_bytes=HEADER_BYTES,
+        header_bytes=header_bytes,
         most_units=plan.most_units,
         threads=threads,
         resident_shared_bytes=plan.template_bytes + plan.own_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
-        workspace_bytes=HEADER_BYTES + plan.shared_bytes + plan.most_units * plan.own_bytes,
-        cooperative="wait" in kinds,
+        workspace_bytes=header_bytes + plan.shared_bytes + portable_units * plan.own_bytes,
+        cooperative=not kinds.isdisjoint(BARRIERS),
+        resident_units=plan.most_units if plan.parts else 1,
+        portable_units=portable_units,
     )
+
+
+def _header_bytes(words: int) -> int:
+    """CK_HEADER_BYTES of a program with one domain and so many tagged words."""
+    return (LINE_BYTES + WORD_BYTES * words + 255) // 256 * 256
 
 
 @cache
@@ -70,6 +83,7 @@ def cuda(threads: int = THREADS) -> Target:
             "conv": "cocktail_conv.h",
             "sort": "cocktail_sort.h",
             "program": "cocktail_program.h",
+            "exchange": "cocktail_exchange.h",
         },
         threads=threads,
         index="i32",
@@ -86,6 +100,7 @@ def cuda(threads: int = THREADS) -> Target:
             "#define CK_OWN_BYTES {own_bytes}",
             "#define CK_RESIDENT_BYTES {resident_bytes}",
         ),
+        tagged=("#define CK_TAGGED_WORDS {tagged_words}",),
         entry=(
             "template <bool RESIDENT>\n"
             "CK_INLINE void ck_body(const void* const* operands, void* const* results,\n"

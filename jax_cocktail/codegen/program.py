@@ -14,6 +14,7 @@ from jax_cocktail.codegen.stages import StageTable, is_stage, wants_stages
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.codegen.text import NARROW, STORAGE, Writer, literal, table, table_type
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -23,6 +24,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     UTaskRef,
+    operators_in,
     walk,
 )
 from jax_cocktail.utask.plan import MemoryPlan
@@ -41,7 +43,8 @@ def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
         context.needs.add("units")
     features = [f for f in target.headers if f in context.needs]
     numbers = facts(program, plan)
-    lines = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in target.prologue)]
+    prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
+    lines = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in prologue)]
     lines += [f'#include "{target.headers[f]}"' for f in features]
     if context.has_units:
         lines += [text.format(**numbers) for text in target.units]
@@ -64,6 +67,7 @@ def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
         "shared_bytes": plan.shared_bytes,
         "resident_bytes": plan.resident_bytes,
         "scratch_bytes": plan.template_bytes,
+        "tagged_words": tagged_words(operators_in(program.entry), plan.most_units),
     }
 
 

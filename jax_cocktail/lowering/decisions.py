@@ -22,7 +22,7 @@ import jax
 import jaxlib
 
 from jax_cocktail import cache
-from jax_cocktail.build import program_folders
+from jax_cocktail.build import program_folders, source_folder
 from jax_cocktail.config import VERSION
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.stopwatch import Times
@@ -133,7 +133,7 @@ def _compiler_digest() -> str:
     """SHA-256 of our own sources: a better compiler deserves a new measurement."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
-    for folder in (package, *program_folders("cpu_src")):
+    for folder in (package, *program_folders("cpu_src"), source_folder("cuda_src")):
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".py", ".h", ".cc") and not {"models", "_src"} & set(path.parts[:-1]):
                 digest.update(path.name.encode())

@@ -162,7 +162,7 @@ class Call:
 
 _BAD_ATTRIBUTES = (
     "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), launch"
-    " (i64[9], version 1), name and sync (i64); another version of jax_cocktail made it: compile it again"
+    " (i64[11], version 1), name and sync (i64); another version of jax_cocktail made it: compile it again"
 )
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import threading
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,6 +15,8 @@ import numpy as np
 
 from jax_cocktail.build import build_gpu_handler, host_toolchain
 from jax_cocktail.compiler import Artifact
+from jax_cocktail.device import DeviceSpec, spec_for
+from jax_cocktail.device_store import load_measured
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 TARGET = "jax_cocktail_gpu"
@@ -30,10 +32,12 @@ _handlers: Any = None  # the library, or the module with the callbacks: they mus
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The device that code is made for. `kind`: jax's name of it, "" without one; `arch`: such as sm_90."""
+    """The device that code is made for. `kind`: jax's name of it, "" without one; `arch`: such as sm_90;
+    `units`: its multiprocessors, 0 if jax does not say."""
 
     kind: str
     arch: str
+    units: int = 0
 
     @property
     def name(self) -> str:
@@ -48,7 +52,18 @@ def gpu(arch: str = "") -> Gpu:
     except (RuntimeError, IndexError):
         return Gpu("", arch or _ARCH)
     capability = str(getattr(device, "compute_capability", "")).replace(".", "")
-    return Gpu(str(device.device_kind), arch or (f"sm_{capability}" if capability else _ARCH))
+    own = f"sm_{capability}" if capability else _ARCH
+    return Gpu(str(device.device_kind), arch or own, int(getattr(device, "core_count", 0) or 0))
+
+
+def spec_of(arch: str = "") -> DeviceSpec:
+    """The numbers of the GPU that code is made for: measured on this one before, else those of its kind."""
+    found = gpu(arch)
+    measured = load_measured(found.kind) if found.kind else None
+    if measured is not None and measured.arch == found.arch:
+        return measured
+    spec = spec_for(found.arch)
+    return replace(spec, name=found.kind, units=found.units or spec.units) if found.kind else spec
 
 
 def expected() -> bool:

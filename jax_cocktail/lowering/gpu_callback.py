@@ -174,8 +174,11 @@ def _co_resident(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p
 def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit: int) -> _Program:
     """The kernel and the grid that fit the device; see handler_programs.h."""
     plan = call.plan
-    kernels = (b"ck_resident", plan.resident_shared_bytes), (b"ck_portable", plan.portable_shared_bytes)
-    for name, shared in kernels:
+    kernels = (
+        (b"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units),
+        (b"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units),
+    )
+    for name, shared, least, most in kernels:
         function = c.c_void_p()
         driver.call(call, "cuModuleGetFunction", c.byref(function), module, name)
         fit = _co_resident(driver, call, facts, function, shared)
@@ -183,13 +186,13 @@ def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit
             fit = min(fit, 1)
         if not plan.cooperative and fit > 0:
             fit = plan.most_units
-        if fit == 0 or (name == b"ck_resident" and fit < plan.most_units):
+        if fit < least:
             continue
         offset, size = c.c_size_t(), c.c_size_t()
         ask = driver.functions.get("cuFuncGetParamInfo")
         if ask is None or ask(function, 0, c.byref(offset), c.byref(size)) != 0:
             size.value = 0
-        grid = min(fit, plan.most_units)
+        grid = min(fit, most)
         assert function.value
         return _Program(function.value, grid, shared, plan.cooperative and grid > 1, size.value, limit)
     raise call.refused(

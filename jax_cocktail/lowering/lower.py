@@ -25,18 +25,29 @@ from jax_cocktail.lowering.adapter import (
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
 from jax_cocktail.lowering.choices import lane_branch_in
 from jax_cocktail.lowering.state import STATE, Mark, alone
-from jax_cocktail.lowering.variants import Prepared, Survey, building, prepare, rewritten, survey, units_of
+from jax_cocktail.lowering.variants import (
+    Prepared,
+    Survey,
+    building,
+    prepare,
+    rewritten,
+    spec_of,
+    survey,
+    units_of,
+    worth,
+)
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.report import Captured, Left, Report
-from jax_cocktail.schedule.policy import model_profiler, shortlist, worth_taking
+from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.price import barriers_per_iteration
 from jax_cocktail.utask.levels import Level, program_level
 
 LEVELS = {
-    Level.LANE: "lane (L0): one core runs the whole region, in registers",
-    Level.UNIT: "unit (L1): one core runs the whole region",
+    Level.LANE: "lane (L0): one {unit} runs the whole region, in registers",
+    Level.UNIT: "unit (L1): one {unit} runs the whole region",
     Level.DEVICE: "device (L2): units share the region",
 }
+UNIT = {"cpu": "core", "cuda": "block of threads"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +105,15 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
-    units = units_of(mark, platform)
+    spec = spec_of(mark, platform)
+    units = units_of(mark, spec)
     device = custom_call.device(platform, mark.options.gpu_arch)
     key = decisions.key_of(closed, units, device) if force != "stock" else ""
     known = decisions.load(key) if key else None
     settled = known is not None and known.choice == "stock" and not _again(known, mark)
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    prepared = prepare(closed, mark.function, platform)
+    prepared = prepare(closed, mark.function, platform, spec)
     captured = prepared.captured
     report = replace(report, left=captured.left, beside=captured.beside)
     if force != "stock":
@@ -140,7 +152,7 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
     if before is not None and obstacle:
         return before
     thorough = mark.options.profile == "full"
-    found = survey(prepared, units_of(mark, prepared.platform), thorough)
+    found = survey(prepared, units_of(mark, prepared.spec), thorough)
     if found.comparison.hopeless() and not thorough:
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
@@ -256,13 +268,11 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
 def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
     region, emitted = prepared.captured.regions[number], artifact.emitted
     units = emitted.mesh.size
-    cores = decisions.cores()
-    profile = model_profiler(cores, units_of(mark, prepared.platform))
-    grown = worth_taking(prepared.programs[number], profile)[1]
+    grown = worth(prepared, number, units_of(mark, prepared.spec))[1]
     return Captured(
         control_flow=region.control_flow,
         operators=region.operators,
-        level=LEVELS[program_level(emitted.program)],
+        level=LEVELS[program_level(emitted.program)].format(unit=UNIT[prepared.platform]),
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
         path=artifact.path,

@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
-from jax_cocktail.device import spec_for
+from jax_cocktail.device import DeviceSpec
 from jax_cocktail.errors import CocktailWarning, UnsupportedError
-from jax_cocktail.lowering import custom_call
+from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.lowering.capture import Capture, capture
 from jax_cocktail.lowering.decisions import Plan, cores
 from jax_cocktail.lowering.dump import Dump
-from jax_cocktail.lowering.gpu_call import gpu
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.policy import candidates, model_profiler, worth_planning, worth_taking
-from jax_cocktail.schedule.price import Comparison, Price, our_price, stock_price
+from jax_cocktail.schedule.policy import Growth, candidates, model_profiler, worth_planning, worth_taking
+from jax_cocktail.schedule.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 
-_TARGETS = {"cpu": CPU}
+_TARGETS = {"cpu": CPU, "cuda": cuda()}
 Built = dict[int, Artifact]  # by number of the region; regions that stay with stock XLA have none
 
 
@@ -37,6 +37,7 @@ class Prepared:
     """A marked call for a platform, captured and translated; later also what was planned and built for it."""
 
     platform: str
+    spec: DeviceSpec | None  # of the GPU; None for the host
     closed: Any
     captured: Capture
     programs: tuple[UProgram, ...]
@@ -64,14 +65,14 @@ class Survey:
 
 
 _RECENT = 32
-# By platform and id of the jaxpr, which the entry keeps alive.
-_recent: OrderedDict[tuple[str, int], Prepared] = OrderedDict()
+# By platform, device and id of the jaxpr, which the entry keeps alive.
+_recent: OrderedDict[tuple[str, DeviceSpec | None, int], Prepared] = OrderedDict()
 _recent_lock = threading.Lock()
 
 
-def prepare(closed: Any, name: str, platform: str) -> Prepared:
+def prepare(closed: Any, name: str, platform: str = "cpu", spec: DeviceSpec | None = None) -> Prepared:
     """Captures and translates a marked jaxpr, once."""
-    key = platform, id(closed)
+    key = platform, spec, id(closed)
     with _recent_lock:
         known = _recent.get(key)
     if known is not None and known.closed is closed:
@@ -80,7 +81,7 @@ def prepare(closed: Any, name: str, platform: str) -> Prepared:
     programs = tuple(
         translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
     )
-    prepared = Prepared(platform, closed, captured, programs)
+    prepared = Prepared(platform, spec, closed, captured, programs)
     with _recent_lock:
         _recent[key] = prepared
         while len(_recent) > _RECENT:
@@ -88,11 +89,14 @@ def prepare(closed: Any, name: str, platform: str) -> Prepared:
     return prepared
 
 
-def units_of(mark: Mark, platform: str) -> int:
+def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
+    """The GPU that the programs of a call are planned for; None if they are for the host."""
+    return gpu_call.spec_of(mark.options.gpu_arch) if platform == "cuda" else None
+
+
+def units_of(mark: Mark, spec: DeviceSpec | None) -> int:
     """How many units the programs of a call are planned for."""
-    if platform == "cuda":
-        return spec_for(gpu(mark.options.gpu_arch).arch).units
-    return mark.options.units or custom_call.units() or cores()
+    return mark.options.units or (custom_call.units() or cores() if spec is None else spec.units)
 
 
 def target_of(platform: str) -> Target:
@@ -105,14 +109,15 @@ def target_of(platform: str) -> Target:
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     """Plans every candidate, if `thorough`, else those worth it, and prices them. Candidates that give the
     same source text are one, the simplest of them."""
-    stock = [stock_price(program, cores()) for program in prepared.programs]
+    spec = prepared.spec
+    stock = [stock_price(program, cores(), spec) for program in prepared.programs]
     total = sum(stock, Price())
     found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
-    for candidate in candidates(prepared.programs, units):
+    for candidate in candidates(prepared.programs, units, spec):
         if thorough or worth_planning(candidate, prices):
             planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
-            ours = [our_price(e.program, e.mesh.size) for e in planned]
+            ours = [our_price(e.program, e.mesh.size, spec, e.plan) for e in planned]
             prices[candidate] = sum(price.seconds for price in ours)
             found.setdefault(tuple(e.source for e in planned), (Plan(candidate), ours))
             shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
@@ -120,8 +125,8 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
                 break
     plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
     best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
-    profile = model_profiler(cores(), units)
-    skip = tuple(n for n, p in enumerate(prepared.programs) if not worth_taking(p, profile)[0])
+    takes = [worth(prepared, number, units)[0] for number in range(len(ours))]
+    skip = tuple(number for number, taken in enumerate(takes) if not taken)
     if 0 < len(skip) < len(ours):
         mixed = (stock[n] if n in skip else price for n, price in enumerate(ours))
         plans[Plan(best.candidate, skip)] = sum(mixed, Price())
@@ -130,11 +135,18 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     return Survey(tuple(plans), seconds, Comparison(cheapest, total))
 
 
+def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
+    """Whether a region is worth a program of ours, and how far Algorithm 1 would grow it."""
+    profile = model_profiler(cores(), units, prepared.spec)
+    return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.spec))
+
+
 def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
         target = target_of(prepared.platform)
-        prepared.emitted[key] = emit(prepared.programs[number], target=target, candidate=candidate)
+        program = prepared.programs[number]
+        prepared.emitted[key] = emit(program, target=target, candidate=candidate, spec=prepared.spec)
     return prepared.emitted[key]
 
 
@@ -145,7 +157,8 @@ def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -
     dump.write("jaxpr.txt", str(prepared.closed))
     dump.write("candidate.txt", candidate.text)
     dump.program("translate", program)
-    emit(program, target_of(prepared.platform), observers=(dump.observe,), candidate=candidate)
+    target, observers = target_of(prepared.platform), (dump.observe,)
+    emit(program, target, observers=observers, candidate=candidate, spec=prepared.spec)
     return dump
 
 
@@ -164,7 +177,8 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     limit = mark.options.cache_limit_bytes
     with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
         futures: dict[tuple[Candidate, int], Future[Artifact]] = {
-            part: pool.submit(build, _emitted(prepared, *part), cache_limit_bytes=limit) for part in parts
+            part: pool.submit(build, _emitted(prepared, *part), prepared.spec, cache_limit_bytes=limit)
+            for part in parts
         }
         yield
     artifacts = {part: future.result() for part, future in futures.items() if future.exception() is None}

@@ -99,12 +99,15 @@ def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
     tie = rule(operator).along(axes)
     if tie is None:
         return 1
+    return min(parts, tie.parts) if any_runs(operator, tie) else gcd(parts, tie.parts)
+
+
+def any_runs(operator: UOperator, tie: Tie) -> bool:
+    """True if any runs along the tied axes belong together: they are equally long."""
     operands = zip(operator.inputs, tie.inputs, strict=True)
     tied = [(v, d) for v, d in operands if d is not None]
     tied += zip(operator.outputs, tie.outputs, strict=True)
-    if all(v.type.shape[d] == tie.parts for v, d in tied):  # equally long: any runs belong together
-        return min(parts, tie.parts)
-    return gcd(parts, tie.parts)
+    return all(v.type.shape[d] == tie.parts for v, d in tied)
 
 
 def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Family:

@@ -2,104 +2,309 @@
 
 A stage is a branch with `group` (number, count), and what the region computes from its results. It becomes
 one parallel loop with the branch inside its parts, so that no barrier stands in a guard and a stage that does
-not run hands its carries on part by part. It has at most a share of the units, in parts that divide the axis
-evenly: what were left over, every unit would have to compute.
+not run hands its carries on part by part.
+
+The units are shared out so that the longest part of any stage is as short as it can be: stages with more work
+get more units, and parts that fit into near memory are shorter than those that do not. Parts need not divide
+the axis. If they do not, the last one reaches past the end: the stage's results stand in arrays that are long
+enough for all parts (`Wide`), whose beginnings everybody else sees.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
 
 from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.classes import AxisClass, axis_classes
 from jax_cocktail.placement.clusters import Cluster, Fitting, axes_inside
-from jax_cocktail.placement.limits import Limits
-from jax_cocktail.utask.ir import BranchUTask, Region, Statement, UOperator, reads, regions_of
-from jax_cocktail.utask.types import Value
+from jax_cocktail.placement.cost import total
+from jax_cocktail.placement.families import any_runs, num_utasks
+from jax_cocktail.placement.limits import DeviceLimits, Limits
+from jax_cocktail.placement.parts import run_type
+from jax_cocktail.placement.tile import Sources, beginning, tile
+from jax_cocktail.placement.unit_time import Part, unit_seconds
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    reads,
+    regions_of,
+)
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import ITEM_SIZE, Value
+
+PACK_BYTES = 16  # parts are whole numbers of these, where the axis is
 
 
-def groups_of(region: Region) -> dict[int, tuple[int, ...]]:
-    """Position of the branch of every stage -> the positions of all that belongs to the stage.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A stage of a wavefront. `cluster`: how it is divided, None if its units would have to meet on the way;
+    `first`: the unit that has part 0; `length`: of a part, if the last one reaches past the end, else 0."""
+
+    positions: tuple[int, ...]
+    number: int
+    count: int
+    cluster: Cluster | None = None
+    first: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """One way to cut a stage, and the seconds (or what else orders them) of its longest part."""
+
+    axes: Mapping[Value, int]
+    parts: int
+    length: int
+    seconds: float
+
+
+def _groups_of(region: Region, units: int, limits: Limits) -> dict[int, Group]:
+    """Position of the branch of every stage -> the stage."""
+    found = [
+        Group(_members(region, position), *statement.group)
+        for position, statement in enumerate(region.body)
+        if isinstance(statement, BranchUTask) and statement.group[1] > 1
+    ]
+    offers = [_offers(region, group.positions, units, limits) for group in found]
+    chosen = iter(_shared_out([o for o in offers if o], units))
+    taken, placed = 0, {}
+    for group, own in zip(found, offers, strict=True):
+        if own:
+            offer = next(chosen)
+            first = taken if taken + offer.parts <= units else 0
+            taken = first + offer.parts
+            cluster = Cluster(group.positions, offer.axes, offer.parts)
+            group = Group(group.positions, group.number, group.count, cluster, first, offer.length)
+        placed[group.positions[0]] = group
+    return placed
+
+
+@dataclass(frozen=True, slots=True)
+class _Carry:
+    """A carry that a stage makes by parts: its number, parameter and next value, and the axis that is cut.
+    `parameter` and `result`: the arrays in which they stand, themselves if the parts are even."""
+
+    number: int
+    carry: Value
+    value: Value
+    axis: int
+    group: Group
+    parameter: Value
+    result: Value
+
+    @property
+    def is_wide(self) -> bool:
+        return self.parameter != self.carry
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """The stages of a loop over diagonals, by the position of their branches, and what it carries of them."""
+
+    groups: Mapping[int, Group]
+    carries: Sequence[_Carry] = ()
+
+    @property
+    def parameters(self) -> Mapping[Value, Value]:
+        """Parameters of the body -> the arrays in which they stand."""
+        return {c.carry: c.parameter for c in self.carries if c.is_wide}
+
+    @property
+    def arrays(self) -> Mapping[Value, Value]:
+        """The same of parameters and of what they become."""
+        return {**self.parameters, **{c.value: c.result for c in self.carries if c.is_wide}}
+
+    def results(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """What the body hands on."""
+        changed = {c.number: c.result for c in self.carries}
+        return tuple(changed.get(k, v) for k, v in enumerate(values))
+
+
+NO_WAVE = Wave({})
+
+
+def wave_of(loop: LoopUTask, units: int, limits: Limits, fresh: FreshValues) -> Wave:
+    """The stages of a loop; none if it is not one over diagonals."""
+    groups = _groups_of(loop.body, units, limits)
+    carries: list[_Carry] = []
+    results: dict[Value, Value] = {}
+    for group in groups.values():
+        made = {v for n in group.positions for v in loop.body.body[n].outputs}
+        for number, (carry, value) in enumerate(zip(loop.carried, loop.body.results, strict=True)):
+            if group.cluster is None or value not in made or value not in group.cluster.axes:
+                continue
+            axis, parameter, result = group.cluster.axes[value], carry, value
+            if group.length:
+                type_ = run_type(value.type, axis, group.cluster.parts * group.length)
+                parameter = fresh.make(type_)
+                result = results.setdefault(value, fresh.make(type_))
+            carries.append(_Carry(number, carry, value, axis, group, parameter, result))
+    return Wave(groups, carries)
+
+
+def carried_by_parts(
+    loop: LoopUTask, body: Region, wave: Wave, fresh: FreshValues, recipes: Mapping[Value, UOperator]
+) -> tuple[Statement, ...]:
+    """The loop, with its divided body, whose carries start part by part where the parts are wanted, and what
+    it needs before and after. `recipes`: how to compute parts of light values again."""
+    initial, outputs = list(loop.initial), list(loop.outputs)
+    before: list[Statement] = []
+    after: list[Statement] = []
+    for group in wave.groups.values():
+        own = [c for c in wave.carries if c.group is group]
+        if not own or group.cluster is None:
+            continue
+        copies = {c.number: fresh.make(c.carry.type) for c in own}
+        wide = {copies[c.number]: fresh.make(c.parameter.type) for c in own if c.is_wide}
+        statements = [
+            UOperator("copy", (loop.initial[c.number],), (copies[c.number],), (), loop.source) for c in own
+        ]
+        axes = {copies[c.number]: c.axis for c in own}
+        before += tile(
+            statements,
+            tuple(axes),
+            axes,
+            group.cluster.parts,
+            fresh,
+            loop.source,
+            Sources(recipes=recipes, wide=wide),
+            group.first,
+            group.length,
+        )
+        for c in own:
+            initial[c.number] = wide.get(copies[c.number], copies[c.number])
+            if c.is_wide:
+                outputs[c.number] = fresh.make(c.parameter.type)
+                after.append(beginning(outputs[c.number], loop.outputs[c.number], loop.source))
+    changed = replace(loop, initial=tuple(initial), outputs=tuple(outputs), body=body)
+    return (*before, changed, *after)
+
+
+def _members(region: Region, position: int) -> tuple[int, ...]:
+    """The positions of all that belongs to a stage: its branch, and what follows from that.
 
     What follows a branch belongs to it if it needs, beside its results, only what is there before it.
     """
-    found: dict[int, tuple[int, ...]] = {}
     body = region.body
-    for position, statement in enumerate(body):
-        if not isinstance(statement, BranchUTask) or statement.group[1] < 2:
+    late = {v for s in body[position + 1 :] for v in s.outputs}
+    own, members = set(body[position].outputs), [position]
+    for later in range(position + 1, len(body)):
+        follower, needed = body[later], reads(body[later])
+        if not isinstance(follower, UOperator) or own.isdisjoint(needed):
             continue
-        late = {v for s in body[position + 1 :] for v in s.outputs}
-        own, members = set(statement.outputs), [position]
-        for later in range(position + 1, len(body)):
-            follower, needed = body[later], reads(body[later])
-            if not isinstance(follower, UOperator) or own.isdisjoint(needed):
-                continue
-            if late.intersection(needed) <= own:
-                own.update(follower.outputs)
-                members.append(later)
-        found[position] = tuple(members)
-    return found
+        if late.intersection(needed) <= own:
+            own.update(follower.outputs)
+            members.append(later)
+    return tuple(members)
 
 
-def group_cluster(region: Region, positions: Sequence[int], units: int, limits: Limits) -> Cluster | None:
-    """The stage at these positions as one cluster; None if its units would have to meet on the way.
+# -- ways to cut a stage -------------------------------------------------------------------------------------
+def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits) -> list[_Offer]:
+    """The ways to cut a stage along one axis; none if its units would have to meet on the way, or if it is
+    too little work.
 
     Of the axes that it can be cut along, the one whose parts read least: the weights stay with the units.
     """
     statements = [region.body[n] for n in positions]
     branch = statements[0]
     assert isinstance(branch, BranchUTask)
-    share = max(units // branch.group[1], 2)
     fitting = Fitting(statements, region.results, limits)
-    offers: list[tuple[float, dict[Value, int], int]] = []
+    share = max(units // branch.group[1], 2)
+    found: list[tuple[float, list[_Offer]]] = []
     for cut in axis_classes(fitting.heavy_statements):
-        parts = next((n for n in range(share, 1, -1) if cut.parts % n == 0), 0)
-        if (
-            parts
-            and not cut.clash
-            and fitting.alone(cut, parts)
-            and limits.fills_lanes(cut, parts, statements)
-        ):
-            axes = _widened(statements, cut, parts)
-            offers.append((_bytes_read(statements, axes, parts), axes, parts))
-    if not offers:
-        return None
-    _, axes, parts = min(offers, key=lambda offer: offer[0])
-    if not limits.pays(statements, axes, parts):
-        return None
-    return Cluster(tuple(positions), axes, parts)
+        if cut.clash or not fitting.alone(cut, 2):
+            continue
+        offers = [
+            _Offer(axes, parts, length, _seconds(statements, axes, (length or size / parts) / size, limits))
+            for parts, length in _counts(cut, units)
+            for size in (max(cut.extents),)
+            if limits.fills_lanes(cut, parts, statements)
+            and (axes := _widened(statements, cut, parts, bool(length)))
+            and limits.pays(statements, axes, parts)
+        ]
+        if offers:
+            usual = min(offers, key=lambda o: abs(o.parts - share))
+            found.append((_bytes_read(statements, usual.axes, usual.parts), offers))
+    return min(found, key=lambda f: f[0])[1] if found else []
 
 
-def _widened(statements: Sequence[Statement], cut: AxisClass, parts: int) -> dict[Value, int]:
-    """The axes of the class, and those of classes that go along with it for nothing: what is handed on."""
+def _counts(cut: AxisClass, units: int) -> Iterator[tuple[int, int]]:
+    """Numbers of parts, up to `units`, with their length, or 0 if they divide the axes."""
+    size = cut.parts
+    narrow = min(ITEM_SIZE[v.type.dtype] for v in cut.axes)
+    step = max(PACK_BYTES // narrow, 1)
+    step = step if size % step == 0 else 1
+    for parts in range(2, min(units, size) + 1):
+        if size % parts == 0:
+            yield parts, 0
+        elif cut.is_uniform:
+            length = ceil(size / (parts * step)) * step
+            if ceil(size / length) == parts:
+                yield parts, length
+
+
+def _widened(
+    statements: Sequence[Statement], cut: AxisClass, parts: int, is_wide: bool
+) -> Mapping[Value, int]:
+    """The axes of the class, and those of classes that go along with it for nothing: what is handed on.
+    None at all if the statements do not fall into such parts."""
     axes: dict[Value, int] = {}
     for statement in statements:
         axes.update(axes_inside(statement, cut.axes))
+    if is_wide and not _can_all_be_cut(statements, axes, parts, is_wide):
+        return {}
     for other in axis_classes(statements):
-        if other.clash or other.crossings or other.parts % parts or not axes.keys().isdisjoint(other.axes):
+        if other.clash or other.crossings or not axes.keys().isdisjoint(other.axes):
             continue
+        fits = other.extents == cut.extents if is_wide else other.parts % parts == 0
         both = {**axes, **other.axes}
-        if all(_can_be_cut(s, both) for s in _operators(statements)):
+        if fits and _can_all_be_cut(statements, both, parts, is_wide):
             axes = both
     return axes
 
 
-def _can_be_cut(operator: UOperator, axes: Mapping[Value, int]) -> bool:
+def _can_all_be_cut(
+    statements: Sequence[Statement], axes: Mapping[Value, int], parts: int, is_wide: bool
+) -> bool:
+    return all(_can_be_cut(operator, axes, parts, is_wide) for operator in _operators(statements))
+
+
+def _can_be_cut(operator: UOperator, axes: Mapping[Value, int], parts: int, is_wide: bool) -> bool:
     found = [axes.get(v) for v in operator.outputs]
-    return all(d is None for d in found) or rule(operator).along(found) is not None
+    if all(d is None for d in found):
+        return True
+    tie = rule(operator).along(found)
+    if tie is None or num_utasks(operator, found, parts) != parts:
+        return False
+    return not is_wide or any_runs(operator, tie)
 
 
 def _bytes_read(statements: Sequence[Statement], axes: Mapping[Value, int], parts: int) -> float:
     """Bytes that the products of one part read."""
-    total = 0.0
+    found = 0.0
     for operator in _operators(statements):
         if operator.kind not in ("dot", "conv"):
             continue
         tie = rule(operator).along([axes.get(v) for v in operator.outputs])
         cuts = tie.inputs if tie is not None else (None,) * len(operator.inputs)
         for value, axis in zip(operator.inputs, cuts, strict=True):
-            total += value.type.nbytes / (1 if axis is None else parts)
-    return total
+            found += value.type.nbytes / (1 if axis is None else parts)
+    return found
+
+
+def _seconds(
+    statements: Sequence[Statement], axes: Mapping[Value, int], share: float, limits: Limits
+) -> float:
+    """Of a part that has this share; where no rates are known, its work."""
+    if isinstance(limits, DeviceLimits) and limits.unit is not None:
+        return unit_seconds(statements, limits.unit, Part(axes, share))
+    return total(statements).weight * share
 
 
 def _operators(statements: Sequence[Statement]) -> Iterator[UOperator]:
@@ -108,3 +313,28 @@ def _operators(statements: Sequence[Statement]) -> Iterator[UOperator]:
             yield statement
         for inner in regions_of(statement):
             yield from _operators(inner.body)
+
+
+# -- units for every stage -----------------------------------------------------------------------------------
+def _shared_out(stages: Sequence[Sequence[_Offer]], units: int) -> list[_Offer]:
+    """An offer of every stage: the longest part as short as can be, with the fewest units. If there are too
+    few units for all, stages share them."""
+    times = sorted({offer.seconds for offers in stages for offer in offers})
+
+    def within(seconds: float) -> list[_Offer | None]:
+        return [
+            min((o for o in offers if o.seconds <= seconds), key=lambda o: o.parts, default=None)
+            for offers in stages
+        ]
+
+    def suffices(seconds: float) -> bool:
+        chosen = within(seconds)
+        return None not in chosen and sum(o.parts for o in chosen if o is not None) <= units
+
+    found = bisect_left(times, True, key=suffices)
+    if found < len(times):
+        return [o for o in within(times[found]) if o is not None]
+    share = max(units // max(len(stages), 1), 2)
+    return [
+        min(offers, key=lambda o: (o.parts > share, o.seconds, o.parts)) for offers in stages
+    ]

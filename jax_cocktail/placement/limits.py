@@ -34,7 +34,8 @@ class Limits:
     convolution that one part needs at least; `cache`: what decides how many domains an axis becomes;
     `crossing`: seconds of a barrier and of the first bytes after it; `takes_operands`: a result may take the
     place of an operand of the program, which one unit copies if the caller keeps it; `dense_bytes`:
-    parts up to this size are packed even if they are dense, since packed parts stay with their units.
+    parts up to this size are packed even if they are dense, since packed parts stay with their units;
+    `packs_rows`: a packed right operand has its columns side by side, so that one product makes all of them.
     """
 
     flops: float = 20000
@@ -50,6 +51,7 @@ class Limits:
     crossing: float = 0.25e-6
     takes_operands: bool = True
     dense_bytes: float = 0.0
+    packs_rows: bool = False
 
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
@@ -192,6 +194,7 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
         lanes=1,
         takes_operands=False,
         dense_bytes=unit_of(spec).near,
+        packs_rows=True,
         unit=unit_of(spec),
         crossing=spec.barrier_seconds + 2 * FAR_SECONDS,
         start=spec.barrier_seconds / 2,

@@ -73,14 +73,23 @@ def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -
 class Emitter:
     """Statements on one part: `before` they need something made once, `first`, and the rest, `out`.
 
-    The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over.
+    The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over. If there
+    is a `length`, each part has it, and the last one may reach past the end of the axis, where zeros are.
     """
 
-    def __init__(self, parts: int, fresh: FreshValues, source: Source, is_rest: bool = False) -> None:
+    def __init__(
+        self,
+        parts: int,
+        fresh: FreshValues,
+        source: Source,
+        is_rest: bool = False,
+        length: int = 0,
+    ) -> None:
         self.parts = parts
         self.fresh = fresh
         self.source = source
         self.is_rest = is_rest
+        self.length = length
         self.index = fresh.make(INDEX)
         self.before: list[Statement] = []
         self.first: list[Statement] = []
@@ -90,6 +99,8 @@ class Emitter:
 
     def size(self, extent: int) -> int:
         """Length of the part of an axis."""
+        if self.length:
+            return self.length
         return extent % self.parts if self.is_rest else extent // self.parts
 
     def part_type(self, type_: TensorType, axis: int) -> TensorType:
@@ -119,7 +130,7 @@ class Emitter:
 
     def start(self, extent: int) -> Value:
         """The first position of the part of an axis."""
-        size = extent // self.parts
+        size = self.length or extent // self.parts
         if size not in self._starts:
             self._starts[size] = self._start(size)
         return self._starts[size]
@@ -137,9 +148,19 @@ class Emitter:
         return tuple(start if d == axis else self.number(0) for d in range(value.type.rank))
 
     def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
-        """Reads the part of a whole value."""
+        """Reads the part of a whole value; zeros where it reaches past the end."""
+        if self.length and value.type.shape[axis] < self.length * self.parts:
+            value = self._widened(value, axis, where)
         inputs = (value, *self.starts(value, axis))
         return self.emit_to(where, "dynamic_slice", inputs, self.part_type(value.type, axis))
+
+    def _widened(self, value: Value, axis: int, where: list[Statement]) -> Value:
+        """The value, and zeros up to the end of the last part."""
+        type_, none = value.type, (0,) * value.type.rank
+        data = bytes(ITEM_SIZE[type_.dtype])
+        zero = self.emit_to(where, "constant", (), TensorType(type_.dtype), data=data)
+        wide = run_type(type_, axis, self.length * self.parts)
+        return self.emit_to(where, "pad", (value, zero), wide, low=none, interior=none)
 
     def packed_part(self, packed: Packed) -> Value:
         """Reads the part of a packed value."""

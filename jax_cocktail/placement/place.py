@@ -18,19 +18,20 @@ from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.clusters import Cluster, divide, light_positions
 from jax_cocktail.placement.cost import UNKNOWN_TRIPS
 from jax_cocktail.placement.explain import cluster_notes, first_source, refusal_notes
-from jax_cocktail.placement.groups import group_cluster, groups_of
+from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts, wave_of
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.placement.parts import Packed
+from jax_cocktail.placement.parts import Packed, run_type
 from jax_cocktail.placement.prune import prune
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.skeleton import skeleton
-from jax_cocktail.placement.tile import Sources, pack, tile
+from jax_cocktail.placement.tile import Sources, beginning, pack, tile
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, reads
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import Source, Value
+from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.types import NOWHERE, Source, Value
 
+Units = tuple[int, int, int]  # number of parts, unit of the first, length of a part if they are wide
 _FREE = frozenset({"constant", "broadcast", "reshape", "transpose", "slice", "iota"})
 
 
@@ -62,7 +63,6 @@ class _Frame:
     trips: int
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
-    taken: int = 0  # units that stages of a wavefront have, counted on beyond the last one
 
     def emit(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -80,65 +80,70 @@ class _Placer:
         self.placed = 0  # clusters
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
-        self.packs: dict[tuple[Value, int, tuple[int, ...], int, int], Packed] = {}
+        self.packs: dict[tuple[Value, int, tuple[int, ...], Units], Packed] = {}
+        self.wide: dict[Value, Value] = {}  # results and carries of stages -> the arrays that they stand in
 
-    def region(self, region: Region, trips: int, loop: LoopUTask | None = None) -> Region:
-        """`trips`: how often the region runs in one run of the region around it; `loop`: whose body it is."""
-        body = region.body
-        groups = groups_of(region)
-        grouped = {n for positions in groups.values() for n in positions}
+    def region(
+        self, region: Region, trips: int, loop: LoopUTask | None = None, wave: Wave = NO_WAVE
+    ) -> Region:
+        """`trips`: how often the region runs in one run of the region around it; `loop`: whose body it is;
+        `wave`: its stages, if it is one over diagonals."""
+        body, groups = region.body, wave.groups
+        grouped = {n for group in groups.values() for n in group.positions}
         division = divide(body, region.results, self.units, self.limits, grouped)
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
         frame = _Frame(region, trips, visible=set(region.parameters))
         self.frames.append(frame)
+        for carry, wide in wave.parameters.items():
+            frame.emit((beginning(wide, carry, NOWHERE),))
+        self.wide |= wave.arrays
         self.notes += cluster_notes(region, division, loop)
         inside: set[int] = set()
         for stage in division.stages:
             for position in stage.mesh:
                 before = self.placed
                 if position in groups and self._group(frame, groups[position]):
-                    inside.update(groups[position])
+                    inside.update(groups[position].positions)
                 elif position not in inside:
-                    frame.emit((self._mesh(body[position]),))
+                    frame.emit(self._mesh(body[position]))
                     inside |= {position} if self.placed > before else set()
             for cluster in stage.clusters:
                 self._cluster(frame, cluster)
         self.frames.pop()
         self.recipes = outer
         self.notes += refusal_notes(region, division, self.limits, frozenset(inside))
-        return Region(region.parameters, tuple(frame.out), region.results)
+        parameters = replaced(region.parameters, wave.parameters)
+        return Region(parameters, tuple(frame.out), wave.results(region.results))
 
-    def _mesh(self, statement: Statement) -> Statement:
-        """A statement that every unit executes; its regions are divided."""
+    def _mesh(self, statement: Statement) -> tuple[Statement, ...]:
+        """A statement that every unit executes, with what it needs; its regions are divided."""
         if isinstance(statement, LoopUTask) and not statement.parallel:
             trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
-            return replace(statement, body=self.region(statement.body, trips, statement))
+            wave = wave_of(statement, self.units, self.limits, self.fresh)
+            body = self.region(statement.body, trips, statement, wave)
+            return carried_by_parts(statement, body, wave, self.fresh, self.recipes)
         if isinstance(statement, BranchUTask):
-            return replace(statement, branches=tuple(self.region(r, 1) for r in statement.branches))
-        return statement
+            branches = tuple(self.region(r, 1) for r in statement.branches)
+            return (replace(statement, branches=branches),)
+        return (statement,)
 
     # -- clusters ----------------------------------------------------------------------------------------
-    def _group(self, frame: _Frame, positions: Sequence[int]) -> bool:
+    def _group(self, frame: _Frame, group: Group) -> bool:
         """Emits a stage of a wavefront on units of its own; False if its units would have to meet in it."""
-        branch = frame.region.body[positions[0]]
-        assert isinstance(branch, BranchUTask)
-        number, count = branch.group
-        cluster = group_cluster(frame.region, positions, self.units, self.limits)
-        where = f"{branch.source}: " if str(branch.source) else ""
-        if cluster is None:
-            self.notes.append(
-                f"{where}stage {number} of {count} is not divided as one: its units would meet in it"
-            )
+        source = first_source([frame.region.body[group.positions[0]]])
+        stage = f"{source}: " if str(source) else ""
+        stage += f"stage {group.number} of {group.count}"
+        if group.cluster is None:
+            self.notes.append(f"{stage} is not divided as one: its units would meet in it")
             return False
-        first, frame.taken = frame.taken % self.units, frame.taken + cluster.parts
-        self._cluster(frame, cluster, first)
-        units = f"in {cluster.parts} parts from unit {first} on"
+        self._cluster(frame, group.cluster, group.first, group.length)
+        parts = f"{group.cluster.parts} parts" + (f" of {group.length}" if group.length else "")
         self.notes.append(
-            f"{where}stage {number} of {count} {units}, which meet all others once per diagonal"
+            f"{stage} in {parts} from unit {group.first} on, which meet all others once per diagonal"
         )
         return True
 
-    def _cluster(self, frame: _Frame, cluster: Cluster, first: int = 0) -> None:
+    def _cluster(self, frame: _Frame, cluster: Cluster, first: int = 0, length: int = 0) -> None:
         body = frame.region.body
         statements = [body[n] for n in cluster.positions]
         others = [s for n, s in enumerate(body) if n not in cluster.positions]
@@ -150,35 +155,38 @@ class _Placer:
         results = tuple(v for s in statements for v in s.outputs if v in read and v in cluster.axes)
         if not results:
             return
-        loop = tile(
-            statements,
-            results,
-            cluster.axes,
-            cluster.parts,
-            self.fresh,
-            first_source(statements),
-            Sources(
-                bases={
-                    result: base
-                    for result, base in _bases(
-                        frame.region, statements, others, results, cluster.axes
-                    ).items()
-                    if self.limits.takes_operands or base not in self.operands
-                },
-                packed=self._packed(statements, cluster, first),
-                recipes=self.recipes,
-            ),
-            first,
+        if length:
+            self.wide = {r: self._wide(r, cluster, length) for r in results} | self.wide
+        bases = _bases(frame.region, statements, others, results, cluster.axes)
+        sources = Sources(
+            bases={r: base for r, base in bases.items() if self._takes(base, length)},
+            packed=self._packed(statements, cluster, first, length),
+            recipes=self.recipes,
+            wide=self.wide,
         )
-        frame.emit(loop)
+        source = first_source(statements)
+        axes, parts = cluster.axes, cluster.parts
+        frame.emit(tile(statements, results, axes, parts, self.fresh, source, sources, first, length))
         self.placed += 1
+
+    def _wide(self, result: Value, cluster: Cluster, length: int) -> Value:
+        """The array in which a result of wide parts stands."""
+        type_ = run_type(result.type, cluster.axes[result], cluster.parts * length)
+        return self.fresh.make(type_)
+
+    def _takes(self, base: Value, length: int) -> bool:
+        """True if a result may take the place of this array."""
+        if length and base not in self.wide:
+            return False
+        return self.limits.takes_operands or base not in self.operands
 
     # -- packed operands ---------------------------------------------------------------------------------
     def _packed(
-        self, statements: Sequence[Statement], cluster: Cluster, first: int
+        self, statements: Sequence[Statement], cluster: Cluster, first: int, length: int
     ) -> Mapping[tuple[Value, int], Packed]:
         """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense."""
         found: dict[tuple[Value, int], Packed] = {}
+        units = (cluster.parts, first, length)
         for statement in _dots(statements):
             if all(v not in cluster.axes for v in statement.outputs):
                 continue
@@ -189,29 +197,36 @@ class _Placer:
                 if axis is not None and (
                     not dense or value.type.nbytes / cluster.parts <= self.limits.dense_bytes
                 ):
-                    order = _reading_order(statement, side, value.type.rank, axis)
-                    packed = self._pack(value, axis, order, (cluster.parts, first), statement.source)
+                    order = self._reading_order(statement, side, value.type.rank, axis)
+                    packed = self._pack(value, axis, order, units, statement.source)
                     if packed is not None:
                         found[value, axis] = packed
         return found
 
     def _pack(
-        self, value: Value, axis: int, order: tuple[int, ...], where: tuple[int, int], source: Source
+        self, value: Value, axis: int, order: tuple[int, ...], units: Units, source: Source
     ) -> Packed | None:
-        """The packed copy, made in front of the outermost loop that does not change the value.
-
-        `where`: the number of parts, and the unit that has the first.
-        """
+        """The packed copy, made in front of the outermost loop that does not change the value."""
         home = next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
         if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
             return None
-        parts, first = where
-        key = (value, axis, order, parts, first)
+        key = (value, axis, order, units)
         if key not in self.packs:
-            copies, packed = pack(value, axis, parts, self.fresh, source, order, first)
+            copies, packed = pack(value, axis, units[0], self.fresh, source, order, *units[1:])
             self.frames[home].emit(copies)
             self.packs[key] = packed
         return self.packs[key]
+
+    def _reading_order(self, dot: UOperator, side: str, rank: int, axis: int) -> tuple[int, ...]:
+        """The axes of a packed operand as a matrix product runs through them. A core reads one block of rows
+        per column group from end to end, so it stays in step with the prefetcher and touches few pages; lanes
+        side by side want all columns of a row side by side."""
+        contract = cast(tuple[int, ...], dot[f"{side}_contract"])
+        if side == "lhs" or axis in cast(tuple[int, ...], dot[f"{side}_batch"]):
+            return tuple(range(rank))
+        last = contract if self.limits.packs_rows else (*contract, axis)
+        kept = tuple(d for d in range(rank) if d not in last)
+        return (*contract, *kept) if self.limits.packs_rows else (*kept, *last)
 
 
 def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
@@ -222,15 +237,6 @@ def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
         elif isinstance(statement, BranchUTask):
             for region in statement.branches:
                 yield from _dots(region.body)
-
-
-def _reading_order(dot: UOperator, side: str, rank: int, axis: int) -> tuple[int, ...]:
-    """The axes of a packed operand as a matrix product runs through them: one block of rows per column group.
-    A product reads a block from end to end, so it stays in step with the prefetcher and touches few pages."""
-    last = (*cast(tuple[int, ...], dot[f"{side}_contract"]), axis)
-    if side == "lhs" or axis in cast(tuple[int, ...], dot[f"{side}_batch"]):
-        return tuple(range(rank))
-    return (*(d for d in range(rank) if d not in last), *last)
 
 
 def _recipes(

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.axes import Tie
-from jax_cocktail.placement.families import num_utasks, schedule_operator
-from jax_cocktail.placement.parts import Emitter, Packed, constant_run, part_attributes
+from jax_cocktail.placement.axes import Tie, rule
+from jax_cocktail.placement.families import any_runs, num_utasks, schedule_operator
+from jax_cocktail.placement.parts import Emitter, Packed, constant_run, part_attributes, run_type
+from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -33,11 +34,14 @@ class Sources:
     `bases`: for a result, an array of the same type that nothing else reads and the statements read at the
     own part only: the result may take its place. `packed`: for an outside value and axis, copies of its
     parts. `recipes`: outside values of which a part is computed again rather than read, with their operators.
+    `wide`: for results and bases of a tiling whose parts have a length of their own, the arrays in which they
+    stand, long enough for all parts.
     """
 
     bases: Mapping[Value, Value] = field(default_factory=dict)
     packed: Mapping[tuple[Value, int], Packed] = field(default_factory=dict)
     recipes: Mapping[Value, UOperator] = field(default_factory=dict)
+    wide: Mapping[Value, Value] = field(default_factory=dict)
 
 
 def tile(
@@ -49,28 +53,80 @@ def tile(
     source: Source = NOWHERE,
     sources: Sources | None = None,
     first: int = 0,
+    length: int = 0,
 ) -> tuple[Statement, ...]:
     """A parallel loop of `parts` trips that makes `results`, and what it needs made once before it.
 
     `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis;
     part i is the i-th of `parts` equal runs along that axis. What is left over, less than a part, is computed
     after the loop; axes must then be equally long. `results`: which values are needed afterwards; they keep
-    their ids, all else gets fresh ones. `first`: the unit that runs part 0.
+    their ids, all else gets fresh ones. `first`: the unit that runs part 0. `length`: of a part, if the last
+    one may reach past the end; what lies there nobody reads.
     """
     sources = sources or Sources()
+    if length:
+        return _tile_wide(statements, results, classes, (parts, length, first), fresh, source, sources)
     uneven = any(r.type.shape[classes[r]] % parts for r in results)
     outputs = tuple(fresh.make(r.type) for r in results) if uneven else tuple(results)
     tiler = _Tiler(classes, parts, fresh, source, sources)
     targets = tuple(_target(tiler, r, sources.bases.get(r)) for r in results)
-    parameters = tuple(fresh.make(r.type) for r in results)
-    written = tiler.run(statements, results, parameters)
-    body = Region((tiler.index, *parameters), (*tiler.first, *tiler.out), written)
-    loop = LoopUTask(targets, outputs, body, None, parts, source, parallel=True, first=first)
+    loop = _parallel(tiler, statements, results, targets, outputs, first)
     if not uneven:
         return (*tiler.before, loop)
     rest = _Tiler(classes, parts, fresh, source, sources, is_rest=True)
     rest.run(statements, results, outputs)
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
+
+
+def _tile_wide(
+    statements: Sequence[Statement],
+    results: Sequence[Value],
+    classes: Mapping[Value, int],
+    where: tuple[int, int, int],
+    fresh: FreshValues,
+    source: Source,
+    sources: Sources,
+) -> tuple[Statement, ...]:
+    """Parts of a given length: results are made in their wide arrays and seen as the beginnings of those.
+
+    `where`: number and length of the parts, first unit.
+    """
+    parts, length, first = where
+    tiler = _Tiler(classes, parts, fresh, source, sources, length=length)
+    outputs = tuple(sources.wide[r] for r in results)
+    bases = ((r, sources.bases.get(r)) for r in results)
+    targets = tuple(_target(tiler, sources.wide[r], base and sources.wide[base]) for r, base in bases)
+    loop = _parallel(tiler, statements, results, targets, outputs, first)
+    views = (beginning(wide, r, source) for r, wide in zip(results, outputs, strict=True))
+    return (*tiler.before, loop, *views)
+
+
+def beginning(wide: Value, value: Value, source: Source) -> UOperator:
+    """`value` as what stands at the beginning of a longer array."""
+    none, ones = (0,) * value.type.rank, (1,) * value.type.rank
+    return UOperator("slice", (wide,), (value,), (("starts", none), ("strides", ones)), source)
+
+
+def _parallel(
+    tiler: _Tiler,
+    statements: Sequence[Statement],
+    results: Sequence[Value],
+    targets: Sequence[Value],
+    outputs: tuple[Value, ...],
+    first: int,
+) -> LoopUTask:
+    """The loop over parts. A stage of a wavefront becomes one branch, so that each way writes its results
+    where they belong: nothing is kept until after the branch."""
+    parameters = tuple(tiler.fresh.make(target.type) for target in targets)
+    branch = statements[0]
+    if isinstance(branch, BranchUTask) and branch.group[1] > 1:
+        written = tiler.stage(branch, statements[1:], results, parameters)
+    else:
+        written = tiler.run(statements, results, parameters)
+    body = Region((tiler.index, *parameters), (*tiler.first, *tiler.out), written)
+    return LoopUTask(
+        tuple(targets), outputs, body, None, tiler.parts, tiler.source, parallel=True, first=first
+    )
 
 
 def pack(
@@ -81,13 +137,15 @@ def pack(
     source: Source = NOWHERE,
     order: tuple[int, ...] = (),
     first: int = 0,
+    length: int = 0,
 ) -> tuple[tuple[Statement, ...], Packed]:
     """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
     The parts are copied by a parallel loop, so each lands in the memory of the unit that will read it.
-    `order`: the axes in the order in which they are read, if it is another one than the value's.
+    `order`: the axes in the order in which they are read, if it is another one than the value's. `length`: of
+    a part, if the last one may reach past the end.
     """
-    tiler = _Tiler({}, parts, fresh, source, Sources())
+    tiler = _Tiler({}, parts, fresh, source, Sources(), length=length)
     order = order or tuple(range(value.type.rank))
     part, type_ = tiler.part(value, axis), tiler.part_type(value.type, axis)
     if order != tuple(range(value.type.rank)):
@@ -101,7 +159,7 @@ def pack(
     body = Region((tiler.index, parameter), (*tiler.first, *tiler.out), (written,))
     target = _target(tiler, result, None)
     loop = LoopUTask((target,), (result,), body, None, parts, source, parallel=True, first=first)
-    if not value.type.shape[axis] % parts:
+    if length or not value.type.shape[axis] % parts:
         return (*tiler.before, loop), Packed(result, order=order)
     rest = _Tiler({}, parts, fresh, source, Sources(), is_rest=True)
     left = rest.part(value, axis)
@@ -128,8 +186,9 @@ class _Tiler(Emitter):
         source: Source,
         sources: Sources,
         is_rest: bool = False,
+        length: int = 0,
     ) -> None:
-        super().__init__(parts, fresh, source, is_rest)
+        super().__init__(parts, fresh, source, is_rest, length)
         self.axes = axes
         self.sources = sources
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
@@ -140,24 +199,58 @@ class _Tiler(Emitter):
         self._kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
 
     def run(
-        self, statements: Sequence[Statement], results: Sequence[Value], parameters: Sequence[Value]
+        self,
+        statements: Sequence[Statement],
+        results: Sequence[Value],
+        parameters: Sequence[Value],
+        names: Mapping[Value, Value] | None = None,
     ) -> tuple[Value, ...]:
-        """Computes the part of all statements and writes that of `results` into `parameters`."""
-        for result, parameter in zip(results, parameters, strict=True):
+        """Computes the part of all statements and writes that of `results` into `parameters`. `names`: by
+        which values the statements make results, if not by their own."""
+        made = [(r, (names or {}).get(r, r)) for r in results]
+        for (result, value), parameter in zip(made, parameters, strict=True):
             base = self.sources.bases.get(result)
             if base is not None:
                 self.own[base] = (parameter, self.axes[result])
-                self._follow(statements, result, base, parameter)
+                self._follow(statements, value, base, parameter)
         if self.is_rest:
             self._kept = {r: r for r in results}
         for statement in statements:
             self.statement(statement)
         return tuple(
-            self.arrays[r] if r in self.arrays else self._collect(r, parameter)
-            for r, parameter in zip(results, parameters, strict=True)
+            self.arrays[value] if value in self.arrays else self._collect(value, self.axes[result], parameter)
+            for (result, value), parameter in zip(made, parameters, strict=True)
         )
 
+    def stage(
+        self,
+        branch: BranchUTask,
+        followers: Sequence[Statement],
+        results: Sequence[Value],
+        parameters: Sequence[Value],
+    ) -> tuple[Value, ...]:
+        """The same for a branch and what follows it, which is done at the end of every region."""
+        regions: list[Region] = []
+        for region in branch.branches:
+            names = dict(zip(branch.outputs, region.results, strict=True))
+            inner = _Tiler(
+                self.axes, self.parts, self.fresh, self.source, self.sources, self.is_rest, self.length
+            )
+            inner.index = self.index
+            statements = (*region.body, *(with_reads(s, names) for s in followers))
+            written = inner.run(statements, results, parameters, names)
+            self.before += inner.before
+            regions.append(Region((), (*inner.first, *inner.out), written))
+        outputs = tuple(self.fresh.make(parameter.type) for parameter in parameters)
+        self.out.append(replace(branch, branches=tuple(regions), outputs=outputs, group=(0, 1)))
+        return outputs
+
     # -- values ------------------------------------------------------------------------------------------
+    def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
+        wide = self.sources.wide.get(value, value)
+        along = run_type(wide.type, axis, value.type.shape[axis]) == value.type
+        return super().cut(wide if along else value, axis, where)
+
     def whole(self, value: Value) -> Value:
         if value in self.now:
             if value in self.axes:
@@ -196,10 +289,15 @@ class _Tiler(Emitter):
         packed, recipe = self.sources.packed.get((value, axis)), self.sources.recipes.get(value)
         if packed is not None:
             return self.packed_part(packed)
-        if recipe is None or num_utasks(recipe, (axis,), self.parts) != self.parts:
+        if recipe is None or not self._falls_apart(recipe, axis):
             return self.cut(value, axis, self.first)
         (part,) = self._apart(recipe, schedule_operator(recipe, (axis,), self.parts).tie, self.first)
         return part
+
+    def _falls_apart(self, recipe: UOperator, axis: int) -> bool:
+        tie = rule(recipe).along((axis,))
+        even = num_utasks(recipe, (axis,), self.parts) == self.parts
+        return even and (not self.length or tie is not None and any_runs(recipe, tie))
 
     def define(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Stand-ins for values made inside: their own part if they are cut."""
@@ -242,6 +340,8 @@ class _Tiler(Emitter):
         if operator.kind == "iota" and operator["dimension"] == tie.outputs[0]:
             return (self._iota(operator, where),)
         if operator.kind == "dynamic_slice" and self._is_plain(operator.inputs[0]):
+            if self.length:
+                return (self._sliced(operator, tie.outputs[0], where),)
             inputs = self._direct(operator, tie.outputs[0])
         else:
             inputs = tuple(self.part(v, axis) for v, axis in zip(operator.inputs, tie.inputs, strict=True))
@@ -262,19 +362,31 @@ class _Tiler(Emitter):
         begins[axis] = self.start(array.type.shape[axis])
         return (array, *begins)
 
+    def _sliced(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
+        """The same where the array may be too short: the own part of the slice."""
+        inputs = tuple(self.whole(v) for v in operator.inputs)
+        whole = self.fresh.make(operator.output.type)
+        where.append(replace(operator, inputs=inputs, outputs=(whole,)))
+        return self.cut(whole, axis, where)
+
     def _constant(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
         """Equal parts are one small constant; others are parts of the constant, made outside."""
         extent = operator.output.type.shape[axis]
         size = self.size(extent)
+        if extent < size * self.parts and self.length:
+            return self._made_outside(operator, axis)
         starts = [extent - size] if self.is_rest else range(0, size * self.parts, size)
         data = {constant_run(operator, axis, start, size) for start in starts}
         if len(data) > 1:
-            made = self.fresh.make(operator.output.type)
-            self.before.append(replace(operator, outputs=(made,)))
-            return self.cut(made, axis, self.first)
+            return self._made_outside(operator, axis)
         part = self.fresh.make(self.part_type(operator.output.type, axis))
         where.append(replace(operator, outputs=(part,), attributes=(("data", data.pop()),)))
         return part
+
+    def _made_outside(self, constant: UOperator, axis: int) -> Value:
+        made = self.fresh.make(constant.output.type)
+        self.before.append(replace(constant, outputs=(made,)))
+        return self.cut(made, axis, self.first)
 
     def _iota(self, operator: UOperator, where: list[Statement]) -> Value:
         """Counts from the part's first position, in int64 as iota itself does."""
@@ -308,15 +420,14 @@ class _Tiler(Emitter):
         axis = tie.outputs[0]
         begins = [self.whole(v) for v in starts]
         begins[axis] = self.start(array.type.shape[axis])
-        value = self._kept.get(operator.output) or self.fresh.make(array.type)
+        value = self._kept.get(operator.output) or self.fresh.make(self.arrays[array].type)
         inputs = (self.arrays[array], self.part(update, tie.inputs[1]), *begins)
         self.out.append(replace(operator, inputs=inputs, outputs=(value,)))
         self.arrays[operator.output] = value
 
-    def _collect(self, result: Value, parameter: Value) -> Value:
+    def _collect(self, result: Value, axis: int, parameter: Value) -> Value:
         """Writes the own part of a result."""
-        axis = self.axes[result]
-        value = self._kept.get(result) or self.fresh.make(result.type)
+        value = self._kept.get(result) or self.fresh.make(parameter.type)
         inputs = (parameter, self.part(result, axis), *self.starts(result, axis))
         self.out.append(UOperator("dynamic_update_slice", inputs, (value,), (), self.source))
         return value

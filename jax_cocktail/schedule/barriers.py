@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -188,6 +189,8 @@ class _Deriver:
                 yield from self._transfer(statement.initial, statement.carried)
         elif isinstance(statement, StitchedUTask):
             yield from self._group(statement)
+        elif isinstance(statement, UOperator) and statement.kind == "exchange":
+            yield from self._exchange(statement)
         elif isinstance(statement, UOperator) and self._works(statement):
             yield from self._work(statement, statement.inputs)
 
@@ -244,18 +247,26 @@ class _Deriver:
                 )
         for value, tile in tile_access(loop, self.constants).items():
             if value in self.layouts:
-                performer = self._performer(value, tile, loop)
+                performer = self._performer(value, tile, loop.first, loop.trip_count or 0)
                 yield from self._whole(value, False, performer)
                 if value in written:
                     yield from self._whole(value, True, performer)
 
-    def _performer(self, value: Value, tile: tuple[int, int] | None, loop: LoopUTask) -> Performer:
+    def _exchange(self, exchange: UOperator) -> Iterator[Access]:
+        """Every unit reads what it wrote itself; tagged words order nothing else."""
+        for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
+            performer = self._performer(value, (blocks.axis, blocks.size), blocks.first, blocks.parts)
+            yield from self._whole(value, False, performer)
+        for value in exchange.outputs:
+            yield from self._whole(value, True, ALL)
+
+    def _performer(self, value: Value, tile: tuple[int, int] | None, first: int, parts: int) -> Performer:
         layout = self.layouts[value]
         if tile is None or not layout.is_whole:
             return ALL
         axis, size = tile
         step = layout.strides[axis] * ITEM_SIZE[value.type.dtype]
-        return ("part", loop.first, loop.trip_count or 0, size, step, value.type.shape[axis])
+        return ("part", first, parts, size, step, value.type.shape[axis])
 
     # -- memory ------------------------------------------------------------------------------------------
     def _slot(self, value: Value) -> Slot:

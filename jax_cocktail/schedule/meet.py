@@ -21,8 +21,9 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
+from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 ROUNDS = 8  # of a loop body, until what crosses its back edge no longer changes
 # Operators whose templates use the block's scratch memory while they run.
@@ -34,22 +35,29 @@ _NO_MEMORY = frozenset({"constant", "empty", "meet"})
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Bytes `begin` to `end` of a memory space."""
+    """Bytes `begin` to `end` of a memory space. `lanes`: touches of the same bytes with equal `lanes` are by
+    the same thread, element for element; 0: nothing is known."""
 
     space: str
     begin: int
     end: int
     write: bool
+    lanes: int = 0
 
     def conflicts(self, other: Touch) -> bool:
         if not (self.write or other.write) or self.space != other.space:
             return False
-        return self.begin < other.end and other.begin < self.end
+        if self.end <= other.begin or other.end <= self.begin:
+            return False
+        same = self.lanes == other.lanes and (self.lanes == ONE or self.begin == other.begin)
+        return not (self.lanes and same)
 
 
+ONE = 1  # `lanes` of what the first thread does alone
 State = frozenset[Touch]  # what was touched since the last meet
 NOTHING: State = frozenset()
 SCRATCH = Touch("scratch", 0, 1, True)
+TAGS = Touch("tags", 0, 1, True)  # all threads have received a step before one of them sends the next
 
 
 def meet_lanes(program: UProgram, plan: MemoryPlan) -> UProgram:
@@ -142,12 +150,35 @@ class _Deriver:
                 if member.kind in TEMPLATES:
                     yield SCRATCH
                 yield from self._moved(member)
-            yield from self._work(statement.inputs, statement.outputs)
+            yield from self._lanes(statement)
         elif isinstance(statement, UOperator) and not self._is_view(statement):
             if statement.kind in TEMPLATES:
                 yield SCRATCH
+            if statement.kind == "exchange":
+                yield TAGS
             yield from self._moved(statement)
             yield from self._work(statement.inputs, statement.outputs)
+
+    def _lanes(self, group: StitchedUTask) -> Iterator[Touch]:
+        """A lane loop. Where it does nothing but element-wise work on whole dense arrays, or reduces one to a
+        scalar, element i of each belongs to one and the same thread, in this loop and in all of that size."""
+        closer = group.members[-1]
+        update = closer.kind == "dynamic_update_slice"
+        whole = closer.inputs[0] if closer.kind == "reduce" else closer.output
+        if update and closer.inputs[1].type.is_scalar:
+            yield from self._work(group.inputs, ())
+            for value in group.outputs:
+                yield from self._whole(value, True, ONE)
+            return
+        inner = group.members[:-1] if closer.kind == "reduce" else group.members
+        plain = all(map(_own_element, inner))
+        plain = plain and (closer.kind != "reduce" or closer.output.type.is_scalar)
+        for values, write in ((group.inputs, False), (group.outputs, True)):
+            for value in values:
+                dense = value in self.plan.layouts and self.plan.layouts[value].is_whole
+                ours = plain and dense and value.type.size == whole.type.size > 1
+                key = value.type.size * 16 + ITEM_SIZE[value.type.dtype]
+                yield from self._whole(value, write, key if ours else 0)
 
     def _is_view(self, operator: UOperator) -> bool:
         if operator.kind in _NO_MEMORY or not operator.outputs:
@@ -198,12 +229,19 @@ class _Deriver:
             return f"{slot.space} {slot.index}", 0
         return slot.space, slot.index
 
-    def _whole(self, value: Value, write: bool) -> Iterator[Touch]:
+    def _whole(self, value: Value, write: bool, lanes: int = 0) -> Iterator[Touch]:
         """All of the memory behind a value."""
         if value not in self.plan.layouts or not value.type.size:
             return
         space, begin = self._place(value)
-        yield Touch(space, begin, begin + self.plan.layouts[value].root.type.nbytes, write)
+        yield Touch(space, begin, begin + self.plan.layouts[value].root.type.nbytes, write, lanes)
+
+
+def _own_element(operator: UOperator) -> bool:
+    """True if element i of the result takes at most element i of every array."""
+    if KINDS[operator.kind].sort == "elementwise" or operator.kind in ("constant", "iota"):
+        return True
+    return operator.kind == "broadcast" and operator.inputs[0].type.is_scalar
 
 
 def _conflict(state: State, touches: State) -> bool:

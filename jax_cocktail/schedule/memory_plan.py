@@ -7,12 +7,13 @@ time (ATB plans its workspace the same way, once per program).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.liveness import Liveness, liveness
 from jax_cocktail.schedule.sharing import Sharing, sharing_of
-from jax_cocktail.utask.ir import UOperator, UProgram, walk
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import MemoryPlan, Slot, layouts_of, scratch_bytes
 from jax_cocktail.utask.types import Value
@@ -32,6 +33,9 @@ def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
     constants = _constants(program, layouts)
     for root in (*_parameters(program, layouts), *constants):
         classes.freeze(root)
+    received = _received(program)
+    if received:
+        classes.keep_apart(received, _shared_for_sure(program, layouts))
     for a, b in live.same:
         classes.unite(a, b)
     for _, source, target in sorted(live.wishes, key=lambda w: -w[0]):
@@ -52,6 +56,8 @@ def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
     plan = MemoryPlan(layouts, slots, aliases, 0)
     if sharing is None:
         return _with_own(plan, free, live, scratch, "workspace", near)
+    if any(sharing.is_shared(root) for root in received):
+        raise PlacementError("what a unit receives from others lies where all of them see it")
     shared, size = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
     plan = replace(plan, slots=slots | shared, workspace_bytes=size, most_units=sharing.most_units)
     own = [g for g in free if not sharing.is_shared(g[0])]
@@ -107,6 +113,8 @@ class _Classes:
         self.parent: dict[Value, Value] = {}
         self.members: dict[Value, list[Value]] = {}
         self.frozen: set[Value] = set()  # roots in memory that is not ours to write
+        self.own: set[Value] = set()  # leaders of classes that every unit has for itself
+        self.shared: set[Value] = set()  # and of such as all units see
         for root in live.mask:
             self.find(root)
 
@@ -122,17 +130,27 @@ class _Classes:
     def freeze(self, root: Value) -> None:
         self.frozen.add(self.find(root))
 
+    def keep_apart(self, own: Iterable[Value], shared: Iterable[Value]) -> None:
+        """No class may have roots of both sorts."""
+        self.own.update(map(self.find, own))
+        self.shared.update(map(self.find, shared))
+
     def unite(self, a: Value, b: Value) -> None:
         a, b = self.find(a), self.find(b)
         if a != b:
             self.parent[b] = a
             self.members[a] += self.members.pop(b)
+            for leaders in (self.own, self.shared):
+                if b in leaders:
+                    leaders.add(a)
 
     def try_unite(self, a: Value, b: Value) -> bool:
         a, b = self.find(a), self.find(b)
         if a == b:
             return True
         if a in self.frozen or b in self.frozen or not self._compatible(a, b):
+            return False
+        if not {a, b}.isdisjoint(self.own) and not {a, b}.isdisjoint(self.shared):
             return False
         self.unite(a, b)
         return True
@@ -162,6 +180,21 @@ def _parameters(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Valu
     return [v for v in program.entry.parameters if v in layouts]
 
 
+def _received(program: UProgram) -> list[Value]:
+    """What units receive from each other."""
+    operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
+    return [v for o in operators if o.kind == "exchange" for v in o.outputs]
+
+
+def _shared_for_sure(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
+    """What several units write, part by part, and what is not ours to place."""
+    found = _parameters(program, layouts) + _constants(program, layouts)
+    for statement in walk(program.entry):
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            found += [layouts[v].root for v in (*statement.carried, *statement.outputs) if v in layouts]
+    return found
+
+
 def _constants(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
     found = (s.outputs[0] for s in walk(program.entry) if isinstance(s, UOperator) and s.kind == "constant")
     return [v for v in found if v in layouts]
@@ -176,7 +209,7 @@ def _pin_results(program: UProgram, layouts: Mapping[Value, Layout], classes: _C
         if layout is None or not layout.is_whole:
             continue
         leader = classes.find(layout.root)
-        if leader not in classes.frozen and leader not in taken:
+        if leader not in classes.frozen | classes.own and leader not in taken:
             taken.add(leader)
             pinned[number] = layout.root
     return pinned

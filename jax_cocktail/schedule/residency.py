@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
@@ -77,6 +78,10 @@ class _Survey:
             return
         if isinstance(statement, UOperator) and statement.kind == "empty":
             return  # touches nothing
+        if isinstance(statement, UOperator) and statement.kind == "exchange":
+            for value, blocks in zip(statement.inputs, blocks_of(statement), strict=True):
+                self._touch(value, (blocks.axis, blocks.size), (blocks.parts, blocks.first), trips)
+            return  # what is received lies in own memory
         if isinstance(statement, LoopUTask):
             self._refuse((*statement.initial, *statement.outputs))
             trips *= statement.trip_count or 1
@@ -89,20 +94,22 @@ class _Survey:
 
     def _parallel(self, loop: LoopUTask, trips: int) -> None:
         for value, block in tile_access(loop, self.constants).items():
-            slot = self._slot(value)
-            if slot is None:
-                continue
-            layout, count = self.plan.layouts[value], loop.trip_count or 0
-            axis, size = block or (-1, 0)
-            outermost = axis >= 0 and all(n == 1 for n in value.type.shape[:axis])
-            even = outermost and layout.is_whole and value.type.shape[axis] == size * count
-            owner = (count, loop.first)
-            if not even or self.sliced.setdefault(slot, owner) != owner:
-                self.refused.add(slot)
-                self.sliced.pop(slot, None)
-            elif slot in self.refused:
-                self.sliced.pop(slot, None)
-            self.touches[slot] = self.touches.get(slot, 0) + trips
+            self._touch(value, block, (loop.trip_count or 0, loop.first), trips)
+
+    def _touch(self, value: Value, block: tuple[int, int] | None, owner: Owner, trips: int) -> None:
+        slot = self._slot(value)
+        if slot is None:
+            return
+        layout, (count, _) = self.plan.layouts[value], owner
+        axis, size = block or (-1, 0)
+        outermost = axis >= 0 and all(n == 1 for n in value.type.shape[:axis])
+        even = outermost and layout.is_whole and value.type.shape[axis] == size * count
+        if not even or self.sliced.setdefault(slot, owner) != owner:
+            self.refused.add(slot)
+            self.sliced.pop(slot, None)
+        elif slot in self.refused:
+            self.sliced.pop(slot, None)
+        self.touches[slot] = self.touches.get(slot, 0) + trips
 
     def _refuse(self, values: Iterable[Value]) -> None:
         for value in values:

@@ -186,9 +186,11 @@ def _alternates(loop: LoopUTask) -> bool:
 
 
 def _stays(value: Value, carry: Value, definitions: Mapping[Value, Statement]) -> bool:
-    """True if the value is the carry, updated in place at most."""
+    """True if the value is the carry, updated in place at most, or may take its place at once."""
     while value != carry:
         made = definitions.get(value)
+        if isinstance(made, UOperator) and made.kind == "exchange":
+            return True  # complete when this unit has read the old one
         if isinstance(made, UOperator) and made.kind == "dynamic_update_slice":
             value = made.inputs[0]
         elif isinstance(made, LoopUTask):

@@ -34,7 +34,8 @@ _MODES = ("clip", "fill", "promise_in_bounds")
 def fault(operator: UOperator) -> str:
     """Why the types or attributes of `operator` are wrong, or "" if they are right."""
     try:
-        counts = {"sort": len(operator.inputs), "top_k": 2, "arrive": 0, "wait": 0, "meet": 0}
+        counts = {"top_k": 2, "arrive": 0, "wait": 0, "meet": 0}
+        counts |= dict.fromkeys(("sort", "exchange"), len(operator.inputs))
         count = counts.get(operator.kind, 1)
         require(len(operator.outputs) == count, f"has {len(operator.outputs)} results, not {count}")
         RULES[operator.kind](operator)

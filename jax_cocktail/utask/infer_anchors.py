@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from jax_cocktail.utask.exchange import WORDS
 from jax_cocktail.utask.infer_common import (
     Rule,
     axes,
     axis,
     dtype_in,
     integer,
+    is_int,
     pairs,
     positive,
     require,
@@ -175,6 +179,23 @@ def _copy(operator: UOperator) -> None:
     result_is(operator, operator.inputs[0].type)
 
 
+def _exchange(operator: UOperator) -> None:
+    blocks, count = operator["blocks"], len(operator.inputs)
+    require(count > 0, "an exchange has operands")
+    require(isinstance(blocks, tuple) and len(blocks) == count, "an exchange has a block for each operand")
+    assert isinstance(blocks, tuple)
+    for position, (value, block) in enumerate(zip(operator.inputs, blocks, strict=True)):
+        fits = isinstance(block, tuple) and len(block) == 4 and all(map(is_int, block))
+        require(fits, f"block {block} is not (axis, size, parts, first)")
+        axis_, size, parts, first = cast(tuple[int, int, int, int], block)
+        require(0 <= axis_ < value.type.rank, f"axis {axis_} is no axis of {value.type}")
+        require(min(size, parts) > 0 and first >= 0, f"block {block} has no size, no parts or no first unit")
+        whole = size * parts == value.type.shape[axis_]
+        require(whole, f"{parts} blocks of {size} are not axis {axis_} of {value.type}")
+        dtype_in(operator, value.type.dtype, WORDS)
+        result_is(operator, value.type, position)
+
+
 def _barrier(operator: UOperator) -> None:
     require(not operator.outputs, "a barrier has no results")
 
@@ -184,6 +205,7 @@ ANCHORS: dict[str, Rule] = {
     "arrive": _barrier,
     "wait": _barrier,
     "meet": _barrier,
+    "exchange": _exchange,
     "dot": _dot,
     "conv": _conv,
     "reduce": _reduce,

@@ -40,7 +40,9 @@ EVALUATE: dict[str, Evaluate] = {
     **CONTRACTION,
 }
 # these pass bits on (or only touch the sign), whatever the processor does to denormal numbers
-_KEEPS_BITS = frozenset({"bitcast", "select", "neg", "abs", "sort", "top_k", "copy", "dynamic_update_slice"})
+_KEEPS_BITS = frozenset(
+    {"bitcast", "select", "neg", "abs", "sort", "top_k", "copy", "dynamic_update_slice", "exchange"}
+)
 
 
 def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = False) -> list[Array]:

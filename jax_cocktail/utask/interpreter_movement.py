@@ -118,6 +118,10 @@ def copy(operator: UOperator, operands: Sequence[Array]) -> Array:
     return operands[0].copy()
 
 
+def exchange(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
+    return tuple(operand.copy() for operand in operands)
+
+
 def barrier(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
     """Nothing to wait for: whole values are computed one after the other."""
     return ()
@@ -125,6 +129,7 @@ def barrier(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]
 
 MOVEMENT: dict[str, Evaluate] = {
     "copy": copy,
+    "exchange": exchange,
     "arrive": barrier,
     "wait": barrier,
     "meet": barrier,

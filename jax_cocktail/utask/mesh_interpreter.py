@@ -2,7 +2,7 @@
 
 Where the interpreter computes on whole values, this one does what emitted code does: values lie in the slots
 of the memory plan, views are strides, updates are in place, joins copy. Units are coroutines that stop at
-`wait`; threads, and luck, play no part. Outside parallel loops every unit runs every statement, but what
+`wait` and in exchanges; threads, and luck, play no part. Outside parallel loops every unit runs every statement, but what
 writes shared memory is left to unit 0; trips of the outermost parallel loops are dealt out in turn, from the
 loop's first unit on.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.interpreter import EVALUATE
 from jax_cocktail.utask.interpreter_common import Array
 from jax_cocktail.utask.ir import (
@@ -29,6 +30,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import dense
+from jax_cocktail.utask.mesh_interpreter_exchange import TaggedWords, part_of
 from jax_cocktail.utask.mesh_interpreter_group import Traced, evaluate_member, needed_members, sources
 from jax_cocktail.utask.mesh_interpreter_memory import Cells, Clock, Memory, Race, address_of, make_memory
 from jax_cocktail.utask.plan import MemoryPlan, Slot
@@ -83,8 +85,9 @@ def simulate(
     count = max(min(units, plan.most_units), 1)
     memory = make_memory(program, plan, arguments, count, raises)
     team: list[_Unit] = []
+    words = TaggedWords(program, count)
     for number in range(count):
-        team.append(_Unit(number, program, plan, memory, team, arguments))
+        team.append(_Unit(number, program, plan, memory, team, words, arguments))
     with np.errstate(all="ignore"):
         _take_turns(team, order)
     outside = Clock(0, 0, 1 + max(unit.clock.arrives for unit in team))  # the caller sees everything
@@ -99,7 +102,7 @@ def _take_turns(team: Sequence[_Unit], order: Order) -> None:
     """Lets every unit run to its next wait, in turn, until all are done."""
     running = {unit.clock.unit: unit.program_text() for unit in team}
     while running:
-        before = [(unit.clock.arrives, unit.clock.waits) for unit in team]
+        before = [unit.passed for unit in team]
         alive = list(running)
         if isinstance(order, np.random.Generator):
             order.shuffle(alive)
@@ -108,7 +111,7 @@ def _take_turns(team: Sequence[_Unit], order: Order) -> None:
         for number in alive:
             if next(running[number], "done") == "done":
                 del running[number]
-        stuck = before == [(unit.clock.arrives, unit.clock.waits) for unit in team]
+        stuck = before == [unit.passed for unit in team]
         if stuck and len(alive) == len(running):
             if team[0].memory.races:
                 return  # poison led the units different ways
@@ -176,15 +179,22 @@ class _Unit:
         plan: MemoryPlan,
         memory: Memory,
         team: Sequence[_Unit],
+        words: TaggedWords,
         arguments: Sequence[Array],
     ) -> None:
         self.clock = Clock(number)
         self.program, self.plan, self.memory, self.team = program, plan, memory, team
+        self.words, self.sent, self.received = words, 0, 0
         parameters = zip(program.entry.parameters, arguments, strict=True)
         self.registers = {v: np.asarray(a) for v, a in parameters if v.type.is_scalar}
         self.pointers: dict[Value, int] = {}  # dynamic_slice -> first byte
         self.alone = False  # in a parallel loop: nobody else runs these statements
         self.where: Statement | None = None
+
+    @property
+    def passed(self) -> tuple[int, ...]:
+        """How far it has come among the others."""
+        return self.clock.arrives, self.clock.waits, self.sent, self.received
 
     def program_text(self) -> Iterator[str]:
         """Runs the program; yields where it has to wait."""
@@ -284,6 +294,8 @@ class _Unit:
                 while any(unit.clock.arrives <= self.clock.waits for unit in self.team):
                     yield "waits"
                 self.clock.waits += 1
+            elif statement.kind == "exchange":
+                yield from self._exchange(statement)
             elif statement.is_element:
                 self._view(statement)
             else:
@@ -296,6 +308,23 @@ class _Unit:
                 " wait alternate: print the program after the pass that inserts barriers"
             )
         self.clock.arrives += 1
+
+    def _exchange(self, exchange: UOperator) -> Iterator[str]:
+        """Sends the parts that this unit has written, and receives everybody's."""
+        unit, units = self.clock.unit, len(self.team)
+        self.sent += 1
+        for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
+            cells = self._cells(value)
+            for part in blocks.own(unit, units):
+                place = part_of(cells.address, blocks.axis, blocks.size, part)
+                self._touch(replace(cells, address=cells.address[place]))
+        arrays = [self._trace(value).array for value in exchange.inputs]
+        self.words.send(exchange, unit, self.sent, arrays)
+        while not self.words.arrived(exchange, self.sent):
+            yield "receives"
+        for value, array in zip(exchange.outputs, self.words.received(exchange, self.sent), strict=True):
+            self._store(self._cells(value), array)
+        self.received += 1
 
     def _loop(self, loop: LoopUTask) -> Iterator[str]:
         self._transfer(loop.initial, loop.carried)

@@ -31,7 +31,7 @@ from jax_cocktail.utask.types import INTEGERS, ITEM_SIZE, UNSIGNED, Shape, Value
 Block = tuple[int, int]  # (axis, tile)
 Constants = Mapping[Value, int]
 
-BARRIERS = frozenset({"arrive", "wait"})
+BARRIERS = frozenset({"arrive", "wait", "exchange"})  # what all units do together
 
 _NONE: Constants = {}
 _KEEPS_SCALAR = frozenset({"reshape", "broadcast", "transpose", "convert"})

@@ -76,7 +76,9 @@ class LaunchPlan:
     `header_bytes`: beginning of the workspace, cleared before every launch (barriers and tags); `most_units`:
     blocks that find work; `threads`: of a block; `resident_shared_bytes`, `portable_shared_bytes`: dynamic
     shared memory of a block of either kernel; `workspace_bytes`: of the call's last result, header included,
-    0 for none; `cooperative`: blocks wait for each other; `can_fail`: the program may leave an error code.
+    0 for none; `cooperative`: blocks wait for each other; `can_fail`: the program may leave an error code;
+    `resident_units`: blocks that the resident kernel needs at least, `portable_units`: for how many there is
+    room in the workspace; 0 stands for `most_units`.
     """
 
     header_bytes: int
@@ -87,25 +89,32 @@ class LaunchPlan:
     workspace_bytes: int
     cooperative: bool
     can_fail: bool = False
+    resident_units: int = 0
+    portable_units: int = 0
 
     def __post_init__(self) -> None:
         shared = self.resident_shared_bytes, self.portable_shared_bytes
         sizes = min(self.header_bytes, *shared) >= 0 and self.workspace_bytes >= self.header_bytes
-        if not sizes or not 1 <= self.most_units < 1 << 20 or not 1 <= self.threads <= 1024:
+        few, many = sorted((self.resident_units, self.portable_units))
+        grids = 0 <= few and many <= self.most_units and 1 <= self.most_units < 1 << 20
+        if not sizes or not grids or not 1 <= self.threads <= 1024:
             raise ValueError(f"not a launch: {self}")
 
     @property
     def attribute(self) -> tuple[int, ...]:
         """As the handler reads it (struct LaunchPlan of handler_programs.h)."""
-        return (_LAUNCH_VERSION, *(int(getattr(self, name)) for name in self.__slots__))
+        units = self.resident_units or self.most_units, self.portable_units or self.most_units
+        others = (int(getattr(self, name)) for name in self.__slots__[:-2])
+        return (_LAUNCH_VERSION, *others, *units)
 
     @classmethod
     def from_attribute(cls, values: Sequence[int]) -> LaunchPlan:
         """The plan with this `attribute`; raises ValueError if it is of another version."""
-        if len(values) != 9 or values[0] != _LAUNCH_VERSION:
+        if len(values) != 1 + len(cls.__slots__) or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        header, units, threads, resident, portable, workspace, cooperative, can_fail = values[1:]
-        return cls(header, units, threads, resident, portable, workspace, bool(cooperative), bool(can_fail))
+        fields = dict(zip(cls.__slots__, values[1:], strict=True))
+        flags = {name: bool(fields.pop(name)) for name in ("cooperative", "can_fail")}
+        return cls(**fields, **flags)
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

@@ -136,8 +136,8 @@ def line_of(found, text):
 
 def priced(monkeypatch, ours, stock):
     """Makes the model say so."""
-    monkeypatch.setattr(variants, "our_price", lambda program, units: ours)
-    monkeypatch.setattr(variants, "stock_price", lambda program, cores: stock)
+    monkeypatch.setattr(variants, "our_price", lambda *_: ours)
+    monkeypatch.setattr(variants, "stock_price", lambda *_: stock)
     return Comparison(ours, stock)
 
 
@@ -232,10 +232,10 @@ def test_all_candidates_are_timed_once_even_where_a_few_were(measured, several):
 def test_a_candidate_that_cannot_be_built_is_left_out(measured, several, monkeypatch):
     real = variants.build
 
-    def gave_up(emitted, **keywords):
+    def gave_up(*_, **__):
         raise BuildError("the compiler gave up", "nothing helps")
 
-    def build(emitted, **keywords):
+    def build(emitted, *rest, **keywords):
         return (gave_up if emitted.candidate.units == 2 else real)(emitted, **keywords)
 
     monkeypatch.setattr(variants, "build", build)
@@ -281,7 +281,7 @@ def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch)
         q = jnp.linalg.qr(jnp.outer(y, y))[0]
         return lax.fori_loop(0, 5, lambda i, a: jnp.cos(a) @ a, q)
 
-    def worth(program, profile):
+    def worth(program, profile, launch):
         kinds = {getattr(s, "kind", "") for s in walk(program.entry)}
         return "dot" not in kinds, ()
 

@@ -44,7 +44,7 @@ def compiler(monkeypatch):
     """Programs are not compiled; `launch` says how they would be launched."""
     settings = SimpleNamespace(launch=PLAN)
 
-    def build(emitted, *, cache_limit_bytes):
+    def build(emitted, spec=None, *, cache_limit_bytes):
         digest = hashlib.sha256(BINARY).hexdigest()
         return Artifact(BINARY, digest, emitted, 0.0, True, "program", settings.launch)
 
@@ -61,7 +61,7 @@ def test_call(compiler):
     text = lowered()
     assert text.count("@jax_cocktail_gpu(") == 1 and "while" not in text
     assert hashlib.sha256(BINARY).hexdigest() in text
-    assert "launch = dense<[1, 256, 132, 128, 4096, 1024, 4352, 1, 0]> : tensor<9xi64>" in text
+    assert "launch = dense<[1, 256, 132, 128, 4096, 1024, 4352, 1, 0, 132, 132]> : tensor<11xi64>" in text
     assert 'name = "function"' in text and "sync = 0 : i64" in text
     assert f"binary = dense<[{', '.join(map(str, BINARY))}]> : tensor<{len(BINARY)}xui8>" in text
     assert "-> (tensor<8xf32>, tensor<4352xui8>)" in text
@@ -125,7 +125,7 @@ def test_several_platforms_go_to_stock():
 
 
 def test_a_missing_compiler_is_told(compiler, monkeypatch):
-    def build(emitted, *, cache_limit_bytes):
+    def build(emitted, spec=None, *, cache_limit_bytes):
         raise BuildError("there is no CUDA compiler", "install one")
 
     monkeypatch.setattr(variants, "build", build)
@@ -168,8 +168,11 @@ def test_decisions_belong_to_devices(monkeypatch):
 
 def test_units_are_those_of_the_device(monkeypatch):
     mark = SimpleNamespace(options=jax_cocktail.config.Options(gpu_arch="sm_80"))
-    assert variants.units_of(mark, "cuda") == 108
-    assert variants.units_of(SimpleNamespace(options=jax_cocktail.config.Options(units=3)), "cpu") == 3
+    spec = variants.spec_of(mark, "cuda")
+    assert (spec.arch, variants.units_of(mark, spec)) == ("sm_80", 108)
+    three = SimpleNamespace(options=jax_cocktail.config.Options(units=3))
+    assert variants.units_of(three, None) == variants.units_of(three, spec) == 3
+    assert variants.spec_of(three, "cpu") is None
 
 
 def test_gpu_without_and_with_a_device(monkeypatch):

@@ -6,8 +6,7 @@ What is captured, translated, planned and emitted is what a card would get; a ca
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,8 +17,8 @@ import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import Artifact, Emitted
+from jax_cocktail.device import H200, DeviceSpec
 from jax_cocktail.lowering import custom_call, variants
-from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import Program
@@ -27,7 +26,7 @@ from tests.cpu.runner import EAGER
 from tests.strategies import check_state, initial_state, run
 
 THREADS = 64
-NEAR_BYTES = 96 << 10
+SPEC = replace(H200, name="emulated", shared_bytes=96 << 10)
 
 
 @dataclass
@@ -35,7 +34,7 @@ class Emulation:
     """What to emulate next, and what was: `launches` are (emitted program, built program, kernel)."""
 
     threads: int = THREADS
-    near_bytes: int = NEAR_BYTES
+    spec: DeviceSpec = SPEC
     kernel: str = "ck_resident"
     seed: int = 0
     sanitizer: Any = None
@@ -44,9 +43,9 @@ class Emulation:
     launches: list[tuple[Emitted, Program, str]] | None = None
 
     def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
-        return compiler.emit(program, cuda(self.threads), near_bytes=self.near_bytes, candidate=candidate)
+        return compiler.emit(program, cuda(self.threads), candidate=candidate, spec=self.spec)
 
-    def build(self, emitted: Emitted, **_: Any) -> Artifact:
+    def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()
         built = emulator.build(emitted.source, sanitizer=self.sanitizer)
         return Artifact(b"", digest, emitted, 0.0, False, str(built.path))
@@ -60,9 +59,7 @@ class Emulation:
         for operand, result in artifact.aliases:
             results[result] = operands[operand]
         program = emulator.build(emitted.source, sanitizer=self.sanitizer)
-        program.launch(
-            operands, results, units=emitted.plan.most_units, kernel=self.kernel, seed=self.seed
-        )
+        program.launch(operands, results, units=emitted.plan.most_units, kernel=self.kernel, seed=self.seed)
         if self.launches is not None:
             self.launches.append((emitted, program, self.kernel))
         return results
@@ -87,8 +84,8 @@ class Emulation:
     def install(self, monkeypatch: Any) -> Emulation:
         """Compiles for a GPU and emulates it until the test ends."""
 
-        def build(emitted: Emitted, **how: Any) -> Artifact:
-            artifact = self.build(emitted, **how)
+        def build(emitted: Emitted, *_: Any, **__: Any) -> Artifact:
+            artifact = self.build(emitted)
             self._artifacts[artifact.digest] = artifact
             return artifact
 
@@ -107,7 +104,7 @@ def check_program(program: Any, seed: int, units: int, **how: Any) -> Emulation:
     emulation = Emulation(launches=[], seed=seed, **how)
     options = {"force": "cocktail", "strict": True, "units": units}
     with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
-        patch.setattr(compiler, "place", partial(place, limits=EAGER))
+        patch.setattr(compiler, "limits_for", lambda _: EAGER)
         emulation.install(patch)
         check_state(jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state), stock)
     return emulation

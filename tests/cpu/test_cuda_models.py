@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import pytest
 
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.models import MODELS, largest_difference
-from jax_cocktail.placement.place import place
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER
 
@@ -23,7 +20,7 @@ def test_model(name, units, monkeypatch):
     model = MODELS[name]
     function, arguments = model.make(model.batches[0], small=True)
     stock = jax.jit(function)(*arguments)
-    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
     emulation = Emulation(launches=[]).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     ours = jax_cocktail.jit(function, options=options)

@@ -26,7 +26,7 @@ def test_program(name, golden):
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cuda_text(name, golden):
-    golden(f"{name}.cu", emit(PROGRAMS[name](), cuda(128), near_bytes=H200.shared_bytes).source)
+    golden(f"{name}.cu", emit(PROGRAMS[name](), cuda(128), spec=H200).source)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

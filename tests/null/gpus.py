@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import passes, schedule
 from jax_cocktail.device import H200, DeviceSpec
-from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
-from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
@@ -35,12 +32,10 @@ class OnDevice:
 def plan_for(program: UProgram, candidate: Candidate | None = None, spec: DeviceSpec = H200) -> OnDevice:
     """Every pass for the candidate, on all units of the device if none is given."""
     candidate, target = candidate or Candidate(spec.units), cuda()
-    for name, run in passes(candidate, target=target):
-        if name == "place":
-            run = partial(place, mesh=UnitMesh(units=candidate.units), limits=limits_for(spec))
+    for _, run in passes(candidate, target=target, spec=spec):
         program = run(program)
         verify(program)
-    program, plan = schedule(program, target, spec.shared_bytes - 1024)
+    program, plan = schedule(program, target, spec)
     return OnDevice(program, plan, set_resource(plan, min(candidate.units, spec.units)))
 
 

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.compiler import emit
 from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.compiler import emit
+from jax_cocktail.device import H200
 from jax_cocktail.schedule.meet import meet_lanes, touches_of
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, walk
 from tests.golden.programs import PROGRAMS
 from tests.null.programs import build, counted, elementwise
 
-NEAR = 96 << 10
+SPEC = replace(H200, shared_bytes=96 << 10)
 
 
 def planned(program, units=1):
-    return emit(program, cuda(64), candidate=Candidate(units), near_bytes=NEAR)
+    return emit(program, cuda(64), candidate=Candidate(units), spec=SPEC)
 
 
 def meets(region):

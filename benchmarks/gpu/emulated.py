@@ -1,0 +1,59 @@
+"""Rows at small sizes, and the microbenchmarks, run by the emulation of the tests: no card is needed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+import jax_cocktail
+from benchmarks.gpu import kernels
+from benchmarks.gpu.rows import Row
+from jax_cocktail import compiler
+from jax_cocktail.models import largest_difference
+from jax_cocktail.placement.place import place
+from tests.cpu.emulated import Emulation
+from tests.cpu.emulation import emulator
+from tests.cpu.runner import EAGER
+
+UNITS = 3
+
+
+class _Patch:
+    """What the emulation needs of a test's monkeypatch: here the process ends with it."""
+
+    setattr = staticmethod(setattr)
+
+
+def row(row: Row) -> dict[str, Any]:
+    """The emulated program against stock XLA on the host, with exact products."""
+    function, arguments = row.make(True)
+    expected = jax.jit(function)(*arguments)
+    compiler.place = partial(place, limits=EAGER)  # small work is divided all the same
+    emulation = Emulation(launches=[]).install(_Patch())
+    options = {"force": "cocktail", "strict": True, "units": UNITS}
+    found = {}
+    for emulation.kernel in ("ck_resident", "ck_portable"):
+        with jax.default_matmul_precision("highest"):
+            result = jax_cocktail.jit(function, options=options)(*arguments)
+        found[emulation.kernel] = largest_difference(result, expected)
+    launches = emulation.launches or []
+    return {
+        "differences": found,
+        "ok": bool(launches) and max(found.values()) <= row.tolerance,
+        "launches": len(launches) // len(found),
+        "blocks": max((emitted.plan.most_units for emitted, _, _ in launches), default=0),
+    }
+
+
+def micro() -> dict[str, Any]:
+    """Every kernel of `micro.cu`."""
+    problems = []
+    for run in kernels.small_runs():
+        program, result = emulator.build(run.kernel.text), run.result()
+        numbers = np.asarray(run.numbers, np.int64)
+        program.launch([numbers, run.data], [result], units=run.units, cluster=run.cluster)
+        problems += [problem] if (problem := run.problem(result)) else []
+    return {"ok": not problems, "problems": problems, "kernels": len(kernels.small_runs())}

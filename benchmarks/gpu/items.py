@@ -1,0 +1,276 @@
+"""The items of every phase: each runs in a process of its own and returns plain data."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import jax_cocktail
+from benchmarks.gpu import driver, emulated, micro, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu.recorded import Recording, recording
+from benchmarks.gpu.rows import ROWS
+from jax_cocktail import device_store
+from jax_cocktail.build_device import build_device_program, device_toolchain
+from jax_cocktail.device import DEFAULT, spec_for
+from jax_cocktail.errors import BuildError
+from jax_cocktail.models import largest_difference
+
+SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
+SYNC = {"force": "cocktail", "strict": True, "errors": "sync"}
+# Largest accepted difference of products of TF32; and how much worse than stock exact ones may be.
+TF32_TOLERANCE, OF_STOCK = 1e-2, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What every item is told. work: folder that the items of a run share; small: sizes of the tests;
+    seconds: for timing a row; dump: folder that XLA dumps to, or ""."""
+
+    work: Path
+    small: bool = False
+    seconds: float = 4.0
+    dump: str = ""
+
+
+# ---- what is here ------------------------------------------------------------------------------------------
+
+
+def versions(_: str, settings: Settings) -> dict[str, Any]:
+    """Of everything that has one, and what the card says of itself."""
+    found: dict[str, Any] = {
+        "jax_cocktail": jax_cocktail.__version__,
+        "python": platform.python_version(),
+        "packages": _packages(),
+        "backend": "none",
+    }
+    try:
+        found["compiler"] = str(device_toolchain())
+    except BuildError as error:
+        found["compiler"] = f"none: {error}"
+    number, why = driver.count()
+    if number:
+        with driver.Card() as card:
+            found["card"] = {**asdict(card.facts), "arch": card.facts.arch, "cards": number}
+    else:
+        found["no_card"] = why
+    try:
+        found["backend"] = jax.default_backend()
+        found["device_kind"] = str(jax.devices()[0].device_kind)
+    except RuntimeError as error:
+        found["no_backend"] = str(error)
+    found["clocks"] = _clocks()
+    return found
+
+
+def _packages() -> dict[str, str]:
+    names = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda13-pjrt", "nvidia-cudnn-cu13", "numpy", "torch")
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _clocks() -> str:
+    """As nvidia-smi says them, or ""."""
+    program = shutil.which("nvidia-smi")
+    if not program:
+        return ""
+    query = "--query-gpu=clocks.sm,clocks.max.sm,clocks.mem,power.limit,persistence_mode,mig.mode.current"
+    done = subprocess.run(
+        [program, query, "--format=csv"], capture_output=True, text=True, timeout=20, check=False
+    )
+    return done.stdout.strip()
+
+
+# ---- on a card ---------------------------------------------------------------------------------------------
+
+
+def build(name: str, settings: Settings) -> dict[str, Any]:
+    """Compiles every form, into the caches; says what the compiler says of ours, and what XLA captured."""
+    function, arguments = ROWS[name].make(settings.small)
+    found: dict[str, Any] = {}
+    with recording(operands=False) as seen:
+        for form in ("stock", "graphs", "unrolled", "ours"):
+            start = time.perf_counter()
+            found[form] = _attempt(lambda form=form: _build_one(form, name, function, arguments, settings))
+            found[form]["seconds"] = round(time.perf_counter() - start, 2)
+    found["kernels"] = _kernels(seen)
+    return found
+
+
+def _build_one(
+    form: str, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], settings: Settings
+) -> dict[str, Any]:
+    if form == "ours":
+        jitted = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True})
+        jitted.lower(*arguments).compile()
+        return {}
+    before = stock_micro.captured_dumps(settings.dump)
+    peers.FORMS[form](name, function, arguments)
+    return {"captured": bool(stock_micro.captured_dumps(settings.dump) - before)} if settings.dump else {}
+
+
+def _attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return work()
+    except peers.NoPeer as error:
+        return {"none": str(error)}
+    except Exception as error:  # one form less
+        return {"error": f"{type(error).__name__}: {error}"[:1000]}
+
+
+def _kernels(seen: Recording) -> list[dict[str, Any]]:
+    found = []
+    for artifact in seen.artifacts.values():
+        if artifact.launch is None:
+            continue
+        arch = spec_for(_arch()).arch
+        built = build_device_program(artifact.source, device_toolchain(arch), arch)
+        facts = {kernel: asdict(value) for kernel, value in built.kernels.items()}
+        found.append({"launch": asdict(artifact.launch), "kernels": facts, "digest": artifact.digest})
+    return found
+
+
+def _arch() -> str:
+    capability = str(getattr(jax.devices()[0], "compute_capability", "")).replace(".", "")
+    return f"sm_{capability}" if capability else DEFAULT.arch
+
+
+def reference(name: str, settings: Settings) -> dict[str, Any]:
+    """The row in float64 on the host, kept for `correct`. The environment has jax_enable_x64."""
+    function, arguments = ROWS[name].make(settings.small)
+    wide = jax.tree.map(_widened, arguments)
+    leaves = jax.tree.leaves(jax.jit(function)(*wide))
+    narrow = [np.asarray(leaf).dtype.name for leaf in leaves if np.asarray(leaf).dtype == np.float32]
+    np.savez(settings.work / f"{_file(name)}.npz", *map(np.asarray, leaves))
+    return {"leaves": len(leaves), "ok": not narrow}
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
+
+
+def _file(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def correct(name: str, settings: Settings) -> dict[str, Any]:
+    """Ours and stock against float64, with exact products and with those of JAX's default precision."""
+    row = ROWS[name]
+    function, arguments = row.make(settings.small)
+    with np.load(settings.work / f"{_file(name)}.npz") as file:
+        expected = [file[key] for key in file.files]
+    found: dict[str, Any] = {"ok": True}
+    for precision, tolerance in (("highest", row.tolerance), ("default", TF32_TOLERANCE)):
+        with jax.default_matmul_precision(precision), recording(SPIN, operands=False) as seen:
+            stock = largest_difference(jax.tree.leaves(jax.jit(function)(*arguments)), expected)
+            result = jax_cocktail.jit(function, options=SYNC)(*arguments)
+            mine = largest_difference(jax.tree.leaves(result), expected)
+        limit = max(tolerance, OF_STOCK * stock)
+        found[precision] = {"ours": mine, "stock": stock, "limit": limit, "programs": len(seen.artifacts)}
+        found["ok"] &= mine <= limit and bool(seen.artifacts)
+    return found
+
+
+def captured(name: str, settings: Settings) -> dict[str, Any]:
+    """Our call in a branch of a command buffer: does it give the same, and was it captured?"""
+    function, arguments = ROWS[name].make(settings.small)
+    jitted = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True})
+
+    def branch(flag: Any, *given: Any) -> Any:
+        zeros = lambda *g: jax.tree.map(jax.numpy.zeros_like, jax.eval_shape(function, *g))  # noqa: E731
+        return jax.lax.cond(flag, jitted, zeros, *given)
+
+    run = jax.jit(branch).lower(True, *arguments).compile(compiler_options=peers.COMMAND_BUFFERS)
+    expected = jitted(*arguments)
+    differences = [largest_difference(run(True, *arguments), expected) for _ in range(4)]
+    nothing = max(float(np.max(np.abs(np.asarray(x)))) for x in jax.tree.leaves(run(False, *arguments)))
+    seen = bool(stock_micro.captured_dumps(settings.dump)) if settings.dump else None
+    ok = max(differences) == 0 and nothing == 0
+    return {"differences": differences, "captured": seen, "ok": ok and seen is not False}
+
+
+def measure(name: str, settings: Settings) -> dict[str, Any]:
+    """The microbenchmarks of the card; what was measured is kept for the policy."""
+    with driver.Card() as card:
+        figures = micro.measure(card)
+        spec, left = micro.measured_spec(card, figures)
+    path = device_store.store_measured(spec)
+    return {"figures": figures, "spec": asdict(spec), "kept_from_table": left, "stored": path is not None}
+
+
+def stock_loops(name: str, settings: Settings) -> dict[str, Any]:
+    """Seconds of one trip of a loop under stock XLA, in each mode."""
+    return stock_micro.measure(name, settings.dump, settings.small)
+
+
+def times(name: str, settings: Settings) -> dict[str, Any]:
+    """Every form of a row, alone on the card, and the time of our kernels without XLA."""
+    return timing.row(ROWS[name], settings.small, settings.seconds)
+
+
+def profile(name: str, settings: Settings) -> dict[str, Any]:
+    """A few calls of ours, for tools that look at a process."""
+    function, arguments = ROWS[name].make(settings.small)
+    for _ in range(3):
+        jax.block_until_ready(jax_cocktail.jit(function, options=SYNC)(*arguments))
+    return {}
+
+
+# ---- without a card ----------------------------------------------------------------------------------------
+
+
+def plan(name: str, settings: Settings) -> dict[str, Any]:
+    """`name`: row@arch. What the compiler and the model say of it."""
+    row, _, arch = name.partition("@")
+    spec = spec_for(arch)
+    function, arguments = ROWS[row].make(settings.small)
+    found = plans.planned(row, function, arguments, spec)
+    result = {"card": spec.name, **plans.prediction(found, spec)}
+    return result | _attempt(lambda: plans.facts(found, spec))
+
+
+def emulate(name: str, settings: Settings) -> dict[str, Any]:
+    """The row at its small size, or the microbenchmarks."""
+    return emulated.micro() if name == "microbenchmarks" else emulated.row(ROWS[name])
+
+
+def stock_for_card(name: str, settings: Settings) -> dict[str, Any]:
+    """Kernels and bytes of stock XLA, compiled for an H200."""
+    function, arguments = ROWS[name].make(settings.small)
+    try:
+        text = peer.compile_for(DEFAULT, function, arguments)
+    except peers.NoPeer as error:
+        return {"none": str(error)}
+    return asdict(peer.Module(text).cost)
+
+
+ITEMS: dict[str, Callable[[str, Settings], dict[str, Any]]] = {
+    function.__name__: function
+    for function in (
+        versions,
+        build,
+        reference,
+        correct,
+        captured,
+        measure,
+        stock_loops,
+        times,
+        profile,
+        plan,
+        emulate,
+        stock_for_card,
+    )
+}

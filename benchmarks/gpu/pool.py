@@ -1,0 +1,103 @@
+"""Items of work as processes of their own, each with a cap, all within a budget; failures are records."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+MARK = "RESULT "  # begins the line that holds an item's result
+LEAST_SECONDS = 3.0  # with less time left an item is not started
+TAIL = 1500  # characters of output that are kept of an item that failed
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A process: `command`, with more `environment`; stopped after `cap` seconds. `log`: keep its output."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cap: float = 60.0
+    log: bool = False
+
+
+def run(task: Task, deadline: float = float("inf")) -> Record:
+    """What the item printed behind `MARK`; or `error`, or `skipped`. `deadline`: of `time.monotonic`."""
+    left = deadline - time.monotonic()
+    if left < LEAST_SECONDS:
+        return {"skipped": "no time left"}
+    limit = min(task.cap, left)
+    start = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(task.command),
+            env={**os.environ, **task.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return {"error": str(error)}
+    try:
+        output, _ = process.communicate(timeout=limit)
+        record = _record(process.returncode, output)
+    except subprocess.TimeoutExpired:
+        _stop(process)
+        output, _ = process.communicate()
+        record = {"error": f"stopped after {limit:.0f} s", "output": output[-TAIL:]}
+    except BaseException:  # Ctrl-C ends what was started, too
+        _stop(process)
+        raise
+    if task.log:
+        record["log"] = output[-20 * TAIL :]
+    return {**record, "wall_seconds": round(time.monotonic() - start, 2)}
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """The process and what it started: the session is its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+
+
+def _record(status: int, output: str) -> Record:
+    for line in reversed(output.splitlines()):
+        if line.startswith(MARK):
+            try:
+                found = json.loads(line[len(MARK) :])
+            except ValueError:
+                break
+            return dict(found) if status == 0 else {**found, "error": f"exit status {status}"}
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "without a word")
+    words = (f"ended by signal {-status}" if status < 0 else f"exit status {status}") + f": {last}"
+    return {"error": words, "output": output[-TAIL:]}
+
+
+def run_all(
+    tasks: Sequence[Task],
+    workers: int,
+    deadline: float,
+    done: Callable[[str, Record], None] = lambda name, record: None,
+) -> dict[str, Record]:
+    """The record of every task, `workers` of them at a time, in this order."""
+
+    def one(task: Task) -> Record:
+        record = run(task, deadline)
+        done(task.name, record)
+        return record
+
+    with ThreadPoolExecutor(max(workers, 1)) as threads:
+        records = list(threads.map(one, tasks))
+    return {task.name: record for task, record in zip(tasks, records, strict=True)}

@@ -1,0 +1,170 @@
+"""The results of a run as text: what `gpu_check.py` prints last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.gpu.peers import FORMS
+from benchmarks.gpu.targets import UNKNOWN_TRIPS, judge_all
+
+Results = Mapping[str, Any]
+
+
+def text(results: Results) -> str:
+    """Tables of all sections that there are, problems, and targets."""
+    sections = results["sections"]
+    parts = [_heading(results)]
+    for table in (_timed, _kernels, _figures, _stock_loops, _predicted):
+        lines = list(table(sections))
+        parts += ["\n".join(lines)] if lines else []
+    parts += ["\n".join(_problems(sections)), "\n".join(_targets(results))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _heading(results: Results) -> str:
+    versions = results["sections"].get("versions", {}).get("all", {})
+    card = versions.get("card")
+    if card:
+        what = (
+            f"{card['name']} ({card['arch']}, {card['attributes']['units']} multiprocessors), CUDA driver"
+            f" {card['driver'] // 1000}.{card['driver'] % 1000 // 10}"
+        )
+    else:
+        why = versions.get("no_card", "the versions could not be read")
+        what = f"no GPU here ({why}): times below are PREDICTIONS of the model for an H200"
+    packages = ", ".join(f"{name} {version}" for name, version in versions.get("packages", {}).items())
+    return f"{what}\n{packages}; {versions.get('compiler', 'no CUDA compiler')}"
+
+
+def _us(value: float | None) -> str:
+    return f"{value * 1e6:.1f}" if value else "-"
+
+
+def _timed(sections: Mapping[str, Any]) -> Iterator[str]:
+    """Wall time of asynchronous calls with one wait, by form."""
+    rows = sections.get("times", {})
+    if not rows:
+        return
+    yield (
+        f"{'us a call':20}" + "".join(f"{form:>12}" for form in FORMS) + f"{'ratio':>8}  auto takes  float64"
+    )
+    for name, row in rows.items():
+        seconds = row.get("seconds", {})
+        columns = "".join(f"{_us(seconds.get(form)):>12}" for form in FORMS)
+        pair = seconds.get("stock"), seconds.get("ours")
+        ratio = f"{pair[0] / pair[1]:.2f}" if all(pair) else "-"
+        yield f"{name:20}{columns}{ratio:>8}  {row.get('choice') or '-':10}  {_verdict(sections, name)}"
+
+
+def _verdict(sections: Mapping[str, Any], name: str) -> str:
+    record = sections.get("correct", {}).get(name)
+    if not record or "ok" not in record:
+        return "not checked"
+    worst = record.get("highest", {}).get("ours")
+    return ("agrees" if record["ok"] else "DIFFERS") + (f" ({worst:.1e})" if worst is not None else "")
+
+
+def _kernels(sections: Mapping[str, Any]) -> Iterator[str]:
+    rows = {n: r["kernel"] for n, r in sections.get("times", {}).items() if "seconds" in r.get("kernel", {})}
+    if not rows:
+        return
+    yield f"{'our kernels alone':20}{'us':>12}{'limit us':>12}{'ratio':>8}  launches"
+    for name, kernel in rows.items():
+        limit = kernel.get("limit_seconds")
+        ratio = f"{kernel['seconds'] / limit:.2f}" if limit and name not in UNKNOWN_TRIPS else "-"
+        calls = ", ".join(f"{call['kernel']} x {call['grid']} blocks" for call in kernel["calls"])
+        yield f"{name:20}{_us(kernel['seconds']):>12}{_us(limit):>12}{ratio:>8}  {calls}"
+
+
+def _figures(sections: Mapping[str, Any]) -> Iterator[str]:
+    figures = sections.get("measure", {}).get("card", {}).get("figures", {})
+    if figures:
+        yield "the card"
+    for name, figure in figures.items():
+        if "seconds" in figure:
+            yield f"  {name:44}{figure['seconds'] * 1e6:10.3f} us"
+        elif "rate" in figure:
+            yield f"  {name:44}{figure['rate'] / 1e12:10.3f} T/s"
+        else:
+            yield f"  {name:44}{'-':>10}     {figure['error']}"
+
+
+def _stock_loops(sections: Mapping[str, Any]) -> Iterator[str]:
+    loops = sections.get("stock_loops", {})
+    if loops:
+        yield "stock XLA, us a trip"
+    for name, modes in loops.items():
+        words = []
+        for mode, record in modes.items():
+            if isinstance(record, dict) and "seconds_per_trip" in record:
+                held = {True: " (captured)", False: " (not captured)", None: ""}[record.get("captured")]
+                words.append(f"{mode} {record['seconds_per_trip'] * 1e6:.2f}{held}")
+        yield f"  {name:24}{'; '.join(words) or modes.get('error', modes.get('skipped', '-'))}"
+
+
+def _predicted(sections: Mapping[str, Any]) -> Iterator[str]:
+    """What is known without a card; times are the model's."""
+    rows = sections.get("plan", {})
+    if not rows:
+        return
+    yield (
+        f"{'for':7}{'PREDICTED us':20}{'ours':>10}{'stock':>10}{'ratio':>7}{'limit':>9}{'barriers':>10}"
+        f"{'MB':>9}{'regs':>6}{'spill':>6}{'shared':>9}{'meets':>6}  {'emulated':10}{'stock: kernels':>15}"
+        f"{'MB':>9}  plan"
+    )
+    for key, row in rows.items():
+        name, _, arch = key.partition("@")
+        yield f"{arch:7}{name:20}" + _predicted_line(row, name, sections)
+
+
+def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, Any]) -> str:
+    if "seconds" not in row:
+        return "  " + str(row.get("error", row.get("skipped", "-"))).splitlines()[0][:80]
+    moved = sum(row["bytes"].values()) / 1e6
+    compiled = "registers" in row
+    shared = f"{row['resident_shared_bytes'] / 1024:.0f} KiB" if compiled else "-"
+    ratio = row["stock_seconds"] / row["seconds"]
+    numbers = (
+        f"{_us(row['seconds']):>10}{_us(row['stock_seconds']):>10}{ratio:7.1f}"
+        f"{_us(row['limit_seconds']):>9}{row['barriers']:10.0f}{moved:9.1f}"
+    )
+    code = (
+        f"{row['registers'] if compiled else '-':>6}{row['spill_bytes'] if compiled else '-':>6}{shared:>9}"
+        f"{row['meets_in_text'] if compiled else '-':>6}"
+    )
+    emulated = sections.get("emulate", {}).get(name, {})
+    state = {True: "agrees", False: "DIFFERS", None: "-"}[emulated.get("ok")]
+    peer = sections.get("stock_for_card", {}).get(name, {})
+    kernels = f"{peer['kernels']:.0f}{'?' if peer['unknown'] else ''}" if "kernels" in peer else "-"
+    megabytes = f"{peer['bytes'] / 1e6:.1f}" if "kernels" in peer else "-"
+    return f"{numbers}{code}  {state:10}{kernels:>15}{megabytes:>9}  {row['candidate']}"
+
+
+def _problems(sections: Mapping[str, Any]) -> Iterator[str]:
+    """What failed, was not there, or found no time."""
+    found: dict[str, list[str]] = {}
+    for section, records in sections.items():
+        for name, record in records.items():
+            for kind in ("error", "skipped", "none"):
+                if kind in record:
+                    where = f"{section} {name}".removesuffix(" all")
+                    found.setdefault(str(record[kind]).splitlines()[0][:160], []).append(where)
+    if found:
+        yield "not done:"
+    for reason, places in found.items():
+        more = f" and {len(places) - 6} more" if len(places) > 6 else ""
+        yield f"  {', '.join(places[:6])}{more}: {reason}"
+
+
+def _targets(results: Results) -> Iterator[str]:
+    yield f"{'target (on an H200)':44}{'limit':>12}{'found':>10}  state"
+    for row in targets(results):
+        limit = f"{'>=' if row['least'] else '<='} {row['limit']:g} {row['unit']}"
+        value = f"{row['value']:.2f}" if "value" in row else "-"
+        yield f"{row['target']:44}{limit:>12}{value:>10}  {row['state']}"
+
+
+def targets(results: Results) -> Sequence[Mapping[str, Any]]:
+    """Every target with what was found; they are for full sizes."""
+    return judge_all({} if results.get("small") else results["sections"])

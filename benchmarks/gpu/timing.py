@@ -1,0 +1,133 @@
+"""Timing of the forms of a row: compiled first, three warm calls each, then turns of asynchronous calls."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+import jax_cocktail
+from benchmarks.gpu import driver
+from benchmarks.gpu.peers import FORMS, NoPeer
+from benchmarks.gpu.recorded import Recording, kernel_time, recording
+from benchmarks.gpu.rows import Row
+from jax_cocktail import device_store
+from jax_cocktail.models import largest_difference
+
+WARM = 3  # the first call runs plainly, the second captures
+TURN_SECONDS = 5e-3  # calls of one turn go out together, with one wait at the end
+MOST_CALLS = 200
+LEAST_TURNS = 5
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def interleaved(runs: Mapping[Key, Callable[[], Any]], seconds: float) -> dict[Key, float]:
+    """Median seconds of one call of each; they take turns for about so long."""
+    calls = {key: _calls(run) for key, run in runs.items()}
+    samples: dict[Key, list[float]] = {key: [] for key in runs}
+    end = time.perf_counter() + seconds
+    turn = 0
+    while turn < LEAST_TURNS or time.perf_counter() < end:
+        keys = list(runs)
+        for key in keys[turn % len(keys) :] + keys[: turn % len(keys)]:
+            samples[key].append(_turn(runs[key], calls[key]))
+        turn += 1
+        if turn >= 2 and time.perf_counter() > end + 4 * seconds:
+            break
+    return {key: float(np.median(found)) for key, found in samples.items()}
+
+
+def _calls(run: Callable[[], Any]) -> int:
+    for _ in range(WARM):
+        jax.block_until_ready(run())
+    return min(max(math.ceil(TURN_SECONDS / max(_turn(run, 1), 1e-9)), 1), MOST_CALLS)
+
+
+def _turn(run: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        last = run()
+    jax.block_until_ready(last)
+    return (time.perf_counter() - start) / calls
+
+
+def row(row: Row, small: bool, seconds: float) -> dict[str, Any]:
+    """Every form of a row that there is; what keeps the others from being."""
+    function, arguments = row.make(small)
+    jax.block_until_ready(arguments)
+    runs: dict[str, Callable[[], Any]] = {}
+    found: dict[str, Any] = {"missing": {}, "first_seconds": {}, "differences": {}}
+    for form, make in FORMS.items():
+        start = time.perf_counter()
+        try:
+            run = make(row.name, function, arguments)
+            result = jax.block_until_ready(run())
+        except NoPeer as error:
+            found["missing"][form] = str(error)
+            continue
+        except Exception as error:  # one form less
+            found["missing"][form] = f"{type(error).__name__}: {error}"[:1000]
+            continue
+        found["first_seconds"][form] = time.perf_counter() - start
+        found["differences"][form] = _hosted(result)
+        runs[form] = run
+    expected = found["differences"].get("stock")
+    found["differences"] = {
+        form: largest_difference(result, expected)
+        for form, result in found["differences"].items()
+        if expected is not None
+    }
+    found["seconds"] = interleaved(runs, seconds)
+    found["choice"] = jax_cocktail.explain(function)(*arguments).choice if "auto" in runs else ""
+    found["kernel"] = _kernel(row, small)
+    return found
+
+
+def _hosted(result: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(result)]
+
+
+def _kernel(row: Row, small: bool) -> dict[str, Any]:
+    """Our kernels through the driver, on the operands that a call gave them."""
+    number, why = driver.count()
+    if not number:
+        return {"none": why}
+    try:
+        with driver.Card() as card:
+            return on_card(card, recorded(row, small))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:1000]}
+
+
+def recorded(row: Row, small: bool) -> Recording:
+    """One call of ours, written down."""
+    function, arguments = row.make(small)
+
+    def fresh(*given: Any) -> Any:  # not the function that was compiled before
+        return function(*given)
+
+    with recording() as seen:
+        jitted = jax_cocktail.jit(fresh, options={"force": "cocktail", "strict": True})
+        jax.block_until_ready(jitted(*arguments))
+    return seen
+
+
+def on_card(card: driver.Card, seen: Recording) -> dict[str, Any]:
+    """Times of what was written down, all calls together, and the limit at this card's measured rates."""
+    spec = device_store.load_measured(card.facts.name)
+    times = []
+    for call in seen.calls:
+        times.append(asdict(kernel_time(card, call)))
+        card.release()
+    return {
+        "seconds": sum(t["seconds"] for t in times),
+        "calls": times,
+        "limit_seconds": seen.limit_seconds(spec or driver.spec_of(card.facts)),
+        "measured_spec": spec is not None,
+    }

@@ -1,0 +1,268 @@
+"""Everything about one GPU in one command: is it right, how fast is it, what would be possible?
+
+    python benchmarks/gpu_check.py                 all of it, in less than 8 minutes
+    python benchmarks/gpu_check.py --quick         90 seconds: few rows
+    python benchmarks/gpu_check.py --only lstm/1   some rows (names as printed)
+    python benchmarks/gpu_check.py --sanitize      small sizes under compute-sanitizer, if installed
+    python benchmarks/gpu_check.py --ncu           and our kernels under Nsight Compute
+
+Phases: versions; building, on all cores; correctness against float64 and stock XLA, with a limit on waiting;
+microbenchmarks through the driver, and of stock XLA's loops; timing, alone on the card. Every item is a
+process of its own: what fails is a record in the JSON file, which is written anew after every section, and
+what finds no time is said to be skipped. What is measured of the card is kept for the policy.
+
+Without a GPU it says so, compiles every row for three architectures, runs small sizes in the emulation of
+the tests, and prints predictions of the model in place of times, marked as such. Both ends with status 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu.pool import MARK, Record, Task, run_all  # noqa: E402
+
+ARCHES = ("sm_90", "sm_80", "sm_100")  # the first is that of the table
+BUDGET, QUICK_BUDGET = 460.0, 88.0
+CAP = 60.0
+COMPILERS = 4  # of XLA at a time, which tune products on the card
+LOOPS = ("while, empty body", "while, 5 products", "scan, empty body", "scan, 5 products", "while with cond")
+
+
+@dataclass
+class Check:
+    """A run: its settings, its clock, and its results so far."""
+
+    options: argparse.Namespace
+    rows: list[str]
+    work: Path
+    start: float = field(default_factory=time.monotonic)
+    sections: dict[str, dict[str, Record]] = field(default_factory=dict)
+
+    @property
+    def deadline(self) -> float:
+        """Of the whole run."""
+        return self.start + self.options.budget
+
+    def until(self, share: float) -> float:
+        """The moment when a share of the budget is spent."""
+        return self.start + share * self.options.budget
+
+    def task(self, phase: str, name: str, prefix: Sequence[str] = (), **environment: str) -> Task:
+        """An item as a process."""
+        command = [*prefix, sys.executable, str(Path(__file__).resolve()), "--item", phase, name]
+        command += ["--work", str(self.work), "--seconds", str(self.options.seconds)]
+        command += ["--small"] if self.options.small or prefix else []
+        return Task(name, command, {**self.environment(), **environment}, CAP, log=bool(prefix))
+
+    def environment(self) -> dict[str, str]:
+        """Of every item: no memory is taken in advance, and what one compiles others find."""
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "JAX_COMPILATION_CACHE_DIR": str(self.work / "xla"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+        }
+
+    def dumping(self, phase: str, name: str) -> dict[str, str]:
+        """Environment that has XLA write down what it compiles, and the item look at it."""
+        folder = self.work / "dumps" / f"{phase}-{name}".replace("/", "-").replace(" ", "-")
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+        return {
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+            "GPU_CHECK_DUMP": str(folder),
+        }
+
+    def section(self, name: str, tasks: Sequence[Task], workers: int, deadline: float) -> dict[str, Record]:
+        """Runs tasks and keeps their records."""
+        print(f"{time.monotonic() - self.start:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
+        records = run_all(tasks, workers, min(deadline, self.deadline), self._said)
+        self.sections.setdefault(name, {}).update(records)
+        self.write()
+        return records
+
+    def _said(self, name: str, record: Record) -> None:
+        words = next((f"{k}: {record[k]}" for k in ("error", "skipped") if k in record), "")
+        if words:
+            print(f"          {name}: {words.splitlines()[0][:120]}", flush=True)
+
+    def results(self) -> dict[str, Any]:
+        """All there is so far, as plain data."""
+        found: dict[str, Any] = {
+            "quick": self.options.quick,
+            "small": self.options.small,
+            "seconds": round(time.monotonic() - self.start, 1),
+            "sections": self.sections,
+        }
+        return found
+
+    @property
+    def path(self) -> Path:
+        """Of the JSON file: one for each kind of card."""
+        card = self.sections.get("versions", {}).get("all", {}).get("card")
+        name = card["name"].lower().replace(" ", "_") if card else "no_card"
+        return Path(self.options.out) / f"gpu_check_{name}.json"
+
+    def write(self) -> None:
+        """Complete or as it was, whoever reads."""
+        from benchmarks.gpu import report  # not before the processes that it is about
+
+        results = self.results()
+        results["targets"] = list(report.targets(results))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".new")
+        temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(self.path)
+
+
+# ---- phases ------------------------------------------------------------------------------------------------
+
+
+def with_card(check: Check, jax_works: bool) -> None:
+    """Everything; where jax has no GPU, only what the driver alone can do, and the static part."""
+    rows, cores = check.rows, os.cpu_count() or 1
+    if not jax_works:
+        check.section("measure", [check.task("measure", "card")], 1, check.until(0.3))
+        without_card(check)
+        return
+    tasks = [check.task("build", row, **check.dumping("build", row)) for row in rows]
+    check.section("build", tasks, min(COMPILERS, cores), check.until(0.32))
+    wide = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    references = [check.task("reference", row, **wide) for row in rows]
+    check.section("reference", references, cores, check.until(0.42))
+    check.section("correct", [check.task("correct", row) for row in rows], COMPILERS, check.until(0.54))
+    inside = [row for row in ("lstm/1", "rae/1", "scalar_scan") if row in rows]
+    tasks = [check.task("captured", row, **check.dumping("captured", row)) for row in inside]
+    check.section("captured", tasks, 1, check.until(0.58))
+    check.section("measure", [check.task("measure", "card")], 1, check.until(0.66))
+    if not check.options.quick:
+        tasks = [check.task("stock_loops", name, **check.dumping("loops", name)) for name in LOOPS]
+        check.section("stock_loops", tasks, 1, check.until(0.73))
+    check.section("times", [check.task("times", row) for row in rows], 1, check.deadline)
+
+
+def without_card(check: Check) -> None:
+    """What needs none. The table's architecture comes first; the others have the time that is left."""
+    cores = os.cpu_count() or 1
+    host = {"JAX_PLATFORMS": "cpu"}
+
+    def plans(arch: str, deadline: float) -> None:
+        tasks = [check.task("plan", f"{row}@{arch}", **host) for row in check.rows]
+        check.section("plan", tasks, cores, deadline)
+
+    plans(ARCHES[0], check.until(0.55))
+    names = ["microbenchmarks", *check.rows]
+    check.section("emulate", [check.task("emulate", n, **host) for n in names], cores, check.until(0.75))
+    tasks = [check.task("stock_for_card", row, **host) for row in check.rows]
+    check.section("stock_for_card", tasks, cores, check.until(0.9))
+    for arch in () if check.options.quick else ARCHES[1:]:
+        plans(arch, check.deadline)
+
+
+TOOLS: Mapping[str, tuple[str, ...]] = {
+    "sanitize": ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9"),
+    "ncu": ("ncu", "--kernel-name", "regex:ck_", "--set", "basic"),
+}
+
+
+def tools(check: Check) -> None:
+    """Small sizes under the tools that were asked for."""
+    for name, (program, *arguments) in TOOLS.items():
+        if not getattr(check.options, name):
+            continue
+        path = shutil.which(program)
+        if path is None:
+            check.sections[name] = {"all": {"none": f"{program} is not installed"}}
+            continue
+        tasks = [check.task("profile", row, prefix=(path, *arguments)) for row in check.rows]
+        check.section(name, tasks, 1, check.deadline)
+
+
+# ---- the command -------------------------------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="few rows, 90 seconds")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="rows to run")
+    default = os.environ.get("OUT") or str(ROOT / "benchmarks" / "results")
+    parser.add_argument("--out", default=default, metavar="DIR", help="where the JSON file goes")
+    parser.add_argument("--budget", type=float, help=f"seconds in all (default {BUDGET:g})")
+    parser.add_argument("--seconds", type=float, help="of timing for a row (default 4, quick 2)")
+    parser.add_argument("--sanitize", action="store_true", help="small sizes under compute-sanitizer")
+    parser.add_argument("--ncu", action="store_true", help="small sizes under Nsight Compute")
+    parser.add_argument("--small", action="store_true", help="the sizes of the tests: does it run at all?")
+    parser.add_argument("--item", nargs=2, metavar=("PHASE", "NAME"), help=argparse.SUPPRESS)
+    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.budget = options.budget or (QUICK_BUDGET if options.quick else BUDGET)
+    options.seconds = options.seconds or (2.0 if options.quick else 4.0)
+    return options
+
+
+def item(options: argparse.Namespace) -> None:
+    """One item, in this process."""
+    from benchmarks.gpu.items import ITEMS, Settings  # imports jax
+
+    phase, name = options.item
+    dump = os.environ.get("GPU_CHECK_DUMP", "")
+    found = ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump))
+    print(MARK + json.dumps(found), flush=True)
+
+
+def check_all(options: argparse.Namespace, work: Path) -> Check:
+    """A whole run."""
+    from benchmarks.gpu.rows import QUICK, ROWS
+
+    unknown = set(options.only or ()) - set(ROWS)
+    if unknown:
+        sys.exit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    rows = options.only or list(QUICK if options.quick else ROWS)
+    check = Check(options, rows, work)
+    found = check.section("versions", [check.task("versions", "all")], 1, check.until(0.3))["all"]
+    if "card" in found:
+        with_card(check, found.get("backend") == "gpu")
+        tools(check)
+    else:
+        print(f"There is no GPU here: {found.get('no_card', found.get('error'))}")
+        print("What needs none follows: code for three architectures, an emulation, predictions.", flush=True)
+        without_card(check)
+    check.write()
+    return check
+
+
+def main() -> None:
+    """Run, print, and end with status 0 whatever was found."""
+    options = parse()
+    if options.item:
+        item(options)
+        return
+    from benchmarks.gpu import report
+
+    with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
+        check = check_all(options, Path(folder))
+    print("\n" + report.text(check.results()))
+    print(f"\n{check.path}: written after {check.results()['seconds']:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

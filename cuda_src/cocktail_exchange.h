@@ -1,0 +1,60 @@
+// Exchanges: small arrays that units have written part by part, and that each of them gets as a whole in
+// memory of its own, as tagged words (see cocktail_units.h).
+//
+// All exchanges of a program use the same words in turn, and `unit->step` counts them. In every step every
+// unit sends: its own parts, or, where there are fewer parts than units, a word that says it has none. So who
+// has received all of a step knows that all have received the one before, whose buffer comes next.
+#ifndef COCKTAIL_EXCHANGE_H
+#define COCKTAIL_EXCHANGE_H
+
+#include "cocktail_units.h"
+
+// Begins a step: its words are at ck_exchange(unit, 0), CK_TAGGED_WORDS of them.
+CK_INLINE void ck_next_step(CkUnit* unit) { ++unit->step; }
+
+// Sends the unit's own parts of an array, to the words from `at` on. Part p is RUN elements from p * RUN on in
+// each of ROWS rows of PARTS * RUN, and unit (FIRST + p) mod count has written it.
+template <i32 PARTS, i32 FIRST, i32 ROWS, i32 RUN, class T>
+CK_INLINE void ck_send_parts(CkUnit* unit, i32 at, const T* values) {
+  u64* to = ck_exchange(unit, 0) + (unit->step & 1u) * u32(CK_TAGGED_WORDS) + at;
+  u64 tag = u64(unit->step) << 32;
+  i32 count = unit->count;
+  CK_NO_UNROLL
+  for (i32 part = (unit->index + count - FIRST % count) % count; part < PARTS; part += count) {
+    CK_NO_UNROLL
+    for (i32 i = ck_lane(); i < ROWS * RUN; i += CK_THREADS) {
+      i32 place = i / RUN * (PARTS * RUN) + part * RUN + i % RUN;
+      ck_store_relaxed(to + place, tag | ck_bitcast<u32>(values[place]));
+    }
+  }
+}
+
+// Receives `count` elements from the words from `at` on.
+template <class T>
+CK_INLINE void ck_receive(CkUnit* unit, i32 at, T* values, i32 count CK_AND_WHERE) {
+  ck_receive_tagged(unit, values, ck_exchange(unit, 0) + at, CK_TAGGED_WORDS, 0, count, unit->step CK_AND_HERE);
+}
+
+// The units beyond the PARTS parts from unit FIRST on say that they have nothing to send, in the words from
+// `at` on.
+template <i32 PARTS, i32 FIRST>
+CK_INLINE void ck_send_nothing(CkUnit* unit, i32 at) {
+  i32 idle = (unit->index + unit->count - FIRST % unit->count) % unit->count - PARTS;
+  if (idle < 0 || ck_lane() != 0) return;
+  u64* to = ck_exchange(unit, 0) + (unit->step & 1u) * u32(CK_TAGGED_WORDS) + at;
+  ck_store_relaxed(to + idle, u64(unit->step) << 32);
+}
+
+// And all units hear them.
+template <i32 PARTS>
+CK_INLINE void ck_receive_nothing(CkUnit* unit, i32 at CK_AND_WHERE) {
+  const u64* from = ck_exchange(unit, 0) + (unit->step & 1u) * u32(CK_TAGGED_WORDS) + at;
+  u32 step = unit->step;
+  CK_NO_UNROLL
+  for (i32 i = ck_lane(); i < unit->count - PARTS; i += CK_THREADS) {
+    ck_poll_with([=] { return ck_load_relaxed(from + i); }, [=](u64 seen) { return u32(seen >> 32) == step; },
+                 CkWatch{unit->error, step, "tagged words"} CK_AND_HERE);
+  }
+}
+
+#endif  // COCKTAIL_EXCHANGE_H

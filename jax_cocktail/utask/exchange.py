@@ -1,0 +1,66 @@
+"""Exchanges: small arrays that are written block by block by many units, and read as a whole by all of them.
+
+Every unit sends the blocks that it wrote, one tagged word (value, number of the step) per element, and
+receives all of them into memory of its own. That one hop takes the place of a barrier and of reading what the
+others wrote. Two buffers of words take turns, for all exchanges of a program together: step s uses buffer
+s mod 2. A unit that sends in step s + 1 overwrites what was sent in step s - 1; it has received all of step s
+by then, so every unit that sent in step s had received all of step s - 1. Hence *every* unit has to send in
+every step: one that wrote no block sends a word that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import cast
+
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import Shape
+
+WORD_BYTES = 4  # of an element that can travel with a tag
+WORDS = frozenset({"float32", "int32", "uint32"})
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How units have written an array: part p of `parts`, `size` positions of `axis`, by unit (first + p) mod n
+    of n units."""
+
+    axis: int
+    size: int
+    parts: int
+    first: int
+
+    def own(self, unit: int, units: int) -> range:
+        """The parts of a unit."""
+        return range((unit - self.first) % units, self.parts, units)
+
+    def rows(self, shape: Shape) -> tuple[int, int]:
+        """A part is that many runs of so many elements, each `shape[axis] / size` runs after the last."""
+        return prod(shape[: self.axis]), self.size * prod(shape[self.axis + 1 :])
+
+
+def blocks_of(exchange: UOperator) -> tuple[Blocks, ...]:
+    """The blocks of every operand."""
+    found = cast(tuple[tuple[int, int, int, int], ...], exchange["blocks"])
+    return tuple(Blocks(*numbers) for numbers in found)
+
+
+def widest(exchange: UOperator) -> Blocks:
+    """The blocks of the operand that most units have written: the others send a word instead."""
+    return max(blocks_of(exchange), key=lambda blocks: blocks.parts)
+
+
+def value_words(exchange: UOperator) -> int:
+    return sum(value.type.size for value in exchange.inputs)
+
+
+def words_of(exchange: UOperator, units: int) -> int:
+    """The words that cross in one step on so many units."""
+    return value_words(exchange) + max(units - widest(exchange).parts, 0)
+
+
+def tagged_words(operators: Iterable[UOperator], units: int) -> int:
+    """The words of the largest exchange among `operators`; 0 if there is none."""
+    return max((words_of(o, units) for o in operators if o.kind == "exchange"), default=0)
