@@ -23,8 +23,10 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,16 @@ ARCHES = ("sm_90", "sm_80", "sm_100")  # the first is that of the table
 BUDGET, QUICK_BUDGET = 460.0, 88.0
 CAP = 60.0
 COMPILERS = 4  # of XLA at a time, which tune products on the card
+# Where every phase ends at the latest, as a share of the budget; what one leaves the next ones have.
+SHARES = {
+    "prepare": 0.22,
+    "correct": 0.37,
+    "captured": 0.4,
+    "measure": 0.45,
+    "stock_loops": 0.5,
+    "times": 1.0,
+}
+WITHOUT_CARD = {"plan": 0.55, "emulate": 0.75, "stock_for_card": 0.9}
 LOOPS = ("while, empty body", "while, 5 products", "scan, empty body", "scan, 5 products", "while with cond")
 
 
@@ -50,6 +62,7 @@ class Check:
     work: Path
     start: float = field(default_factory=time.monotonic)
     sections: dict[str, dict[str, Record]] = field(default_factory=dict)
+    writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def deadline(self) -> float:
@@ -123,12 +136,13 @@ class Check:
         """Complete or as it was, whoever reads."""
         from benchmarks.gpu import report  # not before the processes that it is about
 
-        results = self.results()
-        results["targets"] = list(report.targets(results))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".new")
-        temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(self.path)
+        with self.writing:
+            results = self.results()
+            results["targets"] = list(report.targets(results))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_suffix(".new")
+            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self.path)
 
 
 # ---- phases ------------------------------------------------------------------------------------------------
@@ -136,41 +150,54 @@ class Check:
 
 def with_card(check: Check, jax_works: bool) -> None:
     """Everything; where jax has no GPU, only what the driver alone can do, and the static part."""
-    rows, cores = check.rows, os.cpu_count() or 1
+    card = [check.task("measure", "card")]
     if not jax_works:
-        check.section("measure", [check.task("measure", "card")], 1, check.until(0.3))
+        check.section("measure", card, 1, check.until(0.3))
         without_card(check)
         return
-    tasks = [check.task("build", row, **check.dumping("build", row)) for row in rows]
-    check.section("build", tasks, min(COMPILERS, cores), check.until(0.32))
-    wide = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
-    references = [check.task("reference", row, **wide) for row in rows]
-    check.section("reference", references, cores, check.until(0.42))
-    check.section("correct", [check.task("correct", row) for row in rows], COMPILERS, check.until(0.54))
+    rows, until = check.rows, {phase: check.until(share) for phase, share in SHARES.items()}
+    prepare(check, until["prepare"])
+    check.section("correct", [check.task("correct", row) for row in rows], COMPILERS, until["correct"])
     inside = [row for row in ("lstm/1", "rae/1", "scalar_scan") if row in rows]
     tasks = [check.task("captured", row, **check.dumping("captured", row)) for row in inside]
-    check.section("captured", tasks, 1, check.until(0.58))
-    check.section("measure", [check.task("measure", "card")], 1, check.until(0.66))
+    check.section("captured", tasks, 1, until["captured"])
+    check.section("measure", card, 1, until["measure"])
     if not check.options.quick:
         tasks = [check.task("stock_loops", name, **check.dumping("loops", name)) for name in LOOPS]
-        check.section("stock_loops", tasks, 1, check.until(0.73))
-    check.section("times", [check.task("times", row) for row in rows], 1, check.deadline)
+        check.section("stock_loops", tasks, 1, until["stock_loops"])
+    check.section("times", [check.task("times", row) for row in rows], 1, until["times"])
+
+
+def prepare(check: Check, deadline: float) -> None:
+    """Compiles everything, and computes what is right on the host, all at once."""
+    cores = os.cpu_count() or 1
+    wide = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    groups = {
+        "build": [check.task("build", row, **check.dumping("build", row)) for row in check.rows],
+        "reference": [check.task("reference", row, **wide) for row in check.rows],
+        "unroll": [] if check.options.quick else [check.task("unroll", row) for row in check.rows],
+    }
+    workers = {"build": min(COMPILERS, cores), "reference": max(cores // 4, 1), "unroll": max(cores // 4, 1)}
+    with ThreadPoolExecutor(len(groups)) as threads:
+        for name, tasks in groups.items():
+            threads.submit(check.section, name, tasks, workers[name], deadline)
 
 
 def without_card(check: Check) -> None:
     """What needs none. The table's architecture comes first; the others have the time that is left."""
     cores = os.cpu_count() or 1
     host = {"JAX_PLATFORMS": "cpu"}
+    until = {phase: check.until(share) for phase, share in WITHOUT_CARD.items()}
 
     def plans(arch: str, deadline: float) -> None:
         tasks = [check.task("plan", f"{row}@{arch}", **host) for row in check.rows]
         check.section("plan", tasks, cores, deadline)
 
-    plans(ARCHES[0], check.until(0.55))
+    plans(ARCHES[0], until["plan"])
     names = ["microbenchmarks", *check.rows]
-    check.section("emulate", [check.task("emulate", n, **host) for n in names], cores, check.until(0.75))
+    check.section("emulate", [check.task("emulate", n, **host) for n in names], cores, until["emulate"])
     tasks = [check.task("stock_for_card", row, **host) for row in check.rows]
-    check.section("stock_for_card", tasks, cores, check.until(0.9))
+    check.section("stock_for_card", tasks, cores, until["stock_for_card"])
     for arch in () if check.options.quick else ARCHES[1:]:
         plans(arch, check.deadline)
 
@@ -207,7 +234,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     default = os.environ.get("OUT") or str(ROOT / "benchmarks" / "results")
     parser.add_argument("--out", default=default, metavar="DIR", help="where the JSON file goes")
     parser.add_argument("--budget", type=float, help=f"seconds in all (default {BUDGET:g})")
-    parser.add_argument("--seconds", type=float, help="of timing for a row (default 4, quick 2)")
+    parser.add_argument("--seconds", type=float, help="of timing for a row (default 2.5, quick 1)")
     parser.add_argument("--sanitize", action="store_true", help="small sizes under compute-sanitizer")
     parser.add_argument("--ncu", action="store_true", help="small sizes under Nsight Compute")
     parser.add_argument("--small", action="store_true", help="the sizes of the tests: does it run at all?")
@@ -215,7 +242,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.budget = options.budget or (QUICK_BUDGET if options.quick else BUDGET)
-    options.seconds = options.seconds or (2.0 if options.quick else 4.0)
+    options.seconds = options.seconds or (1.0 if options.quick else 2.5)
     return options
 
 

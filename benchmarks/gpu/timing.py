@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -57,7 +58,12 @@ def _turn(run: Callable[[], Any], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def row(row: Row, small: bool, seconds: float) -> dict[str, Any]:
+def unrolled_mark(work: Path, name: str) -> Path:
+    """A file that says that the row without loops is in XLA's cache."""
+    return work / f"unrolled-{name.replace('/', '-')}"
+
+
+def row(row: Row, work: Path, small: bool, seconds: float) -> dict[str, Any]:
     """Every form of a row that there is; what keeps the others from being."""
     function, arguments = row.make(small)
     jax.block_until_ready(arguments)
@@ -66,6 +72,8 @@ def row(row: Row, small: bool, seconds: float) -> dict[str, Any]:
     for form, make in FORMS.items():
         start = time.perf_counter()
         try:
+            if form == "unrolled" and not unrolled_mark(work, row.name).exists():
+                raise NoPeer("not compiled: see the section unroll")
             run = make(row.name, function, arguments)
             result = jax.block_until_ready(run())
         except NoPeer as error:

@@ -32,7 +32,10 @@ from jax_cocktail.utask.types import NOWHERE, Value
 
 
 def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
-    """Source text of a stitched program under a memory plan."""
+    """Source text of a stitched program under a memory plan. Raises UnsupportedError."""
+    largest = max((v.type.size for v in plan.layouts), default=0)
+    if target.index == "i32" and largest >= 1 << 31:
+        raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
     stages = StageTable() if wants_stages(program, target.stage_limit) else None
     context = Context(target, plan, Writer(target.index), stages=stages)
     _load_parameters(context, program)

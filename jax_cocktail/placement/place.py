@@ -32,7 +32,8 @@ from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 Units = tuple[int, int, int]  # number of parts, unit of the first, length of a part if they are wide
-_FREE = frozenset({"constant", "broadcast", "reshape", "transpose", "slice", "iota"})
+_VIEWS = frozenset({"reshape", "transpose", "slice"})
+_FREE = _VIEWS | {"constant", "broadcast", "iota"}
 
 
 def place(
@@ -184,7 +185,8 @@ class _Placer:
     def _packed(
         self, statements: Sequence[Statement], cluster: Cluster, first: int, length: int
     ) -> Mapping[tuple[Value, int], Packed]:
-        """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense."""
+        """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense; of
+        whatever a stage of a wavefront reads by parts, if units keep such parts."""
         found: dict[tuple[Value, int], Packed] = {}
         units = (cluster.parts, first, length)
         for statement in _dots(statements):
@@ -201,6 +203,13 @@ class _Placer:
                     packed = self._pack(value, axis, order, units, statement.source)
                     if packed is not None:
                         found[value, axis] = packed
+        if not self.limits.dense_bytes:
+            return found
+        for statement, value, axis in _read_by_parts(statements, cluster.axes):
+            recipe = self.recipes.get(value)
+            if (value, axis) not in found and (recipe is None or recipe.kind in _VIEWS):
+                packed = self._pack(value, axis, tuple(range(value.type.rank)), units, statement.source)
+                found |= {} if packed is None else {(value, axis): packed}
         return found
 
     def _pack(
@@ -237,6 +246,24 @@ def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
         elif isinstance(statement, BranchUTask):
             for region in statement.branches:
                 yield from _dots(region.body)
+
+
+def _read_by_parts(
+    statements: Sequence[Statement], axes: Mapping[Value, int]
+) -> Iterator[tuple[UOperator, Value, int]]:
+    """What element-wise work in a stage of a wavefront reads of values that are not cut, and along which
+    axis. Of slices at places that change, only few are read at a time."""
+    for statement in statements:
+        if not isinstance(statement, BranchUTask) or statement.group[1] < 2:
+            continue
+        inside = (s for region in statement.branches for s in region.body if isinstance(s, UOperator))
+        for operator in inside:
+            tie = rule(operator).along([axes.get(v) for v in operator.outputs])
+            if tie is None or operator.kind in ("dot", "conv", "dynamic_slice", "dynamic_update_slice"):
+                continue
+            for value, axis in zip(operator.inputs, tie.inputs, strict=True):
+                if axis is not None and value not in axes:
+                    yield operator, value, axis
 
 
 def _recipes(

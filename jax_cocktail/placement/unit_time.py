@@ -33,7 +33,7 @@ FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: 
 REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
 HALVES = ("bfloat16", "float16")
 MOVES = frozenset({"dynamic_update_slice", "gather", "scatter", "copy", "concatenate", "pad"})
-_NOTHING = VIEWS | {"arrive", "wait", "iota"}
+_NOTHING = VIEWS | {"arrive", "wait", "exchange", "iota"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ last statement it must wait for, so that what lies between is done while others 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.placement.cost import trips
 from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -88,7 +89,10 @@ class _Line:
     def begin(self, position: int, accesses: Iterable[Access]) -> None:
         """Makes room for a statement that starts with these accesses."""
         accesses = list(accesses)
-        hit = [at for a, at in self.state.items() if any(a.conflicts(b) for b in accesses)]
+        self.meet(position, [at for a, at in self.state.items() if any(a.conflicts(b) for b in accesses)])
+
+    def meet(self, position: int, hit: Collection[int]) -> None:
+        """A barrier before the statement at `position` and after those at `hit`, if there are any."""
         if not hit:
             return
         if self.barriers and max(hit) < self.barriers[-1].wait:  # that one will do, if it arrives late enough
@@ -131,7 +135,13 @@ class _Deriver:
             inside = isinstance(statement, LoopUTask | BranchUTask) and not _is_parallel(statement)
             line.begin(position, accesses)
             if inside:
-                after, left = self._nested(statement, line.state | dict.fromkeys(accesses, position))
+                own = dict.fromkeys(accesses, position)
+                after, left = self._nested(statement, line.state | own)
+                if isinstance(after, LoopUTask) and line.state and _waits(after):
+                    once, rest = self._nested(statement, own)
+                    if _waits(once) < _waits(after):  # a barrier before the loop saves one in every trip
+                        line.meet(position, line.state.values())
+                        after, left = once, rest
                 line.state = dict.fromkeys(left, position)
                 if any(_has_waits(r) for r in regions_of(after)):
                     line.floor = position + 1
@@ -309,6 +319,14 @@ def _operators(program: UProgram) -> Iterator[UOperator]:
 
 def _is_parallel(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) and statement.parallel
+
+
+def _waits(statement: Statement) -> float:
+    """Barriers in the run of a statement."""
+    if isinstance(statement, UOperator):
+        return float(statement.kind == "wait")
+    inside = sum(_waits(s) for region in regions_of(statement) for s in region.body)
+    return inside * trips(statement) if isinstance(statement, LoopUTask) else inside
 
 
 def _has_waits(region: Region) -> bool:

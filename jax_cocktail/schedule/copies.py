@@ -1,7 +1,8 @@
 """Copies into a loop's carried arrays become statements, so that a barrier can stand between copy and loop.
 
 A loop starts by copying what it cannot take over in place. In a program of several units one of them copies a
-shared array while the others go on; the barrier that this takes belongs before the loop, not into its body.
+shared array while the others go on, or all of them copy one that they overwrite later; the barrier that this
+takes belongs before the loop, not into its body.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jax_cocktail.utask.substitute import FreshValues
 
 
 def explicit_copies(program: UProgram) -> UProgram:
-    """Expects a stitched program. Returns its argument if no loop copies into shared memory."""
+    """Expects a stitched program. Returns its argument if no loop copies into shared memory, or from it."""
     plan = plan_memory(program)
     if plan.most_units <= 1:
         return program
@@ -47,7 +48,8 @@ def _loop(loop: LoopUTask, plan: MemoryPlan, fresh: FreshValues) -> list[Stateme
         a, b = plan.layouts[source], plan.layouts[target]
         here, there = plan.slots[a.root], plan.slots[b.root]
         in_place = a.is_whole and here == there
-        if there.space != "own" and not in_place:
+        crosses = there.space != "own" or here.space != "own"
+        if crosses and not in_place:
             initial[k] = fresh.make(source.type)
             copies.append(UOperator("copy", (source,), (initial[k],), (), loop.source))
     if copies:

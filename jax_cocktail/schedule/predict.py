@@ -40,7 +40,7 @@ class Prediction:
       seconds: with the launch.
       limit_seconds: without it: hops of the critical path, and the longer of bytes and flops at full rate.
       kernels: launches.
-      barriers: on the critical path; each is at least one hop.
+      barriers: on the critical path, and exchanges; each is at least one hop.
       flops: of all units together, what several of them compute again included.
       bytes_by_level: read by all units together from "shared" memory, "l2" and "memory".
     """

@@ -30,6 +30,7 @@ from jax_cocktail.placement.unit_time import (
 )
 from jax_cocktail.placement.unit_time import WHOLE as ALL
 from jax_cocktail.schedule.priced import Price
+from jax_cocktail.utask.exchange import value_words
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -49,6 +50,7 @@ from jax_cocktail.utask.types import Value
 RAMP_SECONDS = 1.6e-6  # until all blocks run and the last has ended, beside what a launch costs anyhow
 COOPERATIVE_SECONDS = 0.5e-6  # that blocks which meet are launched later [estimate]
 SCALAR_SECONDS = 2.5e-9  # of one operation on registers that waits for the one before: 4 to 5 clocks
+TAGGED_BYTES = 8  # of a word that crosses units with the number of its step
 CALL_SECONDS = 100e-9  # of a reference: the task stack
 
 Clock = npt.NDArray[np.float64]
@@ -71,7 +73,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What statements take: seconds by unit, barriers on the way, bytes and flops; and `arithmetic`, seconds
+    """What statements take: seconds by unit, barriers and exchanges on the way, bytes and flops; and `arithmetic`, seconds
     of the flops alone if the whole device did nothing else."""
 
     clock: Clock
@@ -154,12 +156,18 @@ class _Walker:
         place = replace(place, near=self._near(region.body, place))
         found = self._nothing()
         for statement in region.body:
-            if isinstance(statement, UOperator) and statement.kind == "wait":
-                met = found.seconds + (self.spec.barrier_seconds if self.units > 1 else 0.0)
+            if isinstance(statement, UOperator) and statement.kind in ("wait", "exchange"):
+                met = found.seconds + (self._crossing(statement) if self.units > 1 else 0.0)
                 found = replace(found, clock=np.full(self.units, met), barriers=found.barriers + 1)
             else:
                 found = found.then(self._statement(statement, place))
         return found
+
+    def _crossing(self, operator: UOperator) -> float:
+        """Seconds of a barrier, or until tagged words have come from everywhere."""
+        if operator.kind == "wait":
+            return self.spec.barrier_seconds
+        return self.spec.hop_seconds + TAGGED_BYTES * value_words(operator) / self.unit.far_rate
 
     def _nothing(self) -> Spent:
         return Spent(np.zeros(self.units))

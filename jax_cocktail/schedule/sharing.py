@@ -95,12 +95,17 @@ class _Survey:
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> None:
         """What is overwritten by unit 0 must not be read by the other units' copies of the same transfer."""
         pairs = zip(sources, targets, strict=True)
-        moves = [(s, t) for s, t in pairs if t in self.layouts and s in self.layouts]
+        moves = [(s, t) for s, t in pairs if t in self.layouts and s in self.layouts and not self._same(s, t)]
         written = {x for _, t in moves for x in self.leaders((t,))}
         for source, target in moves:
             (a,), (b,) = self.leaders((source,)), self.leaders((target,))
             if a != b and a in written:
                 self.copies.append((a, b))
+
+    def _same(self, source: Value, target: Value) -> bool:
+        """True if both are one buffer, each of them all of it, so that nothing moves."""
+        whole = self.layouts[source].is_whole and self.layouts[target].is_whole
+        return whole and self.leaders((source,)) == self.leaders((target,))
 
     def _check(self, loop: LoopUTask) -> None:
         """The parts of a carried array are written in place, or units would overwrite each other."""
