@@ -34,22 +34,23 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu.pool import MARK, Record, Task, run_all  # noqa: E402
+from benchmarks.gpu.pool import Record, Task, run_all, tell  # noqa: E402
 
 ARCHES = ("sm_90", "sm_80", "sm_100")  # the first is that of the table
 BUDGET, QUICK_BUDGET = 460.0, 88.0
-CAP = 60.0
+CAP, STATIC_CAP = 60.0, 150.0  # seconds of one item; without a card a machine may be small
 COMPILERS = 4  # of XLA at a time, which tune products on the card
 # Where every phase ends at the latest, as a share of the budget; what one leaves the next ones have.
 SHARES = {
-    "prepare": 0.22,
-    "correct": 0.37,
-    "captured": 0.4,
-    "measure": 0.45,
+    "measure": 0.1,
+    "prepare": 0.28,
+    "correct": 0.42,
+    "captured": 0.45,
     "stock_loops": 0.5,
     "times": 1.0,
 }
-WITHOUT_CARD = {"plan": 0.55, "emulate": 0.75, "stock_for_card": 0.9}
+QUICK_SHARES = {"measure": 0.3, "prepare": 0.55, "correct": 0.72, "captured": 0.78, "times": 1.0}
+WITHOUT_CARD = {"plan": 0.3, "stock_for_card": 0.4, "emulate": 0.6}
 LOOPS = ("while, empty body", "while, 5 products", "scan, empty body", "scan, 5 products", "while with cond")
 
 
@@ -75,10 +76,11 @@ class Check:
 
     def task(self, phase: str, name: str, prefix: Sequence[str] = (), **environment: str) -> Task:
         """An item as a process."""
+        cap = CAP if self.sections.get("versions", {}).get("all", {}).get("card") else STATIC_CAP
         command = [*prefix, sys.executable, str(Path(__file__).resolve()), "--item", phase, name]
         command += ["--work", str(self.work), "--seconds", str(self.options.seconds)]
         command += ["--small"] if self.options.small or prefix else []
-        return Task(name, command, {**self.environment(), **environment}, CAP, log=bool(prefix))
+        return Task(name, command, {**self.environment(), **environment}, cap, log=bool(prefix))
 
     def environment(self) -> dict[str, str]:
         """Of every item: no memory is taken in advance, and what one compiles others find."""
@@ -150,18 +152,17 @@ class Check:
 
 def with_card(check: Check, jax_works: bool) -> None:
     """Everything; where jax has no GPU, only what the driver alone can do, and the static part."""
-    card = [check.task("measure", "card")]
+    rows, shares = check.rows, QUICK_SHARES if check.options.quick else SHARES
+    until = {phase: check.until(share) for phase, share in shares.items()}
+    check.section("measure", [check.task("measure", "card")], 1, until["measure"])  # plans depend on it
     if not jax_works:
-        check.section("measure", card, 1, check.until(0.3))
         without_card(check)
         return
-    rows, until = check.rows, {phase: check.until(share) for phase, share in SHARES.items()}
     prepare(check, until["prepare"])
     check.section("correct", [check.task("correct", row) for row in rows], COMPILERS, until["correct"])
     inside = [row for row in ("lstm/1", "rae/1", "scalar_scan") if row in rows]
     tasks = [check.task("captured", row, **check.dumping("captured", row)) for row in inside]
     check.section("captured", tasks, 1, until["captured"])
-    check.section("measure", card, 1, until["measure"])
     if not check.options.quick:
         tasks = [check.task("stock_loops", name, **check.dumping("loops", name)) for name in LOOPS]
         check.section("stock_loops", tasks, 1, until["stock_loops"])
@@ -189,17 +190,15 @@ def without_card(check: Check) -> None:
     host = {"JAX_PLATFORMS": "cpu"}
     until = {phase: check.until(share) for phase, share in WITHOUT_CARD.items()}
 
-    def plans(arch: str, deadline: float) -> None:
-        tasks = [check.task("plan", f"{row}@{arch}", **host) for row in check.rows]
-        check.section("plan", tasks, cores, deadline)
+    def section(name: str, items: Sequence[str]) -> None:
+        tasks = [check.task(name, item, **host) for item in items]
+        check.section(name, tasks, cores, until.get(name, check.deadline))
 
-    plans(ARCHES[0], until["plan"])
-    names = ["microbenchmarks", *check.rows]
-    check.section("emulate", [check.task("emulate", n, **host) for n in names], cores, until["emulate"])
-    tasks = [check.task("stock_for_card", row, **host) for row in check.rows]
-    check.section("stock_for_card", tasks, cores, until["stock_for_card"])
-    for arch in () if check.options.quick else ARCHES[1:]:
-        plans(arch, check.deadline)
+    section("plan", [f"{row}@{ARCHES[0]}" for row in check.rows])
+    section("stock_for_card", check.rows)
+    section("emulate", ["microbenchmarks", *check.rows])
+    for arch in ARCHES[:1] if check.options.quick else ARCHES:
+        section("code", [f"{row}@{arch}" for row in check.rows])
 
 
 TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -252,8 +251,7 @@ def item(options: argparse.Namespace) -> None:
 
     phase, name = options.item
     dump = os.environ.get("GPU_CHECK_DUMP", "")
-    found = ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump))
-    print(MARK + json.dumps(found), flush=True)
+    tell(ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump)))
 
 
 def check_all(options: argparse.Namespace, work: Path) -> Check:

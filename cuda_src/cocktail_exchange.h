@@ -12,9 +12,9 @@
 // Begins a step: its words are at ck_exchange(unit, 0), CK_TAGGED_WORDS of them.
 CK_INLINE void ck_next_step(CkUnit* unit) { ++unit->step; }
 
-// Sends the unit's own parts of an array, to the words from `at` on. Part p is RUN elements from p * RUN on in
-// each of ROWS rows of PARTS * RUN, and unit (FIRST + p) mod count has written it.
-template <i32 PARTS, i32 FIRST, i32 ROWS, i32 RUN, class T>
+// Sends the unit's own parts of an array, to the words from `at` on. The array has ROWS rows of ROW elements;
+// part p is RUN elements from p * RUN on in each of them, and unit (FIRST + p) mod count has written it.
+template <i32 PARTS, i32 FIRST, i32 ROWS, i32 RUN, i32 ROW, class T>
 CK_INLINE void ck_send_parts(CkUnit* unit, i32 at, const T* values) {
   u64* to = ck_exchange(unit, 0) + (unit->step & 1u) * u32(CK_TAGGED_WORDS) + at;
   u64 tag = u64(unit->step) << 32;
@@ -23,16 +23,22 @@ CK_INLINE void ck_send_parts(CkUnit* unit, i32 at, const T* values) {
   for (i32 part = (unit->index + count - FIRST % count) % count; part < PARTS; part += count) {
     CK_NO_UNROLL
     for (i32 i = ck_lane(); i < ROWS * RUN; i += CK_THREADS) {
-      i32 place = i / RUN * (PARTS * RUN) + part * RUN + i % RUN;
-      ck_store_relaxed(to + place, tag | ck_bitcast<u32>(values[place]));
+      i32 row = i / RUN, place = part * RUN + i % RUN;
+      ck_store_relaxed(to + row * (PARTS * RUN) + place, tag | ck_bitcast<u32>(values[row * ROW + place]));
     }
   }
 }
 
-// Receives `count` elements from the words from `at` on.
-template <class T>
-CK_INLINE void ck_receive(CkUnit* unit, i32 at, T* values, i32 count CK_AND_WHERE) {
-  ck_receive_tagged(unit, values, ck_exchange(unit, 0) + at, CK_TAGGED_WORDS, 0, count, unit->step CK_AND_HERE);
+// Receives all parts of an array of ROWS rows of ROW elements, of which the first COUNT are parts, from the
+// words from `at` on.
+template <i32 ROWS, i32 COUNT, i32 ROW, class T>
+CK_INLINE void ck_receive_parts(CkUnit* unit, i32 at, T* values CK_AND_WHERE) {
+  constexpr i32 PIECES = COUNT == ROW ? 1 : ROWS, PIECE = COUNT == ROW ? ROWS * ROW : COUNT;
+  CK_NO_UNROLL
+  for (i32 row = 0; row < PIECES; ++row) {
+    const u64* words = ck_exchange(unit, 0) + at + row * PIECE;
+    ck_receive_tagged(unit, values + row * ROW, words, CK_TAGGED_WORDS, 0, PIECE, unit->step CK_AND_HERE);
+  }
 }
 
 // The units beyond the PARTS parts from unit FIRST on say that they have nothing to send, in the words from

@@ -18,18 +18,21 @@ import numpy as np
 
 import jax_cocktail
 from benchmarks.gpu import driver, emulated, micro, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail import device_store
 from jax_cocktail.build_device import build_device_program, device_toolchain
-from jax_cocktail.device import DEFAULT, spec_for
+from jax_cocktail.device import DEFAULT, DeviceSpec, spec_for
 from jax_cocktail.errors import BuildError
 from jax_cocktail.models import largest_difference
 
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
 SYNC = {"force": "cocktail", "strict": True, "errors": "sync"}
-# Largest accepted difference of products of TF32; and how much worse than stock exact ones may be.
-TF32_TOLERANCE, OF_STOCK = 1e-2, 4.0
+TF32_TOLERANCE = 1e-2  # of products of TF32
+# Where stock XLA is further from float64 than the tolerance, ours may be so much further than stock, up to so
+# many tolerances.
+OF_STOCK, MOST_TOLERANCES = 4.0, 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def build(name: str, settings: Settings) -> dict[str, Any]:
             start = time.perf_counter()
             found[form] = _attempt(lambda form=form: _build_one(form, name, function, arguments, settings))
             found[form]["seconds"] = round(time.perf_counter() - start, 2)
+            tell(found)
     found["kernels"] = _kernels(seen)
     return found
 
@@ -187,7 +191,7 @@ def correct(name: str, settings: Settings) -> dict[str, Any]:
             stock = largest_difference(jax.tree.leaves(jax.jit(function)(*arguments)), expected)
             result = jax_cocktail.jit(function, options=SYNC)(*arguments)
             mine = largest_difference(jax.tree.leaves(result), expected)
-        limit = max(tolerance, OF_STOCK * stock)
+        limit = max(tolerance, min(OF_STOCK * stock, MOST_TOLERANCES * tolerance))
         found[precision] = {"ours": mine, "stock": stock, "limit": limit, "programs": len(seen.artifacts)}
         found["ok"] &= mine <= limit and bool(seen.artifacts)
     return found
@@ -214,6 +218,7 @@ def captured(name: str, settings: Settings) -> dict[str, Any]:
 def measure(name: str, settings: Settings) -> dict[str, Any]:
     """The microbenchmarks of the card; what was measured is kept for the policy."""
     with driver.Card() as card:
+        driver.spec_of(card.facts)  # raises if the card is too old
         figures = micro.measure(card)
         spec, left = micro.measured_spec(card, figures)
     path = device_store.store_measured(spec)
@@ -242,13 +247,23 @@ def profile(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def plan(name: str, settings: Settings) -> dict[str, Any]:
-    """`name`: row@arch. What the compiler and the model say of it."""
-    row, _, arch = name.partition("@")
-    spec = spec_for(arch)
-    function, arguments = ROWS[row].make(settings.small)
-    found = plans.planned(row, function, arguments, spec)
+    """`name`: row@arch. What the model says of it."""
+    found, spec = _planned(name, settings)
+    return {"card": spec.name, **plans.prediction(found, spec)}
+
+
+def code(name: str, settings: Settings) -> dict[str, Any]:
+    """`name`: row@arch. What the compiler says of it, too."""
+    found, spec = _planned(name, settings)
     result = {"card": spec.name, **plans.prediction(found, spec)}
+    tell(result)  # compiling takes longest
     return result | _attempt(lambda: plans.facts(found, spec))
+
+
+def _planned(name: str, settings: Settings) -> tuple[plans.Planned, DeviceSpec]:
+    row, _, arch = name.partition("@")
+    function, arguments = ROWS[row].make(settings.small)
+    return plans.planned(row, function, arguments, spec_for(arch)), spec_for(arch)
 
 
 def emulate(name: str, settings: Settings) -> dict[str, Any]:
@@ -280,6 +295,7 @@ ITEMS: dict[str, Callable[[str, Settings], dict[str, Any]]] = {
         times,
         profile,
         plan,
+        code,
         emulate,
         stock_for_card,
     )

@@ -6,7 +6,8 @@ Each figure is a difference of two launches with different numbers of rounds, so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,10 +85,19 @@ class Bench:
         )
         return _Prepared(card, run, launch, numbers, result, workspace, self.scale)
 
+    def _build(self, kernel: Kernel) -> Any:
+        arch = self.card.facts.arch
+        return build_device_program(kernel.text, device_toolchain(arch), arch)
+
+    def compile(self, kernels: Sequence[Kernel]) -> None:
+        """Into the cache, several at once; what fails fails again, and is told, when it is asked for."""
+        with ThreadPoolExecutor(8) as threads:
+            for future in [threads.submit(self._build, kernel) for kernel in kernels]:
+                future.exception()
+
     def _function(self, kernel: Kernel) -> int:
         if kernel not in self._functions:
-            arch = self.card.facts.arch
-            built = build_device_program(kernel.text, device_toolchain(arch), arch)
+            built = self._build(kernel)
             module = self.card.load(built.binary)
             self._functions[kernel] = self.card.function(module, "ck_portable", kernel.scratch)
         return self._functions[kernel]
@@ -194,6 +204,7 @@ GROUPS = (launches, barriers, hops, rates)
 def measure(card: Card, scale: float = 1.0) -> Figures:
     """Every figure, or what was in its way. After a kernel that failed nothing can be measured any more."""
     bench, found = Bench(card, scale), Figures()
+    bench.compile(kernels.KERNELS)
     for group in GROUPS:
         for name, figure in group(bench):
             try:

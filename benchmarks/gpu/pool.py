@@ -30,6 +30,11 @@ class Task:
     log: bool = False
 
 
+def tell(record: Record) -> None:
+    """Says, in the process of an item, what is known so far; what is told last counts."""
+    print(MARK + json.dumps(record), flush=True)
+
+
 def run(task: Task, deadline: float = float("inf")) -> Record:
     """What the item printed behind `MARK`; or `error`, or `skipped`. `deadline`: of `time.monotonic`."""
     left = deadline - time.monotonic()
@@ -55,7 +60,8 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
     except subprocess.TimeoutExpired:
         _stop(process)
         output, _ = process.communicate()
-        record = {"error": f"stopped after {limit:.0f} s", "output": output[-TAIL:]}
+        error = f"stopped after {limit:.0f} s"
+        record = {**(_told(output) or {}), "error": error, "output": output[-TAIL:]}
     except BaseException:  # Ctrl-C ends what was started, too
         _stop(process)
         raise
@@ -73,16 +79,23 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 def _record(status: int, output: str) -> Record:
+    told = _told(output)
+    if status == 0 and told is not None:
+        return told
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "without a word")
+    words = (f"ended by signal {-status}" if status < 0 else f"exit status {status}") + f": {last}"
+    return {**(told or {}), "error": words, "output": output[-TAIL:]}
+
+
+def _told(output: str) -> Record | None:
+    """What an item told last; None if it told nothing."""
     for line in reversed(output.splitlines()):
         if line.startswith(MARK):
             try:
-                found = json.loads(line[len(MARK) :])
-            except ValueError:
-                break
-            return dict(found) if status == 0 else {**found, "error": f"exit status {status}"}
-    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "without a word")
-    words = (f"ended by signal {-status}" if status < 0 else f"exit status {status}") + f": {last}"
-    return {"error": words, "output": output[-TAIL:]}
+                return dict(json.loads(line[len(MARK) :]))
+            except ValueError:  # cut off
+                continue
+    return None
 
 
 def run_all(

@@ -135,16 +135,17 @@ def kernel_time(card: Card, call: Call, times: int = 9) -> KernelTime:
 
 def _choose(card: Card, module: int, plan: LaunchPlan) -> tuple[str, int, int, int]:
     """Name, kernel, grid and shared memory: by what fits, as `handler_programs.h` chooses."""
-    for name, shared in (
-        ("ck_resident", plan.resident_shared_bytes),
-        ("ck_portable", plan.portable_shared_bytes),
-    ):
+    kernels = (
+        ("ck_resident", plan.resident_shared_bytes, plan.resident_units or plan.most_units, plan.most_units),
+        ("ck_portable", plan.portable_shared_bytes, 1, plan.portable_units or plan.most_units),
+    )
+    for name, shared, least, most in kernels:
         if shared > card.facts.attributes["shared_bytes"]:
             continue
         function = card.function(module, name, shared)
         fit = card.co_resident(function, plan.threads, shared)
         if not plan.cooperative and fit:
             fit = plan.most_units
-        if fit >= plan.most_units or (fit and name == "ck_portable"):
-            return name, function, min(fit, plan.most_units), shared
+        if fit >= least:
+            return name, function, min(fit, most), shared
     raise CudaError(f"no block of {plan.threads} threads fits this card")

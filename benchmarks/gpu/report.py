@@ -105,7 +105,8 @@ def _stock_loops(sections: Mapping[str, Any]) -> Iterator[str]:
 
 def _predicted(sections: Mapping[str, Any]) -> Iterator[str]:
     """What is known without a card; times are the model's."""
-    rows = sections.get("plan", {})
+    plans, codes = sections.get("plan", {}), sections.get("code", {})
+    rows = {key: {**plans.get(key, {}), **codes.get(key, {})} for key in {**plans, **codes}}
     if not rows:
         return
     yield (
@@ -138,7 +139,7 @@ def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, An
     peer = sections.get("stock_for_card", {}).get(name, {})
     kernels = f"{peer['kernels']:.0f}{'?' if peer['unknown'] else ''}" if "kernels" in peer else "-"
     megabytes = f"{peer['bytes'] / 1e6:.1f}" if "kernels" in peer else "-"
-    return f"{numbers}{code}  {state:10}{kernels:>15}{megabytes:>9}  {row['candidate']}"
+    return f"{numbers}{code}  {state:10}{kernels:>15}{megabytes:>9}  {row['plan']}"
 
 
 def _problems(sections: Mapping[str, Any]) -> Iterator[str]:

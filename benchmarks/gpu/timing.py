@@ -15,6 +15,7 @@ import numpy as np
 import jax_cocktail
 from benchmarks.gpu import driver
 from benchmarks.gpu.peers import FORMS, NoPeer
+from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, kernel_time, recording
 from benchmarks.gpu.rows import Row
 from jax_cocktail import device_store
@@ -92,6 +93,7 @@ def row(row: Row, work: Path, small: bool, seconds: float) -> dict[str, Any]:
         if expected is not None
     }
     found["seconds"] = interleaved(runs, seconds)
+    tell(found)
     found["choice"] = jax_cocktail.explain(function)(*arguments).choice if "auto" in runs else ""
     found["kernel"] = _kernel(row, small)
     return found

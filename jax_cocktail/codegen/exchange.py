@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.utask.exchange import blocks_of, value_words, widest
+from jax_cocktail.utask.exchange import blocks_of, widest
 from jax_cocktail.utask.ir import UOperator
 
 
@@ -13,17 +13,19 @@ def emit_exchange(context: Context, operator: UOperator) -> None:
     writer = context.writer
     writer.line("ck_next_step(unit);")
     places = [0]
-    for value in operator.inputs:
-        places.append(places[-1] + value.type.size)
+    for value, blocks in zip(operator.inputs, blocks_of(operator), strict=True):
+        places.append(places[-1] + blocks.words(value.type.shape))
     for value, blocks, place in zip(operator.inputs, blocks_of(operator), places, strict=False):
-        rows, run = blocks.rows(value.type.shape)
-        numbers = f"{blocks.parts}, {blocks.first}, {rows}, {run}"
+        rows, run, row = blocks.rows(value.type.shape)
+        numbers = f"{blocks.parts}, {blocks.first}, {rows}, {run}, {row}"
         writer.line(f"ck_send_parts<{numbers}>(unit, {place}, {context.array(value).pointer});")
-    blocks, end = widest(operator), value_words(operator)
+    blocks, end = widest(operator), places[-1]
     idle = context.plan.most_units > blocks.parts
     if idle:
         writer.line(f"ck_send_nothing<{blocks.parts}, {blocks.first}>(unit, {end});")
-    for value, place in zip(operator.outputs, places, strict=False):
-        writer.line(f"ck_receive(unit, {place}, {context.array(value).pointer}, {value.type.size});")
+    for value, blocks, place in zip(operator.outputs, blocks_of(operator), places, strict=False):
+        rows, run, row = blocks.rows(value.type.shape)
+        numbers = f"{rows}, {blocks.parts * run}, {row}"
+        writer.line(f"ck_receive_parts<{numbers}>(unit, {place}, {context.array(value).pointer});")
     if idle:
         writer.line(f"ck_receive_nothing<{blocks.parts}>(unit, {end});")

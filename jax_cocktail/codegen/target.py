@@ -22,7 +22,8 @@ class Target:
       table: what a static array of constants begins with.
       meet: the barrier of the threads of a unit; "" where there is one thread.
       prologue, units: lines before the first header, and, of a program that runs in several units, after the
-        last (`tagged`: after the prologue of a program with exchanges); with `{most_units}`, `{own_bytes}` and the other numbers of `program.facts`.
+        last; `tagged`: after the prologue of a program with exchanges. With `{most_units}`, `{own_bytes}` and
+        the other numbers of `program.facts`.
       entry, epilogue: head of the program's function; lines at its end.
       footer: lines after the function.
       stage_limit: lane loops from which each becomes a function.

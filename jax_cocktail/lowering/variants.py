@@ -18,7 +18,8 @@ from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.errors import CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call
-from jax_cocktail.lowering.capture import Capture, capture
+from jax_cocktail.lowering.adapter import is_key
+from jax_cocktail.lowering.capture import Capture, Region, capture
 from jax_cocktail.lowering.decisions import Plan, cores
 from jax_cocktail.lowering.dump import Dump
 from jax_cocktail.lowering.state import Mark
@@ -79,7 +80,7 @@ def prepare(closed: Any, name: str, platform: str = "cpu", spec: DeviceSpec | No
         return known
     captured = capture(closed)
     programs = tuple(
-        translate(region.program, name, tuple(range(len(region.operands)))) for region in captured.regions
+        translate(region.program, name, _overwritable(region, spec)) for region in captured.regions
     )
     prepared = Prepared(platform, spec, closed, captured, programs)
     with _recent_lock:
@@ -87,6 +88,14 @@ def prepare(closed: Any, name: str, platform: str = "cpu", spec: DeviceSpec | No
         while len(_recent) > _RECENT:
             _recent.popitem(last=False)
     return prepared
+
+
+def _overwritable(region: Region, spec: DeviceSpec | None) -> tuple[int, ...]:
+    """The operands that a program may take over as results. XLA copies those that others still need: on the
+    host that costs what our own copy would, on a GPU it is a launch, which only large arrays are worth."""
+    least = 0 if spec is None else spec.launch_seconds * spec.memory_rate / 2  # a copy reads and writes
+    sizes = (0 if is_key(v.aval) else v.aval.size * v.aval.dtype.itemsize for v in region.operands)
+    return tuple(number for number, size in enumerate(sizes) if size >= least)
 
 
 def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:

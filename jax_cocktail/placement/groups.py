@@ -6,8 +6,8 @@ not run hands its carries on part by part.
 
 The units are shared out so that the longest part of any stage is as short as it can be: stages with more work
 get more units, and parts that fit into near memory are shorter than those that do not. Parts need not divide
-the axis. If they do not, the last one reaches past the end: the stage's results stand in arrays that are long
-enough for all parts (`Wide`), whose beginnings everybody else sees.
+the axis. If they do not, the last one reaches past its end: what the stage makes stands in arrays that are
+long enough for all parts, whose beginnings everybody else sees.
 """
 
 from __future__ import annotations
@@ -228,6 +228,8 @@ def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits
             and (axes := _widened(statements, cut, parts, bool(length)))
             and limits.pays(statements, axes, parts)
         ]
+        if any(o.kind == "dynamic_update_slice" for o in _operators(statements)):
+            offers = [o for o in offers if not o.length] or offers  # large arrays would be copied in the end
         if offers:
             usual = min(offers, key=lambda o: abs(o.parts - share))
             found.append((_bytes_read(statements, usual.axes, usual.parts), offers))
@@ -318,7 +320,7 @@ def _operators(statements: Sequence[Statement]) -> Iterator[UOperator]:
 # -- units for every stage -----------------------------------------------------------------------------------
 def _shared_out(stages: Sequence[Sequence[_Offer]], units: int) -> list[_Offer]:
     """An offer of every stage: the longest part as short as can be, with the fewest units. If there are too
-    few units for all, stages share them."""
+    few units for that, every stage takes as many as it can use, one stage after the other."""
     times = sorted({offer.seconds for offers in stages for offer in offers})
 
     def within(seconds: float) -> list[_Offer | None]:
@@ -334,7 +336,4 @@ def _shared_out(stages: Sequence[Sequence[_Offer]], units: int) -> list[_Offer]:
     found = bisect_left(times, True, key=suffices)
     if found < len(times):
         return [o for o in within(times[found]) if o is not None]
-    share = max(units // max(len(stages), 1), 2)
-    return [
-        min(offers, key=lambda o: (o.parts > share, o.seconds, o.parts)) for offers in stages
-    ]
+    return [min(offers, key=lambda o: (o.seconds, o.parts)) for offers in stages]

@@ -73,8 +73,9 @@ def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -
 class Emitter:
     """Statements on one part: `before` they need something made once, `first`, and the rest, `out`.
 
-    The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over. If there
-    is a `length`, each part has it, and the last one may reach past the end of the axis, where zeros are.
+    The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over. If
+    there is a `length`, each part has it, and the last one may reach past the end of the axis, where there
+    are zeros.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    operators_in,
     regions_of,
     walk,
 )
@@ -36,26 +37,34 @@ ROUNDS = 4  # of a loop body, until what crosses its back edge no longer changes
 ALL = ("all",)
 FIRST = ("unit 0",)
 Performer = tuple[str | int, ...]  # ALL, FIRST, or "part" and how memory is divided into parts
+Band = tuple[int, int, int]  # of every so many bytes only those from the second number up to the third
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes `begin` to `end` of a shared space; equal performers touch equal bytes in equal units."""
+    """Bytes `begin` to `end` of a shared space; equal performers touch equal bytes in equal units. `bands`:
+    each holds all those touched, counted from `begin`."""
 
     space: str
     begin: int
     end: int
     write: bool
     performer: Performer
+    bands: tuple[Band, ...] = ()
 
     def conflicts(self, other: Access) -> bool:
         if not (self.write or other.write) or self.space != other.space:
             return False
         if self.end <= other.begin or other.end <= self.begin:
             return False
-        if self.performer == other.performer == FIRST:
+        if self.performer == other.performer == FIRST or self._beside(other):
             return False
         return self.performer != other.performer or self.performer == ALL or self.begin != other.begin
+
+    def _beside(self, other: Access) -> bool:
+        """True for other rows or columns of the same array."""
+        pairs = ((a, b) for a in self.bands for b in other.bands if self.begin == other.begin)
+        return any(a[0] == b[0] and (a[2] <= b[1] or b[2] <= a[1]) for a, b in pairs)
 
 
 def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
@@ -114,6 +123,7 @@ class _Line:
         return (*out, *before[len(body)])
 
 
+_NONE: Mapping[Value, UOperator] = {}
 _ARRIVE = UOperator("arrive", (), ())
 _WAIT = UOperator("wait", (), ())
 
@@ -137,9 +147,9 @@ class _Deriver:
             if inside:
                 own = dict.fromkeys(accesses, position)
                 after, left = self._nested(statement, line.state | own)
-                if isinstance(after, LoopUTask) and line.state and _waits(after):
+                if isinstance(after, LoopUTask) and line.state and waits(after):
                     once, rest = self._nested(statement, own)
-                    if _waits(once) < _waits(after):  # a barrier before the loop saves one in every trip
+                    if waits(once) < waits(after):  # a barrier before the loop saves one in every trip
                         line.meet(position, line.state.values())
                         after, left = once, rest
                 line.state = dict.fromkeys(left, position)
@@ -168,26 +178,49 @@ class _Deriver:
         return replace(statement, branches=tuple(branches)), left
 
     def _loop(self, loop: LoopUTask, state: State) -> tuple[Statement, State]:
-        """Walks the loop until what comes around its back edge is known."""
+        """Walks the loop until what comes around its back edge is known: `ends` to the condition, `around` to
+        the body again."""
         tail = tuple(self._transfer(loop.body.results, loop.carried))
         around: State = {}
+        ends: State = {}
         for turn in range(2 * ROUNDS):
             condition, middle = loop.condition, {**state, **around}
+            last = {**middle, **ends}
             if condition is not None:
-                condition, middle = self.region(condition, middle, ())
+                condition, last = self.region(condition, last, ())
+                middle = last if _has_waits(condition) else self.region(loop.regions[0], middle, ())[1]
             body, out = self.region(loop.body, middle, tail)
-            if out.keys() <= around.keys():
+            back = self._back(loop, body, middle, tail, out)
+            if out.keys() <= ends.keys() and back.keys() <= around.keys():
                 break
-            around = out if turn < ROUNDS else {**around, **out}
+            settled = turn < ROUNDS
+            around, ends = (back, out) if settled else ({**around, **back}, {**ends, **out})
         else:
             raise VerificationError(
                 f"what crosses the back edge of a loop at {loop.source} does not settle in {2 * ROUNDS}"
                 " rounds; a fault of the barrier pass, report it with the program"
             )
-        leaves = middle if loop.condition is not None else out
+        leaves = last if loop.condition is not None else out
         if loop.condition is None and not loop.trip_count:
             leaves = state
         return replace(loop, condition=condition, body=body), leaves
+
+    def _back(
+        self, loop: LoopUTask, body: Region, middle: State, tail: Iterable[Access], out: State
+    ) -> State:
+        """What of `out`, open after the body, is so where another trip follows: a way of a branch that ends the
+        loop leads to none."""
+        position = _stopping(loop)
+        if position is None:
+            return out
+        branch = loop.body.body[position]
+        behind = body.body[body.body.index(next(s for s in body.body if s.outputs == branch.outputs)) :]
+        if any(isinstance(s, UOperator) and s.kind == "wait" for s in behind):
+            return out
+        assert isinstance(branch, BranchUTask)
+        onward = replace(branch, branches=branch.branches[1:] * 2)
+        statements = (*loop.body.body[:position], onward, *loop.body.body[position + 1 :])
+        return self.region(replace(loop.body, body=statements), middle, tail)[1]
 
     # -- accesses ----------------------------------------------------------------------------------------
     def accesses(self, statement: Statement) -> Iterator[Access]:
@@ -204,14 +237,40 @@ class _Deriver:
         elif isinstance(statement, UOperator) and self._works(statement):
             yield from self._work(statement, statement.inputs)
 
-    def _work(self, statement: UOperator | StitchedUTask, operands: Iterable[Value]) -> Iterator[Access]:
-        """Unit 0 alone does what makes shared arrays; every unit makes the scalars for itself."""
+    def _work(
+        self,
+        statement: UOperator | StitchedUTask,
+        operands: Iterable[Value],
+        updates: Mapping[Value, UOperator] = _NONE,
+    ) -> Iterator[Access]:
+        """Unit 0 alone does what makes shared arrays; every unit makes the scalars for itself. `updates`: how
+        results are written of which only a part is."""
         scalars = any(v.type.is_scalar for v in statement.outputs)
         alone = not scalars and any(self._shared(v) for v in statement.outputs)
         for value in operands:
             yield from self._whole(value, False, FIRST if alone else ALL)
         for value in statement.outputs:
-            yield from self._whole(value, True, FIRST)
+            bands = self._updated(updates[value]) if value in updates else ()
+            yield from self._whole(value, True, FIRST, bands)
+
+    def _updated(self, update: UOperator) -> tuple[Band, ...]:
+        """Which part of an array an update at a constant place writes."""
+        layout = self.layouts.get(update.output)
+        if layout is None or not layout.is_whole:
+            return ()
+        _, new, *starts = update.inputs
+        found = []
+        for axis, (start, n) in enumerate(zip(starts, update.output.type.shape, strict=True)):
+            size = new.type.shape[axis]
+            if size < n and start in self.constants:
+                first = min(max(self.constants[start], 0), n - size)
+                found.append(self._band(update.output, axis, first, first + size))
+        return tuple(found)
+
+    def _band(self, value: Value, axis: int, first: int, last: int) -> Band:
+        """Positions `first` to `last` of an axis."""
+        step = self.layouts[value].strides[axis] * ITEM_SIZE[value.type.dtype]
+        return (step * value.type.shape[axis], step * first, step * last)
 
     def _group(self, group: StitchedUTask) -> Iterator[Access]:
         """An array that is updated in place is not read."""
@@ -219,7 +278,8 @@ class _Deriver:
         used = {v for m in group.members for v in (m.inputs[1:] if m in updates else m.inputs)}
         for update in updates:
             yield from self._transfer(update.inputs[:1], update.outputs)
-        yield from self._work(group, (v for v in group.inputs if v in used))
+        last = {u.output: u for u in updates if u.inputs[0] not in {v.output for v in updates}}
+        yield from self._work(group, (v for v in group.inputs if v in used), last)
 
     def _works(self, operator: UOperator) -> bool:
         """False for views, `empty` and constants: they touch no memory."""
@@ -257,10 +317,15 @@ class _Deriver:
                 )
         for value, tile in tile_access(loop, self.constants).items():
             if value in self.layouts:
-                performer = self._performer(value, tile, loop.first, loop.trip_count or 0)
-                yield from self._whole(value, False, performer)
+                parts = loop.trip_count or 0
+                performer = self._performer(value, tile, loop.first, parts)
+                bands: tuple[Band, ...] = ()
+                if tile is not None and performer != ALL:
+                    axis, size = tile
+                    bands = (self._band(value, axis, 0, min(parts * size, value.type.shape[axis])),)
+                yield from self._whole(value, False, performer, bands)
                 if value in written:
-                    yield from self._whole(value, True, performer)
+                    yield from self._whole(value, True, performer, bands)
 
     def _exchange(self, exchange: UOperator) -> Iterator[Access]:
         """Every unit reads what it wrote itself; tagged words order nothing else."""
@@ -297,16 +362,37 @@ class _Deriver:
             return "output", self.alias[slot.index]
         return slot.space, slot.index
 
-    def _whole(self, value: Value, write: bool, performer: Performer) -> Iterator[Access]:
-        """All of the memory behind a value, if several units see it and somebody may write it."""
+    def _whole(
+        self, value: Value, write: bool, performer: Performer, bands: tuple[Band, ...] = ()
+    ) -> Iterator[Access]:
+        """The memory behind a value, if several units see it and somebody may write it. `bands`: of what is
+        touched, where that is less than what the value shows."""
         if value not in self.layouts or not value.type.size:
             return
         space, index = self._place(value)
         size = self.layouts[value].root.type.nbytes
         if space == "workspace":
-            yield Access(space, index, index + size, write, performer)
+            yield Access(space, index, index + size, write, performer, bands or self._shown(value))
         elif space == "output":
-            yield Access(f"{space} {index}", 0, size, write, performer)
+            yield Access(f"{space} {index}", 0, size, write, performer, bands or self._shown(value))
+
+    def _shown(self, value: Value) -> tuple[Band, ...]:
+        """Which part of its buffer a slice at a constant place shows."""
+        layout = self.layouts[value]
+        if layout.is_whole or layout.base != layout.root:
+            return ()
+        found = []
+        width, steps = ITEM_SIZE[value.type.dtype], list(zip(layout.shape, layout.strides, strict=True))
+        period = 1
+        for n in reversed(layout.root.type.shape):
+            period *= n
+            inside = [(m - 1) * step for m, step in steps if m > 1 and abs(step) < period]
+            low = layout.offset % period + sum(min(0, reach) for reach in inside)
+            high = layout.offset % period + sum(max(0, reach) for reach in inside) + 1
+            if all(step % period == 0 for m, step in steps if m > 1 and abs(step) >= period):
+                if 0 <= low and high <= period:
+                    found.append((width * period, width * low, width * high))
+        return tuple(found)
 
 
 def _operators(program: UProgram) -> Iterator[UOperator]:
@@ -317,16 +403,36 @@ def _operators(program: UProgram) -> Iterator[UOperator]:
             yield from statement.members
 
 
+def _stopping(loop: LoopUTask) -> int | None:
+    """Position of a two-way branch in the body whose first way is taken only in the last trip: it selects by
+    what the condition asks of a carried bool[]."""
+    if loop.condition is None:
+        return None
+    asked = set(loop.condition.results)
+    for operator in reversed(list(operators_in(loop.condition))):
+        if operator.kind == "and" and operator.output in asked:
+            asked.update(operator.inputs)
+    following = zip(loop.condition.parameters, loop.body.results, strict=True)
+    going = {result for parameter, result in following if parameter in asked}
+    selectors = {
+        o.output for o in operators_in(loop.body) if o.kind == "convert" and not going.isdisjoint(o.inputs)
+    }
+    for position, statement in enumerate(loop.body.body):
+        if isinstance(statement, BranchUTask) and statement.selector in selectors and len(statement.branches) == 2:
+            return position
+    return None
+
+
 def _is_parallel(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) and statement.parallel
 
 
-def _waits(statement: Statement) -> float:
+def waits(statement: Statement) -> float:
     """Barriers in the run of a statement."""
     if isinstance(statement, UOperator):
         return float(statement.kind == "wait")
-    inside = sum(_waits(s) for region in regions_of(statement) for s in region.body)
-    return inside * trips(statement) if isinstance(statement, LoopUTask) else inside
+    inside = [sum(map(waits, region.body)) for region in regions_of(statement)]
+    return sum(inside) * trips(statement) if isinstance(statement, LoopUTask) else max(inside, default=0.0)
 
 
 def _has_waits(region: Region) -> bool:

@@ -1,8 +1,8 @@
-"""Small values cross units as tagged words instead of by a barrier and a gather (issue 4: one hop, no barrier).
+"""Small values cross units as tagged words, instead of by a barrier and a gather: one hop, no barrier.
 
-In a recurrence on many units, a parallel loop writes the next state slice by slice, and in the next trip every
-unit reads all of it. In between stands a barrier. Here such a state x gets a copy y = exchange(x) in each
-unit's own memory, which those read who read more than the slice that they wrote. Then x is touched slice by
+In a recurrence on many units, a parallel loop writes the next state slice by slice, and in the next trip
+every unit reads all of it. In between stands a barrier. Here such a state x gets a copy y = exchange(x) in
+each unit's own memory, for those who read more than the slice that they wrote. Then x is touched slice by
 slice alone, and no barrier is derived for it.
 
 An exchange needs no credits because every unit sends and receives in every step (see `utask.exchange`). That
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
+from typing import cast
 
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.placement.cost import trips
@@ -59,7 +60,8 @@ WHOLE, OWN, BASE = "whole", "own", "base"  # uses: more than one's slice, one's 
 
 
 def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
-    """Expects a placed program that is not stitched yet. Returns its argument if no exchange saves a barrier."""
+    """Expects a placed program that is not stitched yet. Returns its argument if no exchange saves a
+    barrier."""
     found = _candidates(program)
     if not found:
         return program
@@ -138,7 +140,8 @@ def _crossings(region: Region, count: float, looped: bool) -> Iterator[tuple[UOp
 # -- candidates ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A value that units write by these blocks. `uses`: of it, by who reads it. `source`: of the loop around."""
+    """A value that units write by these blocks. `uses`: of it, by who reads it. `source`: of the loop
+    around."""
 
     blocks: Blocks
     uses: Uses
@@ -146,7 +149,9 @@ class _Candidate:
 
 
 def _candidates(program: UProgram) -> dict[Value, _Candidate]:
-    finder = _Finder(_Facts(scalar_constants(operators_in(program.entry))))
+    operators = list(operators_in(program.entry))
+    empty = frozenset(o.output for o in operators if o.kind == "empty")
+    finder = _Finder(_Facts(scalar_constants(operators), empty))
     finder.region(program.entry, None, None)
     return finder.found
 
@@ -179,8 +184,10 @@ class _Finder:
             if block is None or value.type.dtype not in WORDS or value.type.nbytes > VALUE_BYTES:
                 continue
             (axis, size), parts = block, writer.trip_count or 0
-            if value.type.is_scalar or size * parts != shape[axis]:
+            if value.type.is_scalar:
                 continue
+            if size * parts < shape[axis] and writer.initial[number] not in self.facts.empty:
+                continue  # what lies beyond the parts was there before
             blocks = Blocks(axis, size, parts, writer.first)
             walk = _Walk(self.facts, _Owner.of(blocks, shape), loop)
             uses = walk.uses(value, region.body[position + 1 :], region.results)
@@ -214,6 +221,7 @@ class _Facts:
     """What statements read and touch, found out once for each."""
 
     constants: Mapping[Value, int]
+    empty: frozenset[Value]
     _reads: dict[int, frozenset[Value]] = field(default_factory=dict)
     _tiles: dict[int, Mapping[Value, Block | None]] = field(default_factory=dict)
 
@@ -293,7 +301,9 @@ def _used(region: Region) -> set[Value]:
 class _Rewriter:
     """The program with exchanges of the chosen values."""
 
-    def __init__(self, program: UProgram, found: Mapping[Value, _Candidate], chosen: frozenset[Value]) -> None:
+    def __init__(
+        self, program: UProgram, found: Mapping[Value, _Candidate], chosen: frozenset[Value]
+    ) -> None:
         self.program, self.found, self.chosen = program, found, chosen
         self.fresh = FreshValues(program)
 
@@ -344,7 +354,8 @@ class _Rewriter:
         place = ("statement", id(statement))
         now = {x: y for x, y in received.items() if _moves(self._use(x, place))}
         if isinstance(statement, LoopUTask) and statement.parallel:
-            return replace(with_reads(statement, now), initial=statement.initial) if now else statement
+            body = cast(LoopUTask, with_reads(statement, now)).body  # updated in place is what was written
+            return replace(statement, body=body)
         if isinstance(statement, LoopUTask):
             statement = replace(statement, body=self._region(statement.body))
         elif isinstance(statement, BranchUTask):

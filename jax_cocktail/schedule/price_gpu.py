@@ -44,6 +44,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.parallel import BARRIERS
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
@@ -73,8 +74,8 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What statements take: seconds by unit, barriers and exchanges on the way, bytes and flops; and `arithmetic`, seconds
-    of the flops alone if the whole device did nothing else."""
+    """What statements take: seconds by unit, barriers and exchanges on the way, bytes and flops; and
+    `arithmetic`, seconds of the flops alone if the whole device did nothing else."""
 
     clock: Clock
     barriers: float = 0.0
@@ -123,7 +124,7 @@ def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | No
     first-level cache is never emptied, that is what fits.
     """
     unit = unit_of(spec)
-    if plan is not None and any(o.kind == "wait" for o in operators_in(program.entry)):
+    if plan is not None and any(o.kind in BARRIERS for o in operators_in(program.entry)):
         unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
     walker = _Walker(spec, unit, max(min(units, spec.units), 1))
     read = float(sum(v.type.nbytes for v in program.entry.parameters))

@@ -1,13 +1,20 @@
-"""Loop unrolling: full, or by a factor with the remaining trips behind the loop.
+"""Loop unrolling: full, or by a factor with the remaining trips behind the loop, or by two with a guard.
 
 Copies of a body get fresh names. What indices become constants is for `simplify` to find out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
+from jax_cocktail.errors import PlacementError
+from jax_cocktail.schedule.barriers import synchronise, waits
+from jax_cocktail.schedule.copies import explicit_copies
+from jax_cocktail.schedule.memory_plan import plan_memory
+from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -17,11 +24,13 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     UTaskRef,
+    regions_of,
+    walk,
 )
 from jax_cocktail.utask.substitute import FreshValues, replaced
-from jax_cocktail.utask.types import TensorType, Value
+from jax_cocktail.utask.types import Source, TensorType, Value
 
-INDEX = TensorType("int64")
+INDEX, SELECTOR = TensorType("int64"), TensorType("int32")
 FEWEST_TRIPS = 4  # of a loop that is worth alternating between two buffers
 
 Names = dict[Value, Value]
@@ -105,7 +114,7 @@ def _widened(
             sum_ = UOperator("add", (base.output, offset.output), (fresh.make(INDEX),), (), loop.source)
             body += [offset, sum_]
             index = sum_.output
-        values = _trip(loop, index, values, {}, fresh, body)
+        values = _trip(loop, (index,), values, {}, fresh, body)
     inner = Region((turn, *parameters), tuple(body), values)
     return replace(loop, outputs=outputs, body=inner, trip_count=rounds)
 
@@ -123,7 +132,7 @@ def _peeled(
         if trip == trips[-1]:
             pairs = zip(loop.body.results, loop.outputs, strict=True)
             bound = {r: o for r, o in reversed(list(pairs)) if r in defined}
-        values = _trip(loop, index.output, values, bound, fresh, out)
+        values = _trip(loop, index.outputs, values, bound, fresh, out)
     for value, output in zip(values, loop.outputs, strict=True):
         if value != output:  # handed through: a reshape that changes nothing gives it the name
             out.append(UOperator("reshape", (value,), (output,), (), loop.source))
@@ -132,27 +141,156 @@ def _peeled(
 
 def _trip(
     loop: LoopUTask,
-    index: Value,
+    index: Sequence[Value],
     values: Sequence[Value],
     bound: Mapping[Value, Value],
     fresh: FreshValues,
     out: list[Statement],
 ) -> tuple[Value, ...]:
-    names = dict(bound) | dict(zip(loop.body.parameters, (index, *values), strict=True))
+    """Adds a copy of the body. `index`: none, if the loop has a condition."""
+    names = dict(bound) | dict(zip(loop.body.parameters, (*index, *values), strict=True))
     out += [copied(s, names, fresh) for s in loop.body.body]
     return replaced(loop.body.results, names)
 
 
+def guarded(loop: LoopUTask, fresh: FreshValues) -> tuple[Statement, ...]:
+    """A loop with a condition and two trips in one: `while even and p(x): y = f(x); even = p(y); x = f(y) if
+    even else x`, and behind it `x if even else y`.
+
+    So nothing is copied from one of two buffers to the other. What is not written by parts has but one: of
+    that, x becomes y in the end.
+    """
+    two = _written_by_parts(loop)
+    x = _like(loop.carried, fresh)
+    first: list[Statement] = []
+    y = _trip(loop, (), x, {}, fresh, first)
+    even = _test(loop, y, fresh, first)
+    second: list[Statement] = []
+    again = _trip(loop, (), y, {}, fresh, second)
+    stay = tuple(x[k] if k in two else v for k, v in enumerate(y))
+    following = _like(x, fresh)
+    ways = Region((), (), stay), Region((), tuple(second), again)
+    first += _choice(even, ways, following, fresh, loop.source)
+    spare = tuple(y[k] for k in two)
+    body = Region((*x, *_like((even, *spare), fresh)), tuple(first), (*following, even, *spare))
+    start = [UOperator("constant", (), (fresh.make(even.type),), (("data", b"\1"),), loop.source)]
+    start += [UOperator("empty", (), (fresh.make(v.type),), (), loop.source) for v in spare]
+    outputs = list(loop.outputs) + list(_like((even, *spare), fresh))
+    odd = tuple(outputs[len(x) + 1 :])
+    for k in two:
+        outputs[k] = fresh.make(outputs[k].type)
+    initial = (*loop.initial, *(s.output for s in start))
+    condition = _even_and(loop, body.parameters, fresh)
+    wide = replace(loop, initial=initial, outputs=tuple(outputs), condition=condition, body=body)
+    ends = Region((), (), odd), Region((), (), tuple(outputs[k] for k in two))
+    results = tuple(loop.outputs[k] for k in two)
+    return (*start, wide, *_choice(outputs[len(x)], ends, results, fresh, loop.source))
+
+
+def _written_by_parts(loop: LoopUTask) -> list[int]:
+    """Positions of carried arrays whose next value parallel loops write, and not in place."""
+    definitions = {v: s for s in loop.body.body for v in s.outputs}
+    found = []
+    for k, (carry, value) in enumerate(zip(loop.carried, loop.body.results, strict=True)):
+        made = definitions.get(value)
+        while isinstance(made, UOperator) and made.kind in ("reshape", "dynamic_update_slice"):
+            made = definitions.get(made.inputs[0])
+        if isinstance(made, LoopUTask) and made.parallel and not _stays(value, carry, definitions):
+            found.append(k)
+    return found
+
+
+def _test(loop: LoopUTask, values: Sequence[Value], fresh: FreshValues, out: list[Statement]) -> Value:
+    """Adds a copy of the loop's condition on these values."""
+    assert loop.condition is not None
+    names = dict(zip(loop.condition.parameters, values, strict=True))
+    out += [copied(s, names, fresh) for s in loop.condition.body]
+    return replaced(loop.condition.results, names)[0]
+
+
+def _even_and(loop: LoopUTask, carried: Sequence[Value], fresh: FreshValues) -> Region:
+    """The condition of a guarded loop."""
+    parameters = _like(carried, fresh)
+    body: list[Statement] = []
+    count = len(loop.carried)
+    true = _test(loop, parameters[:count], fresh, body)
+    both = UOperator("and", (parameters[count], true), (fresh.make(true.type),), (), loop.source)
+    return Region(parameters, (*body, both), both.outputs)
+
+
+def _choice(
+    truth: Value, ways: tuple[Region, Region], outputs: tuple[Value, ...], fresh: FreshValues, source: Source
+) -> tuple[Statement, ...]:
+    """A branch: the first way if a bool[] is false, else the second."""
+    if not outputs:
+        return ()
+    selector = UOperator("convert", (truth,), (fresh.make(SELECTOR),), (), source)
+    return selector, BranchUTask(selector.output, ways, outputs, source)
+
+
+def _like(values: Sequence[Value], fresh: FreshValues) -> tuple[Value, ...]:
+    return tuple(fresh.make(v.type) for v in values)
+
+
 # -- two buffers ---------------------------------------------------------------------------------------------
 def unroll_pairs(program: UProgram) -> UProgram:
-    """Unrolls by two the loops around parallel loops whose carried arrays need a second buffer.
+    """Unrolls by two the loops around parallel loops whose arrays need a second buffer.
 
-    The next value of such a carry is complete only after all parts have read the old one. Two trips in a row
-    write to two buffers in turn, and no copy brings the new value back to where the old one was.
+    The next value of a carry is complete only after all parts have read the old one. Two trips in a row
+    write to two buffers in turn, and no copy brings the new value back to where the old one was. Likewise what
+    a trip hands on from unit to unit: nobody waits until the last trip's has been read.
     """
     fresh = FreshValues(program)
     entry = _pairs(program.entry, fresh)
-    return program if entry is program.entry else replace(program, entry=entry)
+    if entry is not program.entry:
+        program = replace(program, entry=entry)
+    for outputs in [loop.outputs for loop in _waiting(program.entry)]:
+        loop = next(s for s in _waiting(program.entry) if s.outputs == outputs)
+        twice = guarded(loop, fresh)
+        wide = replace(program, entry=_replaced(program.entry, loop, twice))
+        (inner,) = (s for s in twice if isinstance(s, LoopUTask))
+        if _barriers(wide, inner) < 2 * _barriers(program, loop):
+            program = wide
+    return program
+
+
+def _waiting(region: Region) -> Iterator[LoopUTask]:
+    """Loops with a condition and parallel loops inside, inner loops first."""
+    for statement in region.body:
+        for inner in regions_of(statement):
+            yield from _waiting(inner)
+        if isinstance(statement, LoopUTask) and statement.condition is not None:
+            if any(isinstance(s, LoopUTask) and s.parallel for s in walk(statement.body)):
+                yield statement
+
+
+def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> Region:
+    """The region with other statements in the place of a loop."""
+    body: list[Statement] = []
+    for statement in region.body:
+        if statement is loop:
+            body += twice
+            continue
+        if isinstance(statement, LoopUTask) and not statement.parallel:
+            statement = replace(statement, body=_replaced(statement.body, loop, twice))
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(_replaced(r, loop, twice) for r in statement.branches)
+            statement = replace(statement, branches=branches)
+        body.append(statement)
+    return replace(region, body=tuple(body))
+
+
+def _barriers(program: UProgram, loop: LoopUTask) -> float:
+    """In a trip of the loop with this one's outputs, once the program is planned."""
+    try:
+        ready = explicit_copies(stitch(simplify(program)))
+        final = synchronise(ready, plan_memory(ready))
+    except PlacementError:
+        return inf
+    for statement in walk(final.entry):
+        if isinstance(statement, LoopUTask) and not set(loop.outputs).isdisjoint(statement.outputs):
+            return sum(waits(s) for region in statement.regions for s in region.body)
+    return inf
 
 
 def _pairs(region: Region, fresh: FreshValues) -> Region:

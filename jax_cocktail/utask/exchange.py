@@ -24,8 +24,8 @@ WORDS = frozenset({"float32", "int32", "uint32"})
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How units have written an array: part p of `parts`, `size` positions of `axis`, by unit (first + p) mod n
-    of n units."""
+    """How units have written an array: part p of `parts`, `size` positions of `axis`, by unit (first + p) mod
+    n of n units. Positions beyond the last part are nobody's and stay behind."""
 
     axis: int
     size: int
@@ -36,9 +36,26 @@ class Blocks:
         """The parts of a unit."""
         return range((unit - self.first) % units, self.parts, units)
 
-    def rows(self, shape: Shape) -> tuple[int, int]:
-        """A part is that many runs of so many elements, each `shape[axis] / size` runs after the last."""
-        return prod(shape[: self.axis]), self.size * prod(shape[self.axis + 1 :])
+    def part(self, number: int, rank: int) -> tuple[slice, ...]:
+        """Indices of a part."""
+        return self._along(slice(number * self.size, (number + 1) * self.size), rank)
+
+    def all(self, rank: int) -> tuple[slice, ...]:
+        """Indices of all parts."""
+        return self._along(slice(0, self.parts * self.size), rank)
+
+    def _along(self, where: slice, rank: int) -> tuple[slice, ...]:
+        return tuple(where if axis == self.axis else slice(None) for axis in range(rank))
+
+    def rows(self, shape: Shape) -> tuple[int, int, int]:
+        """An array is that many rows, a part so many elements of each, and a row has so many."""
+        inner = prod(shape[self.axis + 1 :])
+        return prod(shape[: self.axis]), self.size * inner, shape[self.axis] * inner
+
+    def words(self, shape: Shape) -> int:
+        """Elements of all parts."""
+        rows, run, _ = self.rows(shape)
+        return rows * run * self.parts
 
 
 def blocks_of(exchange: UOperator) -> tuple[Blocks, ...]:
@@ -53,7 +70,8 @@ def widest(exchange: UOperator) -> Blocks:
 
 
 def value_words(exchange: UOperator) -> int:
-    return sum(value.type.size for value in exchange.inputs)
+    pairs = zip(exchange.inputs, blocks_of(exchange), strict=True)
+    return sum(blocks.words(value.type.shape) for value, blocks in pairs)
 
 
 def words_of(exchange: UOperator, units: int) -> int:

@@ -186,12 +186,12 @@ def _exchange(operator: UOperator) -> None:
     assert isinstance(blocks, tuple)
     for position, (value, block) in enumerate(zip(operator.inputs, blocks, strict=True)):
         fits = isinstance(block, tuple) and len(block) == 4 and all(map(is_int, block))
-        require(fits, f"block {block} is not (axis, size, parts, first)")
-        axis_, size, parts, first = cast(tuple[int, int, int, int], block)
+        require(fits, "a block is not (axis, size, parts, first)")
+        axis_, size, parts, first = numbers = cast(tuple[int, int, int, int], block)
         require(0 <= axis_ < value.type.rank, f"axis {axis_} is no axis of {value.type}")
-        require(min(size, parts) > 0 and first >= 0, f"block {block} has no size, no parts or no first unit")
-        whole = size * parts == value.type.shape[axis_]
-        require(whole, f"{parts} blocks of {size} are not axis {axis_} of {value.type}")
+        require(min(size, parts) > 0 and first >= 0, f"block {numbers} has no size, no parts or no first unit")
+        room = size * parts <= value.type.shape[axis_]
+        require(room, f"{parts} blocks of {size} are more than axis {axis_} of {value.type}")
         dtype_in(operator, value.type.dtype, WORDS)
         result_is(operator, value.type, position)
 

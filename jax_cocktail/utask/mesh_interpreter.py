@@ -2,9 +2,9 @@
 
 Where the interpreter computes on whole values, this one does what emitted code does: values lie in the slots
 of the memory plan, views are strides, updates are in place, joins copy. Units are coroutines that stop at
-`wait` and in exchanges; threads, and luck, play no part. Outside parallel loops every unit runs every statement, but what
-writes shared memory is left to unit 0; trips of the outermost parallel loops are dealt out in turn, from the
-loop's first unit on.
+`wait` and in exchanges; threads, and luck, play no part. Outside parallel loops every unit runs every
+statement, but what writes shared memory is left to unit 0; trips of the outermost parallel loops are dealt
+out in turn, from the loop's first unit on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import dense
-from jax_cocktail.utask.mesh_interpreter_exchange import TaggedWords, part_of
+from jax_cocktail.utask.mesh_interpreter_exchange import TaggedWords
 from jax_cocktail.utask.mesh_interpreter_group import Traced, evaluate_member, needed_members, sources
 from jax_cocktail.utask.mesh_interpreter_memory import Cells, Clock, Memory, Race, address_of, make_memory
 from jax_cocktail.utask.plan import MemoryPlan, Slot
@@ -316,14 +316,16 @@ class _Unit:
         for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
             cells = self._cells(value)
             for part in blocks.own(unit, units):
-                place = part_of(cells.address, blocks.axis, blocks.size, part)
+                place = blocks.part(part, cells.address.ndim)
                 self._touch(replace(cells, address=cells.address[place]))
         arrays = [self._trace(value).array for value in exchange.inputs]
         self.words.send(exchange, unit, self.sent, arrays)
         while not self.words.arrived(exchange, self.sent):
             yield "receives"
-        for value, array in zip(exchange.outputs, self.words.received(exchange, self.sent), strict=True):
-            self._store(self._cells(value), array)
+        received = self.words.received(exchange, self.sent)
+        for value, blocks, array in zip(exchange.outputs, blocks_of(exchange), received, strict=True):
+            cells = self._cells(value)
+            self._store(replace(cells, address=cells.address[blocks.all(value.type.rank)]), array)
         self.received += 1
 
     def _loop(self, loop: LoopUTask) -> Iterator[str]:

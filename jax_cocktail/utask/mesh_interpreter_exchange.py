@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.exchange import blocks_of, tagged_words, value_words, widest, words_of
+from jax_cocktail.utask.exchange import blocks_of, tagged_words, widest, words_of
 from jax_cocktail.utask.interpreter_common import Array, numpy_dtype
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 
@@ -31,10 +31,12 @@ class TaggedWords:
         for operand, blocks in zip(operands, blocks_of(exchange), strict=True):
             own = np.zeros(operand.shape, bool)
             for part in blocks.own(unit, self.units):
-                own[part_of(operand, blocks.axis, blocks.size, part)] = True
-            here = slice(place, place + operand.size)
-            sent[here], values[here] = own.ravel(), np.ascontiguousarray(operand).view(np.uint32).ravel()
-            place += operand.size
+                own[blocks.part(part, operand.ndim)] = True
+            whole = blocks.all(operand.ndim)
+            here = slice(place, place + operand[whole].size)
+            bits = np.ascontiguousarray(operand[whole]).view(np.uint32)
+            sent[here], values[here] = own[whole].ravel(), bits.ravel()
+            place = here.stop
         blocks = widest(exchange)
         idle = (unit - blocks.first) % self.units - blocks.parts
         if idle >= 0:
@@ -55,18 +57,13 @@ class TaggedWords:
         return bool((tags == step).all())
 
     def received(self, exchange: UOperator, step: int) -> list[Array]:
-        """All operands."""
-        words = self.values[step % _BUFFERS, : value_words(exchange)]
-        found, place = [], 0
-        for value in exchange.inputs:
-            bits = words[place : place + value.type.size]
-            found.append(cast(Array, bits.copy().view(numpy_dtype(value.type.dtype)).reshape(value.type.shape)))
-            place += value.type.size
+        """All parts of every operand."""
+        words, found, place = self.values[step % _BUFFERS], list[Array](), 0
+        for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
+            shape = value.type.shape
+            count = blocks.words(shape)
+            array = words[place : place + count].copy().view(numpy_dtype(value.type.dtype))
+            whole = np.empty(shape, bool)[blocks.all(len(shape))].shape
+            found.append(cast(Array, array.reshape(whole)))
+            place += count
         return found
-
-
-def part_of(array: Array, axis: int, size: int, part: int) -> tuple[slice, ...]:
-    """Indices of a part of an array."""
-    place = [slice(None)] * array.ndim
-    place[axis] = slice(part * size, (part + 1) * size)
-    return tuple(place)

@@ -133,8 +133,8 @@ def _anchors(add: _Table) -> None:
     add("anchor", 1, "copy")  # the same value in memory of its own
     # the two halves of a domain barrier: what a unit wrote before `arrive` is seen by all after their `wait`
     add("anchor", 0, "arrive wait")
-    # every unit gets all of each operand in memory of its own, as soon as the units that wrote its blocks have
-    # sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has part p
+    # every unit gets all of each operand in memory of its own, as soon as the units that wrote its blocks
+    # have sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has part p
     add("anchor", None, "exchange", "blocks")
     # the barrier of the threads of one unit, where it has several
     add("anchor", 0, "meet")

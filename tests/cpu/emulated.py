@@ -37,6 +37,7 @@ class Emulation:
     spec: DeviceSpec = SPEC
     kernel: str = "ck_resident"
     seed: int = 0
+    grid: int | None = None  # blocks, if not as many as find work
     sanitizer: Any = None
     distribute: bool = True
     pipeline: bool = False
@@ -59,7 +60,8 @@ class Emulation:
         for operand, result in artifact.aliases:
             results[result] = operands[operand]
         program = emulator.build(emitted.source, sanitizer=self.sanitizer)
-        program.launch(operands, results, units=emitted.plan.most_units, kernel=self.kernel, seed=self.seed)
+        units = self.grid or emitted.plan.most_units
+        program.launch(operands, results, units=units, kernel=self.kernel, seed=self.seed)
         if self.launches is not None:
             self.launches.append((emitted, program, self.kernel))
         return results

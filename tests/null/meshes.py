@@ -69,6 +69,47 @@ def mapped(
     return parts(builder, trips, (empty(builder, array),), body)[0]
 
 
+def crossing(builder: Builder, x: Value, trips: int = 5) -> tuple[Value, ...]:
+    """A recurrence over float32[4,6] in which four units write one array by rows and six another by columns,
+    and every unit reads the whole of both in every step."""
+
+    def largest(array: Value, shape: tuple[int, int]) -> Value:
+        top = builder.emit("reduce", (array,), "float32", (), axes=(0, 1), op="max")
+        return builder.broadcast(top, shape, ())
+
+    def step(_: Value, state: Value) -> tuple[Value, ...]:
+        def row(i: Value, out: Value) -> tuple[Value, ...]:
+            new = elementwise(builder, "sub", block(builder, x, i), largest(state, (1, 6)))
+            return (put(builder, out, new, i),)
+
+        (rows,) = parts(builder, 4, (empty(builder, x),), row)
+
+        def column(i: Value, out: Value) -> tuple[Value, ...]:
+            new = elementwise(builder, "sub", block(builder, x, i, 1), largest(rows, (4, 1)))
+            return (put(builder, out, elementwise(builder, "sin", new), i, 1),)
+
+        return parts(builder, 6, (empty(builder, x),), column)
+
+    return counted(builder, trips, (x,), step)
+
+
+def lagging(builder: Builder, x: Value, trips: int = 5) -> tuple[Value, ...]:
+    """A recurrence over float32[4,6] in which four units write what all of six read in every step."""
+
+    def step(_: Value, state: Value, sums: Value) -> tuple[Value, ...]:
+        def row(i: Value, out: Value) -> tuple[Value, ...]:
+            return (put(builder, out, elementwise(builder, "sin", block(builder, state, i)), i),)
+
+        def column(i: Value, out: Value) -> tuple[Value, ...]:
+            top = builder.emit("reduce", (state,), "float32", (), axes=(0, 1), op="max")
+            new = elementwise(builder, "add", block(builder, out, i, 1), builder.broadcast(top, (4, 1), ()))
+            return (put(builder, out, new, i, 1),)
+
+        return *parts(builder, 4, (empty(builder, x),), row), *parts(builder, 6, (sums,), column)
+
+    return counted(builder, trips, (x, elementwise(builder, "neg", x)), step)
+
+
 def planned(program: UProgram) -> Planned:
     """Stitched, planned and synchronised."""
     stitched = stitch(canonicalise(simplify(program)))

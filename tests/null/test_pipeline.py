@@ -45,12 +45,16 @@ def equal(program, after, seed=0, tolerance=1e-5):
         np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
 
 
-def placed(program, units, distributed=True):
+# What a device has beside that: parts that stay with their units are packed, whatever they are.
+NEAR = replace(EAGER, dense_bytes=1 << 20, packs_rows=True, takes_operands=False)
+
+
+def placed(program, units, distributed=True, limits=EAGER):
     """Pipelined, placed and unrolled, as the compiler does it."""
     after = pipelined(program)
     if distributed:
         after = distribute(after, DistributeLimits(flops=0, trips=2))
-    return simplify(unroll_pairs(place(simplify(after), UnitMesh(units=units), limits=EAGER)))
+    return simplify(unroll_pairs(place(simplify(after), UnitMesh(units=units), limits=limits)))
 
 
 def waits(region):
@@ -263,12 +267,27 @@ def test_random_chains_on_units(seed):
             np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("seed", CHAINS)
+def test_random_chains_in_parts_that_do_not_divide_them(seed):
+    size = 5 + 2 * (seed % 2)
+    program = placed(RandomChain(seed, size).program(), 6 + seed % 8, seed % 3 > 0, (EAGER, NEAR)[seed % 2])
+    verify(program)
+    ready = planned(program)
+    values = arguments(program, seed)
+    expected = run(program, values)
+    for count in (1, 3, ready[1].most_units):
+        for x, y in zip(run_mesh(*ready, values, count, order=[*range(count)][::-1]), expected, strict=True):
+            np.testing.assert_array_equal(x, y)
+    equal(RandomChain(seed, size).program(), program, seed)
+
+
 @pytest.mark.parametrize(
-    ("depth", "units", "batch"), [(2, 4, 1), (2, 4, 3), (3, 8, 1), (3, 16, 3), (4, 4, 1)]
+    ("depth", "units", "batch", "size"),
+    [(2, 4, 1, 8), (2, 4, 3, 8), (3, 8, 1, 8), (3, 16, 3, 8), (4, 4, 1, 8), (2, 6, 1, 7), (3, 12, 3, 5)],
 )
-def test_one_barrier_per_diagonal(depth, units, batch):
+def test_one_barrier_per_diagonal(depth, units, batch, size):
     trips = 10 - depth
-    before = stacked_lstm(depth, trips, batch, size=8)
+    before = stacked_lstm(depth, trips, batch, size)
     program = placed(before, units, distributed=False)
     ready = planned(program)
     (loop,) = diagonals_of_units(ready[0])
@@ -297,6 +316,50 @@ def test_every_stage_has_units_of_its_own():
     packs = [(s.first, s.trip_count) for s in ready.entry.body if isinstance(s, LoopUTask) and s.parallel]
     assert {(0, 4), (4, 4), (8, 4)} <= set(packs)  # weights are packed by the units that use them
     assert plan.most_units >= 12
+
+
+def test_parts_need_not_divide_the_axis():
+    """7 columns in 4 parts: what a stage makes has room for 8, of which all others see 7."""
+    program = placed(stacked_lstm(2, 6, size=7), 6, distributed=False)
+    (loop,) = diagonals_of_units(program)
+    stages = [s for s in loop.body.body if isinstance(s, LoopUTask)]
+    assert {(s.first, s.trip_count) for s in stages} == {(0, 2), (2, 4)}
+    assert {v.type.shape for s in stages for v in s.outputs} == {(1, 8), (6, 1, 8)}
+    seen = [s for s in loop.body.body if isinstance(s, UOperator) and s.kind == "slice"]
+    assert seen and {s.output.type.shape for s in seen} == {(1, 7)}
+
+
+def test_stacked_results_stay_in_even_parts():
+    """Unless there are none, their rows are written where they belong, not copied there in the end."""
+    (loop,) = diagonals_of_units(placed(stacked_lstm(2, 6, size=28), 7, distributed=False))
+    first, last = [s for s in loop.body.body if isinstance(s, LoopUTask)][:2]
+    assert (last.trip_count, {v.type.shape for v in last.outputs}) == (4, {(1, 28), (6, 1, 28)})
+    assert (first.trip_count, {v.type.shape for v in first.outputs}) == (3, {(1, 36)})
+
+
+def test_stages_with_more_work_have_more_units():
+    """The product with the inputs of the first layer is made for all steps at once."""
+    (loop,) = diagonals_of_units(placed(stacked_lstm(2, 6, size=64), 12))
+    assert {(s.first, s.trip_count) for s in loop.body.body if isinstance(s, LoopUTask)} == {(0, 4), (4, 8)}
+
+
+def test_too_few_units_for_all_stages():
+    """Each stage takes all of them, one after the other."""
+    (loop,) = diagonals_of_units(placed(stacked_lstm(4, 6), 4))
+    assert {(s.first, s.trip_count) for s in loop.body.body if isinstance(s, LoopUTask)} == {(0, 4)}
+
+
+def test_a_stage_writes_its_results_where_they_belong():
+    """Nothing is kept until after the guard: parts hold one branch, whose regions write."""
+    program = placed(stacked_lstm(2, 6, size=8), 4, distributed=False)
+    (loop,) = diagonals_of_units(program)
+    for stage in (s for s in loop.body.body if isinstance(s, LoopUTask)):
+        (branch,) = stage.body.body
+        assert isinstance(branch, BranchUTask)
+        assert stage.body.results == branch.outputs
+        passed_on, computed = branch.branches
+        assert set(passed_on.results) & set(stage.carried)  # the cell state stays where it is
+        assert not set(computed.results) & set(stage.carried)
 
 
 def test_parts_keep_weights_rather_than_rows():

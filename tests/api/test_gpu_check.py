@@ -1,0 +1,361 @@
+"""`benchmarks/gpu_check.py` without a card: its items on the host, its processes, its tables with invented figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import rnn
+
+from benchmarks import gpu_check
+from benchmarks.gpu import items, peer, peers, pool, report, targets, timing
+from benchmarks.gpu.rows import QUICK, ROWS
+from benchmarks.gpu.unroll import CannotUnroll, unrolled
+from jax_cocktail.device import H200, spec_for
+from jax_cocktail.models import largest_difference
+from tests.api.fake_card import FakeCard
+from tests.cpu.cuda_compilers import nvcc
+
+ROOT = Path(__file__).parents[2]
+
+
+# ---- rows and forms ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name):
+    """Float64 goes in and comes out: no row narrows it on the way."""
+    function, arguments = ROWS[name].make(True)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(items._widened, arguments)
+        shapes = jax.eval_shape(function, *wide)
+    assert all(leaf.dtype != np.float32 for leaf in jax.tree.leaves(shapes))
+    assert set(QUICK) <= set(ROWS)
+
+
+@pytest.mark.parametrize("name", ["scalar_scan", "hidden_markov", "attention/1"])
+def test_unrolled(name):
+    function, arguments = ROWS[name].make(True)
+    straight = unrolled(function, arguments)
+    text = jax.jit(straight).lower(*arguments).as_text()
+    assert (
+        "stablehlo.while" not in text and "stablehlo.while" in jax.jit(function).lower(*arguments).as_text()
+    )
+    assert largest_difference(jax.jit(straight)(*arguments), jax.jit(function)(*arguments)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "small", "reason"),
+    [("rae/1", True, "unknown"), ("blockdrop/1", True, "no loop"), ("nasrnn/1", False, "limit is 20000")],
+)
+def test_not_unrolled(name, small, reason):
+    with pytest.raises(CannotUnroll, match=reason):
+        unrolled(*ROWS[name].make(small))
+
+
+def test_cudnn_weights():
+    """In cuDNN's order: jax's own reference, given what is unpacked from it, agrees with the model."""
+    function, arguments = ROWS["lstm/64"].make(True)
+    x, weights, lengths, state = peers.cudnn_arguments(*arguments)
+    unpacked = rnn.unpack_lstm_weights(weights, 16, 16, 3, False)
+    _, h, _ = rnn.lstm_ref(x, state, state, *unpacked, lengths, 16, 16, 3, 0.0, False)
+    assert largest_difference(h[-1], jax.jit(function)(*arguments)) < 1e-6
+
+
+def test_peers_that_are_not_there():
+    function, arguments = ROWS["rae/1"].make(True)
+    for form in ("cudnn", "torch", "unrolled"):
+        with pytest.raises(peers.NoPeer):
+            peers.FORMS[form]("rae/1", function, arguments)
+
+
+# ---- items, on the host ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return items.Settings(tmp_path, small=True, seconds=0.02)
+
+
+def test_correct(settings):
+    with jax.enable_x64(True):
+        assert items.reference("rae/1", settings)["ok"]
+    found = items.correct("rae/1", settings)
+    assert found["ok"] and 0 < found["highest"]["ours"] <= found["highest"]["limit"]
+    with np.load(settings.work / "rae-1.npz") as file:
+        (expected,) = (file[key] for key in file.files)
+    np.savez(settings.work / "rae-1.npz", expected + 1)
+    assert not items.correct("rae/1", settings)["ok"]
+
+
+def test_build_and_times(settings):
+    assert {"ours", "stock", "graphs", "kernels"} == set(items.build("rae/1", settings))
+    assert "none" in items.unroll("rae/1", settings)
+    found = items.times("rae/1", settings)
+    assert set(found["seconds"]) == {"ours", "auto", "stock", "graphs"}
+    assert all(value > 0 for value in found["seconds"].values())
+    assert max(found["differences"].values()) < 1e-5 and "unroll" in found["missing"]["unrolled"]
+    assert "none" in found["kernel"] and found["choice"] in ("stock", "cocktail")
+    json.dumps(found)
+
+
+def test_unrolled_rows_are_timed_once_they_are_compiled(settings):
+    assert items.unroll("scalar_scan", settings)["compiled"]
+    assert timing.unrolled_mark(settings.work, "scalar_scan").exists()
+
+
+def test_stock_loops(settings):
+    found = items.stock_loops("scan, empty body", settings)
+    assert set(found) == {"stock", "graphs"} and all("seconds_per_trip" in r for r in found.values())
+
+
+def test_a_mode_that_was_not_captured_is_an_error(settings, tmp_path):
+    found = items.stock_loops("scan, empty body", replace(settings, dump=str(tmp_path)))
+    assert "kCommandBuffer" in found["graphs"]["error"] and "error" not in found["stock"]
+
+
+def test_our_call_in_a_branch(settings):
+    assert items.captured("rae/1", settings)["ok"]
+
+
+def test_emulated_row():
+    """In a process of its own: it changes the compiler."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), "--item", "emulate", "rae/1"]
+    record = pool.run(pool.Task("rae/1", command, {"JAX_PLATFORMS": "cpu", "PYTHONPATH": _path()}))
+    assert record.get("ok") and set(record["differences"]) == {"ck_resident", "ck_portable"}, record
+    assert record["blocks"] > 1
+
+
+def test_plan_and_code():
+    nvcc()
+    found = items.code("rae/1@sm_90", items.Settings(Path(), small=True))
+    assert found["registers"] > 0 and found["spill_bytes"] == 0 and found["seconds"] > found["limit_seconds"]
+    model = items.plan("rae/1@sm_90", items.Settings(Path(), small=True))
+    assert model.items() <= found.items()
+    assert set(found["bytes"]) == {"shared", "l2", "memory"} and found["stock_seconds"] > 0
+
+
+def test_versions(monkeypatch, tmp_path, settings):
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "none.so"))
+    found = items.versions("all", settings)
+    assert found["packages"]["jax"] == jax.__version__ and "cannot be loaded" in found["no_card"]
+    assert "card" not in found
+
+
+# ---- stock XLA for a card ----------------------------------------------------------------------------------
+
+MODULE = """HloModule jit_f, is_scheduled=true
+
+%fused (p: f32[4]) -> f32[4] {
+  %p = f32[4]{0} parameter(0)
+  ROOT %a = f32[4]{0} add(%p, %p)
+}
+
+%body (arg: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %arg = (s32[], /*index=1*/f32[4]{0}) parameter(0)
+  %x = f32[4]{0} get-tuple-element(%arg), index=1
+  %i = s32[] get-tuple-element(%arg), index=0
+  %f = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused
+  %g = f32[4]{0} custom-call(%f, %f), custom_call_target="__cublas$gemm"
+  ROOT %t = (s32[], /*index=1*/f32[4]{0}) tuple(%i, %g)
+}
+
+%condition (arg.1: (s32[], f32[4])) -> pred[] {
+  %arg.1 = (s32[], /*index=1*/f32[4]{0}) parameter(0)
+  %j = s32[] get-tuple-element(%arg.1), index=0
+  ROOT %c = pred[] fusion(%j), kind=kLoop, calls=%fused
+}
+
+%small (q: f32[4]) -> f32[4] {
+  ROOT %q = f32[4]{0} parameter(0)
+}
+
+ENTRY %main (n: s32[], x: f32[4]) -> f32[4] {
+  %n = s32[] parameter(0)
+  %x.1 = f32[4]{0} parameter(1)
+  %tuple = (s32[], /*index=1*/f32[4]{0}) tuple(%n, %x.1)
+  %w = (s32[], /*index=1*/f32[4]{0}) while(%tuple), condition=%condition, body=%body, backend_config={TRIPS}
+  %y = f32[4]{0} get-tuple-element(%w), index=1
+  ROOT %z = f32[4]{0} conditional(%n, %y, %y), branch_computations={%small, %fused}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("trips", "number", "unknown"), [('"known_trip_count":{"n":"7"}', 7, False), ("", 10, True)]
+)
+def test_module_cost(trips, number, unknown):
+    """A loop counts its trips, a branch its longest side."""
+    cost = peer.Module(MODULE.replace("TRIPS", trips)).cost
+    each = (16 + 16) + (16 + 2 * 16) + (1 + 4)
+    assert cost == peer.Cost(3 * number + 1, each * number + 3 * 16, number + 1, unknown)
+
+
+def test_target_text():
+    text = peer.target_text(spec_for("sm_100"))
+    assert "major: 10 minor: 0" in text and "core_count: 148" in text and text.count("{") == text.count("}")
+    versions = ("runtime", "driver", "compile_time_toolkit")
+    assert all(f'{name}_version: "13.0.0"' in text for name in versions)
+
+
+# ---- processes, results and tables -------------------------------------------------------------------------
+
+
+def _path():
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _task(text, **how):
+    return pool.Task("task", [sys.executable, "-c", text], **how)
+
+
+def test_processes():
+    assert pool.run(_task("print('RESULT {\"a\": 1}')"))["a"] == 1
+    failed = pool.run(_task("print('so far'); raise SystemExit('no such thing')"))
+    assert failed["error"] == "exit status 1: no such thing" and "so far" in failed["output"]
+    assert pool.run(_task("import os; os.abort()"))["error"].startswith("ended by signal 6")
+    assert "error" in pool.run(pool.Task("none", ["no-such-program-at-all"]))
+    assert "log" in pool.run(_task("print('tool says'); print('RESULT {}')", log=True))
+
+
+def test_processes_end_in_time():
+    start = time.monotonic()
+    stopped = pool.run(_task("import time; print('begun', flush=True); time.sleep(60)", cap=0.5))
+    assert "stopped after" in stopped["error"] and "begun" in stopped["output"]
+    assert pool.run(_task("pass"), deadline=time.monotonic() + 1) == {"skipped": "no time left"}
+    assert time.monotonic() - start < 20
+
+
+def test_many_processes():
+    seen = []
+    tasks = [replace(_task(f"print('RESULT {{\"n\": {k}}}')"), name=str(k)) for k in range(4)]
+    records = pool.run_all(tasks, 2, math.inf, lambda name, record: seen.append(name))
+    assert [records[str(k)]["n"] for k in range(4)] == [0, 1, 2, 3] and sorted(seen) == ["0", "1", "2", "3"]
+
+
+def figures_of_a_card():
+    """Sections as a card would fill them; the LSTM is fast, NASRNN is not, one row failed."""
+    kernel = {"seconds": 9e-5, "limit_seconds": 7e-5, "calls": [{"kernel": "ck_resident", "grid": 132}]}
+    return {
+        "versions": {
+            "all": {
+                "card": {
+                    "name": "NVIDIA H200",
+                    "arch": "sm_90",
+                    "driver": 13000,
+                    "attributes": {"units": 132},
+                },
+                "packages": {"jax": "0.11.2"},
+                "compiler": "nvcc 13.0.88",
+            }
+        },
+        "correct": {"lstm/1": {"ok": True, "highest": {"ours": 1e-7}}, "nasrnn/1": {"ok": False}},
+        "measure": {
+            "card": {
+                "figures": {
+                    "barrier, 132 blocks": {"seconds": 1.02e-6},
+                    "hop, tagged, 1 word": {"seconds": 0.8e-6},
+                    "L2 read": {"rate": 5.5e12},
+                    "cluster barrier of 16, 16 blocks": {"error": "CudaError: refused"},
+                },
+                "spec": asdict(H200),
+            }
+        },
+        "stock_loops": {"while, empty body": {"stock": {"seconds_per_trip": 9e-6, "captured": False}}},
+        "times": {
+            "lstm/1": {
+                "seconds": {"ours": 1e-4, "stock": 5e-3, "cudnn": 2e-4},
+                "choice": "cocktail",
+                "kernel": kernel,
+            },
+            "nasrnn/1": {"seconds": {"ours": 2e-3, "stock": 1e-2}, "kernel": {**kernel, "seconds": 2e-4}},
+            "rae/1": {"error": "stopped after 60 s"},
+        },
+    }
+
+
+def test_targets():
+    found = {row["target"]: row for row in targets.judge_all(figures_of_a_card())}
+    assert (found["lstm/1: stock / ours"]["state"], found["lstm/1: stock / ours"]["value"]) == ("met", 50)
+    assert found["lstm/1: cuDNN / ours"]["state"] == "missed"
+    assert found["nasrnn/1: stock / ours"]["state"] == "missed"
+    assert found["nasrnn/1: a call of ours"]["state"] == "missed"
+    assert found["rae/1: stock / ours"]["state"] == "not measured"
+    assert found["device barrier, all units"]["state"] == "met"
+    assert found["tagged hop"]["state"] == "missed"
+    assert found["kernel time over its limit, worst model"]["value"] == pytest.approx(20 / 7)
+
+
+def test_targets_of_predictions():
+    row = {"seconds": 1e-4, "stock_seconds": 4e-3, "limit_seconds": 8e-5}
+    found = {r["target"]: r for r in targets.judge_all({"plan": {"lstm/1@sm_90": row}})}
+    assert found["lstm/1: stock / ours"]["state"] == "predicted: met"
+    assert found["lstm/1: cuDNN / ours"]["state"] == "not measured"
+    assert found["kernel time over its limit, worst model"]["state"] == "predicted: met"
+
+
+def test_tables():
+    text = report.text({"sections": figures_of_a_card()})
+    assert "NVIDIA H200 (sm_90, 132 multiprocessors), CUDA driver 13.0" in text and "PREDICT" not in text
+    (line,) = (line for line in text.splitlines() if line.startswith("lstm/1 ") and "agrees" in line)
+    assert "100.0" in line and "5000.0" in line and "50.00" in line
+    assert "DIFFERS" in text and "ck_resident x 132 blocks" in text and "CudaError: refused" in text
+    assert "times rae/1: stopped after 60 s" in text and "(not captured)" in text
+
+
+def test_tables_without_a_card():
+    plan = {
+        "seconds": 1e-4,
+        "stock_seconds": 4e-3,
+        "limit_seconds": 8e-5,
+        "barriers": 73,
+        "bytes": {"l2": 2e6},
+        "plan": "132 units",
+    }
+    sections = {
+        "versions": {"all": {"no_card": "no driver"}},
+        "plan": {"lstm/1@sm_90": plan, "rae/1@sm_90": {"skipped": "no time left"}},
+        "emulate": {"lstm/1": {"ok": True}},
+        "stock_for_card": {"lstm/1": {"kernels": 2050.0, "bytes": 1e9, "unknown": False}},
+    }
+    text = report.text({"sections": sections})
+    assert "no GPU here (no driver)" in text and "PREDICTED" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("sm_90  lstm/1"))
+    assert "agrees" in line and "2050" in line and "40.0" in line
+    assert "no time left" in text and "predicted: met" in text
+    assert "predicted: met" not in report.text({"sections": sections, "small": True})
+
+
+def test_whole_run_with_a_card_that_jax_cannot_use(monkeypatch, tmp_path):
+    """The driver has a card, too old for us, and jax has none: everything is said, status 0, in time."""
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(FakeCard(tmp_path).path))
+    monkeypatch.setenv("FAKE_MAJOR", "7")
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_check.py"), "--small", "--only", "scalar_scan"]
+    command += ["--quick", "--budget", "15", "--sanitize", "--out", str(tmp_path)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": _path()}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "gpu_check_fake_card_1.json").read_text())
+    assert found["seconds"] < 20 and found["sections"]["versions"]["all"]["card"]["name"] == "Fake Card 1"
+    assert {"error", "skipped"} & set(found["sections"]["measure"]["card"])
+    assert {"plan", "stock_for_card", "emulate", "code", "sanitize"} <= set(found["sections"])
+    assert "Fake Card 1 (sm_70" in done.stdout and "not done:" in done.stdout
+    assert {row["state"] for row in found["targets"]} == {"not measured"}
+
+
+def test_shares():
+    """Phases follow each other within the budget, which ends in time."""
+    for shares in (gpu_check.SHARES, gpu_check.QUICK_SHARES, gpu_check.WITHOUT_CARD):
+        assert list(shares.values()) == sorted(shares.values()) and max(shares.values()) <= 1
+    assert gpu_check.BUDGET <= 470 and gpu_check.QUICK_BUDGET <= 90
+    options = gpu_check.parse(["--quick", "--out", "somewhere"])
+    assert (options.budget, options.out) == (gpu_check.QUICK_BUDGET, "somewhere")

@@ -1,0 +1,216 @@
+"""The part of `benchmarks/gpu_check.py` that speaks to a card: kernels emulated, driver code on a fake driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.gpu import driver, items, kernels, micro, recorded
+from jax_cocktail import device_store
+from jax_cocktail.build_device import build_device_program
+from jax_cocktail.device import H200, spec_for
+from jax_cocktail.errors import BuildError
+from jax_cocktail.utask.plan import LaunchPlan
+from tests.api.fake_card import FakeCard
+from tests.cpu.cuda_compilers import nvcc
+from tests.cpu.cuda_text import program
+from tests.cpu.emulation import emulator
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    made = FakeCard(tmp_path)
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(made.path))
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    return made
+
+
+@pytest.fixture
+def emulate_builds(monkeypatch):
+    """What would be compiled for the card is compiled for the emulation."""
+
+    def build(text, *_):
+        return SimpleNamespace(binary=emulator.build(text).path.read_bytes())
+
+    monkeypatch.setattr(micro, "build_device_program", build)
+    monkeypatch.setattr(micro, "device_toolchain", lambda arch: None)
+    monkeypatch.setattr(micro, "IN_A_GRAPH", 3)
+    for name in ("EMPTY", "BARRIER", "BARRIER_CHECKED", "CLUSTER", "FLAG", "TAGGED", "GATHER"):
+        monkeypatch.setattr(kernels, name, replace(getattr(kernels, name), threads=32))
+    for name in ("READ", "SHARED", "FMA"):
+        monkeypatch.setattr(kernels, name, replace(getattr(kernels, name), threads=64))
+    monkeypatch.setattr(kernels, "KERNELS", ())
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", kernels.small_runs(), ids=lambda r: f"{r.kernel.name}-{r.units}-{r.numbers}")
+def test_kernels_emulated(run):
+    """Every kernel computes what is expected of it, and a wrong result is noticed."""
+    built, result = emulator.build(run.kernel.text), run.result()
+    numbers = np.asarray(run.numbers, np.int64)
+    built.launch([numbers, run.data], [result], units=run.units, cluster=run.cluster, seed=3)
+    assert run.problem(result) == ""
+    assert "something else" in run.problem(result + result.dtype.type(1))
+
+
+OTHERS = (kernels.BARRIER, kernels.CLUSTER, kernels.TAGGED)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arch"),
+    [(k, "sm_90") for k in kernels.KERNELS] + [(k, a) for k in OTHERS for a in ("sm_80", "sm_100")],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_kernels_compile(kernel, arch):
+    built = build_device_program(kernel.text, nvcc(), arch)
+    assert set(built.kernels) == {"ck_resident", "ck_portable"} and not built.spills
+    room = spec_for(arch).resident_units(
+        kernel.threads, built.kernels["ck_portable"].registers, kernel.scratch
+    )
+    assert room >= 2  # the barrier of two blocks on each multiprocessor
+
+
+# ---- the driver --------------------------------------------------------------------------------------------
+
+
+def test_card(fake):
+    fake.set(sms=132)
+    assert driver.count() == (1, "the driver lists no card")
+    with driver.Card() as card:
+        facts = card.facts
+        assert (facts.name, facts.arch, facts.driver) == ("Fake Card 1", "sm_90", 13000)
+        values = np.arange(5, dtype=np.float32)
+        assert np.array_equal(card.download(card.upload(values), np.zeros(5, np.float32)), values)
+        with pytest.raises(driver.CudaError, match=r"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE \(200\)"):
+            card.load(b"nothing of that kind")
+    spec = driver.spec_of(facts)
+    assert replace(spec, name=H200.name, memory_bytes=H200.memory_bytes) == H200
+    newer = replace(facts, attributes={**facts.attributes, "major": 11})
+    assert driver.spec_of(newer).tensor_flops == spec_for("sm_103").tensor_flops
+
+
+def test_no_card(monkeypatch, tmp_path, fake):
+    fake.fail("cuInit", 100)
+    assert driver.count() == (0, "cuInit: CUDA_ERROR_NO_DEVICE (100)")
+    monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "none.so"))
+    number, why = driver.count()
+    assert number == 0 and "cannot be loaded" in why
+
+
+def test_microbenchmarks(fake, emulate_builds):
+    """All of them run; clusters are refused by the fake driver, which is one figure less and no more."""
+    fake.set(sms=4, pointers=5)
+    with driver.Card() as card:
+        figures = micro.measure(card, scale=1e-3)
+        spec, left = micro.measured_spec(card, figures)
+    failed = {name for name, figure in figures.items() if "error" in figure}
+    assert failed and all(
+        "cluster" in name or "16 blocks" in name or "32" in name or "64" in name for name in failed
+    )
+    assert {"barrier, 4 blocks", "barrier, 8 blocks", "hop, tagged, 1 word", "L2 read"} <= set(
+        figures
+    ) - failed
+    assert all("launches" not in name for name in left)
+    assert spec.units == 4 and spec.name == "Fake Card 1"
+    assert device_store.store_measured(spec) and device_store.load_measured("Fake Card 1") == spec
+
+
+def test_wrong_results_are_no_figures(fake, emulate_builds, monkeypatch):
+    fake.set(sms=4, pointers=5)
+    monkeypatch.setattr(micro, "GROUPS", (micro.hops,))
+    monkeypatch.setattr(kernels.Run, "problem", lambda run, result: "wrong")
+    with driver.Card() as card:
+        figures = micro.measure(card, scale=1e-3)
+    assert figures["hop, flag"] == {"error": "CudaError: wrong"}
+
+
+def test_measured_spec_takes_what_is_plausible():
+    attributes = {name: getattr(H200, name) for name in driver._SIZES} | {"major": 9, "minor": 0}
+    card = SimpleNamespace(facts=driver.Facts("A card", 13000, 141 * 10**9, attributes))
+    figures = {
+        "barrier, 132 blocks": {"seconds": 1.2e-6},
+        "hop, flag": {"seconds": 1.0},
+        "L2 read": {"rate": 6e12},
+        "memory read": {"error": "no"},
+        "launch in a graph": {"seconds": float("nan")},
+    }
+    spec, left = micro.measured_spec(card, figures)
+    assert (spec.barrier_seconds, spec.l2_rate) == (1.2e-6, 6e12)
+    assert (spec.hop_seconds, spec.memory_rate) == (H200.hop_seconds, H200.memory_rate)
+    assert "not plausible" in left["hop_seconds"] and left["memory_rate"] == "no"
+    assert set(left) == {"hop_seconds", "memory_rate", "launch_seconds", "shared_rate", "flops"}
+
+
+# ---- our kernels without XLA -------------------------------------------------------------------------------
+
+
+DOUBLING = """
+  f32* y = (f32*)results[0];
+  const f32* x = (const f32*)operands[0];
+  ck_arrive(unit); ck_wait(unit);
+  for (i32 i = ck_lane(); i < 8; i += CK_THREADS) if (unit->index == i % unit->count) y[i] = 2 * x[i];
+"""
+
+
+@pytest.mark.parametrize(("sms", "kernel", "grid"), [(4, "ck_resident", 4), (1, "ck_portable", 2)])
+def test_kernel_time(fake, sms, kernel, grid):
+    """The kernel and grid that the handler would choose; overwritten operands are new each time."""
+    fake.set(sms=sms, per_sm=64 if sms == 1 else 2048, pointers=4)
+    text = program(DOUBLING, threads=32, most_units=4, shared=64)
+    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True)
+    x = np.arange(8, dtype=np.float32)
+    binary = emulator.build(text).path.read_bytes()
+    call = recorded.Call(binary, plan, (x,), (jax.ShapeDtypeStruct(x.shape, x.dtype),), {0: 0})
+    copies = []
+    with driver.Card() as card:
+        download = card.download
+        launch = card.launch
+
+        def launched(what):
+            launch(what)
+            copies.append(download(what.pointers[1], np.zeros(8, np.float32)))
+
+        card.launch = launched
+        found = recorded.kernel_time(card, call, times=3)
+    assert (found.kernel, found.grid) == (kernel, grid) and found.seconds > 0
+    assert len(copies) == 5 and all(np.array_equal(copy, 2 * x) for copy in copies)
+
+
+def test_recording(monkeypatch):
+    """Operands come as they were given, and the program gives what it gave."""
+    calls = []
+
+    def ffi_call(target, shapes, **how):
+        def bound(*values, **attributes):
+            calls.append(attributes)
+            return [values[0] * 2, jnp.zeros(512, jnp.uint8)]
+
+        return bound
+
+    monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
+    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True)
+    attributes = {"binary": np.frombuffer(b"code", np.uint8), "launch": np.asarray(plan.attribute)}
+    shapes = [jax.ShapeDtypeStruct((3,), np.float32), jax.ShapeDtypeStruct((512,), np.uint8)]
+    with recorded.recording() as seen:
+        run = jax.jit(
+            lambda x: jax.ffi.ffi_call("t", shapes, input_output_aliases={0: 0})(x, **attributes)[0]
+        )
+        found = run(jnp.arange(3.0))
+    assert np.array_equal(found, [0, 2, 4]) and len(calls) == 1
+    (call,) = seen.calls
+    assert (call.binary, call.aliases, len(call.results)) == (b"code", {0: 0}, 1)
+    assert call.plan == LaunchPlan.from_attribute(plan.attribute)
+    assert np.array_equal(call.operands[0], [0, 1, 2])
+
+
+def test_a_card_that_is_too_old(fake, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_MAJOR", "7")
+    with pytest.raises(BuildError, match="sm_70.* older than every known card"):
+        items.measure("card", items.Settings(tmp_path))

@@ -1,0 +1,126 @@
+"""Static gates: the benchmark's programs at full size, compiled for cards that are not here.
+
+Every test holds one program to what its card can launch, and to what is recorded for this release of nvcc. Those
+that compile long are left to ``python -m tests.cpu.gates``, which takes all programs on all cards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from benchmarks.gpu.rows import ROWS
+from jax_cocktail.device import A100, H200
+from jax_cocktail.models import MODELS
+from tests.cpu import gates
+from tests.cpu.cuda_compilers import nvcc, nvrtc
+
+# A minute or a good part of it on one core: begun first, and for one card only.
+SLOW = ("skipnet/1", "lstm/64", "blockdrop/64", "blockdrop/1", "lstm/1")
+# Where an architecture makes a difference: products on tensor cores, copies ahead, exchange between blocks.
+ELSEWHERE = ("nasrnn/1", "nasrnn/64", "attention/1", "seq2seq/1", "rae/1", "vmapped_while")
+CASES = [
+    *(("sm_90", row) for row in ROWS if not row.endswith("_gradient")),
+    *((arch, row) for arch in ("sm_80", "sm_100") for row in ELSEWHERE),
+]
+
+
+@pytest.mark.parametrize(("arch", "row"), sorted(CASES, key=lambda case: [*SLOW, case[1]].index(case[1])))
+def test_program(arch, row):
+    toolchain, spec = nvcc(), gates.CARDS[arch]
+    programs = gates.planned(row, arch).programs
+    assert programs, "nothing was captured"
+    numbers = [gates.found(emitted, spec, toolchain) for emitted in programs]
+    assert [problem for each in numbers for problem in gates.problems(each, spec)] == []
+    known = gates.recorded(row, arch, toolchain.release)
+    if known is not None:
+        differ = gates.differences(gates.plain(numbers), known)
+        assert differ == [], f"if meant: python -m tests.cpu.gates {arch} {row} --update"
+
+
+@pytest.mark.parametrize("row", ["nasrnn/1", "rae/1", "attention/1"])
+def test_nvrtc_agrees(row):
+    """The compiler that every jax[cuda13] brings compiles the same text within the same limits."""
+    (emitted,) = gates.planned(row, "sm_90").programs
+    assert gates.problems(gates.found(emitted, H200, nvrtc()), H200) == []
+
+
+def test_the_cases_are_enough():
+    """Every model on a card, and every card with programs of one block and of many."""
+    models = {f"{model.name}/{batch}" for model in MODELS.values() for batch in model.batches}
+    assert models <= {row for arch, row in CASES if arch == "sm_90"}
+    assert {arch for arch, _ in CASES} == set(gates.CARDS) and set(ELSEWHERE) <= set(ROWS)
+
+
+# ---- the gates themselves ----------------------------------------------------------------------------------
+
+FINE = {"registers": 64, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0, "loads_in_loops": 0}
+
+
+def made(units=4, threads=256, shared=(4096, 1024), **facts):
+    """A program with these facts of its resident kernel."""
+    kernels = {"ck_resident": {**FINE, **facts}, "ck_portable": dict(FINE)}
+    return gates.Found(units, threads, *shared, meets=3, waits=1, loops=1, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("program", "word"),
+    [
+        (made(spill_bytes=8), "ck_resident spills 8 bytes"),
+        (made(loads_in_loops=2), "loads 2 times from local memory"),
+        (made(units=H200.units + 1), "never run at the same time"),
+        (made(shared=(H200.shared_bytes + 1, 0)), "shared memory"),
+        (made(shared=(0, H200.shared_bytes), shared_bytes=0), ""),
+        (made(shared=(H200.shared_bytes, 0), shared_bytes=16), "shared memory"),
+        (made(threads=1024, registers=65), "65 registers in each of 1024 threads"),
+        (made(threads=1024, registers=64), ""),
+        (dataclasses.replace(made(), kernels={"ck_portable": FINE}), "the kernels are ck_portable"),
+        (made(), ""),
+    ],
+)
+def test_limits(program, word):
+    said = gates.problems(program, H200)
+    assert len(said) == (1 if word else 0) and word in "".join(said)
+
+
+def test_limits_are_those_of_the_card():
+    program = made(shared=(200 << 10, 0))
+    assert gates.problems(program, H200) == [] and len(gates.problems(program, A100)) == 1
+
+
+def test_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(gates, "RECORDED", tmp_path / "new")
+    one, other = gates.plain([made()]), gates.plain([made(registers=70), made()])
+    assert gates.recorded("row", "sm_90", "13.0") is None
+    gates.record("sm_90", "13.0", {"row": one, "another": other})
+    gates.record("sm_90", "13.1", {"row": other})
+    gates.record("sm_90", "13.0", {"third": one})
+    assert gates.recorded("row", "sm_90", "13.0") == one and gates.recorded("row", "sm_90", "13.1") == other
+    assert (
+        gates.recorded("another", "sm_90", "13.0") == other and gates.recorded("row", "sm_80", "13.0") is None
+    )
+    assert set(json.loads((tmp_path / "new" / "sm_90.json").read_text())) == {"13.0", "13.1"}
+
+
+def test_differences():
+    one, other = gates.plain([made()]), gates.plain([made(registers=70)])
+    assert gates.differences(one, one) == []
+    assert gates.differences(one, other) == ["program 0, ck_resident, registers: 64, recorded 70"]
+    assert gates.differences(one, one * 2) == ["1 programs, recorded 2"]
+    without = gates.plain([made(loads_in_loops=None)])  # nothing here reads machine code
+    assert "loads_in_loops" not in without[0]["kernels"]["ck_resident"]
+    assert gates.differences(without, one) == gates.differences(one, without) == []
+
+
+@pytest.mark.parametrize("arch", gates.CARDS)
+def test_what_is_recorded_keeps_the_limits(arch):
+    """Nobody records a spill."""
+    path = gates.RECORDED / f"{arch}.json"
+    assert path.is_file(), "python -m tests.cpu.gates --update"
+    for rows in json.loads(path.read_text()).values():
+        assert rows.keys() <= ROWS.keys()
+        for programs in rows.values():
+            numbers = [gates.Found(**program) for program in programs]
+            assert [problem for each in numbers for problem in gates.problems(each, gates.CARDS[arch])] == []

@@ -1,0 +1,186 @@
+"""Our calls in executables that XLA compiles for an H200: what they hold, and what is captured in graphs."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from benchmarks.gpu.peer import target_text
+from benchmarks.gpu.peers import COMMAND_BUFFERS
+from benchmarks.gpu.rows import ROWS
+from jax_cocktail.device import H200
+from jax_cocktail.lowering import gpu_call
+from tests.h200.card import OURS, OURS_WITHOUT_GRAPH, card, compiled, ours, thunks
+
+X = jnp.zeros((64, 64), jnp.float32)
+VERSIONS = ("runtime_version", "driver_version", "compile_time_toolkit_version")
+
+
+def loop(x):
+    return lax.fori_loop(0, 10, lambda _, y: jnp.tanh(y @ x), x)
+
+
+def endless(x):
+    """A loop whose trips nobody knows."""
+    return lax.while_loop(lambda y: jnp.sum(y) < 9.0, lambda y: jnp.tanh(y @ x) @ x, x)
+
+
+# ---- the card ----------------------------------------------------------------------------------------------
+
+
+def test_the_card_is_the_one_described(tmp_path):
+    """Fields that XLA does not understand, or lacks, would leave it with defaults."""
+    assert card().platform == "gpu" and card().device_kind == H200.name
+    config = compiled(jax.jit(jnp.sin), (X,), tmp_path).dumped["gpu_target_config.pbtxt"]
+    for name, value in (
+        ("core_count", H200.units),
+        ("shared_memory_per_block_optin", H200.shared_bytes),
+        ("shared_memory_per_core", H200.shared_per_unit),
+        ("l2_cache_size", H200.l2_bytes),
+        ("device_memory_size", H200.memory_bytes),
+        ("registers_per_core_limit", H200.registers),
+        ("memory_bandwidth", int(H200.memory_rate)),
+    ):
+        assert re.findall(rf"\b{name}: (\d+)", config) == [str(value)]
+    for name in VERSIONS:
+        assert re.search(rf'\b{name}: "13\.', config)
+    assert re.search(r"cuda_compute_capability \{\s*major: 9\b", config)
+
+
+def test_without_versions_loops_are_not_captured(tmp_path):
+    """Which is why the description has to have them."""
+    bare = "\n".join(line for line in target_text(H200).splitlines() if not any(v in line for v in VERSIONS))
+    assert bare.count("\n") == target_text(H200).count("\n") - 1 - len(VERSIONS)
+    for text, captured in (("", True), (bare, False)):
+        found = compiled(jax.jit(endless), (X,), tmp_path / str(captured), text, COMMAND_BUFFERS)
+        assert ("kWhile" in found.captured) is captured and len(found.all("kWhile")) == 1
+
+
+def test_thunks_are_read_as_they_are_nested():
+    text = """000: kCommandBuffer [source       | next=002 (1)]
+    001: kCopy [source | sink] kCopy
+002: kWhile         [prev=000 (1) | sink        ]
+condition:
+    003: kCustomKernel [source       | next=004 (1)] first grid: [1, 1, 1]
+    004: kCustomKernel [prev=003 (1) | sink        ] second
+  body:
+    000: kCommandBuffer [source | sink]
+        005: kConditional [source | sink]
+          false_branch:
+            006: kCopy [source | sink] kCopy
+          true_branch:
+            007: kGemm [source | sink]
+008: kCopy [source | sink] last
+"""
+    buffer, loop, last = thunks(text)
+    assert (buffer.kind, [t.kind for t in buffer.inner]) == ("kCommandBuffer", ["kCopy"])
+    assert [(t.kind, t.part) for t in loop.inner] == [
+        ("kCustomKernel", "condition"),
+        ("kCustomKernel", "condition"),
+        ("kCommandBuffer", "body"),
+    ]
+    assert loop.inner[0].name == "first grid: [1, 1, 1]" and last.name == "last"
+    (branch,) = loop.inner[2].inner
+    assert [(t.kind, t.part) for t in branch.inner] == [("kCopy", "false_branch"), ("kGemm", "true_branch")]
+    assert [t.kind for t in loop.walk()].count("kCopy") == 1
+
+
+# ---- our calls ---------------------------------------------------------------------------------------------
+
+
+def call_of(found, target=OURS):
+    """The results of the only custom call, and the launch plan in it."""
+    assert found.targets == [target]
+    (line,) = (line for line in found.text.splitlines() if f'custom_call_target="{target}"' in line)
+    results = re.search(r" = (\(.*?\)|\S+) custom-call\(", line)[1]
+    launch = [int(n) for n in re.search(r"\blaunch = dense<\[([-\d, ]+)\]>", line)[1].split(",")]
+    return re.findall(r"\b(\w+\[[\d,]*\])", results), launch
+
+
+def test_unknown_targets_are_refused(tmp_path):
+    """So what compiles is registered."""
+
+    def function(x):
+        return jax.ffi.ffi_call("jax_cocktail_of_nobody", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    with pytest.raises(Exception, match="No FFI handler registered for jax_cocktail_of_nobody"):
+        compiled(jax.jit(function), (X,), tmp_path)
+
+
+def test_call(tmp_path):
+    """One call for the whole loop; the workspace is its last result; nothing of the loop is left to XLA."""
+    found = compiled(ours(loop), (X,), tmp_path)
+    results, launch = call_of(found)
+    assert gpu_call._handlers is not None
+    assert results == ["f32[64,64]", f"u8[{launch[7 - 1]}]"] and launch[6] > launch[1] > 0
+    kinds = [step.kind for step in found.steps]
+    assert kinds.count("kCustomCall") == 1 and set(kinds) <= {"kCustomCall", "kCopy"}
+
+
+def test_a_lone_call_is_not_captured_by_default(tmp_path):
+    found = compiled(ours(loop), (X,), tmp_path)
+    assert found.all("kCommandBuffer") == [] and len(found.all("kCustomCall")) == 1
+
+
+def test_captured(tmp_path):
+    found = compiled(ours(loop), (X,), tmp_path, options=COMMAND_BUFFERS)
+    assert found.targets == [OURS]
+    assert [step.kind for step in found.steps] == ["kCommandBuffer"] and "kCustomCall" in found.captured
+
+
+def test_captured_in_a_branch(tmp_path):
+    inside = ours(loop)
+    function = jax.jit(lambda taken, x: lax.cond(taken, inside, lambda x: 2 * x, x))
+    found = compiled(function, (jnp.bool_(True), X), tmp_path, options=COMMAND_BUFFERS)
+    assert found.targets == [OURS]
+    (branch,) = found.all("kConditional")
+    assert "kConditional" in found.captured
+    assert "kCustomCall" in [each.kind for each in branch.walk()]
+
+
+def test_captured_in_a_loop_of_stock(tmp_path):
+    inside = ours(loop)
+    function = jax.jit(lambda x: lax.while_loop(lambda y: jnp.sum(y) < 9.0, inside, x))
+    found = compiled(function, (X,), tmp_path, options=COMMAND_BUFFERS)
+    (stock,) = found.all("kWhile")
+    assert "kWhile" in found.captured and "kCustomCall" in [each.kind for each in stock.walk()]
+
+
+@pytest.mark.parametrize("options", [None, COMMAND_BUFFERS], ids=["default", "graphs"])
+def test_calls_that_are_waited_for_are_not_captured(options, tmp_path):
+    found = compiled(ours(loop, errors="sync"), (X,), tmp_path, options=options)
+    call_of(found, OURS_WITHOUT_GRAPH)
+    assert "kCustomCall" not in found.captured and len(found.all("kCustomCall")) == 1
+
+
+def test_handlers_in_python_are_captured_too(tmp_path, monkeypatch):
+    """XLA asks a handler for its traits when it plans graphs; under other names, as names stay registered."""
+    monkeypatch.setattr(gpu_call, "_handlers", None)
+    monkeypatch.setattr(gpu_call, "_built", lambda: None)
+    for name in ("TARGET", "TARGET_WITHOUT_GRAPH"):
+        monkeypatch.setattr(gpu_call, name, f"{getattr(gpu_call, name)}_python")
+    gpu_call.register()
+    kept.append(gpu_call._handlers)
+    for errors, is_captured in (("deferred", True), ("sync", False)):
+        folder = tmp_path / errors
+        found = compiled(ours(loop, errors=errors), (X,), folder, options=COMMAND_BUFFERS)
+        assert found.targets[0].endswith("_python")
+        assert ("kCustomCall" in found.captured) is is_captured
+
+
+kept = []  # handlers live as long as the process
+
+
+@pytest.mark.parametrize("row", ["nasrnn/1", "attention/1", "seq2seq/1", "rae/1"])
+def test_models(row, tmp_path):
+    """At full size: one call, captured, with the workspace that the plan says; parameters go by as they are."""
+    function, arguments = ROWS[row].make(False)
+    found = compiled(ours(function), arguments, tmp_path, options=COMMAND_BUFFERS)
+    results, launch = call_of(found)
+    assert results[-1] == f"u8[{launch[6]}]" and launch[2] <= H200.units
+    assert [step.kind for step in found.steps] == ["kCommandBuffer"]
+    assert set(found.captured) <= {"kCustomCall", "kCopy", "kCustomKernel"}
