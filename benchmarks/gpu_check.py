@@ -263,7 +263,7 @@ def check_all(options: argparse.Namespace, work: Path) -> Check:
         sys.exit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     rows = options.only or list(QUICK if options.quick else ROWS)
     check = Check(options, rows, work)
-    found = check.section("versions", [check.task("versions", "all")], 1, check.until(0.3))["all"]
+    found = check.section("versions", [check.task("versions", "all")], 1, check.deadline)["all"]
     if "card" in found:
         with_card(check, found.get("backend") == "gpu")
         tools(check)

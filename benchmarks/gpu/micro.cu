@@ -62,7 +62,7 @@ CK_INLINE void ck_micro_cluster(const CkMicro& m) {
   if (ck_lane() == 0) ((u32*)m.result)[m.unit->index] = u32(m.rounds);
 }
 
-// ---- hops: units 0 and 1 answer each other; a round is two hops ---------------------------------------------
+// ---- hops: units 0 and 1 answer each other; a round is two hops ------------------------------------------
 
 CK_INLINE void ck_micro_flag(const CkMicro& m) {
   CkUnit* unit = m.unit;
@@ -116,7 +116,7 @@ CK_INLINE void ck_micro_gather(const CkMicro& m) {
   for (i32 i = ck_lane(); i < share; i += CK_THREADS) ((u32*)m.result)[first + i] = values[first + i];
 }
 
-// ---- rates: sums of what is read ------------------------------------------------------------------------------
+// ---- rates: sums of what is read --------------------------------------------------------------------------
 
 // numbers[1]: groups of 16 bytes, a multiple of units * CK_THREADS * 4. In every round a unit reads another
 // slice, so that nothing is found in its first-level cache.

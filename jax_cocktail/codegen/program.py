@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
@@ -138,8 +139,9 @@ def _emit_statement(context: Context, statement: Statement) -> None:
     elif statement.kind in ("arrive", "wait"):
         context.writer.line(f"ck_{statement.kind}(unit);")
     else:
-        with context.alone(*statement.outputs), context.writer.block():
-            emit_anchor(context, statement)
+        with context.alone(*statement.outputs):
+            staged = context.target.has_threads and is_stage(statement)
+            _emit_part(context, staged, partial(emit_anchor, context, statement))
 
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:
@@ -150,15 +152,20 @@ def _emit_stitched(context: Context, group: StitchedUTask) -> None:
         return
     with context.alone(*group.outputs):
         context.part_depth += 1  # whoever gets here, does it alone
-        if context.stages is None:
-            with context.writer.block():
-                emit_group(context, group)
-        else:
-            outer, context.writer = context.writer, Writer(context.target.index)
-            emit_group(context, group)
-            inner, context.writer = context.writer, outer
-            context.writer.line(context.stages.call(inner.lines, context.type_of))
+        _emit_part(context, True, partial(emit_group, context, group))
         context.part_depth -= 1
+
+
+def _emit_part(context: Context, is_stage: bool, emit: Callable[[], None]) -> None:
+    """A statement in braces of its own; or as a stage, if the program has them and this can be one."""
+    if context.stages is None or not is_stage:
+        with context.writer.block():
+            emit()
+        return
+    outer, context.writer = context.writer, Writer(context.target.index)
+    emit()
+    inner, context.writer = context.writer, outer
+    context.writer.line(context.stages.call(inner.lines, context.type_of))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from jax_cocktail.utask.ir import StitchedUTask, UProgram, walk
+from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
 
+STAGED = frozenset({"dot", "conv"})  # anchors whose templates take a compiler long
 _NAME = re.compile(r"\b([wprdvoq]\d+(?:_\w+)?)\b")
 
 
@@ -20,9 +21,12 @@ def wants_stages(program: UProgram, limit: int) -> bool:
     return sum(is_stage(s) for s in loops) > limit
 
 
-def is_stage(group: StitchedUTask) -> bool:
-    """True if the group writes memory only: registers stay in the function that holds them."""
-    return bool(group.outputs) and not any(v.type.is_scalar for v in group.outputs)
+def is_stage(statement: Statement) -> bool:
+    """True for a group, product or convolution that writes memory only: registers stay in the function that
+    holds them."""
+    if isinstance(statement, UOperator) and statement.kind not in STAGED:
+        return False
+    return bool(statement.outputs) and not any(v.type.is_scalar for v in statement.outputs)
 
 
 class StageTable:

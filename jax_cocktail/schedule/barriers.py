@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.cost import trips
 from jax_cocktail.utask.exchange import blocks_of
+from jax_cocktail.utask.guard import stopping_branch
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -23,7 +24,6 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    operators_in,
     regions_of,
     walk,
 )
@@ -210,7 +210,7 @@ class _Deriver:
     ) -> State:
         """What of `out`, open after the body, is so where another trip follows: a way of a branch that ends the
         loop leads to none."""
-        position = _stopping(loop)
+        position = stopping_branch(loop)
         if position is None:
             return out
         branch = loop.body.body[position]
@@ -401,26 +401,6 @@ def _operators(program: UProgram) -> Iterator[UOperator]:
             yield statement
         elif isinstance(statement, StitchedUTask):
             yield from statement.members
-
-
-def _stopping(loop: LoopUTask) -> int | None:
-    """Position of a two-way branch in the body whose first way is taken only in the last trip: it selects by
-    what the condition asks of a carried bool[]."""
-    if loop.condition is None:
-        return None
-    asked = set(loop.condition.results)
-    for operator in reversed(list(operators_in(loop.condition))):
-        if operator.kind == "and" and operator.output in asked:
-            asked.update(operator.inputs)
-    following = zip(loop.condition.parameters, loop.body.results, strict=True)
-    going = {result for parameter, result in following if parameter in asked}
-    selectors = {
-        o.output for o in operators_in(loop.body) if o.kind == "convert" and not going.isdisjoint(o.inputs)
-    }
-    for position, statement in enumerate(loop.body.body):
-        if isinstance(statement, BranchUTask) and statement.selector in selectors and len(statement.branches) == 2:
-            return position
-    return None
 
 
 def _is_parallel(statement: Statement) -> bool:

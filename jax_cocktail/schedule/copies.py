@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from jax_cocktail.schedule.memory_plan import plan_memory
+from jax_cocktail.schedule.sharing import REPLICATED_BYTES
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.substitute import FreshValues, replaced
@@ -38,7 +39,8 @@ def _results_apart(program: UProgram, fresh: FreshValues) -> UProgram:
     entry = program.entry
     taken = {entry.parameters[k].type for k in program.donated}  # results may take the place of these operands
     made = [v for s in entry.body if isinstance(s, LoopUTask) and not s.parallel for v in s.outputs]
-    small = [v for v in made if v in entry.results and 1 < v.type.size and v.type not in taken]
+    small = [v for v in made if v in entry.results and v.type.size > 1 and v.type not in taken]
+    small = [v for v in small if v.type.nbytes <= REPLICATED_BYTES]
     if not small:
         return program
     copies = {v: UOperator("copy", (v,), (fresh.make(v.type),)) for v in small}

@@ -2,7 +2,8 @@
 
 A program with parallel loops runs in several units at once. What a parallel loop writes, part by part, lies
 in shared memory; what its body needs on the way lies in the unit's own. At mesh level, outside the parallel
-loops, every unit computes small values for itself (replicated: no barrier); large ones are left to unit 0.
+loops, every unit computes small values for itself (replicated: no barrier); large ones are left to unit 0,
+unless loops change little of them at a time: what has been computed so far, row by row.
 """
 
 from __future__ import annotations
@@ -11,12 +12,23 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.errors import PlacementError
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, regions_of, walk
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    regions_of,
+    walk,
+)
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.levels import Level, program_level
 from jax_cocktail.utask.types import Value
 
 REPLICATED_BYTES = 32 << 10  # up to here every unit computes a mesh-level array for itself
+UPDATED_BYTES = 512 << 10  # and up to here one that loops update by pieces of that size
+UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # which operand is written into the first one
 OVERLAP_BYTES = 256 << 10  # smaller shared buffers never overlap: reusing memory costs a barrier
 
 Find = Callable[[Value], Value]
@@ -46,7 +58,8 @@ def sharing_of(
     survey.shared |= placed
     inside = {find(layouts[v].root) for v in survey.inside if v in layouts}
     for leader in survey.mesh:
-        if leader.type.nbytes > REPLICATED_BYTES:
+        by_pieces = leader in survey.updated - survey.rewritten
+        if leader.type.nbytes > (UPDATED_BYTES if by_pieces else REPLICATED_BYTES):
             survey.shared.add(leader)
     survey.settle()
     return Sharing(find, frozenset(survey.shared - (inside - survey.mesh)), survey.most_units)
@@ -62,6 +75,9 @@ class _Survey:
         self.shared: set[Value] = set()
         self.together: list[set[Value]] = []  # written by one statement: all shared or none
         self.copies: list[tuple[Value, Value]] = []  # (source, target) of copies that happen at once
+        self.updated: set[Value] = set()  # of which loops write small pieces
+        self.rewritten: set[Value] = set()  # of which they write more
+        self.loops = 0  # around where we are
         self.most_units = 1
 
     def leaders(self, values: tuple[Value, ...]) -> list[Value]:
@@ -84,19 +100,41 @@ class _Survey:
         regions = regions_of(statement)
         if not regions:
             self.together.append(set(outputs))
+            self._written(statement)
+        is_loop = isinstance(statement, LoopUTask)
+        if isinstance(statement, LoopUTask):
+            self._transfer(statement.initial, statement.carried)
+        self.loops += is_loop
         if isinstance(statement, LoopUTask):
             self._transfer(statement.body.results, statement.carried)
-            self._transfer(statement.initial, statement.carried)
         for region in regions:
             self.region(region)
-            if not isinstance(statement, LoopUTask):
+            if not is_loop:
                 self._transfer(region.results, statement.outputs)
+        self.loops -= is_loop
+
+    def _written(self, statement: Statement) -> None:
+        """Notes how much of its results a statement without regions writes in a loop."""
+        if not self.loops:
+            return
+        members = statement.members if isinstance(statement, StitchedUTask) else (statement,)
+        pieces = {
+            m.outputs[0]: m.inputs[UPDATES[m.kind]].type.nbytes
+            for m in members
+            if isinstance(m, UOperator) and m.kind in UPDATES
+        }
+        for value in statement.outputs:
+            layout = self.layouts.get(value)
+            if layout is not None and layout.root == value:
+                small = pieces.get(value, value.type.nbytes) <= REPLICATED_BYTES
+                (self.updated if small else self.rewritten).update(self.leaders((value,)))
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> None:
         """What is overwritten by unit 0 must not be read by the other units' copies of the same transfer."""
         pairs = zip(sources, targets, strict=True)
         moves = [(s, t) for s, t in pairs if t in self.layouts and s in self.layouts and not self._same(s, t)]
         written = {x for _, t in moves for x in self.leaders((t,))}
+        self.rewritten |= written if self.loops else set()
         for source, target in moves:
             (a,), (b,) = self.leaders((source,)), self.leaders((target,))
             if a != b and a in written:

@@ -15,6 +15,7 @@ from jax_cocktail.schedule.copies import explicit_copies
 from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -24,9 +25,11 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     UTaskRef,
+    operators_in,
     regions_of,
     walk,
 )
+from jax_cocktail.utask.parallel import own_slices, scalar_constants
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import Source, TensorType, Value
 
@@ -187,6 +190,53 @@ def guarded(loop: LoopUTask, fresh: FreshValues) -> tuple[Statement, ...]:
     return (*start, wide, *_choice(outputs[len(x)], ends, results, fresh, loop.source))
 
 
+def out_of_place(loop: LoopUTask, constants: Mapping[Value, int], fresh: FreshValues) -> LoopUTask:
+    """The loop with carries that parts update in place, all of them, written to other buffers.
+
+    In place, a carry that all units read cannot be written before all have read it.
+    """
+    body: list[Statement] = []
+    for statement in loop.body.body:
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            body += _elsewhere(statement, loop.carried, constants, fresh)
+        else:
+            body.append(statement)
+    return loop if len(body) == len(loop.body.body) else replace(loop, body=replace(loop.body, body=tuple(body)))
+
+
+def _elsewhere(
+    parts: LoopUTask, carried: Sequence[Value], constants: Mapping[Value, int], fresh: FreshValues
+) -> tuple[Statement, ...]:
+    """The parallel loop, and in front of it the fresh arrays that it writes instead of carries."""
+    blocks = own_slices(parts, constants)
+    makers = {v: s for s in parts.body.body for v in s.outputs}
+    initial, spare = list(parts.initial), list[UOperator]()
+    old: Names = {}
+    updates: set[Statement] = set()
+    for k, (array, result) in enumerate(zip(parts.carried, parts.body.results, strict=True)):
+        update = makers.get(result)
+        if initial[k] not in carried or k not in blocks:
+            continue
+        if not isinstance(update, UOperator) or update.kind != "dynamic_update_slice":
+            continue
+        axis, tile = blocks[k]
+        shape = list(array.type.shape)
+        whole, shape[axis] = shape[axis] == tile * (parts.trip_count or 0), tile
+        if whole and update.inputs[0] == array and list(update.inputs[1].type.shape) == shape:
+            spare.append(UOperator("empty", (), (fresh.make(array.type),), (), parts.source))
+            old[array], initial[k] = initial[k], spare[-1].output
+            updates.add(update)
+    if not spare:
+        return (parts,)
+    body = tuple(
+        replace(s, inputs=(s.inputs[0], *replaced(s.inputs[1:], old)))
+        if isinstance(s, UOperator) and s in updates
+        else with_reads(s, old)
+        for s in parts.body.body
+    )
+    return (*spare, replace(parts, initial=tuple(initial), body=replace(parts.body, body=body)))
+
+
 def _written_by_parts(loop: LoopUTask) -> list[int]:
     """Positions of carried arrays whose next value parallel loops write, and not in place."""
     definitions = {v: s for s in loop.body.body for v in s.outputs}
@@ -237,8 +287,9 @@ def unroll_pairs(program: UProgram) -> UProgram:
     """Unrolls by two the loops around parallel loops whose arrays need a second buffer.
 
     The next value of a carry is complete only after all parts have read the old one. Two trips in a row
-    write to two buffers in turn, and no copy brings the new value back to where the old one was. Likewise what
-    a trip hands on from unit to unit: nobody waits until the last trip's has been read.
+    write to two buffers in turn, and no copy brings the new value back to where the old one was. So does what
+    a trip hands on from unit to unit: nobody waits until that of the last trip has been read. Loops whose trips
+    only the run counts are planned both ways, and unrolled where that saves barriers.
     """
     fresh = FreshValues(program)
     entry = _pairs(program.entry, fresh)
@@ -246,11 +297,16 @@ def unroll_pairs(program: UProgram) -> UProgram:
         program = replace(program, entry=entry)
     for outputs in [loop.outputs for loop in _waiting(program.entry)]:
         loop = next(s for s in _waiting(program.entry) if s.outputs == outputs)
-        twice = guarded(loop, fresh)
-        wide = replace(program, entry=_replaced(program.entry, loop, twice))
-        (inner,) = (s for s in twice if isinstance(s, LoopUTask))
-        if _barriers(wide, inner) < 2 * _barriers(program, loop):
-            program = wide
+        fewest, chosen = 2 * _barriers(program, loop), program
+        apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
+        for trial in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
+            twice = guarded(trial, fresh)
+            wide = replace(program, entry=_replaced(program.entry, loop, twice))
+            (inner,) = (s for s in twice if isinstance(s, LoopUTask))
+            found = _barriers(wide, inner)
+            if found < fewest:
+                fewest, chosen = found, wide
+        program = chosen
     return program
 
 

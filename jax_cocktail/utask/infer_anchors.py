@@ -189,7 +189,8 @@ def _exchange(operator: UOperator) -> None:
         require(fits, "a block is not (axis, size, parts, first)")
         axis_, size, parts, first = numbers = cast(tuple[int, int, int, int], block)
         require(0 <= axis_ < value.type.rank, f"axis {axis_} is no axis of {value.type}")
-        require(min(size, parts) > 0 and first >= 0, f"block {numbers} has no size, no parts or no first unit")
+        some = min(size, parts) > 0 and first >= 0
+        require(some, f"block {numbers} has no size, no parts or no first unit")
         room = size * parts <= value.type.shape[axis_]
         require(room, f"{parts} blocks of {size} are more than axis {axis_} of {value.type}")
         dtype_in(operator, value.type.dtype, WORDS)

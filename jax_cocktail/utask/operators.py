@@ -134,7 +134,8 @@ def _anchors(add: _Table) -> None:
     # the two halves of a domain barrier: what a unit wrote before `arrive` is seen by all after their `wait`
     add("anchor", 0, "arrive wait")
     # every unit gets all of each operand in memory of its own, as soon as the units that wrote its blocks
-    # have sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has part p
+    # have sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has
+    # written part p
     add("anchor", None, "exchange", "blocks")
     # the barrier of the threads of one unit, where it has several
     add("anchor", 0, "meet")

@@ -1,4 +1,4 @@
-"""`benchmarks/gpu_check.py` without a card: its items on the host, its processes, its tables with invented figures."""
+"""`benchmarks/gpu_check.py` without a card: items on the host, processes, tables with invented figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of `benchmarks/gpu_check.py` that speaks to a card: kernels emulated, driver code on a fake driver."""
+"""What speaks to a card in `benchmarks/gpu_check.py`: kernels emulated, driver code on a fake driver."""
 
 from __future__ import annotations
 

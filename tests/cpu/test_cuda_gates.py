@@ -1,7 +1,7 @@
 """Static gates: the benchmark's programs at full size, compiled for cards that are not here.
 
-Every test holds one program to what its card can launch, and to what is recorded for this release of nvcc. Those
-that compile long are left to ``python -m tests.cpu.gates``, which takes all programs on all cards.
+Every test holds one program to what its card can launch, and to what is recorded for this release of nvcc.
+What compiles long is done for one card; ``python -m tests.cpu.gates`` takes all programs on all cards.
 """
 
 from __future__ import annotations

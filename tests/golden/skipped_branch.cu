@@ -33,7 +33,6 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     if (v6 <= 0) {
     }
     else {
-      ck_meet();
       {
         for (i32 i0 = ck_lane(); i0 < 64; i0 += 128) {
           const f32 t4 = r0[i0];

@@ -1,4 +1,4 @@
-"""An H200 that is not here: XLA compiles for it from a description of the card, with jax's CUDA plugin alone."""
+"""An H200 that is not here: XLA compiles for it from a description, with jax's CUDA plugin alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import jax_cocktail
 from benchmarks.gpu.peer import target_text
 from jax_cocktail.device import H200
 
-NO_PLUGIN = "needs jax-cuda13-plugin and jax-cuda13-pjrt of this jax version, installed with --no-deps: .ci/run does it"
+NO_PLUGIN = "needs jax-cuda13-plugin and jax-cuda13-pjrt of this jax version (--no-deps): .ci/run does it"
 OURS = "jax_cocktail_gpu"
 OURS_WITHOUT_GRAPH = "jax_cocktail_gpu_nograph"
 FORCED = {"force": "cocktail", "strict": True}

@@ -177,7 +177,7 @@ kept = []  # handlers live as long as the process
 
 @pytest.mark.parametrize("row", ["nasrnn/1", "attention/1", "seq2seq/1", "rae/1"])
 def test_models(row, tmp_path):
-    """At full size: one call, captured, with the workspace that the plan says; parameters go by as they are."""
+    """At full size: one call, captured, with the workspace of the plan, and nothing of its loop left."""
     function, arguments = ROWS[row].make(False)
     found = compiled(ours(function), arguments, tmp_path, options=COMMAND_BUFFERS)
     results, launch = call_of(found)

@@ -72,8 +72,8 @@ def test_executables_carry_the_program(tmp_path):
 
 
 def test_the_compilation_cache_knows_programs_that_another_process_compiled(tmp_path):
-    """A second process, which has to run our compiler and nvcc anew, makes the same key of JAX's cache. (To load
-    the entry takes a GPU.)"""
+    """A second process, which has to run our compiler and nvcc anew, makes the same key of JAX's cache. (To
+    load the entry takes a GPU.)"""
     program = """
         import os, pathlib, jax, jax.numpy as jnp
         from jax import lax

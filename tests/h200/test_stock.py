@@ -1,5 +1,5 @@
-"""What is said of stock XLA on an H200 is what its executable does: kernels counted from the module's text are
-the steps of the thunk sequence, and the models' numbers are those of the tables."""
+"""What is said of stock XLA on an H200 is what its executable does: kernels that are counted in the module's
+text are the steps of the thunk sequence."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_loops_in_graphs_hold_the_same_kernels(tmp_path):
     assert "kWhile" in captured.captured and "kWhile" not in plain.captured
 
 
-# Kernels of one iteration of the model's loop under stock XLA, and the iterations. Rounded down: they change a
-# little from one XLA to the next.
+# Kernels of one iteration of the model's loop under stock XLA, at least (they change a little from one XLA to
+# the next), and the iterations.
 PER_STEP = {"lstm/1": (25, 64), "nasrnn/1": (4, 1000), "attention/1": (6, 32)}
 
 
