@@ -60,8 +60,8 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
     except subprocess.TimeoutExpired:
         _stop(process)
         output, _ = process.communicate()
-        error = f"stopped after {limit:.0f} s"
-        record = {**(_told(output) or {}), "error": error, "output": output[-TAIL:]}
+        words = f"stopped after {limit:.0f} s"
+        record = {**(_told(output) or {}), "error": words, "output": output[-TAIL:]}
     except BaseException:  # Ctrl-C ends what was started, too
         _stop(process)
         raise

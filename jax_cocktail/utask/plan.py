@@ -112,9 +112,8 @@ class LaunchPlan:
         """The plan with this `attribute`; raises ValueError if it is of another version."""
         if len(values) != 1 + len(cls.__slots__) or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        fields = dict(zip(cls.__slots__, values[1:], strict=True))
-        flags = {name: bool(fields.pop(name)) for name in ("cooperative", "can_fail")}
-        return cls(**fields, **flags)
+        *sizes, cooperative, can_fail, resident_units, portable_units = values[1:]
+        return cls(*sizes, bool(cooperative), bool(can_fail), resident_units, portable_units)
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

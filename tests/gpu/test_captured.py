@@ -14,7 +14,15 @@ from jax import lax
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.emulation.text import program
 from tests.gpu import programs
-from tests.gpu.card import COMMAND_BUFFERS, Card, Failure, call_by_hand, check_close, in_float64
+from tests.gpu.card import (
+    COMMAND_BUFFERS,
+    Card,
+    Failure,
+    call_by_hand,
+    check_close,
+    check_exact,
+    in_float64,
+)
 from tests.process import python
 
 CALLS = 6  # the first runs thunk by thunk, the second is captured, later ones are updated and replayed
@@ -97,10 +105,10 @@ def test_two_programs_at_once(gpu: Card, eager):
             found = functions[k](*arguments[k])
         return jax.block_until_ready(found)
 
-    with jax.default_matmul_precision("highest"), ThreadPoolExecutor(2) as pool:
-        expected = [f(*a) for f, a in zip(functions, arguments, strict=True)]
+    expected = [f(*a) for f, a in zip(functions, arguments, strict=True)]
+    with ThreadPoolExecutor(2) as pool:
         for found, once in zip(pool.map(run, range(2)), expected, strict=True):
-            assert all(map(np.array_equal, jax.tree.leaves(found), jax.tree.leaves(once)))
+            check_exact(found, once)
 
 
 # ---- programs that fail ------------------------------------------------------------------------------------

@@ -62,13 +62,13 @@ def test_transforms_of_the_compiled_function(card: Card, eager, outside):
 
     def around(function):
         if outside == "vmap":
-            return jax.vmap(lambda w: function(x, w)[0])
-        return jax.grad(lambda w: function(x, w)[0].sum())
+            return jax.vmap(lambda x, w: function(x, w)[0], (None, 0))
+        return jax.grad(lambda x, w: function(x, w)[0].sum(), 1)
 
     w = np.stack([w, w * 0.5]) if outside == "vmap" else w
     with jax.default_matmul_precision("highest"):
-        ours, stock = (around(jit(programs.cells))(w) for jit in (card.jit, jax.jit))
-        exact = in_float64(lambda x, w: around(programs.cells)(w), (x, w))
+        ours, stock = (around(jit(programs.cells))(x, w) for jit in (card.jit, jax.jit))
+        exact = in_float64(around(programs.cells), (x, w))
     check_close(ours, stock, exact)
 
 
