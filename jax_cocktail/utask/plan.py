@@ -112,8 +112,9 @@ class LaunchPlan:
         """The plan with this `attribute`; raises ValueError if it is of another version."""
         if len(values) != 1 + len(cls.__slots__) or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        *sizes, cooperative, can_fail, resident_units, portable_units = values[1:]
-        return cls(*sizes, bool(cooperative), bool(can_fail), resident_units, portable_units)
+        header, units, threads, resident, portable, workspace, cooperative, can_fail, *grids = values[1:]
+        sizes = (header, units, threads, resident, portable, workspace)
+        return cls(*sizes, bool(cooperative), bool(can_fail), *grids)
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

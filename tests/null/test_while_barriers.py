@@ -169,3 +169,297 @@ def agrees(program: UProgram, ready: Planned, seed: int, units: int) -> None:
         found = run_mesh(*ready, values, units, order=order)
         for x, y in zip(found, expected, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+# -- barriers per trip ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("units", range(2, 7))
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_barriers_per_trip(name, units):
+    program = PROGRAMS[name][0]()
+    once = divided(name, units)
+    twice = unroll_pairs(once)
+    verify(twice)
+    assert per_trip(planned(once)[0]) == [PROGRAMS[name][2]]
+    ready = planned(twice)
+    assert ready[1].most_units >= units
+    assert per_trip(ready[0]) == [PROGRAMS[name][3]]
+    for seed in range(2):
+        agrees(program, ready, seed, units)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_barrier_is_needed(name):
+    program, ready = PROGRAMS[name][0](), planned(unroll_pairs(divided(name, 3)))
+    needed = set()
+    for seed in range(4):
+        values = arguments(program, seed)
+        for number in set(range(barrier_count(ready[0]))) - needed:
+            runs = (simulate(*ready, values, 3, drop_barrier=number, order=o) for o in (None, [2, 1, 0]))
+            needed |= {number} if any(run.races for run in runs) else set()
+    assert len(needed) == barrier_count(ready[0]) > 0
+
+
+@pytest.mark.parametrize("bound", range(7))
+@pytest.mark.parametrize("name", ["conjugate gradients", "newton"])
+def test_odd_and_even_trips(name, bound):
+    make, limits, *_ = PROGRAMS[name]
+    program = make(bound=bound)
+    twice = unroll_pairs(place(simplify(program), UnitMesh(units=2), limits=limits))
+    assert any(stopping_branch(s) is not None for s in walk(twice.entry) if isinstance(s, LoopUTask))
+    same_results(program, twice)
+    agrees(program, planned(twice), bound, 2)
+
+
+# -- two trips in one ----------------------------------------------------------------------------------------
+def whiles(program: UProgram) -> list[LoopUTask]:
+    return [s for s in walk(program.entry) if isinstance(s, LoopUTask) and s.condition is not None]
+
+
+def twice(program: UProgram, change=lambda loop, fresh: loop) -> UProgram:
+    """The first statement that is a loop, two trips in one."""
+    fresh, entry, body = FreshValues(program), program.entry, []
+    for statement in entry.body:
+        is_loop = isinstance(statement, LoopUTask) and not statement.parallel
+        body += guarded(change(statement, fresh), fresh) if is_loop else (statement,)
+    after = UProgram(program.name, Region(entry.parameters, tuple(body), entry.results))
+    verify(after)
+    return after
+
+
+def swapping(bound):
+    """Carries that swap, that stay, that parts write, and that parts update."""
+
+    def body(b, x, y):
+        def step(count, p, q, r, s, t):
+            new = mapped(b, p, lambda v: elementwise(b, "sin", v), 2)
+
+            def part(i, out):
+                return (put(b, out, elementwise(b, "neg", block(b, out, i, 0, 2)), i, 0, 2),)
+
+            return following(b, count), q, p, r, new, *parts(b, 2, (t,), part)
+
+        start = (b.constant(0, "int32"), x, y, y, x, y)
+        return while_loop(b, start, lambda count, *_: below(b, count, bound), step)
+
+    return build(["float32[4]"] * 2, body)
+
+
+@pytest.mark.parametrize("bound", range(6))
+def test_two_trips_in_one(bound):
+    program = swapping(bound)
+    after = twice(program)
+    same_results(program, after)
+    same_results(program, simplify(after))
+    for units in (2, 3):
+        agrees(program, planned(after), bound, units)
+
+
+def test_only_what_parts_write_elsewhere_has_two_buffers():
+    before, after = swapping(3), twice(swapping(3))
+    (one,), (two,) = whiles(before), whiles(after)
+    added = [v.type for v in two.carried[len(one.carried) :]]
+    assert [str(t) for t in added] == ["bool[]", "float32[4]"]
+
+
+def test_in_place_becomes_out_of_place():
+    program = swapping(3)
+    (loop,) = whiles(program)
+    fresh = FreshValues(program)
+    assert len(out_of_place(loop, {}, fresh).body.body) == len(loop.body.body)  # the tile is not known
+    after = twice(program, lambda loop, fresh: out_of_place(loop, constants_of(program), fresh))
+    same_results(program, after)
+    empties = [s for s in whiles(after)[0].body.body if isinstance(s, UOperator) and s.kind == "empty"]
+    assert len(empties) == 2
+
+
+def constants_of(program):
+    return unroll.scalar_constants(unroll.operators_in(program.entry))
+
+
+def test_parts_of_an_array_stay_in_place():
+    """Half of it is never written, so its old content has to stay."""
+
+    def body(b, x):
+        def step(count, t):
+            def part(i, out):
+                return (put(b, out, elementwise(b, "neg", block(b, out, i)), i),)
+
+            return following(b, count), *parts(b, 2, (t,), part)
+
+        return while_loop(b, (b.constant(0, "int32"), x), lambda count, _: below(b, count, 3), step)
+
+    program = build(["float32[4]"], body)
+    (loop,) = whiles(program)
+    assert out_of_place(loop, constants_of(program), FreshValues(program)) is loop
+
+
+def test_loops_that_save_nothing_stay():
+    def body(b, x):
+        def step(count, t):
+            return following(b, count), mapped(b, t, lambda v: elementwise(b, "neg", v), 2)
+
+        return while_loop(b, (b.constant(0, "int32"), x), lambda count, _: below(b, count, 3), step)
+
+    program = build(["float32[4]"], body)
+    assert unroll_pairs(program) is program
+
+
+def test_loops_in_loops():
+    """Both wait, and both are unrolled; the outer one has the inner one twice."""
+
+    def body(b, x):
+        def total(x):
+            return b.emit("reduce", (x,), "float32", (), axes=(0,), op="max")
+
+        def step(_, x):
+            shift = b.broadcast(total(x), (2,), ())
+            return _, mapped(b, x, lambda v: elementwise(b, "sub", v, shift), 2)
+
+        def inner(x, bound):
+            start = b.constant(0, "int32")
+            return while_loop(
+                b,
+                (start, x),
+                lambda count, _: below(b, count, bound),
+                lambda count, x: (following(b, count), step(count, x)[1]),
+            )[1]
+
+        outer = while_loop(
+            b,
+            (b.constant(0, "int32"), x),
+            lambda count, _: below(b, count, 3),
+            lambda count, x: (following(b, count), inner(step(count, x)[1], 3)),
+        )
+        return outer[1:]
+
+    program = build(["float32[4]"], body)
+    after = unroll_pairs(program)
+    verify(after)
+    assert len(whiles(after)) > len(whiles(program))
+    same_results(program, after)
+    for units in (2, 3):
+        agrees(program, planned(after), 0, units)
+
+
+# -- the way out ---------------------------------------------------------------------------------------------
+def leaving(kind):
+    def body(b, x, more):
+        def going(count, more, x):
+            return elementwise(b, kind, more, below(b, count, 4))
+
+        def step(count, more, x):
+            again = below(b, count, 2)
+            selector = b.convert(again, "int32")
+            (x,) = branch(b, selector, lambda: [x], lambda: [elementwise(b, "neg", x)])
+            return following(b, count), again, x
+
+        return while_loop(b, (b.constant(0, "int32"), more, x), going, step)
+
+    return build(["float32[4]", "bool[]"], body)
+
+
+def test_the_branch_that_is_left_by():
+    (loop,) = whiles(leaving("and"))
+    position = stopping_branch(loop)
+    assert position is not None and isinstance(loop.body.body[position], BranchUTask)
+    (loop,) = whiles(leaving("or"))
+    assert stopping_branch(loop) is None
+    loops = [s for s in walk(swapping(3).entry) if isinstance(s, LoopUTask) and s.condition is None]
+    assert loops and all(stopping_branch(s) is None for s in loops)
+
+
+# -- strips that are left over -------------------------------------------------------------------------------
+def test_other_columns_do_not_conflict():
+    left = Access("workspace", 0, 240, True, ("part", 0, 2), ((40, 0, 32),))
+    right = Access("workspace", 0, 240, True, FIRST, ((240, 0, 120), (40, 32, 40)))
+    assert not left.conflicts(right) and not right.conflicts(left)
+    for other in (
+        Access("workspace", 0, 240, False, ALL),
+        Access("workspace", 0, 240, False, ALL, ((40, 28, 36),)),
+        Access("workspace", 0, 240, False, ALL, ((80, 32, 40),)),
+        Access("workspace", 40, 280, False, ALL, ((40, 32, 40),)),
+    ):
+        assert left.conflicts(other) and other.conflicts(left)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_strip_beside_the_parts_waits_for_nobody(axis):
+    """Parts of an array, and one unit what they leave over: one barrier, before all of it is read."""
+    shape = (5, 7)
+
+    def body(b, x):
+        strip = [5, 7]
+        strip[axis] = 1
+        count = shape[axis] // 2
+
+        def part(i, out):
+            return (put(b, out, elementwise(b, "neg", block(b, x, i, axis, 2)), i, axis, 2),)
+
+        (made,) = parts(b, count, (empty(b, x),), part)
+        at = [b.constant(2 * count if d == axis else 0, "int64") for d in range(2)]
+        starts = tuple(2 * count if d == axis else 0 for d in range(2))
+        rest = b.emit("slice", (x,), "float32", strip, starts=starts, strides=(1, 1))
+        made = b.emit(
+            "dynamic_update_slice", (made, elementwise(b, "exp", rest), *at), "float32", shape
+        )
+        return b.emit("reduce", (made,), "float32", (), axes=(0, 1), op="sum"), made
+
+    program = build(["float32[5,7]"], body)
+    ready = planned(program)
+    assert barrier_count(ready[0]) == 1
+    agrees(program, ready, 0, 2)
+    assert simulate(*ready, arguments(program, 0), 2, drop_barrier=0).races
+
+
+# -- whose memory --------------------------------------------------------------------------------------------
+def spaces(ready: Planned) -> set[str]:
+    """Where the arrays lie that loops with a condition carry."""
+    program, plan = ready
+    found = {v for loop in whiles(program) for v in loop.carried if not v.type.is_scalar}
+    return {plan.slots[plan.layouts[v].root].space for v in found}
+
+
+def test_results_of_loops_are_copied_once():
+    name = "conjugate gradients"
+    ready = planned(unroll_pairs(divided(name, 2)))
+    assert spaces(ready) == {"own"}
+    copied = [s for s in ready[0].entry.body if isinstance(s, UOperator) and s.kind == "copy"]
+    assert [s.output for s in copied if s.output in ready[0].entry.results] == list(ready[0].entry.results)
+
+
+def test_donated_operands_still_become_results():
+    program = conjugate_gradients()
+    program = UProgram(program.name, program.entry, donated=(1,))
+    placed = place(simplify(program), UnitMesh(units=2), limits=PRODUCTS)
+    assert copies.explicit_copies(placed).entry.results == placed.entry.results
+
+
+def test_arrays_updated_by_rows_are_each_units_own(monkeypatch):
+    monkeypatch.setattr(sharing, "REPLICATED_BYTES", 64)
+    once = divided("tree", 2)
+    assert spaces(planned(once)) == {"own"}
+    monkeypatch.setattr(sharing, "UPDATED_BYTES", 64)
+    assert spaces(planned(once)) == {"workspace"}
+
+
+def test_arrays_rewritten_in_a_loop_are_shared(monkeypatch):
+    monkeypatch.setattr(sharing, "REPLICATED_BYTES", 64)
+
+    def body(b, x, w):
+        def step(count, rows):
+            zero = b.constant(0, "int32")
+            new = mapped(b, row(b, rows, count), lambda v: elementwise(b, "tanh", v), 2)
+            rows = b.emit("reverse", (rows,), "float32", (9, 12), dimensions=(1,))
+            rows = elementwise(b, "neg", rows)
+            new = b.reshape(new, (1, 12))
+            rows = b.emit("dynamic_update_slice", (rows, new, count, zero), "float32", (9, 12))
+            return following(b, count), rows
+
+        start = b.constant(0, "int32"), elementwise(b, "neg", x)
+        _, rows = while_loop(b, start, lambda count, _: below(b, count, 3), step)
+        return (row(b, rows, b.constant(1, "int32")),)
+
+    program = build(["float32[9,12]", "float32[2]"], body)
+    ready = planned(program)
+    assert "own" not in spaces(ready)
+    agrees(program, ready, 0, 2)
