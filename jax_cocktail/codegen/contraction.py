@@ -64,6 +64,8 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             pairs = zip(shifted, inner_batch.strides, strict=True)
             arrays = ", ".join(f"{pointer}, {stride}" for pointer, stride in pairs)
             context.writer.line(f"ck_dot_fixed<{types}, {known}>({inner_batch.size}, {arrays});")
+            if outer:  # the next call uses the same scratch memory
+                context.fence()
 
         loop_over(context.writer, [axis.size for axis in outer], call)
 

@@ -208,8 +208,8 @@ class _Deriver:
     def _back(
         self, loop: LoopUTask, body: Region, middle: State, tail: Iterable[Access], out: State
     ) -> State:
-        """What of `out`, open after the body, is so where another trip follows: a way of a branch that ends the
-        loop leads to none."""
+        """What of `out`, open after the body, is so where another trip follows: none does after the way of a
+        branch that ends the loop."""
         position = stopping_branch(loop)
         if position is None:
             return out
@@ -389,9 +389,9 @@ class _Deriver:
             inside = [(m - 1) * step for m, step in steps if m > 1 and abs(step) < period]
             low = layout.offset % period + sum(min(0, reach) for reach in inside)
             high = layout.offset % period + sum(max(0, reach) for reach in inside) + 1
-            if all(step % period == 0 for m, step in steps if m > 1 and abs(step) >= period):
-                if 0 <= low and high <= period:
-                    found.append((width * period, width * low, width * high))
+            repeats = all(step % period == 0 for m, step in steps if m > 1 and abs(step) >= period)
+            if repeats and low >= 0 and high <= period:
+                found.append((width * period, width * low, width * high))
         return tuple(found)
 
 

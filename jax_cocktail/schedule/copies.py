@@ -4,8 +4,8 @@ A loop starts by copying what it cannot take over in place. In a program of seve
 shared array while the others go on, or all of them copy one that they overwrite later; the barrier that this
 takes belongs before the loop, not into its body.
 
-Small carries that become results are copied once, behind the loop: in the result's place, which all units see,
-one unit would have to make them, and the others to wait for it, in every trip.
+Small carries that become results are copied once, behind the loop: in the result's place, which all units
+see, one unit would have to make them, and the others to wait for it, in every trip.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def explicit_copies(program: UProgram) -> UProgram:
 def _results_apart(program: UProgram, fresh: FreshValues) -> UProgram:
     """The program with copies of those results of loops that then lie in each unit's own memory."""
     entry = program.entry
-    taken = {entry.parameters[k].type for k in program.donated}  # results may take the place of these operands
+    taken = {
+        entry.parameters[k].type for k in program.donated
+    }  # results may take the place of these operands
     made = [v for s in entry.body if isinstance(s, LoopUTask) and not s.parallel for v in s.outputs]
     small = [v for v in made if v in entry.results and v.type.size > 1 and v.type not in taken]
     small = [v for v in small if v.type.nbytes <= REPLICATED_BYTES]
@@ -52,7 +54,9 @@ def _results_apart(program: UProgram, fresh: FreshValues) -> UProgram:
 def _with_copies(program: UProgram, copies: Iterable[UOperator]) -> UProgram:
     entry, copies = program.entry, tuple(copies)
     names = {c.inputs[0]: c.output for c in copies}
-    return replace(program, entry=Region(entry.parameters, entry.body + copies, replaced(entry.results, names)))
+    return replace(
+        program, entry=Region(entry.parameters, entry.body + copies, replaced(entry.results, names))
+    )
 
 
 def _region(region: Region, plan: MemoryPlan, fresh: FreshValues) -> Region:

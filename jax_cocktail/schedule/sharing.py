@@ -121,7 +121,7 @@ class _Survey:
         pieces = {
             m.outputs[0]: m.inputs[UPDATES[m.kind]].type.nbytes
             for m in members
-            if isinstance(m, UOperator) and m.kind in UPDATES
+            if isinstance(m, UOperator) and m.kind in UPDATES and self._in_place(m)
         }
         for value in statement.outputs:
             layout = self.layouts.get(value)
@@ -139,6 +139,10 @@ class _Survey:
             (a,), (b,) = self.leaders((source,)), self.leaders((target,))
             if a != b and a in written:
                 self.copies.append((a, b))
+
+    def _in_place(self, update: UOperator) -> bool:
+        known = update.inputs[0] in self.layouts and update.outputs[0] in self.layouts
+        return known and self._same(update.inputs[0], update.outputs[0])
 
     def _same(self, source: Value, target: Value) -> bool:
         """True if both are one buffer, each of them all of it, so that nothing moves."""

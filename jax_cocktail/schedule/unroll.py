@@ -201,7 +201,9 @@ def out_of_place(loop: LoopUTask, constants: Mapping[Value, int], fresh: FreshVa
             body += _elsewhere(statement, loop.carried, constants, fresh)
         else:
             body.append(statement)
-    return loop if len(body) == len(loop.body.body) else replace(loop, body=replace(loop.body, body=tuple(body)))
+    return (
+        loop if len(body) == len(loop.body.body) else replace(loop, body=replace(loop.body, body=tuple(body)))
+    )
 
 
 def _elsewhere(
@@ -288,8 +290,8 @@ def unroll_pairs(program: UProgram) -> UProgram:
 
     The next value of a carry is complete only after all parts have read the old one. Two trips in a row
     write to two buffers in turn, and no copy brings the new value back to where the old one was. So does what
-    a trip hands on from unit to unit: nobody waits until that of the last trip has been read. Loops whose trips
-    only the run counts are planned both ways, and unrolled where that saves barriers.
+    a trip hands on from unit to unit: nobody waits until that of the last trip has been read. Loops whose
+    trips only the run counts are planned both ways, and unrolled where that saves barriers.
     """
     fresh = FreshValues(program)
     entry = _pairs(program.entry, fresh)
@@ -315,9 +317,9 @@ def _waiting(region: Region) -> Iterator[LoopUTask]:
     for statement in region.body:
         for inner in regions_of(statement):
             yield from _waiting(inner)
-        if isinstance(statement, LoopUTask) and statement.condition is not None:
-            if any(isinstance(s, LoopUTask) and s.parallel for s in walk(statement.body)):
-                yield statement
+        inside = (s for region in regions_of(statement) for s in walk(region) if isinstance(s, LoopUTask))
+        if isinstance(statement, LoopUTask) and statement.condition and any(s.parallel for s in inside):
+            yield statement
 
 
 def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> Region:

@@ -6,8 +6,8 @@ from jax_cocktail.utask.ir import BranchUTask, LoopUTask, operators_in
 
 
 def stopping_branch(loop: LoopUTask) -> int | None:
-    """Position of a two-way branch in the loop's body whose first way is taken in the last trip only: it selects
-    by a bool[] that the body hands on, and that the condition asks for."""
+    """Position of a two-way branch in the loop's body whose first way is taken in the last trip only: it
+    selects by a bool[] that the body hands on, and that the condition asks for."""
     if loop.condition is None:
         return None
     asked = set(loop.condition.results)

@@ -14,11 +14,17 @@ from tests.cpu.runner import EAGER
 KERNELS = ("ck_resident", "ck_portable")
 
 
-@pytest.mark.parametrize("units", [1, 3])
-@pytest.mark.parametrize("name", MODELS)
-def test_model(name, units, monkeypatch):
+CASES = [
+    (name, batch, units)
+    for name, model in MODELS.items()
+    for batch, units in {(model.batches[0], 1), (model.batches[0], 3), (model.batches[-1], 3)}
+]
+
+
+@pytest.mark.parametrize(("name", "batch", "units"), sorted(CASES))
+def test_model(name, batch, units, monkeypatch):
     model = MODELS[name]
-    function, arguments = model.make(model.batches[0], small=True)
+    function, arguments = model.make(batch, small=True)
     stock = jax.jit(function)(*arguments)
     monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
     emulation = Emulation(launches=[]).install(monkeypatch)
