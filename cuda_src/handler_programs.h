@@ -1,8 +1,8 @@
 // Programs on GPUs: checked, loaded once per context, and the kernel and grid that fit the device chosen.
 //
-// A program has two kernels. `ck_resident` keeps what is a unit's own in its shared memory; if that are parts
-// of the weights, it wants exactly the planned number of blocks. `ck_portable` runs with any number of them. Blocks that
-// wait for each other must all be on the device at once: how many can be is asked of the driver.
+// A program has two kernels. `ck_resident` keeps what is a unit's own in its shared memory; if those are
+// parts of the weights, it wants exactly the planned number of blocks. `ck_portable` runs with any number.
+// Blocks that wait for each other must all be on the device at once: how many can be is asked of the driver.
 #ifndef COCKTAIL_HANDLER_PROGRAMS_H
 #define COCKTAIL_HANDLER_PROGRAMS_H
 

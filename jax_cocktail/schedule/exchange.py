@@ -51,7 +51,7 @@ from jax_cocktail.utask.types import Shape, Source, Value
 VALUE_BYTES = 4096  # of a value that crosses as tagged words
 MOST_WORDS = VALUE_BYTES // 4  # of one exchange: every unit reads all of them
 HOP = 0.6  # what an exchange takes, in barriers with the read that follows them, and
-WORD = 1 / 5000  # what each of its words adds: 8 bytes for each of 130 units at 5.5 TB/s, a barrier being 1 us
+WORD = 1 / 5000  # what each of its words adds: 8 bytes for each of 130 units at 5.5 TB/s, a barrier 1 us
 MOST_TRIALS = 12  # plans to find out which exchanges save a barrier
 
 Place = tuple[str, int]  # that reads a value: a statement (its id), or a result of its region (the position)

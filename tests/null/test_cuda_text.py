@@ -1,4 +1,4 @@
-"""What the CUDA target says of a program besides its text: how it is launched, what memory it needs, rounding."""
+"""What the CUDA target says of a program besides its text: launch, memory, rounding."""
 
 from __future__ import annotations
 
