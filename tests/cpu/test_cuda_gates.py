@@ -68,7 +68,7 @@ def made(units=4, threads=256, shared=(4096, 1024), **facts):
 @pytest.mark.parametrize(
     ("program", "word"),
     [
-        (made(spill_bytes=8), "ck_resident spills 8 bytes"),
+        (made(spill_bytes=72), "ck_resident spills 72 bytes"),
         (made(loads_in_loops=2), "loads 2 times from local memory"),
         (made(units=H200.units + 1), "never run at the same time"),
         (made(shared=(H200.shared_bytes + 1, 0)), "shared memory"),

@@ -115,7 +115,6 @@ def test_code_for_a_newer_gpu(gpu: Card):
         jax.block_until_ready(ours(programs.floats(9) ** 2 + 1))
 
 
-@pytest.mark.emulated
 def test_other_arches():
     assert other_arches("sm_80") == {"older": "", "newer": "sm_120"}
     assert other_arches("sm_90a") == {"older": "sm_80", "newer": "sm_120"}
