@@ -18,4 +18,13 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
   return RESIDENT ? unit->resident + offset - i64(unit->index - first) * bytes : workspace;
 }
 
+// In a function of its own for the parts of a parallel loop: what the program's function has as parameters.
+// Made anew, a few loads, they take no registers while other parts run.
+#define CK_PART                                                    \
+  const CkLaunch& launch = *(const CkLaunch*)operands;             \
+  CkUnit here = ck_unit<RESIDENT>(launch);                         \
+  CkUnit* const unit = &here;                                      \
+  void* const* const results = launch.pointers + CK_OPERANDS;      \
+  u8* const workspace = ck_workspace(launch) + CK_HEADER_BYTES;
+
 #endif  // COCKTAIL_PROGRAM_H

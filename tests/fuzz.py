@@ -34,7 +34,8 @@ def main() -> None:
             check_program(program, state, units)
         else:
             kernel = ("ck_resident", "ck_portable")[state % 2]
-            emulated.check_program(program, state, units, kernel=kernel, sanitizer=sanitizer or None)
+            how = {"kernel": kernel, "sanitizer": sanitizer or None, "stage_limit": 32 * (state % 3)}
+            emulated.check_program(program, state, units, **how)
 
     compiler.place = partial(place, limits=EAGER)
 

@@ -51,13 +51,15 @@ class Context:
     buffers: dict[str, tuple[str, str]] = field(default_factory=dict)  # pointer -> C type, where it points
     views: dict[str, str] = field(default_factory=dict)  # run-time pointer -> C type
     stages: StageTable | None = None
+    given: dict[str, str] = field(default_factory=dict)  # what a function gets from the one around -> C type
+    indices: list[str] = field(default_factory=list)  # of the loops around the statement at hand
     part_depth: int = 0  # parallel loops around the statement at hand
 
     def type_of(self, name: str) -> str:
         """C type of a name that a stage may take as a parameter."""
         if name in self.buffers:
             return self.buffers[name][0]
-        return self.views.get(name) or self.declared.get(name, "i64")
+        return self.views.get(name) or self.declared.get(name) or self.given.get(name, "i64")
 
     # -- registers ---------------------------------------------------------------------------------------
     def register(self, value: Value) -> str:

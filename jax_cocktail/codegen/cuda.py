@@ -107,5 +107,10 @@ def cuda(threads: int = THREADS) -> Target:
             "                       u8* workspace, CkUnit* unit)"
         ),
         footer=("CK_ENTRIES",),
+        part=(
+            "template <bool RESIDENT>\n"
+            "CK_NOINLINE void {name}(const void* const* operands{parameters}) {{\n  CK_PART",
+            "{name}<RESIDENT>(operands{parameters});",
+        ),
         template_bytes=template_bytes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -55,10 +56,15 @@ def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
     lines += _tables(program, plan, target)
     lines += context.stages.lines() if context.stages else []
     lines += ["", f"{target.entry} {{"]
-    buffers = sorted(context.buffers.items())
-    lines += [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
-    lines += [f"  {ctype} {name};" for name, ctype in sorted(context.declared.items())]
+    lines += _declarations(context)
     return "\n".join([*lines, *body, "}", *target.footer, ""])
+
+
+def _declarations(context: Context) -> list[str]:
+    """Pointers and registers of a function."""
+    buffers = sorted(context.buffers.items())
+    lines = [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
+    return [*lines, *(f"  {ctype} {name};" for name, ctype in sorted(context.declared.items()))]
 
 
 def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
@@ -192,6 +198,36 @@ def _emit_view(context: Context, operator: UOperator) -> None:
 
 # -- control flow --------------------------------------------------------------------------------------------
 def _emit_loop(context: Context, loop: LoopUTask) -> None:
+    own = loop.parallel and context.has_units and not context.part_depth and context.target.part[0]
+    if own and context.stages is not None:
+        _emit_parts(context, loop, context.stages)
+    else:
+        _emit_inline_loop(context, loop)
+
+
+def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
+    """A parallel loop as a function of its own, so that its pointers take no registers elsewhere. It gets the
+    registers that it reads; it writes memory only."""
+    head, call = context.target.part
+    context.needs.add("program")
+    outer = context.writer, context.declared, context.buffers, context.views
+    context.given = {
+        **context.declared,
+        **context.views,
+        **dict.fromkeys(context.indices, context.writer.index),
+    }
+    context.writer, context.declared, context.buffers, context.views = Writer(outer[0].index), {}, {}, {}
+    _emit_inline_loop(context, loop)
+    body = [*_declarations(context), *context.writer.lines]
+    context.writer, context.declared, context.buffers, context.views = outer
+    known, context.given = context.given, {}
+    used = [name for name in sorted(known) if re.search(rf"\b{name}\b", "\n".join(body))]
+    name = stages.part(head, body, [(known[parameter], parameter) for parameter in used])
+    arguments = "".join(f", {parameter}" for parameter in used)
+    context.writer.line(call.format(name=name, parameters=arguments))
+
+
+def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
     for out, parameter in zip(loop.outputs, loop.carried, strict=True):
         if out.type.is_scalar:
             context.alias(out, parameter)
@@ -200,9 +236,11 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
         assert loop.index is not None
         name = f"v{loop.index.id}"
         context.registers[loop.index] = name
+        context.indices.append(name)
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
             emit_transfer(context, loop.body.results, loop.carried)
+        context.indices.pop()
         return
     for parameter, home in zip(loop.condition.parameters, loop.carried, strict=True):
         if parameter.type.is_scalar:

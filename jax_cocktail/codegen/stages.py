@@ -34,6 +34,7 @@ class StageTable:
 
     def __init__(self) -> None:
         self._functions: dict[str, str] = {}
+        self._parts: list[str] = []
 
     def call(self, lines: Sequence[str], type_of: Callable[[str], str]) -> str:
         """Makes a function of these lines, unless there is one, and returns the call."""
@@ -46,5 +47,13 @@ class StageTable:
         function = self._functions.setdefault(key, f"stage{len(self._functions)}")
         return f"{function}({', '.join(names)});"
 
+    def part(self, head: str, body: Sequence[str], parameters: Sequence[tuple[str, str]]) -> str:
+        """Makes a function for the parts of a parallel loop, named as returned. `parameters`: type, name."""
+        name = f"part{len(self._parts)}"
+        listed = "".join(f", {type_} {parameter}" for type_, parameter in parameters)
+        self._parts.append("\n".join([head.format(name=name, parameters=listed), *body, "}"]))
+        return name
+
     def lines(self) -> list[str]:
-        return [f"CK_NOINLINE void {name}{text}" for text, name in self._functions.items()]
+        stages = [f"CK_NOINLINE void {name}{text}" for text, name in self._functions.items()]
+        return [*stages, *self._parts]

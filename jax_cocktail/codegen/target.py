@@ -27,6 +27,8 @@ class Target:
       entry, epilogue: head of the program's function; lines at its end.
       footer: lines after the function.
       stage_limit: lane loops from which each becomes a function.
+      part: head of a function for the parts of a parallel loop, and its call, with `{name}` and
+        `{parameters}`; "" where they stand in the program's own function.
       template_bytes: near memory that the templates of a program use while they run.
     """
 
@@ -46,6 +48,7 @@ class Target:
     epilogue: tuple[str, ...] = ()
     footer: tuple[str, ...] = ()
     stage_limit: int = 32
+    part: tuple[str, str] = ("", "")
     template_bytes: Callable[[UProgram], int] = lambda program: 0
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import cast
 
+from jax_cocktail.utask.guard import stopping_branch
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -62,7 +63,11 @@ def region_work(region: Region) -> Work:
 
 
 def trips(loop: LoopUTask) -> int:
-    return UNKNOWN_TRIPS if loop.trip_count is None else loop.trip_count
+    """How often the body runs. A trip that may be two in one counts for one and a half, as branches do for
+    the mean of their ways."""
+    if loop.trip_count is not None:
+        return loop.trip_count
+    return UNKNOWN_TRIPS if stopping_branch(loop) is None else UNKNOWN_TRIPS * 2 // 3
 
 
 def has_loop(statement: Statement) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from typing import cast
 
-from jax_cocktail.placement.cost import UNKNOWN_TRIPS
+from jax_cocktail.placement.cost import trips
 from jax_cocktail.schedule.priced import Price
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -119,15 +119,15 @@ def _statement(statement: Statement, place: _Place) -> Price:
 
 
 def _loop(loop: LoopUTask, place: _Place) -> Price:
-    trips = loop.trip_count if loop.trip_count is not None else UNKNOWN_TRIPS
+    number = trips(loop)
     if loop.parallel and not place.alone:
         # Each unit runs its parts one after the other; those with the most parts finish last.
         alone = replace(place, alone=True)
         once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch))
-        return once * ceil(trips / place.cores)
+        return once * ceil(number / place.cores)
     inside = [_priced(region, place) for region in loop.regions]
     dispatches = LOOP_DISPATCHES if place.rates.spreads else 1
-    return (sum(inside, Price()) + Price(dispatches * place.rates.dispatch)) * trips
+    return (sum(inside, Price()) + Price(dispatches * place.rates.dispatch)) * number
 
 
 def _stitched(group: StitchedUTask, place: _Place) -> Price:
@@ -230,8 +230,8 @@ def _touched(statements: Iterable[Statement], units: int) -> float:
     shared = 0.0
     for statement in statements:
         if isinstance(statement, LoopUTask) and statement.parallel:
-            trips = max(statement.trip_count or 1, 1)
-            shared += _touched(statement.body.body, 1) * ceil(trips / units)
+            parts = max(statement.trip_count or 1, 1)
+            shared += _touched(statement.body.body, 1) * ceil(parts / units)
         else:
             _collect(statement, whole)
     return sum(whole.values()) + shared

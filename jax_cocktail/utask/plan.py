@@ -96,7 +96,7 @@ class LaunchPlan:
         shared = self.resident_shared_bytes, self.portable_shared_bytes
         sizes = min(self.header_bytes, *shared) >= 0 and self.workspace_bytes >= self.header_bytes
         few, many = sorted((self.resident_units, self.portable_units))
-        grids = 0 <= few and many <= self.most_units and 1 <= self.most_units < 1 << 20
+        grids = few >= 0 and many <= self.most_units and 1 <= self.most_units < 1 << 20
         if not sizes or not grids or not 1 <= self.threads <= 1024:
             raise ValueError(f"not a launch: {self}")
 

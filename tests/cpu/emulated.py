@@ -34,6 +34,7 @@ class Emulation:
     """What to emulate next, and what was: `launches` are (emitted program, built program, kernel)."""
 
     threads: int = THREADS
+    stage_limit: int = cuda().stage_limit
     spec: DeviceSpec = SPEC
     kernel: str = "ck_resident"
     seed: int = 0
@@ -44,7 +45,8 @@ class Emulation:
     launches: list[tuple[Emitted, Program, str]] | None = None
 
     def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
-        return compiler.emit(program, cuda(self.threads), candidate=candidate, spec=self.spec)
+        target = replace(cuda(self.threads), stage_limit=self.stage_limit)
+        return compiler.emit(program, target, candidate=candidate, spec=self.spec)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()

@@ -14,11 +14,11 @@ RUN = settings(
 )
 
 
-@pytest.mark.parametrize("kernel", ["ck_resident", "ck_portable"])
+@pytest.mark.parametrize(("kernel", "stage_limit"), [("ck_resident", 0), ("ck_portable", 32)])
 @RUN
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
-def test_random_programs(kernel, program, seed, units):
-    check_program(program, seed, units, kernel=kernel)
+def test_random_programs(kernel, stage_limit, program, seed, units):
+    check_program(program, seed, units, kernel=kernel, stage_limit=stage_limit)
 
 
 @RUN

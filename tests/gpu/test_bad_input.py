@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
 import jax_cocktail
 from jax_cocktail import build_device, compiler
-from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import gpu_call
 from tests.gpu import programs
 from tests.gpu.card import Card, Failure, check, check_close, in_float64
+from tests.gpu.handmade import ALONE, FAILING, ONE, number
 
 
 @pytest.mark.emulated
@@ -40,16 +40,22 @@ def test_no_kernel_fits(gpu: Card, eager, monkeypatch):
 
 
 def test_device_out_of_memory(gpu: Card):
-    """More than there is: XLA says so, and goes on afterwards."""
-    free = gpu_call.spec_of().memory_bytes // 4
+    """A workspace larger than the card: XLA says so, and goes on afterwards."""
+    plan = replace(ALONE, workspace_bytes=2 * gpu_call.spec_of().memory_bytes)
+    with pytest.raises(Failure, match="(?i)out of memory|RESOURCE_EXHAUSTED"):
+        gpu.launch(FAILING, number(1), [ONE], plan)
+    assert gpu.launch(FAILING, number(4), [ONE], ALONE)[0] == 8
+
+
+def test_arrays_of_too_many_elements():
+    """They are refused before there is a program."""
 
     def program(n):
-        big = lax.broadcast(n, (free // 4, 5)) * jnp.arange(5.0)
-        return lax.fori_loop(0, 2, lambda i, x: x[::-1] * 1.5, big)[:1]
+        return lax.fori_loop(0, 2, lambda i, x: x[::-1] * 1.5, lax.broadcast(n, (1 << 31, 5)))[:1]
 
-    with pytest.raises(Failure, match="(?i)out of memory|RESOURCE_EXHAUSTED"):
-        jax.block_until_ready(gpu.jit(program)(np.float32(1)))
-    check(gpu, programs.newton, programs.floats(9) ** 2 + 1)
+    ours = jax_cocktail.jit(program, options={"force": "cocktail", "strict": True})
+    with pytest.raises(UnsupportedError, match="a GPU program counts them in 32 bits"):
+        ours.trace(np.float32(1)).lower(lowering_platforms=("cuda",))
 
 
 def test_without_nvcc(gpu: Card, eager, monkeypatch):

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax_cocktail.utask.plan import LaunchPlan
-from tests.cpu.emulation.text import program
 from tests.gpu import programs
 from tests.gpu.card import (
     COMMAND_BUFFERS,
@@ -23,14 +21,14 @@ from tests.gpu.card import (
     check_exact,
     in_float64,
 )
+from tests.gpu.handmade import ALONE, FAILING, HANGING, ONE, TOGETHER, number
 from tests.process import python
 
 CALLS = 6  # the first runs thunk by thunk, the second is captured, later ones are updated and replayed
 
 
 def around(inner):
-    """A branch of XLA around a call of ours: its condition is an operand of the program. The callback keeps
-    the branch out of our hands."""
+    """A branch around a call: stock's, if only `inner` is compiled by us."""
 
     def function(flag, x, w):
         y = lax.cond(flag, lambda: inner(x, w), lambda: (x[0], x.sum(-1)))
@@ -113,33 +111,6 @@ def test_two_programs_at_once(gpu: Card, eager):
 
 # ---- programs that fail ------------------------------------------------------------------------------------
 
-ALONE = LaunchPlan(
-    header_bytes=256,
-    most_units=1,
-    threads=64,
-    resident_shared_bytes=1024 + 256 + 512,
-    portable_shared_bytes=1024,
-    workspace_bytes=256 + 1024 + 256,
-    cooperative=False,
-    can_fail=True,
-)
-# Doubles its operand; negative numbers are a failure.
-FAILING = program(
-    """
-  f32 x = ((const f32*)operands[0])[0];
-  if (ck_lane() == 0) {
-    ((f32*)results[0])[0] = 2 * x;
-    if (x < 0) ck_fail(unit, 5);
-  }
-""",
-    most_units=1,
-)
-ONE = np.zeros(1, np.float32)
-
-
-def number(x: float) -> list[np.ndarray]:
-    return [np.array([x], np.float32)]
-
 
 @pytest.mark.emulated
 def test_a_failure_is_told(card: Card):
@@ -158,29 +129,6 @@ def test_a_failure_is_told_later(gpu: Card):
     assert function(*number(4))[0] == 8
 
 
-# Unit 1 never arrives; the limit ends what would be a hang.
-HANGING = program(
-    """
-  if (unit->index == 0) {
-    ck_arrive(unit);
-    ck_wait(unit);
-  }
-""",
-    most_units=2,
-    CK_SPIN_LIMIT=20000,
-)
-TOGETHER = LaunchPlan(
-    header_bytes=256,
-    most_units=2,
-    threads=64,
-    resident_shared_bytes=1024 + 256 + 512,
-    portable_shared_bytes=1024,
-    workspace_bytes=256 + 1024 + 2 * 256,
-    cooperative=True,
-    can_fail=True,
-)
-
-
 @pytest.mark.emulated
 def test_waiting_has_a_limit_where_asked_for(card: Card):
     """On a card the launch is ended by a trap, after which a process can use it no more: another process."""
@@ -191,7 +139,7 @@ def test_waiting_has_a_limit_where_asked_for(card: Card):
     said = python(
         """
         from tests.gpu.card import Card
-        from tests.gpu.test_captured import HANGING, ONE, TOGETHER, number
+        from tests.gpu.handmade import HANGING, ONE, TOGETHER, number
         try:
             Card().launch(HANGING, number(1), [ONE], TOGETHER)
         except Exception as error:
