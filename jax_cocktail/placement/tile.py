@@ -287,7 +287,7 @@ class _Tiler(Emitter):
                 raise _fault(f"{value} is updated in place along axis {updated} and read along {axis}")
             return self.cut(array, axis, self.first)
         packed, recipe = self.sources.packed.get((value, axis)), self.sources.recipes.get(value)
-        if packed is not None:
+        if packed is not None and (packed.rest is not None or not self.is_rest):
             return self.packed_part(packed)
         if recipe is None or not self._falls_apart(recipe, axis):
             return self.cut(value, axis, self.first)

@@ -348,7 +348,7 @@ class _Deriver:
         return self.plan.slots[self.layouts[value].root]
 
     def _shared(self, value: Value) -> bool:
-        return value in self.layouts and self._slot(value).space != "own"
+        return value in self.layouts and self._slot(value).space not in ("own", "private")
 
     def _same(self, source: Value, target: Value) -> bool:
         if source not in self.layouts:
