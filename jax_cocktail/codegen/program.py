@@ -56,15 +56,20 @@ def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
     lines += _tables(program, plan, target)
     lines += context.stages.lines() if context.stages else []
     lines += ["", f"{target.entry} {{"]
-    lines += _declarations(context)
-    return "\n".join([*lines, *body, "}", *target.footer, ""])
+    return "\n".join([*lines, *_function(context, body), "}", *target.footer, ""])
 
 
-def _declarations(context: Context) -> list[str]:
-    """Pointers and registers of a function."""
+def _function(context: Context, lines: Sequence[str]) -> list[str]:
+    """The body of a function: pointers, registers, statements. In a program with stages, pointers to operands
+    and results are read where they are used: hundreds of them would take all registers of a thread."""
     buffers = sorted(context.buffers.items())
-    lines = [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
-    return [*lines, *(f"  {ctype} {name};" for name, ctype in sorted(context.declared.items()))]
+    if context.stages is not None and context.target.has_threads:
+        given = {n: f"(({c})({at}))" for n, (c, at) in buffers if at.startswith(("operands[", "results["))}
+        lines = [re.sub(r"\b[pr]\d+\b", lambda m: given.get(m[0], m[0]), line) for line in lines]
+        buffers = [(name, pointer) for name, pointer in buffers if name not in given]
+    pointers = [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
+    registers = [f"  {ctype} {name};" for name, ctype in sorted(context.declared.items())]
+    return [*pointers, *registers, *lines]
 
 
 def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
@@ -218,7 +223,7 @@ def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     }
     context.writer, context.declared, context.buffers, context.views = Writer(outer[0].index), {}, {}, {}
     _emit_inline_loop(context, loop)
-    body = [*_declarations(context), *context.writer.lines]
+    body = _function(context, context.writer.lines)
     context.writer, context.declared, context.buffers, context.views = outer
     known, context.given = context.given, {}
     used = [name for name in sorted(known) if re.search(rf"\b{name}\b", "\n".join(body))]
