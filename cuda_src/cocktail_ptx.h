@@ -306,7 +306,8 @@ CK_INLINE u32 ck_to_tf32(f32 x) {
 
 #define CK_MMA(NAME, T, SHAPE)                                                                             \
   CK_INLINE void NAME(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {                                 \
-    asm("mma.sync.aligned." SHAPE " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"       \
+    asm volatile("mma.sync.aligned." SHAPE                                                                 \
+        " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                 \
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                   \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                               \
   }

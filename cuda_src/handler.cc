@@ -111,7 +111,7 @@ bool TakeError(const Call& call, const Program& program, const char* when, Probl
                   code >> 16 & 0x7fff, code & 0xffff, when);
   }
   return Refuse(call, problem, XLA_FFI_Error_Code_INTERNAL,
-                "stopped with code %u in %s; its results there are NaN (integers: the smallest)", code, when);
+                "stopped with code %u in %s; its results there are not to be used", code, when);
 }
 
 void* DataOf(void* buffer) { return static_cast<const XLA_FFI_Buffer*>(buffer)->data; }

@@ -15,7 +15,8 @@ from math import prod
 
 from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.loops import loop_over
-from jax_cocktail.codegen.text import Index, variable
+from jax_cocktail.codegen.text import MOST_ELEMENTS, Index, variable
+from jax_cocktail.errors import UnsupportedError
 
 Axes = Sequence[tuple[str, int]]  # loop variable and count, outermost first
 WARP = 32
@@ -56,9 +57,17 @@ def rows_over(context: Context, shape: Sequence[int], body: Callable[[tuple[Inde
         body(indices)
 
 
+def _counted(axes: Axes) -> int:
+    """How many positions there are. Raises UnsupportedError where 32 bits do not count them."""
+    count = prod(n for _, n in axes)
+    if count > MOST_ELEMENTS:
+        raise UnsupportedError(f"a loop over {count} elements: a GPU program counts them in 32 bits")
+    return count
+
+
 def _dealt(context: Context, axes: Axes) -> str:
     """Head of the loop in which the threads take turns."""
-    count = prod(n for _, n in axes)
+    count = _counted(axes)
     name = axes[0][0] if len(axes) == 1 else "l"
     index, threads = context.target.index, context.target.threads
     return f"for ({index} {name} = ck_lane(); {name} < {count}; {name} += {threads})"
@@ -100,6 +109,7 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[str]:
     The trip count is the same for all threads, so that a group can always exchange values; groups beyond the
     last row work on that row once more and store nothing.
     """
+    _counted(kept)
     threads, index = context.target.threads, context.target.index
     at_once = threads // groups.size
     first = "ck_lane() == 0" if groups.size == threads else f"ck_lane() % {groups.size} == 0"
@@ -122,7 +132,7 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[str]:
 @contextmanager
 def group_elements(context: Context, groups: Groups, inner: Axes) -> Iterator[None]:
     """Loops over the elements of a row, dealt out to the threads of its group."""
-    index, count = context.target.index, prod(n for _, n in inner)
+    index, count = context.target.index, _counted(inner)
     name = inner[0][0] if len(inner) == 1 else "k"
     start = "ck_lane()" if groups.size == context.target.threads else f"ck_lane() % {groups.size}"
     start = "0" if groups.size == 1 else start

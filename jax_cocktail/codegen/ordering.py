@@ -10,7 +10,8 @@ from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop
 from jax_cocktail.codegen.reduction import identity
-from jax_cocktail.codegen.text import COMPUTE, Index, variable
+from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, Index, variable
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
 
@@ -82,6 +83,8 @@ def emit_sort(context: Context, operator: UOperator) -> None:
     context.needs.add("sort")
     axis, shape = cast(int, operator["dimension"]), operator.inputs[0].type.shape
     writer, length = context.writer, operator.inputs[0].type.shape[axis]
+    if context.target.has_threads and length > MOST_ELEMENTS // 2:
+        raise UnsupportedError(f"a sort of {length} elements: a GPU program sorts up to {MOST_ELEMENTS // 2}")
     sources = [context.array(x) for x in operator.inputs]
     keys = range(cast(int, operator["num_keys"]))
     outer = [1 if d == axis else n for d, n in enumerate(shape)]

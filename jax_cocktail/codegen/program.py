@@ -14,7 +14,7 @@ from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.stages import StageTable, is_stage, wants_stages
 from jax_cocktail.codegen.target import Target
-from jax_cocktail.codegen.text import NARROW, STORAGE, Writer, literal, table, table_type
+from jax_cocktail.codegen.text import MOST_ELEMENTS, NARROW, STORAGE, Writer, literal, table, table_type
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import (
@@ -36,7 +36,7 @@ from jax_cocktail.utask.types import NOWHERE, Value
 def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
     """Source text of a stitched program under a memory plan. Raises UnsupportedError."""
     largest = max((v.type.size for v in plan.layouts), default=0)
-    if target.index == "i32" and largest >= 1 << 31:
+    if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
     stages = StageTable() if wants_stages(program, target.stage_limit) else None
     context = Context(target, plan, Writer(target.index), stages=stages)

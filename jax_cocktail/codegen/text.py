@@ -114,6 +114,9 @@ def is_float(dtype: str) -> bool:
     return dtype in FLOATS
 
 
+MOST_ELEMENTS = (1 << 31) - (1 << 15)  # that 32-bit loop variables count, whatever their step
+
+
 class Writer:
     """Lines of C with indentation and fresh names. `index`: the type of loop variables."""
 
@@ -143,5 +146,6 @@ class Writer:
         """for (name = 0; name < count; ++name)."""
         if pragma:
             self.line(pragma)
-        with self.block(f"for ({self.index} {name} = 0; {name} < {count}; ++{name})"):
+        index = "i64" if isinstance(count, int) and count > MOST_ELEMENTS else self.index
+        with self.block(f"for ({index} {name} = 0; {name} < {count}; ++{name})"):
             yield

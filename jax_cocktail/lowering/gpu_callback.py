@@ -234,7 +234,7 @@ def _take_error(call: Call, program: _Program, when: str) -> None:
         text = f"block {block} waited too long for the others in phase {phase}, in {when}; please report this"
         raise call.refused(INTERNAL, text)
     if code:
-        text = f"stopped with code {code} in {when}; its results there are NaN (integers: the smallest)"
+        text = f"stopped with code {code} in {when}; its results there are not to be used"
         raise call.refused(INTERNAL, text)
 
 

@@ -108,7 +108,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     spec = spec_of(mark, platform)
     units = units_of(mark, spec)
     device = custom_call.device(platform, mark.options.gpu_arch)
-    key = decisions.key_of(closed, units, device) if force != "stock" else ""
+    key = decisions.key_of(closed, units, f"{device} {spec}" if device else "") if force != "stock" else ""
     known = decisions.load(key) if key else None
     settled = known is not None and known.choice == "stock" and not _again(known, mark)
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
@@ -181,7 +181,8 @@ def _measure(
             effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
             times = stopwatch.race([stock, *ours], effort)
         heavy = found.comparison.heavy()
-        decision = replace(decisions.choose(plans, times, heavy, decisions.cores()), thorough=thorough)
+        cores = decisions.cores() if prepared.spec is None else 0  # blocks of a GPU wait for no cores
+        decision = replace(decisions.choose(plans, times, heavy, cores), thorough=thorough)
         decisions.store(key, decision)
     return replace(decision, why="measured now, on these arguments")
 

@@ -123,15 +123,22 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     total = sum(stock, Price())
     found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
+    refused: UnsupportedError | None = None
     for candidate in candidates(prepared.programs, units, spec):
         if thorough or worth_planning(candidate, prices):
-            planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+            try:
+                planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+            except UnsupportedError as error:  # another way may do without what cannot be written
+                refused = error
+                continue
             ours = [our_price(e.program, e.mesh.size, spec, e.plan) for e in planned]
             prices[candidate] = sum(price.seconds for price in ours)
             found.setdefault(tuple(e.source for e in planned), (Plan(candidate), ours))
             shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
             if not thorough and Comparison(shared, total).hopeless():
                 break
+    if refused is not None and not found:
+        raise refused
     plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
     best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
     takes = [worth(prepared, number, units)[0] for number in range(len(ours))]

@@ -83,7 +83,7 @@ def test_exchanged_values(monkeypatch):
     """What is handed on crosses as tagged words: wide arrays, too."""
     emulation = check(instance(1, 7, 3), 9, monkeypatch)
     (emitted, *_), *_ = emulation.launches or []
-    assert "ck_part<RESIDENT>" in emitted.source
+    assert "ck_part<RESIDENT>" in emitted.source and "ck_send_parts<" in emitted.source
 
 
 def test_no_thread_races(monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 from tests.buckets import buckets, check_bucket
 from tests.cpu.emulated import Emulation
 
-
 # The templates are the same for all types of a kind; JAX_COCKTAIL_TEST_ALL=1 runs every type.
 DTYPES = {"float32", "bfloat16", "float64", "int32", "uint8", "bool"}
 ALL = bool(os.environ.get("JAX_COCKTAIL_TEST_ALL"))

@@ -96,9 +96,7 @@ def test_what_does_not_fit_goes_to_the_workspace():
     def sums(x):
         return lax.fori_loop(0, 3, lambda i, x: jnp.cumsum(jnp.sort(x)), x)
 
-    near, far = (
-        emitted(sums, jnp.ones(9000), spec=replace(H200, shared_bytes=n << 10)) for n in (200, 32)
-    )
+    near, far = (emitted(sums, jnp.ones(9000), spec=replace(H200, shared_bytes=n << 10)) for n in (200, 32))
     assert near.plan.own_bytes > far.plan.own_bytes
     assert launched(far).workspace_bytes > far.plan.workspace_bytes > near.plan.workspace_bytes
 
@@ -126,6 +124,20 @@ def test_elements_are_counted_in_32_bits():
     with pytest.raises(UnsupportedError, match="2147483648 elements"):
         emit(program, cuda(), spec=H200)
     assert "ck_program" in emit(program).source
+
+
+def test_elements_that_are_in_no_array_count_too():
+    def function(y):
+        return lax.fori_loop(0, 3, lambda i, s: s * 0.5 + jnp.sum(y[:, None] * s * y[None, :]), 0.0)
+
+    with pytest.raises(UnsupportedError, match="4294967296 elements"):
+        emitted(function, jax.ShapeDtypeStruct((1 << 16,), jnp.float32))
+
+
+def test_long_loops_count_in_64_bits():
+    with jax.enable_x64(True):
+        found = emitted(lambda x: lax.fori_loop(0, 1 << 33, lambda i, x: jnp.sin(x), x), jnp.ones(3))
+    assert "for (i64 " in found.source
 
 
 def test_threads_are_whole_warps():
