@@ -220,7 +220,7 @@ def _task(text, **how):
 
 def test_processes():
     assert pool.run(_task("print('RESULT {\"a\": 1}')"))["a"] == 1
-    failed = pool.run(_task("print('so far'); raise SystemExit('no such thing')"))
+    failed = pool.run(_task("print('so far', flush=True); raise SystemExit('no such thing')"))
     assert failed["error"] == "exit status 1: no such thing" and "so far" in failed["output"]
     assert pool.run(_task("import os; os.abort()"))["error"].startswith("ended by signal 6")
     assert "error" in pool.run(pool.Task("none", ["no-such-program-at-all"]))

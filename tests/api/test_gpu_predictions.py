@@ -27,6 +27,9 @@ FACTOR = 3.0
 PLANNING_SECONDS = 20.0  # of one candidate; two where nothing else runs
 
 
+AROUND = 2  # crossings before and after the loop
+
+
 @dataclass(frozen=True)
 class Expected:
     """Microseconds of a call, ours and stock XLA's default; ours None where the plan is known to be another
@@ -85,7 +88,7 @@ def test_ours_is_planned_and_predicted_about_right(name, batch):
     expected, (planned, longest) = EXPECTED[name, batch], best_of(name, batch)
     found = predict(planned, H200)
     assert max(planned.parts) == expected.parts <= H200.units
-    assert found.barriers <= expected.barriers
+    assert found.barriers <= expected.barriers + AROUND
     assert found.limit_seconds < found.seconds
     assert longest < PLANNING_SECONDS
     if expected.ours is not None:
