@@ -89,7 +89,7 @@ def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]
             name = source[:-len(".py")],
             srcs = [source],
             targets = targets,
-            tags = ["cuda_text"] if source.startswith("test_cuda_") else [],
+            tags = ["cuda_text"] if source.startswith(("test_cuda_", "test_gpu_check")) else [],
             deps = [":support"],
             size = "medium",
             timeout = "long",
