@@ -7,6 +7,7 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail import compiler
+from jax_cocktail.codegen.cuda import THREADS
 from jax_cocktail.models import MODELS, largest_difference
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER
@@ -36,3 +37,17 @@ def test_model(name, batch, units, monkeypatch):
         assert largest_difference(found, stock) <= model.tolerance
     grids = {emitted.plan.most_units for emitted, _, _ in emulation.launches}
     assert (max(grids) > 1) == (units > 1)
+
+
+@pytest.mark.parametrize("name", ["lstm", "blockdrop"])
+def test_model_as_it_is_shipped(name, monkeypatch):
+    """Blocks of the usual size, and products rounded where JAX's default precision lets them be."""
+    model = MODELS[name]
+    function, arguments = model.make(model.batches[-1], small=True)
+    stock = jax.jit(function)(*arguments)
+    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    emulation = Emulation(launches=[], threads=THREADS).install(monkeypatch)
+    options = {"force": "cocktail", "strict": True, "units": 2}
+    found = jax_cocktail.jit(function, options=options)(*arguments)
+    assert largest_difference(found, stock) <= 2e-3
+    assert any("CK_TF32" in emitted.source for emitted, _, _ in emulation.launches)
