@@ -32,6 +32,26 @@ CK_INLINE To ck_bitcast(From x) {
   return to;
 }
 
+// ---- choices between types ------------------------------------------------------------------------------
+
+template <class A, class B>
+struct CkSame {
+  static constexpr bool value = false;
+};
+template <class A>
+struct CkSame<A, A> {
+  static constexpr bool value = true;
+};
+
+template <bool CONDITION, class A, class B>
+struct CkChoose {
+  typedef A type;
+};
+template <class A, class B>
+struct CkChoose<false, A, B> {
+  typedef B type;
+};
+
 // ---- what a type is -------------------------------------------------------------------------------------
 
 template <class T>

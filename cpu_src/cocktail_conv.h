@@ -4,22 +4,8 @@
 #ifndef COCKTAIL_CONV_H
 #define COCKTAIL_CONV_H
 
+#include "cocktail_conv_shape.h"
 #include "cocktail_dot.h"
-
-template <int RANK>
-struct CkConv {
-  i64 batch;
-  i64 in_size[RANK];
-  i64 out_size[RANK];
-  i64 kernel[RANK];
-  i64 stride[RANK];
-  i64 pad_low[RANK];
-  i64 lhs_dilation[RANK];
-  i64 rhs_dilation[RANK];
-  i64 in_features;
-  i64 out_features;
-  i64 groups;
-};
 
 // Input coordinate that kernel element `tap` reads for output coordinate `out` on one axis, or -1: padding or
 // a hole of the dilated input.

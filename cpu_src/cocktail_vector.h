@@ -14,24 +14,6 @@
 #define CK_UNROLL _Pragma("GCC unroll 64")
 #endif
 
-template <class A, class B>
-struct CkSame {
-  static constexpr bool value = false;
-};
-template <class A>
-struct CkSame<A, A> {
-  static constexpr bool value = true;
-};
-
-template <bool CONDITION, class A, class B>
-struct CkChoose {
-  typedef A type;
-};
-template <class A, class B>
-struct CkChoose<false, A, B> {
-  typedef B type;
-};
-
 template <class T, int BYTES>
 struct CkVector {};
 #define CK_VECTOR(T, BITS, NATURAL, BYTES)                                               \

@@ -3,24 +3,8 @@
 #define COCKTAIL_CONV_PLAN_H
 
 #include "cocktail_arith.h"
+#include "cocktail_conv_shape.h"
 #include "cocktail_precision.h"
-
-// x: [batch, spatial..., features]; w: [kernel..., features / groups, out features];
-// o: [batch, spatial..., out features]; all row-major.
-template <int RANK>
-struct CkConv {
-  i64 batch;
-  i64 in_size[RANK];
-  i64 out_size[RANK];
-  i64 kernel[RANK];
-  i64 stride[RANK];
-  i64 pad_low[RANK];
-  i64 lhs_dilation[RANK];
-  i64 rhs_dilation[RANK];
-  i64 in_features;
-  i64 out_features;
-  i64 groups;
-};
 
 // As one matrix product per group: rows are output positions, columns the group's output features, depth runs
 // over kernel elements and input features.

@@ -202,32 +202,14 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan(CkDotForm given, i64 threads, i64 room
 
 // ---- types ----------------------------------------------------------------------------------------------
 
-template <class A, class B>
-struct CkDotSame {
-  static constexpr bool value = false;
-};
-template <class A>
-struct CkDotSame<A, A> {
-  static constexpr bool value = true;
-};
-
-template <bool FIRST, class A, class B>
-struct CkDotChoose {
-  typedef A type;
-};
-template <class A, class B>
-struct CkDotChoose<false, A, B> {
-  typedef B type;
-};
-
 // Elements are summed in f64 if an operand is, else in what the result is computed in: as on the CPU.
 // `work`: what the sums are kept in. Integers and bools (counted) wrap in u32, or u64.
 template <class A, class B, class O>
 struct CkDotTypes {
-  static constexpr bool wide = CkDotSame<A, f64>::value || CkDotSame<B, f64>::value;
-  typedef typename CkDotChoose<wide, f64, typename CkType<O>::compute>::type sum;
-  typedef typename CkDotChoose<(CkType<sum>::width > 32), u64, u32>::type integer;
-  typedef typename CkDotChoose<CkType<sum>::is_float, sum, integer>::type work;
+  static constexpr bool wide = CkSame<A, f64>::value || CkSame<B, f64>::value;
+  typedef typename CkChoose<wide, f64, typename CkType<O>::compute>::type sum;
+  typedef typename CkChoose<(CkType<sum>::width > 32), u64, u32>::type integer;
+  typedef typename CkChoose<CkType<sum>::is_float, sum, integer>::type work;
 };
 
 template <class Types, class T>
@@ -266,9 +248,9 @@ struct CkDotOf {
   typedef TO O;
   typedef CkDotTypes<A, B, O> Types;
   typedef typename Types::work W;
-  static constexpr bool halves = CkDotSame<A, B>::value && CkType<A>::is_half && CkDotSame<W, f32>::value;
-  static constexpr bool tf32 = P == CK_TF32 && CkDotSame<A, f32>::value && CkDotSame<B, f32>::value &&
-                               CkDotSame<W, f32>::value;
+  static constexpr bool halves = CkSame<A, B>::value && CkType<A>::is_half && CkSame<W, f32>::value;
+  static constexpr bool tf32 = P == CK_TF32 && CkSame<A, f32>::value && CkSame<B, f32>::value &&
+                               CkSame<W, f32>::value;
   static constexpr CkDotForm form{SHAPE..., i32(sizeof(A)), i32(sizeof(B)), i32(sizeof(W)), halves || tf32};
   static constexpr CkDotPlan plan = ck_dot_plan(form, CK_THREADS, CK_SCRATCH_BYTES);
 };
@@ -276,8 +258,8 @@ struct CkDotOf {
 // The same as it is made: few rows are rows of the left operand.
 template <class D, bool TURNED>
 struct CkDotMade {
-  typedef typename CkDotChoose<TURNED, typename D::B, typename D::A>::type A;
-  typedef typename CkDotChoose<TURNED, typename D::A, typename D::B>::type B;
+  typedef typename CkChoose<TURNED, typename D::B, typename D::A>::type A;
+  typedef typename CkChoose<TURNED, typename D::A, typename D::B>::type B;
   typedef typename D::O O;
   typedef typename D::Types Types;
   typedef typename D::W W;

@@ -13,7 +13,7 @@ enum CkDotWay { CK_DOT_ELEMENTS, CK_DOT_PACKS, CK_DOT_ASYNC };
 // as the operand does: along k, or along its rows.
 template <class T, class E, class Types, i64 ROWS, i64 K, i64 S_ROW, i64 S_K, i32 R, i32 BK, bool MMA>
 struct CkDotSide {
-  static constexpr bool along_k = ck_dot_along_k(S_ROW, S_K), same = CkDotSame<T, E>::value;
+  static constexpr bool along_k = ck_dot_along_k(S_ROW, S_K), same = CkSame<T, E>::value;
   static constexpr i32 line = along_k ? BK : R, lines = along_k ? R : BK;
   static constexpr i32 pitch = i32(ck_dot_pitch(line, sizeof(E), along_k, MMA)), bytes = lines * pitch;
   static constexpr bool dense = (along_k ? S_K : S_ROW) == 1;

@@ -146,10 +146,7 @@ def _scatter_one(
     if dtype == "bool" and op in ("add", "mul"):
         new = f"bool({new})"
     if context.target.has_threads:  # every element has one thread that applies its updates, in their order
-        flat = Index()
-        for index, stride in zip(place, target.strides, strict=True):
-            flat = flat + index * stride
-        inside.append(f"({flat.text()}) % {context.target.threads} == ck_lane()")
+        inside.append(f"({target.place(place).text()}) % {context.target.threads} == ck_lane()")
     guard = f"if ({' && '.join(inside)}) " if inside else ""
     writer.line(f"{guard}{target.at(place)} = {stored(new, dtype)};")
 

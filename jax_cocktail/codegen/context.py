@@ -25,12 +25,16 @@ class ArrayView:
     strides: tuple[int, ...]
     dtype: str
 
-    def at(self, indices: Sequence[Index]) -> str:
-        """Text of one element in its storage type."""
+    def place(self, indices: Sequence[Index]) -> Index:
+        """Where one element lies, counted from `pointer`."""
         place = Index()
         for index, stride in zip(indices, self.strides, strict=True):
             place = place + index * stride
-        return f"{self.pointer}[{place.text()}]"
+        return place
+
+    def at(self, indices: Sequence[Index]) -> str:
+        """Text of one element in its storage type."""
+        return f"{self.pointer}[{self.place(indices).text()}]"
 
     def read(self, indices: Sequence[Index]) -> str:
         """Text of one element in its compute type."""

@@ -79,13 +79,12 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
                     _inside(out[d] * strides[d] + inner[d] + -lows[d], n, 1, inside)
                     for d, n in enumerate(shape)
                 ]
-                flat = Index()
-                for index, stride in zip(place, target.strides, strict=True):
-                    flat = flat + index * stride
                 with writer.block(f"if ({' && '.join(inside) or 'true'})"):
                     writer.line(f"const {COMPUTE[dtype]} x = {values.read(place)};")
                     take = f"!{found} || x {compare} {best} || (x != x && {best} == {best})"
-                    writer.line(f"if ({take}) {{ {best} = x; {at} = {flat.text()}; {found} = true; }}")
+                    writer.line(
+                        f"if ({take}) {{ {best} = x; {at} = {target.place(place).text()}; {found} = true; }}"
+                    )
 
             loop_over(writer, operator.ints("window"), tap, "k")
             old = f"{target.pointer}[{at}]"

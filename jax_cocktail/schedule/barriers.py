@@ -24,6 +24,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    operators_in,
     regions_of,
     walk,
 )
@@ -71,7 +72,7 @@ def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
     """Inserts `arrive` and `wait`. Returns its argument if the program has no units or needs no barrier."""
     if plan.most_units <= 1:
         return program
-    deriver = _Deriver(plan, scalar_constants(_operators(program)))
+    deriver = _Deriver(plan, scalar_constants(operators_in(program.entry)))
     entry, _ = deriver.region(program.entry, {}, deriver.results(program.entry.results))
     return replace(program, entry=entry) if _has_waits(entry) else program
 
@@ -393,14 +394,6 @@ class _Deriver:
             if repeats and low >= 0 and high <= period:
                 found.append((width * period, width * low, width * high))
         return tuple(found)
-
-
-def _operators(program: UProgram) -> Iterator[UOperator]:
-    for statement in walk(program.entry):
-        if isinstance(statement, UOperator):
-            yield statement
-        elif isinstance(statement, StitchedUTask):
-            yield from statement.members
 
 
 def _is_parallel(statement: Statement) -> bool:
