@@ -1,6 +1,7 @@
 """Brings contractions to the forms that the templates take.
 
-dot: contracted axes that are several become one (transpose and reshape in front). conv: channels last, kernel
+dot: contracted axes that are several become one (reshape in front, and transpose unless they stand side by
+side). conv: channels last, kernel
 (spatial, input feature, output feature), batch groups rewritten as feature groups. The transposes are views
 wherever memory allows, copies elsewhere: `stitch` decides.
 """
@@ -80,29 +81,29 @@ class _Rewriter:
 
     # -- dot ---------------------------------------------------------------------------------------------
     def dot(self, operator: UOperator) -> None:
-        lhs_contract, rhs_contract = operator.ints("lhs_contract"), operator.ints("rhs_contract")
-        if sum(operator.inputs[0].type.shape[d] != 1 for d in lhs_contract) <= 1:
+        if len(operator.ints("lhs_contract")) <= 1:
             self.out.append(operator)
             return
         self.changed = True
-        lhs, lhs_axis = self._gather_axes(operator, operator.inputs[0], lhs_contract)
-        rhs, rhs_axis = self._gather_axes(operator, operator.inputs[1], rhs_contract)
-        attributes = {
-            "lhs_batch": _shifted(operator.ints("lhs_batch"), lhs_contract),
-            "rhs_batch": _shifted(operator.ints("rhs_batch"), rhs_contract),
-            "lhs_contract": (lhs_axis,),
-            "rhs_contract": (rhs_axis,),
-        }
+        pairs = sorted(zip(operator.ints("lhs_contract"), operator.ints("rhs_contract"), strict=True))
+        attributes = dict(operator.attributes)
+        inputs = []
+        for name, x, axes in zip(("lhs", "rhs"), operator.inputs, zip(*pairs, strict=True), strict=True):
+            merged, axis = self._gather_axes(operator, x, axes)
+            inputs.append(merged)
+            attributes[f"{name}_contract"] = (axis,)
+            attributes[f"{name}_batch"] = _shifted(operator.ints(f"{name}_batch"), axes, axis)
         packed = tuple(sorted(attributes.items()))
-        self.out.append(replace(operator, inputs=(lhs, rhs), attributes=packed))
+        self.out.append(replace(operator, inputs=tuple(inputs), attributes=packed))
 
     def _gather_axes(self, like: UOperator, x: Value, axes: tuple[int, ...]) -> tuple[Value, int]:
-        """Moves the axes, in order, to the end and makes them one."""
-        kept = [d for d in range(x.type.rank) if d not in axes]
-        moved = self.transpose(like, x, [*kept, *axes])
+        """Makes the axes, in order, one: in place if they stand side by side, else behind the others."""
+        first, kept = axes[0], [d for d in range(x.type.rank) if d not in axes]
+        place = first if axes == tuple(range(first, first + len(axes))) else len(kept)
+        moved = self.transpose(like, x, [*kept[:place], *axes, *kept[place:]])
         shape = [x.type.shape[d] for d in kept]
-        merged = self.reshape(like, moved, [*shape, prod(x.type.shape[d] for d in axes)])
-        return merged, len(kept)
+        shape.insert(place, prod(x.type.shape[d] for d in axes))
+        return self.reshape(like, moved, shape), place
 
     # -- conv --------------------------------------------------------------------------------------------
     def conv(self, operator: UOperator) -> None:
@@ -147,5 +148,7 @@ class _Rewriter:
         self.out.append(UOperator("transpose", (result,), operator.outputs, attributes, operator.source))
 
 
-def _shifted(axes: tuple[int, ...], removed: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(d - sum(r < d for r in removed) for d in axes)
+def _shifted(axes: tuple[int, ...], removed: tuple[int, ...], added: int) -> tuple[int, ...]:
+    """Where axes are when others have become one, `added`."""
+    left = (d - sum(r < d for r in removed) for d in axes)
+    return tuple(d + (d >= added) for d in left)

@@ -11,7 +11,8 @@ are divided; in any other while loop, products that depend on counters alone are
 
 Levels: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it reads.
 Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index alone,
-and scalar recurrences such as counters, are computed again wherever they are needed.
+and scalar recurrences such as counters, are computed again wherever they are needed. A recurrence that only
+adds up products, as the gradient of weights does, is one product behind the loops (`accumulate`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jax_cocktail.schedule.counters import counter_of
 from jax_cocktail.schedule.division import Division, analyse, why_undivided
 from jax_cocktail.schedule.partial_products import split_products
 from jax_cocktail.schedule.regroup import Regrouper
+from jax_cocktail.schedule.rows import Steps
 from jax_cocktail.schedule.run_ahead import run_ahead
 from jax_cocktail.schedule.strip_mine import remainder, strip_mine
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
@@ -62,7 +64,7 @@ class _Distributor:
     def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
         self.program, self.limits, self.remark = program, limits, remark
         self.fresh = FreshValues(program)
-        self.definitions: dict[Value, Statement] = {}
+        self.definitions: dict[Value, UOperator] = {}  # constants, and what is made of one
 
     def run(self) -> UProgram:
         entry = self._region(self.program.entry)
@@ -82,7 +84,7 @@ class _Distributor:
                     statement = replace(statement, branches=branches)
                 body.append(statement)
             else:
-                if isinstance(statement, UOperator) and statement.kind == "constant":
+                if isinstance(statement, UOperator) and statement.kind in ("constant", "broadcast"):
                     self.definitions[statement.output] = statement
                 body.append(statement)
         same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
@@ -119,25 +121,25 @@ class _Distributor:
         return (*before, *self._strips(split, strip, trips))
 
     def _division(self, loop: LoopUTask, split: LoopUTask) -> Division | None:
-        division = analyse(split, self.limits.flops)
+        division = analyse(split, self.limits.flops, steps=Steps(outside=self.definitions))
         if division is None:
             self._note(loop, False, why_undivided(loop, self.limits.flops))
         return division
 
     def _strips(self, loop: LoopUTask, strip: int, trips: int) -> Sequence[Statement]:
         outer, inner, base = strip_mine(loop, strip, self.fresh)
-        division = analyse(inner, self.limits.flops)
+        division = analyse(inner, self.limits.flops, steps=Steps(trips, base, self.definitions))
         assert division is not None
-        divided = Regrouper(division, self.fresh, base=base, bound=trips).statements()
+        divided = Regrouper(division, self.fresh).statements()
         body = outer.body
         outer = replace(outer, body=Region(body.parameters, (*body.body, *divided), body.results))
         if trips % strip == 0:
             return (outer,)
         start, rest = remainder(loop, trips - trips % strip, outer.outputs, self.fresh)
-        division = analyse(rest, self.limits.flops)
+        division = analyse(rest, self.limits.flops, steps=Steps(trips, start.output, self.definitions))
         if division is None or trips % strip < self.limits.trips:
             return (outer, start, rest)
-        last = Regrouper(division, self.fresh, base=start.output, bound=trips).statements()
+        last = Regrouper(division, self.fresh).statements()
         return (outer, start, *last)
 
     # -- while loops -------------------------------------------------------------------------------------
@@ -189,7 +191,8 @@ def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:
 
 def _summary(division: Division, where: str) -> str:
     products, loops = len(division.products), len(set(division.level.values()))
+    sums = f", {len(division.sums)} added up behind" if division.sums else ""
     return (
-        f"distributed over {where}: {products} product{'s' * (products != 1)} taken out,"
+        f"distributed over {where}: {products} product{'s' * (products != 1)} taken out{sums},"
         f" {loops} loop{'s' * (loops != 1)} left, {division.bytes_per_step} bytes kept per step"
     )

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from jax_cocktail.schedule.accumulate import Sum, sums_of
+from jax_cocktail.schedule.rows import Rows, Stack, Steps
 from jax_cocktail.utask.graph import strong_components
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
 from jax_cocktail.utask.operators import KINDS
@@ -19,7 +21,9 @@ class Division:
 
     Nodes are statements (by position) and, after them, carries. `level[node]`: number of the loop, or of the
     batched product before that loop; `again`: nodes that every loop computes for itself; `products`:
-    positions of the batched products; `crossing`: values kept per step.
+    positions of the batched products; `crossing`: values kept per step; `sums`, `stacks`: carries that are
+    added up behind all loops, and that are the results of a product, which have no level; `steps`: where the
+    trips stand among all steps.
     """
 
     loop: LoopUTask
@@ -28,6 +32,9 @@ class Division:
     products: frozenset[int]
     node_of: dict[Value, int]
     crossing: tuple[Value, ...] = field(default=())
+    sums: tuple[Sum, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    steps: Steps = Steps()
 
     @property
     def bytes_per_step(self) -> int:
@@ -49,6 +56,9 @@ def _last_uses(division: Division) -> dict[Value, int]:
     for node, values in readers:
         if node in division.level:
             last.update((v, max(last.get(v, 0), division.level[node])) for v in values)
+    end = max(division.level.values(), default=0)
+    last.update((v, end) for total in division.sums for v in total.operands)
+    last.update((stack.value, end) for stack in division.stacks)
     return last
 
 
@@ -72,8 +82,13 @@ def components_of(loop: LoopUTask) -> tuple[list[list[int]], dict[Value, int]]:
     return strong_components(users), node_of
 
 
-def analyse(loop: LoopUTask, minimum_flops: int, together: frozenset[int] = frozenset()) -> Division | None:
-    """The division of a loop, or None if no product can leave it and nothing is to stay `together`.
+def analyse(
+    loop: LoopUTask,
+    minimum_flops: int,
+    together: frozenset[int] = frozenset(),
+    steps: Steps = Steps(),  # noqa: B008 (a frozen value)
+) -> Division | None:
+    """The division of a loop, or None if nothing can leave it and nothing is to stay `together`.
 
     `together`: nodes that stay in one loop, with every node on a way from one of them to another.
     """
@@ -87,11 +102,17 @@ def analyse(loop: LoopUTask, minimum_flops: int, together: frozenset[int] = froz
         for n, s in enumerate(body)
         if n not in cyclic | again | together and _is_product(s, node_of, minimum_flops)
     )
-    if not products and not together:
+    rows = Rows(loop, steps)
+    sums = sums_of(loop, rows, products, minimum_flops)
+    if not products and not together and not sums:
         return None
-    components = _gathered(components, users, together)
+    found = (rows.stack(k) for k in range(len(loop.carried)))
+    stacks = tuple(s for s in found if s is not None and node_of.get(s.value) in products)
+    leaving: tuple[Sum | Stack, ...] = (*sums, *stacks)
+    taken = {n for out in leaving for n in (*out.nodes, len(body) + out.carry)}
+    components = [c for c in _gathered(components, users, together) if taken.isdisjoint(c)]
     level = _levels(components, needs, again, products)
-    division = Division(loop, level, again, products, node_of)
+    division = Division(loop, level, again, products, node_of, sums=sums, stacks=stacks, steps=steps)
     return replace(division, crossing=_crossing(division))
 
 
@@ -174,7 +195,7 @@ def _crossing(division: Division) -> tuple[Value, ...]:
     body, count = division.loop.body.body, len(division.loop.body.body)
     found: dict[Value, None] = {}
     for node, statement in enumerate(body):
-        if node in division.again:
+        if node not in division.level:
             continue
         for value in reads(statement):
             source = division.node_of.get(value)
@@ -184,10 +205,13 @@ def _crossing(division: Division) -> tuple[Value, ...]:
                 found[value] = None
     for k, value in enumerate(division.loop.body.results):
         source = division.node_of.get(value)
-        if source is None or source in division.again or count + k in division.again:
+        if source is None or source in division.again or count + k not in division.level:
             continue
         if source not in division.products and division.level[source] < division.level[count + k]:
             found[value] = None
+    computed = division.again | division.products
+    summed = (v for total in division.sums for v in total.operands)
+    found.update((v, None) for v in summed if division.node_of[v] not in computed)
     return tuple(found)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from jax_cocktail.schedule.accumulate import Total
+from jax_cocktail.schedule.rows import Rows, Stack
 from jax_cocktail.schedule.unroll import INDEX
 from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator, reads
@@ -17,28 +19,31 @@ if TYPE_CHECKING:
 
 
 class Regrouper:
-    """One division, turned into statements. Of a strip, `base` is the first index and `bound` the trip count
-    of all strips together."""
+    """One division, turned into statements. What is kept per step is stacked in the order in which most rows
+    are read: step t is row t, or, `rows.backward`, row t from behind."""
 
-    def __init__(
-        self, division: Division, fresh: FreshValues, base: Value | None = None, bound: int = 0
-    ) -> None:
-        self.division, self.fresh, self.base = division, fresh, base
-        self.bound = bound or cast(int, division.loop.trip_count)
+    def __init__(self, division: Division, fresh: FreshValues) -> None:
+        self.division, self.fresh = division, fresh
+        self.rows = Rows(division.loop, division.steps)
         self.loop = division.loop
         self.trips = cast(int, division.loop.trip_count)
         self.count = len(self.loop.body.body)
         self.out: list[Statement] = []
         self.stacked: dict[Value, Value] = {}  # value of one step -> array of all steps
+        self.bases: dict[Value, Value] = {}  # value that is kept -> what is kept for it, in another shape
 
     def statements(self) -> Sequence[Statement]:
-        """Products and loops, level by level, and at last the carries that every loop has."""
-        levels = sorted(set(self.division.level.values()))
-        for level in range(levels[-1] + 1 if levels else 1):
+        """Products and loops, level by level, and at last the carries that every loop has, and the sums."""
+        highest = max(self.division.level.values(), default=0)
+        for level in range(highest + 1):
             for node in sorted(self.division.products):
                 if self.division.level[node] == level:
                     self._product(cast(UOperator, self.loop.body.body[node]))
-            self._loop(level, last=level == levels[-1])
+            self._loop(level, last=level == highest)
+        for total in self.division.sums:
+            Total(self, total).append()
+        for stack in self.division.stacks:
+            self._result(stack)
         return self.out
 
     def products_ahead(self, nodes: Iterable[int]) -> dict[Value, Value]:
@@ -62,14 +67,14 @@ class Regrouper:
         out.append(UOperator(kind, tuple(inputs), (value,), tuple(sorted(attributes.items())), source))
         return value
 
-    def _all_steps(self, type_: TensorType) -> TensorType:
+    def _stacked_type(self, type_: TensorType) -> TensorType:
         return TensorType(type_.dtype, (self.trips, *type_.shape))
 
     # -- products ----------------------------------------------------------------------------------------
     def _product(self, dot: UOperator) -> None:
         """The same product with the steps as one more free axis."""
         side = 0 if dot.inputs[0] in self.division.node_of else 1
-        operand = self._stack(dot.inputs[side])
+        operand = self.all_steps(dot.inputs[side])
         inputs = (operand, dot.inputs[1]) if side == 0 else (dot.inputs[0], operand)
         moved = "lhs" if side == 0 else "rhs"
         names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
@@ -84,59 +89,70 @@ class Regrouper:
         result = self.emit(self.out, "dot", inputs, type_, **axes, **kept)
         if place:
             order = (place, *(d for d in range(len(shape)) if d != place))
-            type_ = self._all_steps(dot.output.type)
+            type_ = self._stacked_type(dot.output.type)
             result = self.emit(self.out, "transpose", (result,), type_, permutation=order)
         self.stacked[dot.output] = result
 
-    def _stack(self, value: Value) -> Value:
-        """All steps of a value that a product reads."""
+    def all_steps(self, value: Value) -> Value:
+        """All steps of a value that a product or a sum reads."""
         if value not in self.stacked:
             rows = self._rows(value)
             self.stacked[value] = rows if rows is not None else self._collect(value)
         return self.stacked[value]
 
     def _rows(self, value: Value) -> Value | None:
-        """If step t of the value is row t of an outer array, all steps are that array."""
-        definition = {v: s for s in self.loop.body.body for v in s.outputs}
-        row = definition.get(value)
-        while isinstance(row, UOperator) and row.kind == "reshape":
-            row = definition.get(row.inputs[0])
-        if not isinstance(row, UOperator) or row.kind != "dynamic_slice":
+        """If the steps of the value are rows of an outer array, that array, without other rows."""
+        array = self.rows.array(value)
+        if array is None:
             return None
-        array, first, *_ = row.inputs
         shape = array.type.shape
-        full = row.output.type.shape == (1, *shape[1:]) and shape[0] >= self.bound
-        if not full or array in self.division.node_of or not self._is_step(definition, first):
-            return None
         rows = TensorType(array.type.dtype, (self.trips, *shape[1:]))
-        if self.base is not None:
-            starts = (self.base, *self.zeros(self.out, len(shape) - 1))
+        if self.division.steps.base is not None:
+            starts = (self._first_row(), *self.zeros(self.out, len(shape) - 1))
             array = self.emit(self.out, "dynamic_slice", (array, *starts), rows)
         elif shape[0] != self.trips:
             zeros, ones = (0,) * len(shape), (1,) * len(shape)
             array = self.emit(self.out, "slice", (array,), rows, starts=zeros, strides=ones)
         if shape[1:] == value.type.shape:
             return array
-        return self.emit(self.out, "reshape", (array,), self._all_steps(value.type))
+        return self.emit(self.out, "reshape", (array,), self._stacked_type(value.type))
 
-    def _is_step(self, definition: Mapping[Value, Statement], first: Value) -> bool:
-        """True if `first` is the index of the step, counted over all strips."""
-        if self.base is None:
-            return first == self.loop.index
-        made = definition.get(first)
-        return (
-            isinstance(made, UOperator) and made.kind == "add" and made.inputs == (self.base, self.loop.index)
-        )
+    def _result(self, stack: Stack) -> None:
+        """A carry that is all steps of a product; of a strip, its rows among those of other strips."""
+        initial, output = self.loop.initial[stack.carry], self.loop.outputs[stack.carry]
+        array = self.all_steps(stack.value)
+        if self.division.steps.base is None:
+            update = UOperator("reshape", (array,), (output,), (), self.loop.source)
+        else:
+            shape = (self.trips, *output.type.shape[1:])
+            rows = self.emit(self.out, "reshape", (array,), TensorType(output.type.dtype, shape))
+            starts = (self._first_row(), *self.zeros(self.out, len(shape) - 1))
+            operands = (initial, rows, *starts)
+            update = UOperator("dynamic_update_slice", operands, (output,), (), self.loop.source)
+        self.out.append(update)
+
+    def _first_row(self) -> Value:
+        """Of a strip's rows the first in memory."""
+        steps = self.division.steps
+        assert steps.base is not None
+        if not self.rows.backward:
+            return steps.base
+        end = self.number(self.out, steps.of(self.loop) - self.trips)
+        return self.emit(self.out, "sub", (end, steps.base), INDEX)
+
+    def number(self, out: list[Statement], number: int) -> Value:
+        """An index that is known."""
+        return self.emit(out, "constant", (), INDEX, data=number.to_bytes(8, "little"))
 
     def zeros(self, out: list[Statement], number: int) -> list[Value]:
         """`number` times the index 0."""
         if not number:
             return []
-        return [self.emit(out, "constant", (), INDEX, data=(0).to_bytes(8, "little"))] * number
+        return [self.number(out, 0)] * number
 
     def _collect(self, value: Value) -> Value:
         """A loop that computes a value of the index alone for every step."""
-        array = self.emit(self.out, "empty", (), self._all_steps(value.type))
+        array = self.emit(self.out, "empty", (), self._stacked_type(value.type))
         self._build({}, [], [(value, array)])
         return self.stacked[value]
 
@@ -149,9 +165,26 @@ class Regrouper:
         if last:
             carries += [n - self.count for n in division.again if n >= self.count]
         kept = [v for v in division.crossing if division.node_of[v] in own and v not in self.stacked]
-        arrays = [(v, self.emit(self.out, "empty", (), self._all_steps(v.type))) for v in kept]
+        bases = [self._before_reshape(v, own) for v in kept]
+        arrays = [
+            (b, self.emit(self.out, "empty", (), self._stacked_type(b.type))) for b in dict.fromkeys(bases)
+        ]
         if carries or arrays:
             self._build(own, carries, arrays)
+        for value, base in zip(kept, bases, strict=True):
+            if base != value:
+                operands, type_ = (self.stacked[base],), self._stacked_type(value.type)
+                self.stacked[value] = self.emit(self.out, "reshape", operands, type_)
+                self.bases[value] = base
+
+    def _before_reshape(self, value: Value, own: Container[int]) -> Value:
+        """The same elements as they are made: on axes that parts can be made along."""
+        node = self.division.node_of[value]
+        made = self.loop.body.body[node] if node < self.count else None
+        if not isinstance(made, UOperator) or made.kind != "reshape":
+            return value
+        (operand,) = made.inputs
+        return operand if self.division.node_of.get(operand) in own and operand not in self.stacked else value
 
     def _build(
         self, own: dict[int, None], carries: Sequence[int], arrays: Sequence[tuple[Value, Value]]
@@ -228,7 +261,15 @@ class _Body:
             self.statements.append(statement)
 
     def _starts(self, rank: int) -> list[Value]:
-        return [self.index, *self.regrouper.zeros(self.statements, rank)]
+        return [self._row(), *self.regrouper.zeros(self.statements, rank)]
+
+    def _row(self) -> Value:
+        """Where this step stands in what is stacked."""
+        regrouper = self.regrouper
+        if not regrouper.rows.backward:
+            return self.index
+        last = regrouper.number(self.statements, regrouper.trips - 1)
+        return regrouper.emit(self.statements, "sub", (last, self.index), INDEX)
 
     def keep(self, value: Value, array: Value) -> None:
         """Writes the value to its row of an array of all steps."""

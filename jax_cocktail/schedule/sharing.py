@@ -29,7 +29,7 @@ from jax_cocktail.utask.types import Value
 REPLICATED_BYTES = 32 << 10  # up to here every unit computes a mesh-level array for itself
 UPDATED_BYTES = 512 << 10  # and up to here one that loops update by pieces of that size
 UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # which operand is written into the first one
-OVERLAP_BYTES = 256 << 10  # smaller shared buffers never overlap: reusing memory costs a barrier
+OVERLAP_BYTES = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
 
 Find = Callable[[Value], Value]
 
