@@ -16,6 +16,7 @@ from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.classes import AxisClass, axis_classes
 from jax_cocktail.placement.cost import Work, has_loop, total, trips, work
 from jax_cocktail.placement.limits import Limits
+from jax_cocktail.utask.graph import strong_components
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -92,15 +93,17 @@ def is_light(statement: Statement, limit: float) -> bool:
 
 
 def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[int]:
-    """Light statements that depend on light statements and outside values alone."""
+    """Statements that are light together with all statements that they depend on."""
+    needed: dict[Value, frozenset[int]] = {}  # by light statements; of others empty
     heavy: set[Value] = set()
-    found = set()
     for position, statement in enumerate(statements):
-        if is_light(statement, limit) and heavy.isdisjoint(statement.inputs):
-            found.add(position)
+        own = frozenset({position}).union(*(needed.get(v, frozenset()) for v in reads(statement)))
+        flops = sum(work(statements[n]).flops for n in own)
+        if is_light(statement, limit) and heavy.isdisjoint(statement.inputs) and flops <= limit:
+            needed[statement.outputs[0]] = own
         else:
             heavy.update(statement.outputs)
-    return frozenset(found)
+    return frozenset(n for own in needed.values() for n in own)
 
 
 def divide(
@@ -148,6 +151,7 @@ class _Divider:
         self.claims: dict[int, Choice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds, their bodies divided
         self.refused: list[tuple[AxisClass, str]] = []
+        self.apart: list[tuple[AxisClass, list[int]]] = []  # classes without a crossing, and what they fit
 
     def divide(self) -> Division:
         self._claim()
@@ -172,12 +176,17 @@ class _Divider:
     def _claim(self) -> None:
         heavy = [n for n in range(len(self.statements)) if n not in self.light | self.kept]
         classes = axis_classes([self.statements[n] for n in heavy])
-        offers = []
+        found = []
         for cut in classes:
             places = {heavy[c.position] for c in cut.crossings}
             members = {n for n in heavy if any(v in cut.axes for v in self.statements[n].outputs)}
             fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
-            offers.append((self._rank(cut, fitting), -len(cut.axes), len(places), cut, fitting))
+            found.append((cut, fitting, places))
+        self.apart = [(cut, fitting) for cut, fitting, places in found if not cut.clash and not places]
+        offers = [
+            (self._rank(cut, fitting), -len(cut.axes), len(places), cut, fitting)
+            for cut, fitting, places in found
+        ]
         offers.sort(key=lambda offer: offer[:3])
         for number, (*_, cut, fitting) in enumerate(offers):
             free = [n for n in fitting if n not in self.claims]
@@ -211,7 +220,8 @@ class _Divider:
                 self.divided[key] = self._inside(found)
             return self.divided[key]
 
-        return self.limits.domains(cut, self.units, found, divided) if found else (0.0, None)
+        others = [c for c, fitting in self.apart if c is not cut and set(fitting).issuperset(loops)]
+        return self.limits.domains(cut, self.units, found, divided, others) if found else (0.0, None)
 
     def _inside(self, statements: Sequence[Statement]) -> float:
         """Seconds of statements that stay at mesh level, if what is in them is divided."""
@@ -271,7 +281,7 @@ class _Divider:
         if not any(v in cut.axes for v in statement.outputs):
             return False
         whole = work(statement)
-        own = _work_inside(statement, cut.axes)
+        own = work_inside(statement, cut.axes)
         return whole.weight - own.weight <= self.limits.again * whole.weight
 
     def _stays_in_place(self, operator: UOperator, axis: int, cut: AxisClass) -> bool:
@@ -323,12 +333,31 @@ class _Divider:
         for position, choice in sorted(self.claims.items()):
             groups.setdefault((stage[position], choice.parts), []).append(position)
         found = []
-        for (k, parts), positions in sorted(groups.items()):
-            axes: dict[Value, int] = {}
-            for n in positions:
-                axes.update(axes_inside(self.statements[n], self.claims[n].axes))
-            found.append((k, Cluster(tuple(positions), axes, parts)))
+        for (k, parts), together in sorted(groups.items()):
+            for positions in self._apart(together):
+                axes: dict[Value, int] = {}
+                for n in positions:
+                    axes.update(axes_inside(self.statements[n], self.claims[n].axes))
+                found.append((k, Cluster(tuple(positions), axes, parts)))
         return found
+
+    def _apart(self, positions: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Where no value connects some products, each with what goes with it, so that each can be cut along a
+        second axis of its own; else all together."""
+        if not self.limits.has_grids:
+            return (positions,)
+        own = set(positions)
+        near: list[list[int]] = [[] for _ in self.statements]
+        for n in positions:
+            for maker in own & {self.made[v] for v in reads(self.statements[n]) if v in self.made}:
+                near[n].append(maker)
+                near[maker].append(n)
+        found = [c for c in strong_components(near) if not own.isdisjoint(c)]
+        return sorted(found) if sum(map(self._multiplies, found)) > 1 else (positions,)
+
+    def _multiplies(self, positions: Sequence[int]) -> bool:
+        found = (self.statements[n] for n in positions)
+        return any(isinstance(s, UOperator) and s.kind == "dot" for s in found)
 
     def _result(self) -> Division:
         stage = self._stages()
@@ -372,11 +401,11 @@ def axes_inside(statement: Statement, axes: Mapping[Value, int]) -> dict[Value, 
     return found
 
 
-def _work_inside(statement: Statement, axes: Mapping[Value, int]) -> Work:
+def work_inside(statement: Statement, axes: Mapping[Value, int]) -> Work:
     """The work of a statement on values that are cut."""
     if isinstance(statement, UOperator):
         return work(statement) if any(v in axes for v in statement.outputs) else Work()
-    inside = sum((_work_inside(s, axes) for r in regions_of(statement) for s in r.body), Work())
+    inside = sum((work_inside(s, axes) for r in regions_of(statement) for s in r.body), Work())
     everything = total(s for r in regions_of(statement) for s in r.body)
     share = inside.weight / everything.weight if everything.weight else 1.0
     return work(statement) * share

@@ -8,9 +8,10 @@ from jax_cocktail.placement.bound import recurrence_bound
 from jax_cocktail.placement.classes import AxisClass
 from jax_cocktail.placement.clusters import Division
 from jax_cocktail.placement.cost import has_loop, total, work
+from jax_cocktail.placement.grid import Grid
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.types import NOWHERE, Source
+from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 
 def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) -> Iterator[str]:
@@ -29,6 +30,13 @@ def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) ->
         bound, met = recurrence_bound(loop, division), division.meetings
         plural = "" if met == 1 else "s"
         yield f"{_at(loop.source)}loop: {met} barrier{plural} per iteration; the recurrence bound is {bound}"
+
+
+def grid_note(statements: Sequence[Statement], results: Sequence[Value], grid: Grid) -> str:
+    """Of a cluster that is cut along a second axis."""
+    extent = min(v.type.shape[axis] for v, axis in zip(results, grid.axes, strict=True))
+    where, blocks = _at(first_source(statements)), grid.parts * grid.across
+    return f"{where}in {blocks} blocks: {grid.parts} parts, and an axis of {extent} in {grid.across}"
 
 
 def refusal_notes(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, inf
 from typing import cast
 
@@ -11,14 +12,37 @@ from jax_cocktail.device import DeviceSpec
 from jax_cocktail.placement.classes import AxisClass
 from jax_cocktail.placement.cost import Work, has_loop, total
 from jax_cocktail.placement.reuse import Cache, streaming_seconds
-from jax_cocktail.placement.unit_time import FAR_SECONDS, Part, Unit, unit_of, unit_seconds
+from jax_cocktail.placement.unit_time import (
+    FAR_SECONDS,
+    STATEMENT_SECONDS,
+    Part,
+    Unit,
+    unit_of,
+    unit_seconds,
+)
 from jax_cocktail.utask.ir import Statement, UOperator
 from jax_cocktail.utask.types import Value
 
 Divided = Callable[[], float]
 
+
+@dataclass(frozen=True, slots=True)
+class GridOffer:
+    """One of `parts` equal parts, by its statements, and a class that they can be cut along again.
+
+    `far`: values among them that come from other units every time.
+    """
+
+    statements: Sequence[Statement]
+    far: frozenset[Value]
+    parts: int
+    cut: AxisClass | None = None
+
+
 MOST_LENGTHS = 12
 LONGER = 1.02
+MOST_TURNS = 8  # blocks that a unit takes one after the other
+MOST_LEFT = 0.9  # a grid takes less than this share of the time that parts along one axis take
 CLOSE = 1.05  # fewer parts win against more that are hardly faster
 
 
@@ -35,7 +59,8 @@ class Limits:
     `crossing`: seconds of a barrier and of the first bytes after it; `takes_operands`: a result may take the
     place of an operand of the program, which one unit copies if the caller keeps it; `dense_bytes`:
     parts up to this size are packed even if they are dense, since packed parts stay with their units;
-    `packs_rows`: a packed right operand has its columns side by side, so that one product makes all of them.
+    `packs_rows`: a packed right operand has its columns side by side, so that one product makes all of them;
+    `has_grids`: parts may be cut along a second axis.
     """
 
     flops: float = 20000
@@ -52,6 +77,7 @@ class Limits:
     takes_operands: bool = True
     dense_bytes: float = 0.0
     packs_rows: bool = False
+    has_grids: bool = False
 
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
@@ -79,10 +105,16 @@ class Limits:
         return -total(statements).weight, domains[0]
 
     def domains(
-        self, cut: AxisClass, units: int, loops: Sequence[Statement], divided: Divided
+        self,
+        cut: AxisClass,
+        units: int,
+        loops: Sequence[Statement],
+        divided: Divided,
+        others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
         """The number of parts, with whole loops inside, that keep the most in cache, and the seconds that
-        those loops lose then. `divided`: what the loops take if their bodies are divided instead."""
+        those loops lose then. `divided`: what the loops take if their bodies are divided instead; `others`:
+        classes that the parts may be cut along again."""
         if not self.even_parts(cut, units, self.most * units):
             return 0.0, None
         offers = [
@@ -90,6 +122,11 @@ class Limits:
             for n in self.even_parts(cut, units, cut.parts)
         ]
         return min(offers, default=(inf, None))
+
+    def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
+        """The number of an offer, and of blocks for each of its parts; None to keep to parts as they are, the
+        offer without a class."""
+        return None
 
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
@@ -164,13 +201,58 @@ class DeviceLimits(Limits):
         return (self.seconds(statements, cut.axes, parts) + met) / before, -before
 
     def domains(
-        self, cut: AxisClass, units: int, loops: Sequence[Statement], divided: Divided
+        self,
+        cut: AxisClass,
+        units: int,
+        loops: Sequence[Statement],
+        divided: Divided,
+        others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
-        counts = (n for n in range(2, cut.parts + 1) if cut.parts % n == 0)
-        offers = [(ceil(n / units) * self.seconds(loops, cut.axes, n), n) for n in counts]
+        offers = [(ceil(n / units) * self.seconds(loops, cut.axes, n), n) for n in _divisors(cut)]
         found = _fewest(offers)
         seconds = min((s for s, n in offers if n == found), default=inf)
+        best, parts = min(self._pairs(cut, others, units, loops), default=(inf, 0))
+        if found is not None and best < MOST_LEFT * seconds:
+            seconds, found = best, found if found % parts == 0 else parts
         return seconds, None if found is None or divided() < seconds else found
+
+    def _pairs(
+        self, cut: AxisClass, others: Sequence[AxisClass], units: int, loops: Sequence[Statement]
+    ) -> Iterator[tuple[float, int]]:
+        """Seconds, and the parts of the first class, of domains that two classes cut and that fill units."""
+        assert self.unit is not None
+        for other in others if self.has_grids else ():
+            least = min(units, cut.parts * other.parts) / 2
+            for parts, across in product(_divisors(cut), _divisors(other)):
+                if least <= parts * across <= MOST_TURNS * units:
+                    block = Part(other.axes, 1 / across, within=Part(cut.axes, 1 / parts))
+                    once = unit_seconds(loops, self.unit, block)
+                    yield ceil(parts * across / units) * once, parts
+
+    def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
+        """What meets afterwards has a block for every unit at most; domains may take turns. The fewest blocks
+        whose longest takes hardly more time than any other's, if that saves enough."""
+        plain, found = inf, list[tuple[float, int, int, int]]()
+        for number, offer in enumerate(offers):
+            if offer.cut is None:
+                plain = self._turns(offer, 1, units)
+                continue
+            most = units * (MOST_TURNS if any(map(has_loop, offer.statements)) else 1)
+            for across in range(2, min(offer.cut.parts, most // offer.parts) + 1):
+                if offer.cut.parts % across == 0:
+                    blocks = offer.parts * across
+                    found.append((self._turns(offer, across, units), blocks, across, number))
+        best = min((seconds for seconds, *_ in found), default=inf)
+        if plain - best < max(self.start, (1 - MOST_LEFT) * plain):
+            return None
+        _, _, across, number = min((f for f in found if f[0] <= CLOSE * best), key=lambda f: f[1:])
+        return number, across
+
+    def _turns(self, offer: GridOffer, across: int, units: int) -> float:
+        """Seconds until a unit has done all of its blocks."""
+        assert self.unit is not None
+        part = Part(offer.cut.axes if offer.cut is not None else {}, 1 / across, offer.far)
+        return ceil(offer.parts * across / units) * unit_seconds(offer.statements, self.unit, part)
 
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
@@ -195,10 +277,22 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
         takes_operands=False,
         dense_bytes=unit_of(spec).near,
         packs_rows=True,
+        has_grids=True,
         unit=unit_of(spec),
         crossing=spec.barrier_seconds + 2 * FAR_SECONDS,
         start=spec.barrier_seconds / 2,
     )
+
+
+def in_cluster(limits: Limits, spec: DeviceSpec) -> Limits:
+    """The limits where the units are one cluster. Small values cross by a hop into each unit's own shared
+    memory; whether too many wait for a barrier instead, the price of the whole plan knows."""
+    return replace(limits, crossing=spec.cluster_hop_seconds + 2 * STATEMENT_SECONDS)
+
+
+def _divisors(cut: AxisClass) -> list[int]:
+    """Numbers of equal parts."""
+    return [n for n in range(2, cut.parts + 1) if cut.parts % n == 0]
 
 
 def _counts(cut: AxisClass, units: int) -> list[int]:

@@ -17,7 +17,8 @@ INDEX = TensorType("int64")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Copies of the parts of a value: `parts`, whose first axis counts them, and what is left over.
+    """Copies of the parts of a value: `parts`, whose first axis counts them or the trips that read them, and
+    what is left over.
 
     `order`: the value's axes in the order in which a part holds them.
     """
@@ -75,7 +76,8 @@ class Emitter:
 
     The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over. If
     there is a `length`, each part has it, and the last one may reach past the end of the axis, where there
-    are zeros.
+    are zeros. If there are several trips `across` each part, trip t of the loop is trip ``t % across`` across
+    part ``t // across``.
     """
 
     def __init__(
@@ -85,18 +87,22 @@ class Emitter:
         source: Source,
         is_rest: bool = False,
         length: int = 0,
+        across: int = 1,
     ) -> None:
         self.parts = parts
         self.fresh = fresh
         self.source = source
         self.is_rest = is_rest
         self.length = length
-        self.index = fresh.make(INDEX)
+        self.across = across
+        self.trip = self.index = fresh.make(INDEX)
         self.before: list[Statement] = []
         self.first: list[Statement] = []
         self.out: list[Statement] = []
         self._numbers: dict[int, Value] = {}
         self._starts: dict[int, Value] = {}
+        if across > 1:
+            self.index = self.emit_to(self.first, "div", (self.trip, self.number(across)), INDEX)
 
     def size(self, extent: int) -> int:
         """Length of the part of an axis."""
@@ -169,7 +175,8 @@ class Emitter:
             assert packed.rest is not None
             return packed.rest
         dtype, (_, *shape) = packed.parts.type.dtype, packed.parts.type.shape
-        inputs = (packed.parts, self.index, *[self.number(0)] * len(shape))
+        number = self.index if packed.parts.type.shape[0] == self.parts else self.trip
+        inputs = (packed.parts, number, *[self.number(0)] * len(shape))
         row = self.emit_to(self.first, "dynamic_slice", inputs, TensorType(dtype, (1, *shape)))
         part = self.emit_to(self.first, "reshape", (row,), TensorType(dtype, tuple(shape)))
         back = tuple(packed.order.index(d) for d in range(len(shape)))

@@ -15,9 +15,10 @@ from typing import cast
 
 from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.clusters import Cluster, divide, light_positions
-from jax_cocktail.placement.cost import UNKNOWN_TRIPS
-from jax_cocktail.placement.explain import cluster_notes, first_source, refusal_notes
+from jax_cocktail.placement.clusters import Cluster, Division, divide, light_positions
+from jax_cocktail.placement.cost import UNKNOWN_TRIPS, total
+from jax_cocktail.placement.explain import cluster_notes, first_source, grid_note, refusal_notes
+from jax_cocktail.placement.grid import Grid, best_grid, divided, numbers_of_parts, same_grid
 from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts, wave_of
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
@@ -31,8 +32,10 @@ from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
-Units = tuple[int, int, int]  # number of parts, unit of the first, length of a part if they are wide
+Units = tuple[int, int, int, int]  # parts, unit of the first, length of wide parts, trips across each part
 _VIEWS = frozenset({"reshape", "transpose", "slice"})
+_NOTHING: Mapping[tuple[Value, int], Packed] = {}
+_NOWHERE: Mapping[Value, Value] = {}
 _FREE = _VIEWS | {"constant", "broadcast", "iota"}
 
 
@@ -64,11 +67,47 @@ class _Frame:
     trips: int
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
+    places: Mapping[Value, Value] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)  # positions
 
     def emit(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
             self.out.append(statement)
             self.visible.update(statement.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A cluster: `results` are what is `needed` of it outside."""
+
+    cluster: Cluster
+    statements: Sequence[Statement]
+    results: tuple[Value, ...]
+    needed: frozenset[Value]
+    sources: Sources
+
+    def tiled(
+        self,
+        parts: int,
+        fresh: FreshValues,
+        packed: Mapping[tuple[Value, int], Packed] = _NOTHING,
+        across: int = 1,
+        first: int = 0,
+        length: int = 0,
+    ) -> tuple[Statement, ...]:
+        """See `tile`."""
+        sources, source = replace(self.sources, packed=packed), first_source(self.statements)
+        axes, results = self.cluster.axes, self.results
+        return tile(self.statements, results, axes, parts, fresh, source, sources, first, length, across)
+
+    @property
+    def extent(self) -> int:
+        return min(v.type.shape[axis] for v, axis in self.cluster.axes.items())
+
+    @property
+    def is_plain(self) -> bool:
+        """True if a block takes the same time, whatever its shape."""
+        return all(isinstance(s, UOperator) and s.kind not in ("dot", "conv") for s in self.statements)
 
 
 class _Placer:
@@ -85,20 +124,27 @@ class _Placer:
         self.wide: dict[Value, Value] = {}  # results and carries of stages -> the arrays that they stand in
 
     def region(
-        self, region: Region, trips: int, loop: LoopUTask | None = None, wave: Wave = NO_WAVE
+        self,
+        region: Region,
+        trips: int,
+        loop: LoopUTask | None = None,
+        wave: Wave = NO_WAVE,
+        places: Mapping[Value, Value] = _NOWHERE,
     ) -> Region:
         """`trips`: how often the region runs in one run of the region around it; `loop`: whose body it is;
-        `wave`: its stages, if it is one over diagonals."""
+        `wave`: its stages, if it is one over diagonals; `places`: for results of a branch, the arrays that
+        they replace."""
         body, groups = region.body, wave.groups
         grouped = {n for group in groups.values() for n in group.positions}
         division = divide(body, region.results, self.units, self.limits, grouped)
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
-        frame = _Frame(region, trips, visible=set(region.parameters))
+        frame = _Frame(region, trips, visible=set(region.parameters), places=places)
         self.frames.append(frame)
         for carry, wide in wave.parameters.items():
             frame.emit((beginning(wide, carry, NOWHERE),))
         self.wide |= wave.arrays
         self.notes += cluster_notes(region, division, loop)
+        grids = self._grids(frame, division)
         inside: set[int] = set()
         for stage in division.stages:
             for position in stage.mesh:
@@ -108,8 +154,10 @@ class _Placer:
                 elif position not in inside:
                     frame.emit(self._mesh(body[position]))
                     inside |= {position} if self.placed > before else set()
+                frame.done.add(position)
             for cluster in stage.clusters:
-                self._cluster(frame, cluster)
+                self._cluster(frame, cluster, grid=grids.get(cluster.positions))
+                frame.done.update(cluster.positions)
         self.frames.pop()
         self.recipes = outer
         self.notes += refusal_notes(region, division, self.limits, frozenset(inside))
@@ -124,7 +172,7 @@ class _Placer:
             body = self.region(statement.body, trips, statement, wave)
             return carried_by_parts(statement, body, wave, self.fresh, self.recipes)
         if isinstance(statement, BranchUTask):
-            branches = tuple(self.region(r, 1) for r in statement.branches)
+            branches = tuple(self.region(r, 1, places=_replaced(statement, r)) for r in statement.branches)
             return (replace(statement, branches=branches),)
         return (statement,)
 
@@ -144,31 +192,73 @@ class _Placer:
         )
         return True
 
-    def _cluster(self, frame: _Frame, cluster: Cluster, first: int = 0, length: int = 0) -> None:
+    def _cluster(
+        self, frame: _Frame, cluster: Cluster, first: int = 0, length: int = 0, grid: Grid | None = None
+    ) -> None:
+        """Emits a cluster, in blocks of two axes if there is a grid and blocks are independent."""
+        work = self._work(frame, cluster, length)
+        for statement in work.statements:
+            if any(v in work.needed and v not in cluster.axes for v in statement.outputs):
+                left = skeleton(statement, cluster.axes)
+                frame.emit(() if left is None else (left,))
+        if not work.results:
+            return
+        blocks = None
+        if grid is not None:
+            packed = self._packed(work.statements, cluster.axes, (grid.parts, 0, 0, grid.across))
+            blocks = divided(
+                work.tiled(grid.parts, self.fresh, packed, grid.across), grid, self.fresh, self.limits
+            )
+        if grid is not None and blocks is not None:
+            self.notes.append(grid_note(work.statements, work.results, grid))
+            frame.emit(blocks)
+        else:
+            units = (cluster.parts, first, length, 1)
+            packed = self._packed(work.statements, cluster.axes, units)
+            frame.emit(work.tiled(cluster.parts, self.fresh, packed, 1, first, length))
+        self.placed += 1
+
+    def _work(self, frame: _Frame, cluster: Cluster, length: int = 0) -> _Work:
         body = frame.region.body
         statements = [body[n] for n in cluster.positions]
         others = [s for n, s in enumerate(body) if n not in cluster.positions]
-        read = {v for s in others for v in reads(s)} | set(frame.region.results)
-        for statement in statements:
-            if any(v in read and v not in cluster.axes for v in statement.outputs):
-                left = skeleton(statement, cluster.axes)
-                frame.emit(() if left is None else (left,))
-        results = tuple(v for s in statements for v in s.outputs if v in read and v in cluster.axes)
-        if not results:
-            return
+        needed = {v for s in others for v in reads(s)} | set(frame.region.results)
+        results = tuple(v for s in statements for v in s.outputs if v in needed and v in cluster.axes)
         if length:
             self.wide = {r: self._wide(r, cluster, length) for r in results} | self.wide
-        bases = _bases(frame.region, statements, others, results, cluster.axes)
-        sources = Sources(
-            bases={r: base for r, base in bases.items() if self._takes(base, length)},
-            packed=self._packed(statements, cluster, first, length),
-            recipes=self.recipes,
-            wide=self.wide,
-        )
-        source = first_source(statements)
-        axes, parts = cluster.axes, cluster.parts
-        frame.emit(tile(statements, results, axes, parts, self.fresh, source, sources, first, length))
-        self.placed += 1
+        bases = _bases(frame, statements, others, results, cluster.axes)
+        own = {r: base for r, base in bases.items() if self._takes(base, length)}
+        sources = Sources(own, recipes=self.recipes, wide=self.wide)
+        return _Work(cluster, statements, results, frozenset(needed), sources)
+
+    def _grids(self, frame: _Frame, division: Division) -> dict[tuple[int, ...], Grid]:
+        """The grids of clusters, by their positions. Those without products, of as many parts, follow the one
+        with most work: where blocks differ, units have to meet in between."""
+        found: dict[tuple[int, ...], Grid] = {}
+        if not self.limits.has_grids:
+            return found
+        works = [work for c in division.clusters if (work := self._work(frame, c)).results]
+        for work in sorted(works, key=lambda w: -total(w.statements).weight):
+            parts = work.cluster.parts
+            numbers = numbers_of_parts(parts, work.extent, self.units)
+            grid = best_grid(work.tiled, numbers, self.units, self._is_steady, self.limits)
+            if grid is None:
+                continue
+            found[work.cluster.positions] = grid
+            for other in (w for w in works if w.cluster.parts == parts and w.is_plain):
+                follows = same_grid(other.tiled, grid, self.limits)
+                if follows is not None:
+                    found.setdefault(other.cluster.positions, follows)
+        return found
+
+    def _is_steady(self, value: Value) -> bool:
+        """True if the region runs again and again on the same value."""
+        home = self._home(value)
+        return home is not None and prod(f.trips for f in self.frames[home + 1 :]) > 1
+
+    def _home(self, value: Value) -> int | None:
+        """The outermost region in which the value is known."""
+        return next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
 
     def _wide(self, result: Value, cluster: Cluster, length: int) -> Value:
         """The array in which a result of wide parts stands."""
@@ -183,21 +273,20 @@ class _Placer:
 
     # -- packed operands ---------------------------------------------------------------------------------
     def _packed(
-        self, statements: Sequence[Statement], cluster: Cluster, first: int, length: int
+        self, statements: Sequence[Statement], axes: Mapping[Value, int], units: Units
     ) -> Mapping[tuple[Value, int], Packed]:
         """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense; of
         whatever a stage of a wavefront reads by parts, if units keep such parts."""
         found: dict[tuple[Value, int], Packed] = {}
-        units = (cluster.parts, first, length)
         for statement in _dots(statements):
-            if all(v not in cluster.axes for v in statement.outputs):
+            if all(v not in axes for v in statement.outputs):
                 continue
-            tie = rule(statement).along([cluster.axes.get(v) for v in statement.outputs])
+            tie = rule(statement).along([axes.get(v) for v in statement.outputs])
             assert tie is not None
             for side, value, axis in zip(("lhs", "rhs"), statement.inputs, tie.inputs, strict=True):
                 dense = axis is not None and prod(value.type.shape[:axis]) == 1
                 if axis is not None and (
-                    not dense or value.type.nbytes / cluster.parts <= self.limits.dense_bytes
+                    not dense or value.type.nbytes / units[0] <= self.limits.dense_bytes
                 ):
                     order = self._reading_order(statement, side, value.type.rank, axis)
                     packed = self._pack(value, axis, order, units, statement.source)
@@ -205,7 +294,7 @@ class _Placer:
                         found[value, axis] = packed
         if not self.limits.dense_bytes:
             return found
-        for statement, value, axis in _read_by_parts(statements, cluster.axes):
+        for statement, value, axis in _read_by_parts(statements, axes):
             recipe = self.recipes.get(value)
             if (value, axis) not in found and (recipe is None or recipe.kind in _VIEWS):
                 packed = self._pack(value, axis, tuple(range(value.type.rank)), units, statement.source)
@@ -215,8 +304,11 @@ class _Placer:
     def _pack(
         self, value: Value, axis: int, order: tuple[int, ...], units: Units, source: Source
     ) -> Packed | None:
-        """The packed copy, made in front of the outermost loop that does not change the value."""
-        home = next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
+        """The packed copy, made in front of the outermost loop that does not change the value. Blocks of one
+        part have copies of their own if those can stay with their units."""
+        if value.type.nbytes / units[0] > self.limits.dense_bytes:
+            units = (*units[:3], 1)
+        home = self._home(value)
         if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
             return None
         key = (value, axis, order, units)
@@ -279,8 +371,21 @@ def _recipes(
     return found
 
 
+def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
+    """Results of a region of a branch -> what another region hands on as it is: where it is not needed any
+    more, the result may be written over it, and nothing is copied whichever way is taken."""
+    made = {v for s in region.body for v in s.outputs}
+    found: dict[Value, Value] = {}
+    for other in branch.branches:
+        inside = {v for s in other.body for v in s.outputs}
+        for result, value in zip(region.results, other.results, strict=True):
+            if result in made and value not in inside and region.results.count(result) == 1:
+                found.setdefault(result, value)
+    return found
+
+
 def _bases(
-    region: Region,
+    frame: _Frame,
     statements: Sequence[Statement],
     others: Sequence[Statement],
     results: Sequence[Value],
@@ -288,8 +393,13 @@ def _bases(
 ) -> dict[Value, Value]:
     """For a result the array whose place it may take: one that only these statements read, at the own part.
 
-    That is the carry that the result becomes, or what dynamic updates turn into the result.
+    That is the carry that the result becomes, what dynamic updates turn into the result, or what the other
+    side of a branch hands on; the last may have been read before.
     """
+    region = frame.region
+    own = {id(s) for s in statements}
+    rest = (s for n, s in enumerate(region.body) if n not in frame.done and id(s) not in own)
+    later = {v for s in rest for v in reads(s)}
     elsewhere = {v for s in others for v in reads(s)} | set(region.results)
     defined = {v for s in others for v in s.outputs}
     makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
@@ -302,8 +412,10 @@ def _bases(
         candidates = [root] if root != result and root in defined | set(carried) else []
         if region.results.count(result) == 1 and len(carried) == len(region.results):
             candidates.append(carried[region.results.index(result)])
+        place = frame.places.get(result)
+        candidates += [place] if place is not None and place not in later else []
         for base in candidates:
-            if base in elsewhere or base in found.values() or base.type != result.type:
+            if (base in elsewhere and base != place) or base in found.values() or base.type != result.type:
                 continue
             if all(reads_own_part(s, base, axes[result], axes) for s in statements):
                 found[result] = base

@@ -54,6 +54,7 @@ def tile(
     sources: Sources | None = None,
     first: int = 0,
     length: int = 0,
+    across: int = 1,
 ) -> tuple[Statement, ...]:
     """A parallel loop of `parts` trips that makes `results`, and what it needs made once before it.
 
@@ -61,19 +62,20 @@ def tile(
     part i is the i-th of `parts` equal runs along that axis. What is left over, less than a part, is computed
     after the loop; axes must then be equally long. `results`: which values are needed afterwards; they keep
     their ids, all else gets fresh ones. `first`: the unit that runs part 0. `length`: of a part, if the last
-    one may reach past the end; what lies there nobody reads.
+    one may reach past the end; what lies there nobody reads. `across`: trips for each part, all of which
+    would make all of it: `grid` divides it among them.
     """
     sources = sources or Sources()
     if length:
         return _tile_wide(statements, results, classes, (parts, length, first), fresh, source, sources)
     uneven = any(r.type.shape[classes[r]] % parts for r in results)
     outputs = tuple(fresh.make(r.type) for r in results) if uneven else tuple(results)
-    tiler = _Tiler(classes, parts, fresh, source, sources)
+    tiler = Tiler(classes, parts, fresh, source, sources, across=across)
     targets = tuple(_target(tiler, r, sources.bases.get(r)) for r in results)
     loop = _parallel(tiler, statements, results, targets, outputs, first)
     if not uneven:
         return (*tiler.before, loop)
-    rest = _Tiler(classes, parts, fresh, source, sources, is_rest=True)
+    rest = Tiler(classes, parts, fresh, source, sources, is_rest=True)
     rest.run(statements, results, outputs)
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
 
@@ -92,7 +94,7 @@ def _tile_wide(
     `where`: number and length of the parts, first unit.
     """
     parts, length, first = where
-    tiler = _Tiler(classes, parts, fresh, source, sources, length=length)
+    tiler = Tiler(classes, parts, fresh, source, sources, length=length)
     outputs = tuple(sources.wide[r] for r in results)
     bases = ((r, sources.bases.get(r)) for r in results)
     targets = tuple(_target(tiler, sources.wide[r], base and sources.wide[base]) for r, base in bases)
@@ -108,7 +110,7 @@ def beginning(wide: Value, value: Value, source: Source) -> UOperator:
 
 
 def _parallel(
-    tiler: _Tiler,
+    tiler: Tiler,
     statements: Sequence[Statement],
     results: Sequence[Value],
     targets: Sequence[Value],
@@ -123,10 +125,9 @@ def _parallel(
         written = tiler.stage(branch, statements[1:], results, parameters)
     else:
         written = tiler.run(statements, results, parameters)
-    body = Region((tiler.index, *parameters), (*tiler.first, *tiler.out), written)
-    return LoopUTask(
-        tuple(targets), outputs, body, None, tiler.parts, tiler.source, parallel=True, first=first
-    )
+    body = Region((tiler.trip, *parameters), (*tiler.first, *tiler.out), written)
+    trips = tiler.parts * tiler.across
+    return LoopUTask(tuple(targets), outputs, body, None, trips, tiler.source, parallel=True, first=first)
 
 
 def pack(
@@ -138,36 +139,38 @@ def pack(
     order: tuple[int, ...] = (),
     first: int = 0,
     length: int = 0,
+    across: int = 1,
 ) -> tuple[tuple[Statement, ...], Packed]:
     """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
     The parts are copied by a parallel loop, so each lands in the memory of the unit that will read it.
     `order`: the axes in the order in which they are read, if it is another one than the value's. `length`: of
-    a part, if the last one may reach past the end.
+    a part, if the last one may reach past the end. `across`: trips for each part; each has a copy of its own.
     """
-    tiler = _Tiler({}, parts, fresh, source, Sources(), length=length)
+    tiler = Tiler({}, parts, fresh, source, Sources(), length=length, across=across)
     order = order or tuple(range(value.type.rank))
     part, type_ = tiler.part(value, axis), tiler.part_type(value.type, axis)
     if order != tuple(range(value.type.rank)):
         type_ = TensorType(type_.dtype, tuple(type_.shape[d] for d in order))
         part = tiler.emit("transpose", (part,), type_, permutation=order)
     row = tiler.emit("reshape", (part,), TensorType(type_.dtype, (1, *type_.shape)))
-    result = fresh.make(TensorType(type_.dtype, (parts, *type_.shape)))
+    trips = parts * across
+    result = fresh.make(TensorType(type_.dtype, (trips, *type_.shape)))
     parameter, written = fresh.make(result.type), fresh.make(result.type)
-    inputs = (parameter, row, tiler.index, *[tiler.number(0)] * type_.rank)
+    inputs = (parameter, row, tiler.trip, *[tiler.number(0)] * type_.rank)
     tiler.out.append(UOperator("dynamic_update_slice", inputs, (written,), (), source))
-    body = Region((tiler.index, parameter), (*tiler.first, *tiler.out), (written,))
+    body = Region((tiler.trip, parameter), (*tiler.first, *tiler.out), (written,))
     target = _target(tiler, result, None)
-    loop = LoopUTask((target,), (result,), body, None, parts, source, parallel=True, first=first)
+    loop = LoopUTask((target,), (result,), body, None, trips, source, parallel=True, first=first)
     if length or not value.type.shape[axis] % parts:
         return (*tiler.before, loop), Packed(result, order=order)
-    rest = _Tiler({}, parts, fresh, source, Sources(), is_rest=True)
+    rest = Tiler({}, parts, fresh, source, Sources(), is_rest=True)
     left = rest.part(value, axis)
     kept = rest.emit("copy", (left,), left.type)
     return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
 
 
-def _target(tiler: _Tiler, result: Value, base: Value | None) -> Value:
+def _target(tiler: Tiler, result: Value, base: Value | None) -> Value:
     if base is not None:
         return base
     value = tiler.fresh.make(result.type)
@@ -175,7 +178,7 @@ def _target(tiler: _Tiler, result: Value, base: Value | None) -> Value:
     return value
 
 
-class _Tiler(Emitter):
+class Tiler(Emitter):
     """Rewrites statements; `now` holds what every value made inside stands for in the part."""
 
     def __init__(
@@ -187,8 +190,9 @@ class _Tiler(Emitter):
         sources: Sources,
         is_rest: bool = False,
         length: int = 0,
+        across: int = 1,
     ) -> None:
-        super().__init__(parts, fresh, source, is_rest, length)
+        super().__init__(parts, fresh, source, is_rest, length, across)
         self.axes = axes
         self.sources = sources
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
@@ -233,10 +237,10 @@ class _Tiler(Emitter):
         regions: list[Region] = []
         for region in branch.branches:
             names = dict(zip(branch.outputs, region.results, strict=True))
-            inner = _Tiler(
+            inner = Tiler(
                 self.axes, self.parts, self.fresh, self.source, self.sources, self.is_rest, self.length
             )
-            inner.index = self.index
+            inner.trip = inner.index = self.index
             statements = (*region.body, *(with_reads(s, names) for s in followers))
             written = inner.run(statements, results, parameters, names)
             self.before += inner.before

@@ -33,7 +33,7 @@ FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: 
 REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
 HALVES = ("bfloat16", "float16")
 MOVES = frozenset({"dynamic_update_slice", "gather", "scatter", "copy", "concatenate", "pad"})
-_NOTHING = VIEWS | {"arrive", "wait", "exchange", "iota"}
+_NOTHING = VIEWS | {"arrive", "wait", "exchange", "fail", "iota"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,27 @@ def unit_of(spec: DeviceSpec) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of statements that one unit runs: values in `axes` are cut, and this `share` is its own."""
+    """The part of statements that one unit runs: values in `axes` are cut, and this `share` is its own.
+    `far`: values that come from other units every time; `within`: a part of which this is a part."""
 
     axes: Mapping[Value, int]
     share: float = 1.0
+    far: frozenset[Value] = frozenset()
+    within: Part | None = None
 
-    def of(self, value: Value) -> float:
-        """Bytes of a value that the part holds."""
-        return value.type.nbytes * (self.share if value in self.axes else 1.0)
+    def of(self, operator: UOperator) -> float:
+        """The share of an operator's results."""
+        own = self.share if any(v in self.axes for v in operator.outputs) else 1.0
+        return own if self.within is None else own * self.within.of(operator)
+
+    def shares(self, operator: UOperator) -> list[float]:
+        """The share of every operand."""
+        tie = rule(operator).along([self.axes.get(v) for v in operator.outputs])
+        axes = tie.inputs if tie is not None else (None,) * len(operator.inputs)
+        own = [1.0 if axis is None else self.share for axis in axes]
+        if self.within is None:
+            return own
+        return [a * b for a, b in zip(own, self.within.shares(operator), strict=True)]
 
 
 WHOLE = Part({})
@@ -112,7 +125,7 @@ def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
     touched: dict[Value, float] = {}
     for operator in _leaves(statements):
         sizes = operand_bytes(operator, part)
-        touched.update({v: size for v, size in sizes.items() if size > touched.get(v, 0.0)})
+        touched.update({v: n for v, n in sizes.items() if n > touched.get(v, 0.0) and v not in part.far})
     return unit.rate(sum(touched.values()))
 
 
@@ -146,12 +159,14 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
     """Seconds of the part of one operator whose operands come at `rate` bytes per second."""
     if operator.kind in _NOTHING or not operator.outputs:
         return 0.0
-    share = part.share if any(v in part.axes for v in operator.outputs) else 1.0
+    share = part.of(operator)
     amount = work(operator)
     if operator.kind in ("dot", "conv"):
         flops = cast(float, getattr(unit, arithmetic(operator)))
-        moved = sum(operand_bytes(operator, part).values())
-        return STATEMENT_SECONDS + max(amount.flops * share / flops, moved / rate)
+        sizes = operand_bytes(operator, part)
+        far = sum(size for v, size in sizes.items() if v in part.far)
+        moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
+        return STATEMENT_SECONDS + max(amount.flops * share / flops, moved)
     if operator.kind in MOVES:
         return unit.steps(amount.bytes * share / 8, KINDS[operator.kind].cost)
     if KINDS[operator.kind].sort != "anchor":
@@ -190,7 +205,5 @@ def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]
     """What an operator that is more than arithmetic on registers reads, and how much of it the part reads."""
     if operator.kind not in ("dot", "conv"):
         return {}
-    tie = rule(operator).along([part.axes.get(v) for v in operator.outputs])
-    axes = tie.inputs if tie is not None else (None,) * len(operator.inputs)
-    pairs = zip(operator.inputs, axes, strict=True)
-    return {v: v.type.nbytes * (1.0 if axis is None else part.share) for v, axis in pairs}
+    pairs = zip(operator.inputs, part.shares(operator), strict=True)
+    return {v: v.type.nbytes * share for v, share in pairs}

@@ -29,7 +29,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import Layout
-from jax_cocktail.utask.parallel import scalar_constants, tile_access
+from jax_cocktail.utask.parallel import Digit, Run, Runs, block_access, scalar_constants
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
@@ -316,14 +316,13 @@ class _Deriver:
                     f"a parallel loop at {loop.source} starts from {initial}, which lies elsewhere than"
                     f" {carried}; start from an explicit copy"
                 )
-        for value, tile in tile_access(loop, self.constants).items():
+        for value, runs in block_access(loop, self.constants).items():
             if value in self.layouts:
-                parts = loop.trip_count or 0
-                performer = self._performer(value, tile, loop.first, parts)
+                performer = self._performer(value, runs, loop.first, loop.trip_count or 0)
                 bands: tuple[Band, ...] = ()
-                if tile is not None and performer != ALL:
-                    axis, size = tile
-                    bands = (self._band(value, axis, 0, min(parts * size, value.type.shape[axis])),)
+                if runs is not None and performer != ALL:
+                    ends = ((r.axis, min(r.end, value.type.shape[r.axis])) for r in runs)
+                    bands = tuple(self._band(value, axis, 0, end) for axis, end in ends)
                 yield from self._whole(value, False, performer, bands)
                 if value in written:
                     yield from self._whole(value, True, performer, bands)
@@ -331,18 +330,21 @@ class _Deriver:
     def _exchange(self, exchange: UOperator) -> Iterator[Access]:
         """Every unit reads what it wrote itself; tagged words order nothing else."""
         for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
-            performer = self._performer(value, (blocks.axis, blocks.size), blocks.first, blocks.parts)
+            runs = (Run(blocks.axis, blocks.size, Digit(1, blocks.parts)),)
+            performer = self._performer(value, runs, blocks.first, blocks.parts)
             yield from self._whole(value, False, performer)
         for value in exchange.outputs:
             yield from self._whole(value, True, ALL)
 
-    def _performer(self, value: Value, tile: tuple[int, int] | None, first: int, parts: int) -> Performer:
+    def _performer(self, value: Value, runs: Runs | None, first: int, parts: int) -> Performer:
         layout = self.layouts[value]
-        if tile is None or not layout.is_whole:
+        if runs is None or not layout.is_whole:
             return ALL
-        axis, size = tile
-        step = layout.strides[axis] * ITEM_SIZE[value.type.dtype]
-        return ("part", first, parts, size, step, value.type.shape[axis])
+        found: Performer = ("part", first, parts)
+        for run in runs:
+            step = layout.strides[run.axis] * ITEM_SIZE[value.type.dtype]
+            found += (run.digit.every, run.digit.count, run.size, step, value.type.shape[run.axis])
+        return found
 
     # -- memory ------------------------------------------------------------------------------------------
     def _slot(self, value: Value) -> Slot:

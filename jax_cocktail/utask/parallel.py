@@ -2,9 +2,10 @@
 
 A trip of a parallel loop is a part; parts run side by side, so each may touch only its own block of what
 another part writes (design, section 1.1: a slice ties only at offsets that are multiples of its size). A
-block is a pair (axis, tile): part i owns the positions ``[i * tile, (i + 1) * tile)`` of that axis. Followed
-are starts computed from the index by constants, views that keep the axis whole, and arrays that are carried
-on through nested loops and branches.
+block is a pair (axis, tile): part i owns the positions ``[i * tile, (i + 1) * tile)`` of that axis. Where a
+loop runs through a grid of parts, rows times columns, its index has digits, and a block has a run along one
+axis for each of them; no two parts have all digits in common. Followed are starts computed from the index by
+constants, views that keep the axis whole, and arrays that are carried on through nested loops and branches.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import INTEGERS, ITEM_SIZE, UNSIGNED, Shape, Value
 
 Block = tuple[int, int]  # (axis, tile)
+Runs = tuple["Run", ...]
 Constants = Mapping[Value, int]
 
 BARRIERS = frozenset({"arrive", "wait", "exchange"})  # what all units do together
@@ -36,6 +38,31 @@ BARRIERS = frozenset({"arrive", "wait", "exchange"})  # what all units do togeth
 _NONE: Constants = {}
 _KEEPS_SCALAR = frozenset({"reshape", "broadcast", "transpose", "convert"})
 _VIEWS = frozenset({"reshape", "broadcast", "transpose", "slice", "dynamic_slice"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Digit:
+    """What tells some parts of a loop apart: of part i the number ``i // every % count``."""
+
+    every: int
+    count: int
+
+    def of(self, part: int) -> int:
+        return part // self.every % self.count
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Run:
+    """A part whose digit is k touches the positions ``[k * size, (k + 1) * size)`` of an axis."""
+
+    axis: int
+    size: int
+    digit: Digit
+
+    @property
+    def end(self) -> int:
+        """The first position behind those of all parts."""
+        return self.size * self.digit.count
 
 
 def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
@@ -56,37 +83,64 @@ def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
 
 
 def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block]:
-    """Position of a carried array -> the block of it that a trip writes. Arrays of which no trip touches
-    anything (or that have no elements) are missing."""
+    """Position of a carried array -> the block of it, along one axis, that a trip writes. Arrays of which no
+    trip touches anything (or that have no elements), and those written in blocks of two axes, are missing."""
     walker = _analysed(loop, constants)
     found: dict[int, Block] = {}
     for position, value in enumerate(loop.carried):
-        blocks = walker.touched.get(value, set())
-        if blocks:
-            found[position] = min(blocks)
+        block = _along_one(walker.block(value))
+        if block is not None:
+            found[position] = block
     return found
 
 
 def tile_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Block | None]:
+    """What the body touches of every array from outside: its own block along one axis, or None for anything
+    else. Keys are those of `block_access`."""
+    return {v: _along_one(runs) for v, runs in block_access(loop, constants).items()}
+
+
+def block_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Runs | None]:
     """What the body touches of every array from outside: its own block, or None for anything else.
 
     Keys are the arrays that the body uses or carries (as `initial` and as `outputs`); an array of which it
     touches no element is missing.
     """
     walker = _analysed(loop, constants)
-    found: dict[Value, Block | None] = {}
+    found: dict[Value, Runs | None] = {}
 
-    def note(value: Value, blocks: set[Block] | None) -> None:
-        if blocks is not None:
-            block = min(blocks, default=None)
+    def note(value: Value, shown: Value) -> None:
+        if shown in walker.touched:
+            block = walker.block(shown)
             found[value] = block if found.get(value, block) == block else None
 
     for value in free_values(loop.body):
-        note(value, walker.touched.get(value))
+        note(value, value)
     for initial, carried, output in zip(loop.initial, loop.carried, loop.outputs, strict=True):
-        note(initial, walker.touched.get(carried))
-        note(output, walker.touched.get(carried))
+        note(initial, carried)
+        note(output, carried)
     return found
+
+
+def _along_one(runs: Runs | None) -> Block | None:
+    return (runs[0].axis, runs[0].size) if runs is not None and len(runs) == 1 else None
+
+
+def _telling(runs: Iterable[Run], trips: int) -> Runs | None:
+    """Of runs that a part keeps to, the fewest that no other part has all of; None if there are none such."""
+    ordered = sorted(runs)
+    alone = next((run for run in ordered if run.digit.every == 1 and run.digit.count >= trips), None)
+    if alone is not None:
+        return (alone,)
+    found: list[Run] = []
+    known = 1  # digits found so far tell i from j if i % known != j % known
+    while known < trips:
+        run = next((r for r in ordered if r.digit.every == known and r.digit.count > 1), None)
+        if run is None:
+            return None
+        found.append(run)
+        known *= run.digit.count
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +160,16 @@ def _analysed(loop: LoopUTask, constants: Constants) -> _Walker:
 
 
 class _Walker:
-    """One walk over a parallel body. `touched`: array -> blocks that hold all touches so far, empty when no
-    block does; `faults`: array -> the first statement that touched more."""
+    """One walk over a parallel body. `touched`: array -> runs that hold all touches so far, empty when they
+    do not tell parts apart; `faults`: array -> the first statement that touched more."""
 
     def __init__(self, loop: LoopUTask, constants: Constants) -> None:
         self.loop = loop
         self.trips = loop.trip_count or 0
         self.constants = dict(constants)
-        self.steps: dict[Value, int] = {}  # scalars that are the index times this
+        self.digits: dict[Value, tuple[Digit, int]] = {}  # scalars that are a digit of the index times this
         self.seen: dict[Value, _Seen] = {}
-        self.touched: dict[Value, set[Block]] = {}
+        self.touched: dict[Value, set[Run]] = {}
         self.faults: dict[Value, str] = {}
         self.where = "its results"
         self.has_barrier = False
@@ -123,7 +177,7 @@ class _Walker:
     def run(self) -> None:
         loop = self.loop
         if loop.index is not None:
-            self.steps[loop.index] = 1
+            self.digits[loop.index] = Digit(1, self.trips), 1
         for value in (*free_values(loop.body), *loop.carried):
             self._show(value)
         self._body(loop.body)
@@ -145,6 +199,11 @@ class _Walker:
                 return f"a trip of a parallel loop {self.faults[value]} more than its own slice of {value}"
         return ""
 
+    def block(self, value: Value) -> Runs | None:
+        """The own block to which all touches of an array keep, if there is one."""
+        runs = self.touched.get(value)
+        return _telling(runs, self.trips) if runs else None
+
     # -- touches -----------------------------------------------------------------------------------------
     def _show(self, value: Value) -> None:
         if value.type.size > 1:
@@ -163,17 +222,17 @@ class _Walker:
     def _touch(self, value: Value, starts: Sequence[Value], part: Shape, what: str) -> bool:
         """Notes a touch of a slice; False if it is not confined to the part's own block."""
         origin = self.seen[value]
-        blocks = set()
+        runs = set()
         for axis, start, size, whole in zip(origin.axes, starts, part, value.type.shape, strict=True):
-            step = self.steps.get(start, 0)
-            inside = size <= step and step * max(self.trips - 1, 0) + size <= whole
+            digit, step = self.digits.get(start, (Digit(1, 0), 0))
+            inside = size <= step and step * max(digit.count - 1, 0) + size <= whole
             if axis is not None and inside:
-                blocks.add((axis, step))
-        if not blocks:
+                runs.add(Run(axis, step, digit))
+        if not runs or _telling(runs, self.trips) is None:
             return False
         known = self.touched.get(origin.array)
-        both = blocks if known is None else known & blocks
-        if both or (known is not None and not known):
+        both = runs if known is None else known & runs
+        if (both and _telling(both, self.trips) is not None) or (known is not None and not known):
             self.touched[origin.array] = both
         else:
             self._refuse(origin.array, f"{what} (in {self.where})")
@@ -215,16 +274,34 @@ class _Walker:
                 self._consume(value)
 
     def _scalar(self, operator: UOperator) -> None:
-        """Follows the index through what multiplies it by constants and what only renames it."""
-        step = None
+        """Follows the index and its digits through what multiplies them by constants and what only renames
+        them, and finds digits where the index is divided by constants."""
+        found = None
         if operator.kind in _KEEPS_SCALAR:
-            step = self.steps.get(operator.inputs[0])
+            found = self.digits.get(operator.inputs[0])
         elif operator.kind == "mul":
             for x, y in (operator.inputs, operator.inputs[::-1]):
-                if x in self.steps and y in self.constants:
-                    step = self.steps[x] * self.constants[y]
-        if step is not None and step > 0 and step * self.trips <= _greatest(operator.output.type.dtype):
-            self.steps[operator.output] = step
+                if x in self.digits and y in self.constants:
+                    digit, step = self.digits[x]
+                    found = digit, step * self.constants[y]
+        elif operator.kind in ("div", "rem"):
+            found = self._divided(operator)
+        if found is None:
+            return
+        digit, step = found
+        if step > 0 and step * digit.count <= _greatest(operator.output.type.dtype):
+            self.digits[operator.output] = found
+
+    def _divided(self, operator: UOperator) -> tuple[Digit, int] | None:
+        """A digit by a constant that divides how many values it has: the digits before and behind."""
+        x, y = operator.inputs
+        digit, step = self.digits.get(x, (Digit(1, 0), 0))
+        by = self.constants.get(y, 0)
+        if step != 1 or by < 1 or not digit.count or digit.count % by:
+            return None
+        if operator.kind == "rem":
+            return Digit(digit.every, by), 1
+        return Digit(digit.every * by, digit.count // by), 1
 
     def _view(self, operator: UOperator) -> None:
         source, result = operator.inputs[0], operator.output

@@ -14,12 +14,12 @@
 #include "cocktail_block.h"
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
-#include "cocktail_program.h"
 
 template <bool RESIDENT>
 CK_INLINE void ck_body(const void* const* operands, void* const* results,
                        u8* workspace, CkUnit* unit) {
   f32* const o0_f32 = (f32*)(unit->own + 0);
+  i32* const o128_i32 = (i32*)(unit->own + 128);
   f32* const o64_f32 = (f32*)(unit->own + 64);
   const f32* const p0 = (const f32*)(operands[0]);
   const f32* const p1 = (const f32*)(operands[1]);
@@ -60,24 +60,23 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_meet();
     {
-      i32* const s6 = ck_mailbox<i32>(unit);
       {
-        f32 a7 = -__builtin_inff();
-        i32 n8 = 0x7fffffff;
+        f32 a6 = -__builtin_inff();
+        i32 n7 = 0x7fffffff;
         for (i32 i0 = ck_lane(); i0 < 11; i0 += 128) {
           const f32 x = o64_f32[i0];
-          if (((x > a7 || n8 == 0x7fffffff) && a7 == a7) || (x != x && a7 == a7)) { a7 = x; n8 = i0; }
+          if (((x > a6 || n7 == 0x7fffffff) && a6 == a6) || (x != x && a6 == a6)) { a6 = x; n7 = i0; }
         }
-        ck_group_arg<128, true>(a7, n8);
-        if (ck_lane() == 0) s6[0] = i32(n8);
+        ck_group_arg<128, true>(a6, n7);
+        if (ck_lane() == 0) o128_i32[0] = i32(n7);
       }
       ck_meet();
-      v16 = s6[0];
+      v16 = o128_i32[0];
       ck_meet();
     }
     {
-      const i32 t9 = v7 + i32(1);
-      v18 = t9;
+      const i32 t8 = v7 + i32(1);
+      v18 = t8;
     }
     v6 = v16;
     v7 = v18;

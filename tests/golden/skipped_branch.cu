@@ -23,7 +23,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   i32 v6;
   for (i32 v2 = 0; v2 < 32; ++v2) {
     {
-      const i32 n1 = ck_clamp_index(v2, 31);
+      const i32 n1 = ck_clamp_index(i64(v2), 31);
       const bool t2 = p0[n1];
       v4 = t2;
       v5 = v4;

@@ -17,10 +17,10 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
                        u8* workspace, CkUnit* unit) {
   f32* const r0 = (f32*)(results[0]);
   for (i32 v2 = 0; v2 < 6; ++v2) {
-    const f32* const d4 = r0 + ck_clamp_index(v2, 5) * 8;
+    const f32* const d4 = r0 + ck_clamp_index(i64(v2), 5) * 8;
     ck_meet();
     {
-      const i32 n1 = ck_clamp_index(v2, 5);
+      const i32 n1 = ck_clamp_index(i64(v2), 5);
       for (i32 i0 = ck_lane(); i0 < 8; i0 += 128) {
         const f32 t2 = d4[i0];
         const f32 t3 = t2 * t2;

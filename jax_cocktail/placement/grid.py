@@ -1,0 +1,230 @@
+"""Grids: parts that fall apart along a second axis, rows times columns.
+
+A cluster is cut along one class of axes. Where all of a part can be cut again along another class without
+meeting on the way, one parallel loop makes both cuts: trip t computes block ``t % across`` of part
+``t // across``. So batch rows times heads fill a card that neither of them fills, and groups of units read
+groups of rows where every unit would read all rows. Units meet where they met before; what a block needs of
+others it needs along one axis or the other.
+
+Nothing is assumed of the second class: it is found in the tiled part, whose statements are cut as any others
+are. Loops whose trips cannot be proven independent then are given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from jax_cocktail.placement.access import reads_own_part
+from jax_cocktail.placement.axes import Tie
+from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.placement.clusters import work_inside
+from jax_cocktail.placement.cost import VIEWS, Work, has_loop, total, work
+from jax_cocktail.placement.limits import GridOffer, Limits
+from jax_cocktail.placement.tile import Sources, Tiler
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.parallel import parallel_fault
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Value
+
+Trial = Callable[[int, FreshValues], Sequence[Statement]]  # the tiling into so many parts
+Steady = Callable[[Value], bool]
+
+MOST_GROUPS = 8  # of blocks along the second axis, where parts leave some over
+SMALL_REST = 4  # so many times what is left over is no more than a part
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`parts` along the class of a cluster, each in `across` blocks along these `axes` of the results."""
+
+    parts: int
+    across: int
+    axes: tuple[int, ...]
+    extent: int  # into so many blocks a part could fall at most
+
+
+def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
+    """How many parts there may be along the first axis, one of `extent` that alone would be cut into `parts`:
+    the divisors of that, and, where parts leave some over anyhow, other numbers that leave little over."""
+    found = {n for n in range(2, parts + 1) if parts % n == 0}
+    if extent % parts:
+        others = {units // groups for groups in range(2, MOST_GROUPS + 1)}
+        found |= {n for n in others if 1 < n < parts and extent % n * SMALL_REST <= extent // n}
+    return sorted(found, reverse=True)
+
+
+def best_grid(
+    tiled: Trial, numbers: Sequence[int], units: int, steady: Steady, limits: Limits
+) -> Grid | None:
+    """The grid for a cluster that would have the first of `numbers` parts along its own class; None if that
+    alone is best.
+
+    `tiled`: the parallel loop, and what goes with it, for a number of parts. `steady`: whether an outside
+    value stays as it is while the loop runs again and again.
+    """
+    if not limits.has_grids:
+        return None
+    offers: list[GridOffer] = []
+    axes: dict[int, tuple[int, ...]] = {}
+    for number in numbers:
+        part = _Part.of(_loop_of(tiled(number, _Scratch())), limits)
+        ways, far = part.ways(limits), part.far(steady)
+        if number == numbers[0]:
+            offers.append(GridOffer(part.heavy, far, number))
+        if not ways:
+            break  # longer parts fall apart no better
+        for cut in ways:
+            axes[len(offers)] = part.cut_along(cut)
+            offers.append(GridOffer(part.heavy, far, number, cut))
+    found = limits.grid(offers, units)
+    if found is None:
+        return None
+    number, across = found
+    offer = offers[number]
+    assert offer.cut is not None
+    return Grid(offer.parts, across, axes[number], offer.cut.parts)
+
+
+def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
+    """The grid of another cluster for this one; None if it does not fall apart so."""
+    part = _Part.of(_loop_of(tiled(grid.parts, _Scratch())), limits)
+    cuts = (cut for cut in part.ways(limits) if cut.parts == grid.extent)
+    return next((replace(grid, axes=part.cut_along(cut)) for cut in cuts), None)
+
+
+def divided(
+    statements: Sequence[Statement], grid: Grid, fresh: FreshValues, limits: Limits
+) -> tuple[Statement, ...] | None:
+    """The statements, among them a parallel loop with `grid.across` trips for each part, which share its work
+    then. None if it cannot be shared."""
+    loop = _loop_of(statements)
+    part = _Part.of(loop, limits)
+    cut = next((c for c in part.ways(limits) if part.cut_along(c) == grid.axes), None)
+    if cut is None or cut.parts % grid.across:
+        return None
+    before, shared = part.shared(cut, grid.across, fresh)
+    if parallel_fault(shared):
+        return None
+    return tuple(s for old in statements for s in ((*before, shared) if old is loop else (old,)))
+
+
+class _Scratch(FreshValues):
+    """Values of a trial, which are in no program."""
+
+    def __init__(self) -> None:
+        self._ids = count(1 << 48)
+
+
+def _loop_of(statements: Sequence[Statement]) -> LoopUTask:
+    return next(s for s in statements if isinstance(s, LoopUTask) and s.parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part of a cluster. `light`: what is computed again, or read, by whoever needs some of it; it needs
+    nothing of what the parts write. `heavy`: the rest."""
+
+    loop: LoopUTask
+    light: Mapping[Value, UOperator]
+    heavy: tuple[Statement, ...]
+
+    @classmethod
+    def of(cls, loop: LoopUTask, limits: Limits) -> _Part:
+        light: dict[Value, UOperator] = {}
+        heavy: list[Statement] = []
+        own = set(loop.carried)
+        for statement in loop.body.body:
+            if _is_light(statement, limits) and own.isdisjoint(statement.inputs):
+                assert isinstance(statement, UOperator)
+                light[statement.output] = statement
+            else:
+                heavy.append(statement)
+                own.update(statement.outputs)
+        return cls(loop, light, tuple(heavy))
+
+    def far(self, steady: Steady) -> frozenset[Value]:
+        """What comes from other units, or from further away, every time; nothing if loops read it again."""
+        if any(map(has_loop, self.heavy)):
+            return frozenset()
+        inside = {v for s in self.loop.body.body for v in s.outputs} | {*self.loop.body.parameters}
+        far: set[Value] = set()
+        for statement in self.loop.body.body:
+            if isinstance(statement, UOperator):
+                far.update(v for v in statement.inputs if v not in inside and not steady(v))
+                if statement.kind in VIEWS and not far.isdisjoint(statement.inputs):
+                    far.update(statement.outputs)
+        return frozenset(far)
+
+    def ways(self, limits: Limits) -> list[AxisClass]:
+        """The classes along which a part falls apart into blocks that need nothing of each other."""
+        free = [cut for cut in axis_classes(self.heavy) if not cut.clash and not cut.crossings]
+        whole = [cut if self._has_results(cut) else _joined(cut, free) for cut in free]
+        found = {self.cut_along(cut): cut for cut in reversed(whole) if self._has_results(cut)}
+        return [cut for cut in reversed(found.values()) if self._falls_apart(cut, limits)]
+
+    def _has_results(self, cut: AxisClass) -> bool:
+        return all(v in cut.axes for v in self.loop.body.results)
+
+    def _falls_apart(self, cut: AxisClass, limits: Limits) -> bool:
+        arrays = zip(self.loop.carried, self.cut_along(cut), strict=True)
+        if not all(reads_own_part(s, v, axis, cut.axes) for v, axis in arrays for s in self.heavy):
+            return False
+        whole, inside = total(self.heavy), sum((work_inside(s, cut.axes) for s in self.heavy), Work())
+        return whole.weight - inside.weight <= limits.again * whole.weight
+
+    def cut_along(self, cut: AxisClass) -> tuple[int, ...]:
+        """The axis of every result."""
+        return tuple(cut.axes[v] for v in self.loop.body.results)
+
+    def shared(self, cut: AxisClass, across: int, fresh: FreshValues) -> tuple[list[Statement], LoopUTask]:
+        """What is made once, and the loop in which trips share a part."""
+        loop, body = self.loop, self.loop.body
+        assert loop.index is not None
+        bases = dict(zip(body.results, loop.carried, strict=True))
+        recipes = {v: o for v, o in self.light.items() if not v.type.is_scalar}
+        tiler = _Across(cut.axes, across, fresh, loop.source, Sources(bases=bases, recipes=recipes))
+        tiler.count(loop.index)
+        parameters = tuple(fresh.make(v.type) for v in loop.carried)
+        written = tiler.run(self.heavy, body.results, parameters)
+        inside = (*self.light.values(), *tiler.first, *tiler.out)
+        changed = Region((loop.index, *parameters), inside, written)
+        return tiler.before, replace(loop, body=changed)
+
+
+def _joined(cut: AxisClass, others: Sequence[AxisClass]) -> AxisClass:
+    """With those of as many parts that cut other values: nothing ties them, so they may be cut together."""
+    axes = dict(cut.axes)
+    for other in others:
+        if other.parts == cut.parts and axes.keys().isdisjoint(other.axes):
+            axes.update(other.axes)
+    return AxisClass(axes, cut.parts)
+
+
+class _Across(Tiler):
+    """Cuts what is a part already."""
+
+    def count(self, trip: Value) -> None:
+        """Numbers the blocks of a part."""
+        self.index = self.emit_to(self.first, "rem", (trip, self.number(self.parts)), self.index.type)
+
+    def _apart(self, operator: UOperator, tie: Tie, where: list[Statement]) -> tuple[Value, ...]:
+        """The part of an array that this loop writes is read as one block, not as a slice of a slice."""
+        array = operator.inputs[0] if operator.kind == "dynamic_slice" else None
+        if array is None or (array not in self.own and array not in self.arrays):
+            return super()._apart(operator, tie, where)
+        axis, begins = tie.outputs[0], [self.whole(v) for v in operator.inputs[1:]]
+        begins[axis] = self.start(operator.inputs[0].type.shape[axis])
+        now, place = (self.own[array][0], self.first) if array in self.own else (self.arrays[array], where)
+        part = self.fresh.make(self.part_type(operator.output.type, axis))
+        place.append(replace(operator, inputs=(now, *begins), outputs=(part,)))
+        return (part,)
+
+
+def _is_light(statement: Statement, limits: Limits) -> bool:
+    if not isinstance(statement, UOperator) or len(statement.outputs) != 1:
+        return False
+    if statement.kind in VIEWS or statement.output.type.is_scalar:
+        return True
+    return statement.is_element and work(statement).flops <= limits.light
