@@ -6,8 +6,9 @@
     python benchmarks/gpu_check.py --sanitize      small sizes under compute-sanitizer, if installed
     python benchmarks/gpu_check.py --ncu           and our kernels under Nsight Compute
 
-Phases: versions; building, on all cores; correctness against float64 and stock XLA, with a limit on waiting;
-microbenchmarks through the driver, and of stock XLA's loops; timing, alone on the card. Every item is a
+Phases: versions; microbenchmarks through the driver; building, on all cores; correctness against float64 and
+stock XLA, with a limit on waiting; stock XLA's loops; timing, alone on the card; what the policy decides when
+nobody forces it. What the model predicts for this card stands beside what was measured. Every item is a
 process of its own: what fails is a record in the JSON file, which is written anew after every section, and
 what finds no time is said to be skipped. What is measured of the card is kept for the policy.
 
@@ -47,9 +48,17 @@ SHARES = {
     "correct": 0.42,
     "captured": 0.45,
     "stock_loops": 0.5,
-    "times": 1.0,
+    "times": 0.85,
+    "auto": 1.0,
 }
-QUICK_SHARES = {"measure": 0.3, "prepare": 0.55, "correct": 0.72, "captured": 0.78, "times": 1.0}
+QUICK_SHARES = {
+    "measure": 0.3,
+    "prepare": 0.55,
+    "correct": 0.72,
+    "captured": 0.78,
+    "times": 0.95,
+    "auto": 1.0,
+}
 WITHOUT_CARD = {"plan": 0.3, "stock_for_card": 0.4, "emulate": 0.6}
 LOOPS = ("while, empty body", "while, 5 products", "scan, empty body", "scan, 5 products", "while with cond")
 
@@ -167,21 +176,25 @@ def with_card(check: Check, jax_works: bool) -> None:
         tasks = [check.task("stock_loops", name, **check.dumping("loops", name)) for name in LOOPS]
         check.section("stock_loops", tasks, 1, until["stock_loops"])
     check.section("times", [check.task("times", row) for row in rows], 1, until["times"])
+    check.section("auto", [check.task("auto", row) for row in rows], 1, until["auto"])  # compiles candidates
 
 
 def prepare(check: Check, deadline: float) -> None:
     """Compiles everything, and computes what is right on the host, all at once."""
     cores = os.cpu_count() or 1
-    wide = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
+    host = {"JAX_PLATFORMS": "cpu"}
+    wide = {**host, "JAX_ENABLE_X64": "1"}
     groups = {
         "build": [check.task("build", row, **check.dumping("build", row)) for row in check.rows],
         "reference": [check.task("reference", row, **wide) for row in check.rows],
+        "plan": [check.task("plan", f"{row}@card", **host) for row in check.rows],
         "unroll": [] if check.options.quick else [check.task("unroll", row) for row in check.rows],
     }
-    workers = {"build": min(COMPILERS, cores), "reference": max(cores // 4, 1), "unroll": max(cores // 4, 1)}
+    part = max(cores // 4, 1)
+    workers = {"build": min(COMPILERS, cores)}
     with ThreadPoolExecutor(len(groups)) as threads:
         for name, tasks in groups.items():
-            threads.submit(check.section, name, tasks, workers[name], deadline)
+            threads.submit(check.section, name, tasks, workers.get(name, part), deadline)
 
 
 def without_card(check: Check) -> None:

@@ -3,9 +3,9 @@
 Rows give medians of interleaved runs. `ratio` is stock / ours with our calls forced, `auto` is stock over
 what `jax_cocktail.jit` does when nothing is forced. A further table has times of whole processes: the import
 of jax_cocktail (after that of jax), a first call with an empty cache, and the first call of a second process.
-A third one has the ratios to stock XLA at its best (ratios.py: other settings, and code hoisted by hand where
-an expert would do so), each with the ratio it must reach and the one it aims at, and what this machine can do
-(ceilings.py). The last one says which of the project's targets are met (targets.py).
+A third one has the ratios to stock XLA at its best (ratios.py: other settings, code hoisted by hand where an
+expert would do so, and loops for recursion), each with the ratio it must reach and the one it aims at, and
+what this machine can do (ceilings.py). The last one says which of the project's targets are met (targets.py).
 
     python benchmarks/run.py                    everything
     python benchmarks/run.py --quick            tiny models, less time per row: does it run at all?
@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 import programs  # noqa: E402
+import recursion  # noqa: E402
 from ratios import ROWS, Rates, table  # noqa: E402
 from targets import judge_all  # noqa: E402
 
@@ -70,7 +71,7 @@ def cases(quick: bool) -> dict[str, Callable[[], programs.Program]]:
         for model in MODELS.values()
         for batch in model.batches
     }
-    return found | programs.PROGRAMS
+    return found | programs.PROGRAMS | recursion.rows(quick)
 
 
 def compare_all(names: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -146,7 +147,11 @@ def race(name: str, quick: bool, seconds: float) -> None:
     function, arguments = cases(quick)[name]()
     model = name.partition("/")[0]
     functions = {"ours": jax_cocktail.jit(function), "stock": jax.jit(function)}
-    for how, rewritten in (("hoisted", programs.HOISTED), ("distributed", programs.DISTRIBUTED)):
+    for how, rewritten in (
+        ("hoisted", programs.HOISTED),
+        ("loop", recursion.LOOPS),
+        ("distributed", programs.DISTRIBUTED),
+    ):
         if model in rewritten:
             functions[how] = jax.jit(rewritten[model])
     results = {how: jitted(*arguments) for how, jitted in functions.items()}
@@ -215,7 +220,7 @@ def ratios(names: list[str], quick: bool, seconds: float) -> dict[str, Any]:
             combined = f"{os.environ.get('XLA_FLAGS', '')} {STOCK_VARIANTS[variant]}".strip()
             row = in_process(name, "", quick, seconds, XLA_FLAGS=combined)
             mark = "" if variant == "default" else f", {variant}"
-            stock = {how + mark: row[how] for how in ("stock", "hoisted") if how in row}
+            stock = {how + mark: row[how] for how in ("stock", "hoisted", "loop") if how in row}
             found.append(Rates(row["ours"], stock, row.get("distributed"), row["choice"], row["plan"]))
         return found
 

@@ -15,16 +15,17 @@ CK_INLINE void ck_next_step(CkUnit* unit) { ++unit->step; }
 // Sends the unit's own parts of an array, to the words from `at` on. The array has ROWS rows of ROW elements;
 // part p is RUN elements from p * RUN on in each of them, and unit (FIRST + p) mod count has written it.
 template <i32 PARTS, i32 FIRST, i32 ROWS, i32 RUN, i32 ROW, class T>
-CK_INLINE void ck_send_parts(CkUnit* unit, i32 at, const T* values) {
+CK_INLINE void ck_send_parts(CkUnit* unit, i32 at, const T* values CK_AND_WHERE) {
   u64* to = ck_exchange(unit, 0) + (unit->step & 1u) * u32(CK_TAGGED_WORDS) + at;
   u64 tag = u64(unit->step) << 32;
-  i32 count = unit->count;
+  i32 count = unit->count, copies = ck_word_copies(unit);
   CK_NO_UNROLL
   for (i32 part = (unit->index + count - FIRST % count) % count; part < PARTS; part += count) {
     CK_NO_UNROLL
-    for (i32 i = ck_lane(); i < ROWS * RUN; i += CK_THREADS) {
-      i32 row = i / RUN, place = part * RUN + i % RUN;
-      ck_store_relaxed(to + row * (PARTS * RUN) + place, tag | ck_bitcast<u32>(values[row * ROW + place]));
+    for (i32 i = ck_lane(); i < copies * ROWS * RUN; i += CK_THREADS) {
+      i32 row = i / RUN % ROWS, place = part * RUN + i % RUN;
+      u64* word = ck_word_copy(unit, to + row * (PARTS * RUN) + place, i / (ROWS * RUN) CK_AND_HERE);
+      ck_store_relaxed(word, tag | ck_bitcast<u32>(values[row * ROW + place]));
     }
   }
 }
@@ -44,11 +45,11 @@ CK_INLINE void ck_receive_parts(CkUnit* unit, i32 at, T* values CK_AND_WHERE) {
 // The units beyond the PARTS parts from unit FIRST on say that they have nothing to send, in the words from
 // `at` on.
 template <i32 PARTS, i32 FIRST>
-CK_INLINE void ck_send_nothing(CkUnit* unit, i32 at) {
+CK_INLINE void ck_send_nothing(CkUnit* unit, i32 at CK_AND_WHERE) {
   i32 idle = (unit->index + unit->count - FIRST % unit->count) % unit->count - PARTS;
-  if (idle < 0 || ck_lane() != 0) return;
+  if (idle < 0 || ck_lane() >= ck_word_copies(unit)) return;
   u64* to = ck_exchange(unit, 0) + (unit->step & 1u) * u32(CK_TAGGED_WORDS) + at;
-  ck_store_relaxed(to + idle, u64(unit->step) << 32);
+  ck_store_relaxed(ck_word_copy(unit, to + idle, ck_lane() CK_AND_HERE), u64(unit->step) << 32);
 }
 
 // And all units hear them.

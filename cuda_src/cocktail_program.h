@@ -4,12 +4,6 @@
 
 #include "cocktail_units.h"
 
-// Room for one element that one thread writes and all threads of the unit read: the end of its own memory.
-template <class T>
-CK_INLINE T* ck_mailbox(const CkUnit* unit) {
-  return (T*)(unit->own + CK_OWN_BYTES - 64);
-}
-
 // An array of equal slices, each touched by one unit only: slice i by unit first + i. Returns what to count
 // from so that the own slice is found where it is kept: in the unit's shared memory, at `offset` bytes among
 // what is resident there, or in the workspace, where every slice has its place. `bytes`: of a slice.
@@ -18,13 +12,39 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
   return RESIDENT ? unit->resident + offset - i64(unit->index - first) * bytes : workspace;
 }
 
-// In a function of its own for the parts of a parallel loop: what the program's function has as parameters.
-// Made anew, a few loads, they take no registers while other parts run.
-#define CK_PART                                                    \
-  const CkLaunch& launch = *(const CkLaunch*)operands;             \
-  CkUnit here = ck_unit<RESIDENT>(launch);                         \
-  CkUnit* const unit = &here;                                      \
-  void* const* const results = launch.pointers + CK_OPERANDS;      \
-  u8* const workspace = ck_workspace(launch) + CK_HEADER_BYTES;
+// In a function of its own for the parts of a parallel loop: the unit, made of what else the function gets.
+// Made anew it takes no registers while other parts run.
+#define CK_PART                                                               \
+  ck_far(workspace);                                                          \
+  CkLaunch launch;                                                            \
+  launch.pointers[CK_OPERANDS + CK_RESULTS] = workspace - CK_HEADER_BYTES;    \
+  launch.pointers[CK_OPERANDS + CK_RESULTS + 1] = error;                      \
+  CkUnit here = ck_unit<RESIDENT>(launch);                                    \
+  CkUnit* const unit = &here;
+
+// The barrier of units out of line, for programs that have it in very many places.
+CK_NOINLINE __attribute__((unused)) u32 ck_arrive_at(u32* arrived, i32 count, u32 epoch CK_AND_WHERE) {
+  CkUnit unit{};
+  unit.count = count;
+  unit.arrived = arrived;
+  unit.epoch = epoch;
+  ck_arrive(&unit CK_AND_HERE);
+  return unit.epoch;
+}
+CK_NOINLINE __attribute__((unused)) void ck_wait_at(u32* arrived, i32 count, u32 epoch,
+                                                    u32* error CK_AND_WHERE) {
+  CkUnit unit{};
+  unit.count = count;
+  unit.arrived = arrived;
+  unit.epoch = epoch;
+  unit.error = error;
+  ck_wait(&unit CK_AND_HERE);
+}
+CK_INLINE void ck_arrive_apart(CkUnit* unit CK_AND_WHERE) {
+  unit->epoch = ck_arrive_at(unit->arrived, unit->count, unit->epoch CK_AND_HERE);
+}
+CK_INLINE void ck_wait_apart(CkUnit* unit CK_AND_WHERE) {
+  ck_wait_at(unit->arrived, unit->count, unit->epoch, unit->error CK_AND_HERE);
+}
 
 #endif  // COCKTAIL_PROGRAM_H

@@ -84,6 +84,31 @@ CK_ACCESS(u32, "r", "u32")
 CK_ACCESS(u64, "l", "u64")
 #endif
 
+// ---- where memory is -----------------------------------------------------------------------------------
+
+// Promises about a pointer that a function got: its accesses are then those of shared or of global memory,
+// not of an address that may be either. ck_far: into global memory. ck_near<RESIDENT>: into shared memory in
+// the resident kernel, into global memory in the portable one. The emulation holds programs to the former.
+#if defined(CK_EMULATED)
+CK_INLINE void ck_far(const void* at CK_AND_WHERE) {
+  if (!ck_emulation::is_global(at)) ck_emulation::fail("a pointer to global memory that is not", {CK_PLACED});
+}
+#else
+CK_INLINE void ck_far(const void* at) { CK_ASSUME(__isGlobal(at)); }
+#endif
+template <bool RESIDENT>
+CK_INLINE void ck_near(const void* at CK_AND_WHERE) {
+  if constexpr (!RESIDENT) {
+    ck_far(at CK_AND_HERE);
+  } else {
+#if !defined(CK_EMULATED)
+    CK_ASSUME(__isShared(at));
+#else
+    (void)at;  // of slices there is an address to count from, which may lie before all memory
+#endif
+  }
+}
+
 // ---- time, and giving up --------------------------------------------------------------------------------
 
 #if defined(CK_EMULATED)

@@ -5,14 +5,15 @@
 // domain has arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the
 // block. The counter of arrivals only grows, so nothing is reset in between, and comparisons are of
 // differences, so it may wrap. All blocks of a launch must be on the card at once: who launches more than one
-// sees to that.
+// sees to that. Units that are one cluster meet by its barrier in hardware instead, and use no header.
 #ifndef COCKTAIL_UNITS_H
 #define COCKTAIL_UNITS_H
 
 #include "cocktail_ptx.h"
 
 // What a program may define besides what cocktail_base.h asks for: how many domains of units (0 is all of
-// them), signals, and 32-bit words of tagged exchanges (all exchanges together) it uses.
+// them), signals, and 32-bit words of tagged exchanges (all exchanges together) it uses; and whether all
+// units of its resident kernel are one cluster.
 #if !defined(CK_DOMAINS)
 #define CK_DOMAINS 1
 #endif
@@ -22,6 +23,13 @@
 #if !defined(CK_TAGGED_WORDS)
 #define CK_TAGGED_WORDS 0
 #endif
+#if !defined(CK_ONE_CLUSTER)
+#define CK_ONE_CLUSTER 0
+#endif
+static_assert(!CK_ONE_CLUSTER || (CK_DOMAINS <= 1 && CK_SIGNALS == 0 && CK_MOST_UNITS <= 16),
+              "a cluster has at most 16 units, and nothing in the header");
+// The tagged words of a unit of a cluster, in its shared memory.
+#define CK_NEAR_WORDS_BYTES (CK_ONE_CLUSTER ? (16 * CK_TAGGED_WORDS + 255) / 256 * 256 : 0)
 // The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for each
 // counter and each signal, since one that is polled should not slow down others; tagged words are 8 bytes,
 // twice.
@@ -46,6 +54,8 @@ struct CkUnit {
   u8* scratch;   // CK_SCRATCH_BYTES of shared memory for templates while they run
   u8* resident;  // CK_RESIDENT_BYTES of shared memory; null in the portable kernel
   CkHeader* header;
+  u64* tagged;   // 2 * CK_TAGGED_WORDS tagged words: of all units, or of this one in a cluster
+  bool cluster;  // all units are one
   u32* arrived;  // the domain's counter
   u32 epoch;     // what it reaches at the barrier at hand
   u32 step;      // exchanges so far (cocktail_exchange.h)
@@ -57,7 +67,8 @@ struct CkLaunch {
   void* pointers[CK_OPERANDS + CK_RESULTS + 2];
 };
 
-// The block's shared memory: scratch, and in the resident kernel own and resident memory behind it.
+// The block's shared memory: scratch, and in the resident kernel own memory, tagged words and resident memory
+// behind it.
 #if defined(CK_EMULATED)
 CK_INLINE u8* ck_arena() { return ck_emulation::here->arena; }
 #else
@@ -68,17 +79,21 @@ CK_INLINE u8* ck_scratch() { return ck_arena(); }
 
 // ---- the barrier of a domain ----------------------------------------------------------------------------
 
-// Begins with a ck_meet, so that one release covers the block; alone, a unit has nobody to tell.
+// Begins with a ck_meet, so that one release covers the block; alone, a unit has nobody to tell. In a cluster
+// every thread arrives and waits, but what the block does in between is ordered by no more than its meetings.
 CK_INLINE void ck_arrive(CkUnit* unit CK_AND_WHERE) {
   if (unit->count == 1) return;
   ck_meet(CK_HERE);
+  if (unit->cluster) return ck_cluster_arrive(CK_HERE);
   unit->epoch += u32(unit->count);
   if (ck_lane() == 0) ck_add_release(unit->arrived, 1u);
 }
 
 // Ends with a ck_meet, for one unit too: a barrier shows a block's writes to all its threads.
 CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
-  if (unit->count != 1 && ck_lane() == 0) {
+  if (unit->count != 1 && unit->cluster) {
+    ck_cluster_wait(CK_HERE);
+  } else if (unit->count != 1 && ck_lane() == 0) {
     u32 epoch = unit->epoch, barrier = epoch / u32(unit->count);
     ck_poll(unit->arrived, [=](u32 seen) { return i32(seen - epoch) >= 0; },
             CkWatch{unit->error, barrier, "the barrier of units"} CK_AND_HERE);
@@ -120,10 +135,18 @@ CK_INLINE void ck_await_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE)
 // 64-bit word, which its readers poll. Two buffers take turns, so a writer may be one step ahead: every
 // writer of an exchange must have received all of step s (and met: see below) before it sends step s + 1.
 // Steps count from 1.
+//
+// The words lie in the header, once for all units, or, in a cluster, in the shared memory of each: then who
+// sends stores a word to each of them, and who receives polls its own. A unit ends after it has received all
+// that is sent to it, so no word comes to the memory of one that is gone.
 
 // The exchange that begins at word `first` of CK_TAGGED_WORDS and is `words` long: 2 * words tagged words.
-CK_INLINE u64* ck_exchange(CkUnit* unit, i32 first) {
-  return (u64*)&unit->header->signals[CK_SIGNALS] + 2 * i64(first);
+CK_INLINE u64* ck_exchange(CkUnit* unit, i32 first) { return unit->tagged + 2 * i64(first); }
+
+// How often the words are there, and where copy `number` of the word at `at` is.
+CK_INLINE i32 ck_word_copies(const CkUnit* unit) { return unit->cluster ? unit->count : 1; }
+CK_INLINE u64* ck_word_copy(const CkUnit* unit, u64* at, i32 number CK_AND_WHERE) {
+  return unit->cluster ? ck_remote(at, number CK_AND_HERE) : at;
 }
 
 // Values are of any type of 32 bits.
@@ -200,15 +223,19 @@ CK_INLINE u8* ck_workspace(const CkLaunch& launch) { return (u8*)launch.pointers
 
 template <bool RESIDENT>
 CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
+  constexpr bool CLUSTER = RESIDENT && CK_ONE_CLUSTER;
   i32 index = i32(blockIdx.x);
+  u8* near = ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES;
   u8* own_of_all = ck_workspace(launch) + CK_HEADER_BYTES + CK_SHARED_BYTES;
   CkUnit unit;
   unit.index = index;
   unit.count = i32(gridDim.x);
   unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * CK_OWN_BYTES;
   unit.scratch = ck_arena();
-  unit.resident = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES : nullptr;
+  unit.resident = RESIDENT ? near + CK_NEAR_WORDS_BYTES : nullptr;
   unit.header = (CkHeader*)ck_workspace(launch);
+  unit.tagged = CLUSTER ? (u64*)near : (u64*)&unit.header->signals[CK_SIGNALS];
+  unit.cluster = CLUSTER;
   unit.arrived = &unit.header->arrived[0].value;
   unit.epoch = 0;
   unit.step = 0;
@@ -216,12 +243,24 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   return unit;
 }
 
+// Clears the tagged words of a unit of a cluster before another may send to them.
+template <bool RESIDENT>
+CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
+  if constexpr (RESIDENT && CK_ONE_CLUSTER && CK_TAGGED_WORDS > 0) {
+    CK_NO_UNROLL
+    for (i32 i = ck_lane(); i < 2 * CK_TAGGED_WORDS; i += CK_THREADS) unit->tagged[i] = 0;
+    ck_cluster_meet(CK_HERE);
+  }
+}
+
 // Resident: one block per unit, own and resident memory in its shared memory, so the grid has CK_MOST_UNITS
-// blocks. Portable: any grid up to that, own memory in the workspace.
+// blocks, and is one cluster if the program says so. Portable: any grid up to that, own memory in the
+// workspace.
 #define CK_KERNEL(NAME, RESIDENT)                                                              \
   extern "C" __global__ void __launch_bounds__(CK_THREADS, 1)                                  \
       NAME(const __grid_constant__ CkLaunch launch) {                                          \
     CkUnit unit = ck_unit<RESIDENT>(launch);                                                   \
+    ck_begin<RESIDENT>(&unit);                                                                 \
     ck_body<RESIDENT>((const void* const*)launch.pointers, launch.pointers + CK_OPERANDS,      \
                       ck_workspace(launch) + CK_HEADER_BYTES, &unit);                          \
   }
@@ -232,7 +271,8 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
   extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
       CK_THREADS,      CK_OPERANDS,  CK_RESULTS,       CK_MOST_UNITS,     CK_HEADER_BYTES,       \
-      CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES, CK_RESIDENT_BYTES, {ck_run_resident, ck_run_portable}};
+      CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES, CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,  \
+      {ck_run_resident, ck_run_portable}};
 #else
 #define CK_DESCRIBE
 #endif

@@ -33,6 +33,8 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
   auto* digest = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "digest", XLA_FFI_AttrType_STRING));
   auto* launch = static_cast<const XLA_FFI_Array*>(Attribute(frame, "launch", XLA_FFI_AttrType_ARRAY));
   auto* name = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "name", XLA_FFI_AttrType_STRING));
+  call->failures =
+      static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "failures", XLA_FFI_AttrType_STRING));
   int64_t sync = 0;
   if (binary == nullptr || binary->dtype != XLA_FFI_DataType_U8 || digest == nullptr || digest->len != 64 ||
       launch == nullptr || launch->dtype != XLA_FFI_DataType_S64 || name == nullptr ||
@@ -52,13 +54,14 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
          plan.resident_shared_bytes >= 0 && plan.portable_shared_bytes >= 0 &&
          plan.workspace_bytes >= plan.header_bytes && plan.resident_units >= 1 &&
          plan.resident_units <= plan.most_units && plan.portable_units >= 1 &&
-         plan.portable_units <= plan.most_units;
+         plan.portable_units <= plan.most_units &&
+         (plan.cluster == 0 || plan.resident_units == plan.most_units);
 }
 
 XLA_FFI_Error* BadAttributes(XLA_FFI_CallFrame* frame) {
   return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
               "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), "
-              "launch (i64[11], version 1), name and sync (i64); another version of jax_cocktail made it: "
+              "launch (i64[12], version 2), name and sync (i64); another version of jax_cocktail made it: "
               "compile it again");
 }
 
@@ -110,6 +113,13 @@ bool TakeError(const Call& call, const Program& program, const char* when, Probl
                   "block %u waited too long for the others in phase %u, in %s; please report this",
                   code >> 16 & 0x7fff, code & 0xffff, when);
   }
+  size_t length = 0;
+  const char* line = call.failures ? LineOf(call.failures, code, &length) : nullptr;
+  if (line != nullptr) {
+    return Refuse(call, problem, XLA_FFI_Error_Code_OUT_OF_RANGE,
+                  "%.*s (in %s; its results there are not to be used)", int(length < 900 ? length : 900),
+                  line, when);
+  }
   return Refuse(call, problem, XLA_FFI_Error_Code_INTERNAL,
                 "stopped with code %u in %s; its results there are not to be used", code, when);
 }
@@ -142,16 +152,14 @@ bool Enqueue(const Driver& driver, const XLA_FFI_CallFrame* frame, const Call& c
   void* workspace = call.plan.workspace_bytes > 0 ? DataOf(frame->rets.rets[results]) : nullptr;
   pointers[count - 2] = workspace;
   pointers[count - 1] = reinterpret_cast<void*>(program.error_address);
-  if (call.plan.header_bytes > 0) {
+  if (call.plan.header_bytes > 0 && !program.cluster) {
     Result result = driver.MemsetD8Async(reinterpret_cast<DevicePointer>(workspace), 0,
                                          size_t(call.plan.header_bytes), stream);
     if (!Check(driver, call, result, "cuMemsetD8Async", problem)) return false;
   }
-  LaunchAttribute attribute = {};
-  attribute.id = kLaunchCooperative;
-  attribute.value.cooperative = 1;
-  LaunchConfig config = {program.grid, 1, 1, unsigned(call.plan.threads), 1, 1, program.shared_bytes, stream,
-                         &attribute, program.cooperative ? 1u : 0u};
+  LaunchAttribute attribute;
+  LaunchConfig config = ConfigOf(call.plan, program.grid, program.shared_bytes, program.cooperative,
+                                 program.cluster, stream, &attribute);
   void* parameters[] = {pointers};
   Result result = driver.LaunchKernelEx(&config, program.function, parameters, nullptr);
   return Check(driver, call, result, "cuLaunchKernelEx", problem);

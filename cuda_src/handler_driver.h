@@ -58,7 +58,9 @@ enum : int {
   kDeviceCooperativeLaunch = 95,
   kDeviceSharedMemoryOptIn = 97,
   kFunctionDynamicSharedBytes = 8,
+  kFunctionNonPortableCluster = 14,
   kLaunchCooperative = 2,
+  kLaunchCluster = 4,
   kCaptureRelaxed = 2,
 };
 enum : unsigned { kHostPortable = 1, kHostDeviceMap = 2 };
@@ -69,6 +71,7 @@ struct LaunchAttribute {
   union {
     char bytes[64];
     int cooperative;
+    unsigned cluster[3];
   } value;
 };
 
@@ -105,6 +108,7 @@ struct LaunchConfig {
   REQUIRED(MemsetD8Async, "cuMemsetD8Async", (DevicePointer, unsigned char, size_t, Stream))              \
   REQUIRED(LaunchKernelEx, "cuLaunchKernelEx", (const LaunchConfig*, Function, void**, void**))           \
   REQUIRED(ExchangeCaptureMode, "cuThreadExchangeStreamCaptureMode", (int*))                              \
+  OPTIONAL(MaxActiveClusters, "cuOccupancyMaxActiveClusters", (int*, Function, const LaunchConfig*))      \
   OPTIONAL(CtxGetId, "cuCtxGetId", (Context, unsigned long long*))                                        \
   OPTIONAL(FuncGetParamInfo, "cuFuncGetParamInfo", (Function, size_t, size_t*, size_t*))
 

@@ -3,6 +3,7 @@
 // A program has two kernels. `ck_resident` keeps what is a unit's own in its shared memory; if those are
 // parts of the weights, it wants exactly the planned number of blocks. `ck_portable` runs with any number.
 // Blocks that wait for each other must all be on the device at once: how many can be is asked of the driver.
+// The blocks of `ck_resident` may be planned as one cluster, which is on the device at once by itself.
 #ifndef COCKTAIL_HANDLER_PROGRAMS_H
 #define COCKTAIL_HANDLER_PROGRAMS_H
 
@@ -19,12 +20,13 @@
 
 namespace {
 
-// The attribute `launch`, in its order. Bytes; `cooperative` and `can_fail` are 0 or 1.
+// The attribute `launch`, in its order. Bytes; `cooperative`, `can_fail` and `cluster` are 0 or 1.
 struct LaunchPlan {
   int64_t version, header_bytes, most_units, threads, resident_shared_bytes, portable_shared_bytes;
-  int64_t workspace_bytes, cooperative, can_fail, resident_units, portable_units;
+  int64_t workspace_bytes, cooperative, can_fail, resident_units, portable_units, cluster;
 };
-const int64_t kPlanVersion = 1;
+const int64_t kPlanVersion = 2;
+const int64_t kPortableCluster = 8;  // blocks that every device with clusters has room for
 
 // What a call is: its attributes.
 struct Call {
@@ -35,6 +37,7 @@ struct Call {
   size_t binary_size;
   LaunchPlan plan;
   bool sync;
+  const XLA_FFI_ByteSpan* failures;  // a line for every code that the program leaves, or null
 };
 
 struct Problem {
@@ -132,7 +135,7 @@ struct Program {
   uint64_t context_id;  // contexts may come back at the same address
   Function function;
   unsigned grid, shared_bytes;
-  bool cooperative;
+  bool cooperative, cluster;  // or all blocks are one cluster
   size_t parameter_bytes;  // what the kernel takes, 0 if the driver cannot say
   size_t parameter_limit;
   uint32_t* error_word;     // pinned host memory, or null
@@ -174,29 +177,66 @@ int64_t CoResident(const Driver& driver, const Call& call, const DeviceFacts& fa
   return int64_t(blocks) * facts.units;
 }
 
+// How a kernel is launched. `attribute` has room for one.
+LaunchConfig ConfigOf(const LaunchPlan& plan, unsigned grid, unsigned shared_bytes, bool cooperative,
+                      bool cluster, Stream stream, LaunchAttribute* attribute) {
+  *attribute = {};
+  attribute->id = cluster ? kLaunchCluster : kLaunchCooperative;
+  if (cluster) {
+    for (int i = 0; i < 3; ++i) attribute->value.cluster[i] = i == 0 ? grid : 1;
+  } else {
+    attribute->value.cooperative = 1;
+  }
+  return {grid, 1, 1, unsigned(plan.threads), 1, 1, shared_bytes, stream, attribute,
+          cluster || cooperative ? 1u : 0u};
+}
+
+// All blocks, if the device has room for them as one cluster, else 0; -1: see `problem`. Devices without
+// clusters, old drivers and small slices of a device say no in ways of their own.
+int64_t InOneCluster(const Driver& driver, const Call& call, const DeviceFacts& facts, Function function,
+                     int64_t shared_bytes, Problem* problem) {
+  if (driver.MaxActiveClusters == nullptr || facts.major < 9 || shared_bytes > facts.shared_bytes) return 0;
+  Result result = driver.FuncSetAttribute(function, kFunctionDynamicSharedBytes, int(shared_bytes));
+  if (!Check(driver, call, result, "cuFuncSetAttribute", problem)) return -1;
+  int64_t blocks = call.plan.most_units;
+  if (blocks > kPortableCluster &&
+      driver.FuncSetAttribute(function, kFunctionNonPortableCluster, 1) != kSuccess) {
+    return 0;
+  }
+  LaunchAttribute attribute;
+  LaunchConfig config =
+      ConfigOf(call.plan, unsigned(blocks), unsigned(shared_bytes), false, true, nullptr, &attribute);
+  int clusters = 0;
+  return driver.MaxActiveClusters(&clusters, function, &config) == kSuccess && clusters > 0 ? blocks : 0;
+}
+
 bool Choose(const Driver& driver, const Call& call, const DeviceFacts& facts, Module module, Program* program,
             Problem* problem) {
   const LaunchPlan& plan = call.plan;
   const struct {
     const char* name;
     int64_t shared_bytes, least, most;  // and numbers of blocks
-  } kernels[] = {{"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units},
-                 {"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units}};
+    bool cluster;
+  } kernels[] = {
+      {"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units, plan.cluster != 0},
+      {"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units, false}};
   for (const auto& kernel : kernels) {
     Function function = nullptr;
     Result result = driver.ModuleGetFunction(&function, module, kernel.name);
     if (!Check(driver, call, result, "cuModuleGetFunction", problem)) return false;
-    int64_t fit = CoResident(driver, call, facts, function, kernel.shared_bytes, problem);
+    int64_t fit = (kernel.cluster ? InOneCluster : CoResident)(driver, call, facts, function,
+                                                               kernel.shared_bytes, problem);
     if (fit < 0) return false;
     // Without cooperative launches nobody promises that two blocks run at once. Blocks that do not wait for
     // each other need not: those that find no room run after the others.
-    if (plan.cooperative && !facts.cooperative && fit > 1) fit = 1;
+    if (plan.cooperative && !kernel.cluster && !facts.cooperative && fit > 1) fit = 1;
     if (!plan.cooperative && fit > 0) fit = plan.most_units;
     if (fit < kernel.least) continue;
     program->function = function;
     program->grid = unsigned(fit < kernel.most ? fit : kernel.most);
     program->shared_bytes = unsigned(kernel.shared_bytes);
-    program->cooperative = plan.cooperative && program->grid > 1;
+    program->cluster = kernel.cluster && program->grid > 1;
+    program->cooperative = plan.cooperative && program->grid > 1 && !program->cluster;
     size_t offset = 0;
     if (driver.FuncGetParamInfo == nullptr ||
         driver.FuncGetParamInfo(function, 0, &offset, &program->parameter_bytes) != kSuccess) {

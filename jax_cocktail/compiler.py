@@ -23,12 +23,12 @@ from jax_cocktail.build import build_program, host_toolchain
 from jax_cocktail.build_device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
-from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.cuda import launch_plan, near_words_bytes
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.errors import BuildError, PlacementError
-from jax_cocktail.placement.limits import limits_for
+from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.barriers import synchronise
@@ -36,6 +36,7 @@ from jax_cocktail.schedule.canonicalise import canonicalise
 from jax_cocktail.schedule.copies import explicit_copies
 from jax_cocktail.schedule.distribute import distribute
 from jax_cocktail.schedule.exchange import exchange
+from jax_cocktail.schedule.gates import stack_gates
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.inline import inline
 from jax_cocktail.schedule.lanes import recover_lanes
@@ -48,7 +49,9 @@ from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.schedule.unroll import unroll_pairs
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.ir import UProgram, operators_in
+from jax_cocktail.utask.parallel import BARRIERS
 from jax_cocktail.utask.plan import MAILBOX_BYTES, LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
@@ -69,6 +72,8 @@ def passes(
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
+    if candidate.units > 1:
+        table.append(("gates", stack_gates))
     if candidate.pipeline:
         table.append(("pipeline", partial(pipeline, remark=remark)))
     if candidate.distribute:
@@ -76,7 +81,10 @@ def passes(
     table += [("tidy", simplify), ("canonicalise", canonicalise)]
     if candidate.units > 1:
         mesh = UnitMesh(units=candidate.units)
-        divide = place if spec is None else partial(place, limits=limits_for(spec))
+        divide = place
+        if spec is not None:
+            limits = limits_for(spec)
+            divide = partial(place, limits=in_cluster(limits, spec) if candidate.cluster else limits)
         table += [("place", partial(divide, mesh=mesh, remark=remark))]
         if target.has_threads:
             table.append(("exchange", partial(exchange, remark=remark)))
@@ -188,18 +196,25 @@ def emit(
         return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
 
-def schedule(stitched: UProgram, target: Target, spec: DeviceSpec | None) -> tuple[UProgram, MemoryPlan]:
-    """The program with its memory and its barriers."""
+def schedule(
+    stitched: UProgram, target: Target, spec: DeviceSpec | None, cluster: int = 0
+) -> tuple[UProgram, MemoryPlan]:
+    """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one."""
     program = explicit_copies(stitched)
     if spec is None or not target.has_threads:
         plan = plan_memory(program)
         return synchronise(program, plan), plan
     near_bytes, template_bytes = spec.shared_bytes, target.template_bytes(program)
+    if cluster:
+        near_bytes -= near_words_bytes(tagged_words(operators_in(program.entry), cluster))
     plan = plan_memory(program, near_bytes - template_bytes - MAILBOX_BYTES)
     own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
     plan = replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
     plan = resident_parts(program, plan, near_bytes - template_bytes - own_bytes)
-    return meet_lanes(synchronise(program, plan), plan), plan
+    final = synchronise(program, plan)
+    if cluster and plan.most_units > 1 and any(o.kind in BARRIERS for o in operators_in(final.entry)):
+        plan = replace(plan, cluster=True)
+    return meet_lanes(final, plan), plan
 
 
 def _emit(
@@ -215,9 +230,10 @@ def _emit(
     def keep(name: str, after: UProgram, _: float) -> None:
         stages.append((name, after))
 
+    cluster = candidate.units if candidate.cluster else 0
     stitched = transform(program, (keep, *observers), candidate, remarks.append, target, spec)
     fired = tuple(name for (_, old), (name, new) in pairwise(stages) if new is not old)
-    final, plan = schedule(stitched, target, spec)
+    final, plan = schedule(stitched, target, spec, cluster)
     source = emit_program(final, plan, target)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start

@@ -40,6 +40,10 @@ class DeviceSpec:
       launch_seconds: from the start of one kernel to that of the next, back to back in a graph.
       barrier_seconds: one barrier of all `units` blocks.
       hop_seconds: from one block's release to another's acquire.
+      cluster_units: the most blocks of one cluster; 1 where there are no clusters.
+      cluster_barrier_seconds: one barrier of the blocks of a cluster, which shows them what they wrote to
+        global memory too.
+      cluster_hop_seconds: from a block's store to another's shared memory until that one has read it.
       shared_rate, l2_rate, memory_rate: bytes a second, all units together.
       flops: float32 multiply-adds count two, per second, without tensor cores.
       tensor_flops: float32 operands rounded to TF32 (dense); half_flops: bfloat16 and float16 (dense).
@@ -61,6 +65,9 @@ class DeviceSpec:
     launch_seconds: float
     barrier_seconds: float
     hop_seconds: float
+    cluster_units: int
+    cluster_barrier_seconds: float
+    cluster_hop_seconds: float
     shared_rate: float
     l2_rate: float
     memory_rate: float
@@ -73,6 +80,11 @@ class DeviceSpec:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"{field.name} of the device {self.name!r} is positive, not {value}")
+
+    def in_cluster(self) -> DeviceSpec:
+        """The device to blocks that are one cluster."""
+        barrier, hop = self.cluster_barrier_seconds, self.cluster_hop_seconds
+        return replace(self, barrier_seconds=barrier, hop_seconds=hop)
 
     @property
     def registers_bytes(self) -> int:
@@ -155,6 +167,9 @@ H200 = DeviceSpec(
     launch_seconds=1.35e-6,  # [M] on H100, in a graph: 1.3 to 1.4
     barrier_seconds=1.05e-6,  # [M] on H100, 132 blocks, counter with release and acquire: 1.0 to 1.1
     hop_seconds=0.65e-6,  # [M] on H100
+    cluster_units=16,  # eight are portable; the driver is asked whether there is room for more
+    cluster_barrier_seconds=0.65e-6,  # [M] on H100, by placement; it waits for L2 as any release does
+    cluster_hop_seconds=0.3e-6,  # [E] [M] on H100 2.3 times faster than through global memory
     shared_rate=25e12,  # [M] 20 to 30e12; 33e12 by clock
     l2_rate=5.5e12,  # [M] on H100: 5 to 10e12 by access pattern
     memory_rate=4.3e12,  # [M] copy; [D] 4.8e12
@@ -180,6 +195,9 @@ A100 = replace(
     launch_seconds=1.6e-6,  # [E]
     barrier_seconds=1.3e-6,  # [E]
     hop_seconds=0.8e-6,  # [E]
+    cluster_units=1,
+    cluster_barrier_seconds=1.3e-6,  # that of the device, as the next
+    cluster_hop_seconds=0.8e-6,
     shared_rate=16e12,  # [E] 19.5e12 by clock
     l2_rate=4.0e12,  # [E]
     memory_rate=1.75e12,  # [E] [D] 2.04e12
@@ -223,6 +241,8 @@ RTX_3090 = replace(
     launch_seconds=0.83e-6,  # [M] in a graph; 1.54 in a stream
     barrier_seconds=0.73e-6,  # [M]
     hop_seconds=0.5e-6,  # [E]
+    cluster_barrier_seconds=0.73e-6,
+    cluster_hop_seconds=0.5e-6,
     shared_rate=14e12,  # [E] 17.8e12 by clock
     l2_rate=2.0e12,  # [E]
     memory_rate=0.82e12,  # [E] [D] 0.936e12
@@ -239,6 +259,7 @@ L40S = replace(
     l2_bytes=96 * MIB,
     memory_bytes=48 * 10**9,
     barrier_seconds=0.8e-6,  # [E]
+    cluster_barrier_seconds=0.8e-6,
     shared_rate=36e12,  # [E] 45e12 by clock
     l2_rate=4.0e12,  # [E]
     memory_rate=0.75e12,  # [E] [D] 0.864e12
@@ -255,6 +276,8 @@ RTX_5090 = replace(
     launch_seconds=0.84e-6,  # [M] on a card of this architecture
     barrier_seconds=0.6e-6,  # [M] the same
     hop_seconds=0.4e-6,  # [M] the same
+    cluster_barrier_seconds=0.6e-6,
+    cluster_hop_seconds=0.4e-6,
     shared_rate=42e12,  # [E] 52e12 by clock
     l2_rate=6.0e12,  # [E]
     memory_rate=1.55e12,  # [E] [D] 1.79e12
@@ -279,3 +302,8 @@ def spec_for(arch: str) -> DeviceSpec:
             f"set the option gpu_arch (or JAX_COCKTAIL_GPU_ARCH) to one of {', '.join(ARCHES)}",
         )
     return spec
+
+
+def card_like(name: str, arch: str) -> DeviceSpec:
+    """The known card of this name and architecture, else the one that stands for the architecture."""
+    return next((spec for spec in CARDS if (spec.name, spec.arch) == (name, arch)), None) or spec_for(arch)

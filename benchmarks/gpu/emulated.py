@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import kernels
 from benchmarks.gpu.rows import Row
 from jax_cocktail import compiler
+from jax_cocktail.lowering import gpu_kernels
 from jax_cocktail.models import largest_difference
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator
@@ -48,10 +47,10 @@ def row(row: Row) -> dict[str, Any]:
 
 def micro() -> dict[str, Any]:
     """Every kernel of `micro.cu`."""
-    problems = []
-    for run in kernels.small_runs():
-        program, result = emulator.build(run.kernel.text), run.result()
-        numbers = np.asarray(run.numbers, np.int64)
-        program.launch([numbers, run.data], [result], units=run.units, cluster=run.cluster)
+    problems, runs = [], gpu_kernels.small_runs()
+    program = emulator.build(gpu_kernels.text())
+    for run in runs:
+        result = run.result()
+        program.launch([run.numbers, run.data], [result], units=run.units, cluster=run.cluster)
         problems += [problem] if (problem := run.problem(result)) else []
-    return {"ok": not problems, "problems": problems, "kernels": len(kernels.small_runs())}
+    return {"ok": not problems, "problems": problems, "kernels": len(runs)}

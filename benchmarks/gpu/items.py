@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import driver, emulated, micro, peer, peers, plans, stock_micro, timing
+from benchmarks.gpu import emulated, peer, peers, plans, stock_micro, timing
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import ROWS
@@ -25,8 +25,10 @@ from jax_cocktail import device_store
 from jax_cocktail.build_device import build_device_program, device_toolchain
 from jax_cocktail.device import DEFAULT, DeviceSpec, spec_for
 from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering import gpu_card, gpu_measure, gpu_micro
 from jax_cocktail.models import largest_difference
 
+CARD = "card"  # in the place of an architecture: the card that is here
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later
 SYNC = {"force": "cocktail", "strict": True, "errors": "sync"}
 TF32_TOLERANCE = 1e-2  # of products of TF32
@@ -61,9 +63,9 @@ def versions(_: str, settings: Settings) -> dict[str, Any]:
         found["compiler"] = str(device_toolchain())
     except BuildError as error:
         found["compiler"] = f"none: {error}"
-    number, why = driver.count()
+    number, why = gpu_card.count()
     if number:
-        with driver.Card() as card:
+        with gpu_card.Card() as card:
             found["card"] = {**asdict(card.facts), "arch": card.facts.arch, "cards": number}
     else:
         found["no_card"] = why
@@ -132,7 +134,11 @@ def _build_one(
         return {}
     before = stock_micro.captured_dumps(settings.dump)
     peers.FORMS[form](name, function, arguments)
-    return {"captured": bool(stock_micro.captured_dumps(settings.dump) - before)} if settings.dump else {}
+    if not settings.dump:
+        return {}
+    seen = bool(stock_micro.captured_dumps(settings.dump) - before)
+    missing = {"error": stock_micro.NOT_CAPTURED} if form == "graphs" and not seen else {}
+    return {"captured": seen, **missing}
 
 
 def _attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -212,17 +218,19 @@ def captured(name: str, settings: Settings) -> dict[str, Any]:
     nothing = max(float(np.max(np.abs(np.asarray(x)))) for x in jax.tree.leaves(run(False, *arguments)))
     seen = bool(stock_micro.captured_dumps(settings.dump)) if settings.dump else None
     ok = max(differences) == 0 and nothing == 0
-    return {"differences": differences, "captured": seen, "ok": ok and seen is not False}
+    missing = {"error": stock_micro.NOT_CAPTURED} if seen is False else {}
+    return {"differences": differences, "captured": seen, "ok": ok and not missing, **missing}
 
 
 def measure(name: str, settings: Settings) -> dict[str, Any]:
     """The microbenchmarks of the card; what was measured is kept for the policy."""
-    with driver.Card() as card:
-        driver.spec_of(card.facts)  # raises if the card is too old
-        figures = micro.measure(card)
-        spec, left = micro.measured_spec(card, figures)
-    path = device_store.store_measured(spec)
-    return {"figures": figures, "spec": asdict(spec), "kept_from_table": left, "stored": path is not None}
+    with gpu_card.Card() as card:
+        gpu_card.spec_of(card.facts)  # raises if the card is too old
+        figures = gpu_micro.measure(card)
+        found = gpu_measure.judged(card.facts, figures)
+    path = device_store.store_measured(found)
+    spec, left = asdict(found.spec), dict(found.left)
+    return {"figures": figures, "spec": spec, "kept_from_table": left, "stored": path is not None}
 
 
 def stock_loops(name: str, settings: Settings) -> dict[str, Any]:
@@ -233,6 +241,11 @@ def stock_loops(name: str, settings: Settings) -> dict[str, Any]:
 def times(name: str, settings: Settings) -> dict[str, Any]:
     """Every form of a row, alone on the card, and the time of our kernels without XLA."""
     return timing.row(ROWS[name], settings.work, settings.small, settings.seconds)
+
+
+def auto(name: str, settings: Settings) -> dict[str, Any]:
+    """What `jax_cocktail.jit` does when nobody forces it, beside stock XLA."""
+    return timing.unforced(ROWS[name], settings.small, settings.seconds)
 
 
 def profile(name: str, settings: Settings) -> dict[str, Any]:
@@ -247,7 +260,7 @@ def profile(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def plan(name: str, settings: Settings) -> dict[str, Any]:
-    """`name`: row@arch. What the model says of it."""
+    """`name`: row@arch, or row@card for the one that is here. What the model says of it."""
     found, spec = _planned(name, settings)
     return {"card": spec.name, **plans.prediction(found, spec)}
 
@@ -263,7 +276,14 @@ def code(name: str, settings: Settings) -> dict[str, Any]:
 def _planned(name: str, settings: Settings) -> tuple[plans.Planned, DeviceSpec]:
     row, _, arch = name.partition("@")
     function, arguments = ROWS[row].make(settings.small)
-    return plans.planned(row, function, arguments, spec_for(arch)), spec_for(arch)
+    spec = _spec_of_card() if arch == CARD else spec_for(arch)
+    return plans.planned(row, function, arguments, spec), spec
+
+
+def _spec_of_card() -> DeviceSpec:
+    """As `measure` has left it."""
+    facts = gpu_card.describe()
+    return gpu_measure.kept(facts.name, facts.arch) or gpu_card.spec_of(facts)
 
 
 def emulate(name: str, settings: Settings) -> dict[str, Any]:
@@ -293,6 +313,7 @@ ITEMS: dict[str, Callable[[str, Settings], dict[str, Any]]] = {
         measure,
         stock_loops,
         times,
+        auto,
         profile,
         plan,
         code,

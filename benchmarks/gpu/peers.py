@@ -12,14 +12,10 @@ import numpy as np
 
 import jax_cocktail
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
+from jax_cocktail.lowering.stopwatch import CAPTURE
 
 Run = Callable[[], Any]
-CAPTURED = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE"
-# Everything that can be is captured, loops included, however little it is.
-COMMAND_BUFFERS: dict[str, Any] = {
-    "xla_gpu_enable_command_buffer": CAPTURED,
-    "xla_gpu_graph_min_graph_size": 1,
-}
+COMMAND_BUFFERS = dict(CAPTURE)
 MODES: dict[str, dict[str, Any]] = {"stock": {}, "graphs": COMMAND_BUFFERS}
 
 
@@ -142,7 +138,6 @@ class _Torch:
 
 FORMS: dict[str, Callable[[str, Callable[..., Any], tuple[Any, ...]], Run]] = {
     "ours": ours,
-    "auto": auto,
     "stock": stock,
     "graphs": graphs,
     "unrolled": full_unroll,

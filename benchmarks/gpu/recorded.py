@@ -12,10 +12,10 @@ from unittest import mock
 import jax
 import numpy as np
 
-from benchmarks.gpu.driver import Card, CudaError, Launch
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.lowering import variants
+from jax_cocktail.lowering.gpu_card import Card, CudaError, Launch
 from jax_cocktail.schedule.predict import predict
 from jax_cocktail.utask.plan import LaunchPlan
 
@@ -47,6 +47,10 @@ class Recording:
     def limit_seconds(self, spec: DeviceSpec) -> float:
         """The limit of all calls together (see `jax_cocktail.schedule.predict`)."""
         return sum(predict(self.artifacts[call.digest].emitted, spec).limit_seconds for call in self.calls)
+
+    def predicted_seconds(self, spec: DeviceSpec) -> float:
+        """What the model says that all calls together take, launches included."""
+        return sum(predict(self.artifacts[call.digest].emitted, spec).seconds for call in self.calls)
 
 
 @contextmanager
@@ -108,7 +112,7 @@ def kernel_time(card: Card, call: Call, times: int = 9) -> KernelTime:
     """Launches the program of a call as the handler would, several times. Raises CudaError."""
     plan = call.plan
     module = card.load(call.binary)
-    kernel, function, grid, shared = _choose(card, module, plan)
+    kernel, function, grid, shared, cluster = _choose(card, module, plan)
     kept = [card.upload(operand) for operand in call.operands]
     given = [
         card.allocate(operand.nbytes) if k in call.aliases else kept[k]
@@ -118,34 +122,35 @@ def kernel_time(card: Card, call: Call, times: int = 9) -> KernelTime:
     sizes = [int(np.prod(r.shape)) * np.dtype(r.dtype).itemsize for r in call.results]
     results = [shared_with.get(k) or card.allocate(size) for k, size in enumerate(sizes)]
     workspace = card.allocate(plan.workspace_bytes)
-    cooperative = plan.cooperative and grid > 1
-    launch = Launch(
-        function, grid, plan.threads, shared, (*given, *results, workspace, 0), cooperative=cooperative
-    )
+    cooperative = plan.cooperative and grid > 1 and cluster == 1
+    pointers = (*given, *results, workspace, 0)
+    launch = Launch(function, grid, plan.threads, shared, pointers, cooperative=cooperative, cluster=cluster)
 
     def before() -> None:
         for k in call.aliases:
             card.copy(given[k], kept[k], call.operands[k].nbytes)
-        if plan.header_bytes:
+        if plan.header_bytes and cluster == 1:
             card.fill(workspace, 0, plan.header_bytes)
 
     card.seconds(launch, before, times=2)  # loads the code, warms caches
     return KernelTime(card.seconds(launch, before, times), kernel, grid)
 
 
-def _choose(card: Card, module: int, plan: LaunchPlan) -> tuple[str, int, int, int]:
-    """Name, kernel, grid and shared memory: by what fits, as `handler_programs.h` chooses."""
+def _choose(card: Card, module: int, plan: LaunchPlan) -> tuple[str, int, int, int, int]:
+    """Name, kernel, grid, shared memory and blocks of a cluster: by what fits, as `handler_programs.h`
+    chooses on a card that is all there."""
     kernels = (
         ("ck_resident", plan.resident_shared_bytes, plan.resident_units or plan.most_units, plan.most_units),
         ("ck_portable", plan.portable_shared_bytes, 1, plan.portable_units or plan.most_units),
     )
     for name, shared, least, most in kernels:
-        if shared > card.facts.attributes["shared_bytes"]:
+        near = plan.cluster and name == "ck_resident"
+        if shared > card.facts.attributes["shared_bytes"] or (near and card.facts.attributes["major"] < 9):
             continue
         function = card.function(module, name, shared)
         fit = card.co_resident(function, plan.threads, shared)
         if not plan.cooperative and fit:
             fit = plan.most_units
         if fit >= least:
-            return name, function, min(fit, most), shared
+            return name, function, min(fit, most), shared, min(fit, most) if near else 1
     raise CudaError(f"no block of {plan.threads} threads fits this card")

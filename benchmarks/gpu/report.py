@@ -15,7 +15,7 @@ def text(results: Results) -> str:
     """Tables of all sections that there are, problems, and targets."""
     sections = results["sections"]
     parts = [_heading(results)]
-    for table in (_timed, _kernels, _figures, _stock_loops, _predicted):
+    for table in (_timed, _kernels, _compared, _figures, _stock_loops, _captured, _predicted):
         lines = list(table(sections))
         parts += ["\n".join(lines)] if lines else []
     parts += ["\n".join(_problems(sections)), "\n".join(_targets(results))]
@@ -46,15 +46,19 @@ def _timed(sections: Mapping[str, Any]) -> Iterator[str]:
     rows = sections.get("times", {})
     if not rows:
         return
+    unforced = sections.get("auto", {})
+    forms = (*FORMS, "auto")
     yield (
-        f"{'us a call':20}" + "".join(f"{form:>12}" for form in FORMS) + f"{'ratio':>8}  auto takes  float64"
+        f"{'us a call':20}" + "".join(f"{form:>12}" for form in forms) + f"{'ratio':>8}  auto takes  float64"
     )
     for name, row in rows.items():
-        seconds = row.get("seconds", {})
-        columns = "".join(f"{_us(seconds.get(form)):>12}" for form in FORMS)
+        chosen = unforced.get(name, {})
+        seconds = {**row.get("seconds", {}), "auto": chosen.get("seconds", {}).get("auto")}
+        columns = "".join(f"{_us(seconds.get(form)):>12}" for form in forms)
         pair = seconds.get("stock"), seconds.get("ours")
         ratio = f"{pair[0] / pair[1]:.2f}" if all(pair) else "-"
-        yield f"{name:20}{columns}{ratio:>8}  {row.get('choice') or '-':10}  {_verdict(sections, name)}"
+        choice = chosen.get("choice") or "-"
+        yield f"{name:20}{columns}{ratio:>8}  {choice:10}  {_verdict(sections, name)}"
 
 
 def _verdict(sections: Mapping[str, Any], name: str) -> str:
@@ -75,6 +79,36 @@ def _kernels(sections: Mapping[str, Any]) -> Iterator[str]:
         ratio = f"{kernel['seconds'] / limit:.2f}" if limit and name not in UNKNOWN_TRIPS else "-"
         calls = ", ".join(f"{call['kernel']} x {call['grid']} blocks" for call in kernel["calls"])
         yield f"{name:20}{_us(kernel['seconds']):>12}{_us(limit):>12}{ratio:>8}  {calls}"
+
+
+def _compared(sections: Mapping[str, Any]) -> Iterator[str]:
+    """What the model said, with the measured numbers of the card, beside what was measured."""
+    plans, rows = sections.get("plan", {}), sections.get("times", {})
+    lines = [line for name, row in rows.items() if (line := _comparison(name, row, plans))]
+    if lines:
+        heads = ("kernel", "predicted", "off by", "stock", "predicted", "off by", "ratio", "predicted")
+        yield f"{'model and card, us':20}" + "".join(f"{head:>11}" for head in heads)
+        yield from lines
+
+
+def _comparison(name: str, row: Mapping[str, Any], plans: Mapping[str, Any]) -> str:
+    """A line of the table, "" if nothing of the row was both predicted and measured."""
+    kernel, wall = row.get("kernel", {}), row.get("seconds", {})
+    plan = next((p for key, p in plans.items() if key == f"{name}@card" and "seconds" in p), {})
+    pairs = (
+        (kernel.get("seconds"), kernel.get("predicted_seconds", plan.get("seconds"))),
+        (wall.get("stock"), plan.get("stock_seconds")),
+    )
+    if not any(all(pair) for pair in pairs):
+        return ""
+    columns = [word for pair in pairs for word in (_us(pair[0]), _us(pair[1]), _over(*pair))]
+    columns.append(_over(wall.get("stock"), wall.get("ours")))
+    columns.append(_over(plan.get("stock_seconds"), plan.get("seconds")))
+    return f"{name:20}" + "".join(f"{column:>11}" for column in columns)
+
+
+def _over(value: float | None, other: float | None) -> str:
+    return f"{value / other:.2f}" if value and other else "-"
 
 
 def _figures(sections: Mapping[str, Any]) -> Iterator[str]:
@@ -101,6 +135,16 @@ def _stock_loops(sections: Mapping[str, Any]) -> Iterator[str]:
                 held = {True: " (captured)", False: " (not captured)", None: ""}[record.get("captured")]
                 words.append(f"{mode} {record['seconds_per_trip'] * 1e6:.2f}{held}")
         yield f"  {name:24}{'; '.join(words) or modes.get('error', modes.get('skipped', '-'))}"
+
+
+def _captured(sections: Mapping[str, Any]) -> Iterator[str]:
+    rows = {name: record for name, record in sections.get("captured", {}).items() if "ok" in record}
+    if rows:
+        yield "our call in a branch of a command buffer"
+    for name, record in rows.items():
+        held = {True: "captured", False: "not captured", None: "nobody looked"}[record.get("captured")]
+        same = "the same results" if max(record["differences"]) == 0 else "OTHER RESULTS"
+        yield f"  {name:24}{held}, {same}{'' if record['ok'] else ': NOT RIGHT'}"
 
 
 def _predicted(sections: Mapping[str, Any]) -> Iterator[str]:
@@ -147,10 +191,12 @@ def _problems(sections: Mapping[str, Any]) -> Iterator[str]:
     found: dict[str, list[str]] = {}
     for section, records in sections.items():
         for name, record in records.items():
-            for kind in ("error", "skipped", "none"):
-                if kind in record:
-                    where = f"{section} {name}".removesuffix(" all")
-                    found.setdefault(str(record[kind]).splitlines()[0][:160], []).append(where)
+            parts = {name: record, **{f"{name} {k}": v for k, v in record.items() if isinstance(v, Mapping)}}
+            for where, part in parts.items():
+                for kind in ("error", "skipped", "none"):
+                    if isinstance(part.get(kind), str):
+                        place = f"{section} {where}".removesuffix(" all")
+                        found.setdefault(part[kind].splitlines()[0][:160], []).append(place)
     if found:
         yield "not done:"
     for reason, places in found.items():

@@ -15,6 +15,7 @@ from benchmarks.gpu.peers import MODES
 from benchmarks.gpu.timing import interleaved
 
 FEW, MANY = 20, 220
+NOT_CAPTURED = "no kCommandBuffer in the dumped thunk sequence"
 
 
 def captured_dumps(folder: str) -> set[Path]:
@@ -84,7 +85,7 @@ def measure(name: str, dump: str, small: bool = False) -> dict[str, Any]:
         if dump:
             record["captured"] = bool(captured_dumps(dump) - before)
             if mode == "graphs" and not record["captured"]:
-                record["error"] = "no kCommandBuffer in the dumped thunk sequence"
+                record["error"] = NOT_CAPTURED
         found[mode] = record
     return found
 

@@ -13,12 +13,11 @@ import jax
 import numpy as np
 
 import jax_cocktail
-from benchmarks.gpu import driver
-from benchmarks.gpu.peers import FORMS, NoPeer
+from benchmarks.gpu.peers import FORMS, NoPeer, auto
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, kernel_time, recording
 from benchmarks.gpu.rows import Row
-from jax_cocktail import device_store
+from jax_cocktail.lowering import gpu_card, gpu_measure
 from jax_cocktail.models import largest_difference
 
 WARM = 3  # the first call runs plainly, the second captures
@@ -94,9 +93,27 @@ def row(row: Row, work: Path, small: bool, seconds: float) -> dict[str, Any]:
     }
     found["seconds"] = interleaved(runs, seconds)
     tell(found)
-    found["choice"] = jax_cocktail.explain(function)(*arguments).choice if "auto" in runs else ""
     found["kernel"] = _kernel(row, small)
     return found
+
+
+def unforced(row: Row, small: bool, seconds: float) -> dict[str, Any]:
+    """What is decided on the first call, how long that takes, and the times of the calls that follow."""
+    function, arguments = row.make(small)
+    jax.block_until_ready(arguments)
+    start = time.perf_counter()
+    run = auto(row.name, function, arguments)
+    jax.block_until_ready(run())
+    first = time.perf_counter() - start
+    report = jax_cocktail.explain(function)(*arguments)
+    runs = {"auto": run, "stock": FORMS["stock"](row.name, function, arguments)}
+    return {
+        "choice": report.choice,
+        "why": report.why,
+        "trials": {trial.name: trial.seconds for trial in report.trials},
+        "first_seconds": first,
+        "seconds": interleaved(runs, seconds / 2),
+    }
 
 
 def _hosted(result: Any) -> list[np.ndarray]:
@@ -105,11 +122,11 @@ def _hosted(result: Any) -> list[np.ndarray]:
 
 def _kernel(row: Row, small: bool) -> dict[str, Any]:
     """Our kernels through the driver, on the operands that a call gave them."""
-    number, why = driver.count()
+    number, why = gpu_card.count()
     if not number:
         return {"none": why}
     try:
-        with driver.Card() as card:
+        with gpu_card.Card() as card:
             return on_card(card, recorded(row, small))
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:1000]}
@@ -128,16 +145,17 @@ def recorded(row: Row, small: bool) -> Recording:
     return seen
 
 
-def on_card(card: driver.Card, seen: Recording) -> dict[str, Any]:
+def on_card(card: gpu_card.Card, seen: Recording) -> dict[str, Any]:
     """Times of what was written down, all calls together, and the limit at this card's measured rates."""
-    spec = device_store.load_measured(card.facts.name)
-    times = []
+    spec = gpu_measure.kept(card.facts.name, card.facts.arch)
+    table, times = gpu_card.spec_of(card.facts), []
     for call in seen.calls:
         times.append(asdict(kernel_time(card, call)))
         card.release()
     return {
         "seconds": sum(t["seconds"] for t in times),
         "calls": times,
-        "limit_seconds": seen.limit_seconds(spec or driver.spec_of(card.facts)),
+        "limit_seconds": seen.limit_seconds(spec or table),
+        "predicted_seconds": seen.predicted_seconds(spec or table),
         "measured_spec": spec is not None,
     }

@@ -9,6 +9,7 @@ from typing import cast
 from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.contraction import emit_conv, emit_dot
 from jax_cocktail.codegen.exchange import emit_exchange
+from jax_cocktail.codegen.failure import emit_fail
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
@@ -180,6 +181,7 @@ ANCHORS: dict[str, Callable[[Context, UOperator], None]] = {
     "scatter": _emit_scatter,
     "dynamic_update_slice": _emit_update,
     "exchange": emit_exchange,
+    "fail": emit_fail,
     "reduce_window": emit_reduce_window,
     "select_and_scatter_add": emit_select_and_scatter_add,
 }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from jax_cocktail.codegen.stages import StageTable
+from jax_cocktail.codegen.stages import Name, StageTable
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, Index, Writer
 from jax_cocktail.utask.layout import Layout, row_major
-from jax_cocktail.utask.plan import MemoryPlan, Slot
+from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Slot
 from jax_cocktail.utask.types import Value
 
 ALONE = "unit->index == 0"
@@ -54,16 +54,21 @@ class Context:
     declared: dict[str, str] = field(default_factory=dict)  # register -> C type
     buffers: dict[str, tuple[str, str]] = field(default_factory=dict)  # pointer -> C type, where it points
     views: dict[str, str] = field(default_factory=dict)  # run-time pointer -> C type
+    near: set[str] = field(default_factory=set)  # pointers to what a unit may keep near
     stages: StageTable | None = None
     given: dict[str, str] = field(default_factory=dict)  # what a function gets from the one around -> C type
     indices: list[str] = field(default_factory=list)  # of the loops around the statement at hand
+    first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
 
-    def type_of(self, name: str) -> str:
-        """C type of a name that a stage may take as a parameter."""
+    def about(self, name: str) -> Name:
+        """What a function has to know about a name that it gets."""
         if name in self.buffers:
-            return self.buffers[name][0]
-        return self.views.get(name) or self.declared.get(name) or self.given.get(name, "i64")
+            type_ = self.buffers[name][0]
+        else:
+            type_ = self.views.get(name) or self.declared.get(name) or self.given.get(name, "i64")
+        where = self.target.near if name in self.near else self.target.far
+        return Name(type_, where if type_.endswith("*") else "")
 
     # -- registers ---------------------------------------------------------------------------------------
     def register(self, value: Value) -> str:
@@ -103,11 +108,16 @@ class Context:
         if slot.space in _PREFIX:
             name = f"{_PREFIX[slot.space]}{slot.index}_{storage}"
             self.buffers[name] = (f"{storage}*", self._memory(slot.space, slot.index))
+            self.near |= {name} if self.is_near(slot) else set()
             return name
         space, prefix, const = ("operands", "p", "const ") if slot.space == "input" else ("results", "r", "")
         name = f"{prefix}{slot.index}"
         self.buffers[name] = (f"{const}{storage}*", f"{space}[{slot.index}]")
         return name
+
+    def is_near(self, slot: Slot) -> bool:
+        """True for memory of one unit, which may be kept near it."""
+        return slot.space == "own" or Slot(slot.space, slot.index) in self.plan.parts
 
     def _memory(self, space: str, offset: int) -> str:
         """Text of an address."""
@@ -171,11 +181,10 @@ class Context:
         if not value.type.is_scalar:
             yield self.array(value)
             return
-        name = self.writer.fresh("s")
         if self.target.has_threads:  # one thread writes it, all read it
-            self.needs.add("program")
-            self.writer.line(f"{STORAGE[dtype]}* const {name} = ck_mailbox<{STORAGE[dtype]}>(unit);")
+            name = self.slot_pointer(Slot("own", self.plan.own_bytes - MAILBOX_BYTES), dtype)
         else:
+            name = self.writer.fresh("s")
             self.writer.line(f"{STORAGE[dtype]} {name}[1];")
         yield ArrayView(name, row_major(value.type.shape), dtype)
         text = f"ck_up({name}[0])" if dtype in NARROW else f"{name}[0]"

@@ -7,6 +7,7 @@ from math import prod
 
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 from jax_cocktail.utask.parallel import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
@@ -16,6 +17,7 @@ LINE_BYTES = 128  # of the header: the counter of a domain; and
 WORD_BYTES = 16  # a tagged word, twice
 FEW_ROWS = 8
 THREADS = 256  # of a block: eight warps hide most of what one waits for, and a barrier of them stays cheap
+MOST_TOGETHER = 8  # trips whose loads are under way at the same time; more cost registers and length
 
 
 SMALL_BYTES = 8 << 10  # partial sums of products of few rows; exchange between the warps of a block
@@ -44,24 +46,37 @@ def _is_tiled(operator: UOperator) -> bool:
 def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
     """How a planned program is launched."""
     kinds = {o.kind for o in operators_in(program.entry)}
-    header_bytes = _header_bytes(tagged_words(operators_in(program.entry), plan.most_units))
+    words = tagged_words(operators_in(program.entry), plan.most_units)
+    header_bytes = _header_bytes(words)
+    near_bytes = near_words_bytes(words) if plan.cluster else 0
     portable_units = min(plan.most_units, max(PORTABLE_BYTES // plan.own_bytes, 1))
     return LaunchPlan(
         header_bytes=header_bytes,
         most_units=plan.most_units,
         threads=threads,
-        resident_shared_bytes=plan.template_bytes + plan.own_bytes + plan.resident_bytes,
+        resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
         workspace_bytes=header_bytes + plan.shared_bytes + portable_units * plan.own_bytes,
         cooperative=not kinds.isdisjoint(BARRIERS),
-        resident_units=plan.most_units if plan.parts else 1,
+        resident_units=plan.most_units if plan.parts or plan.cluster else 1,
         portable_units=portable_units,
+        cluster=plan.cluster,
+        can_fail=FAIL in kinds,
     )
 
 
 def _header_bytes(words: int) -> int:
     """CK_HEADER_BYTES of a program with one domain and so many tagged words."""
-    return (LINE_BYTES + WORD_BYTES * words + 255) // 256 * 256
+    return _rounded(LINE_BYTES + WORD_BYTES * words)
+
+
+def near_words_bytes(words: int) -> int:
+    """CK_NEAR_WORDS_BYTES: of so many tagged words in the shared memory of each block of a cluster."""
+    return _rounded(WORD_BYTES * words)
+
+
+def _rounded(size: int) -> int:
+    return (size + 255) // 256 * 256
 
 
 @cache
@@ -101,16 +116,25 @@ def cuda(threads: int = THREADS) -> Target:
             "#define CK_RESIDENT_BYTES {resident_bytes}",
         ),
         tagged=("#define CK_TAGGED_WORDS {tagged_words}",),
+        cluster=("#define CK_ONE_CLUSTER 1",),
         entry=(
             "template <bool RESIDENT>\n"
             "CK_INLINE void ck_body(const void* const* operands, void* const* results,\n"
             "                       u8* workspace, CkUnit* unit)"
         ),
         footer=("CK_ENTRIES",),
+        stage=(
+            "template <bool RESIDENT>\nCK_NOINLINE {result} {name}({parameters}) {{",
+            "{name}<RESIDENT>({parameters});",
+        ),
         part=(
             "template <bool RESIDENT>\n"
-            "CK_NOINLINE void {name}(const void* const* operands{parameters}) {{\n  CK_PART",
-            "{name}<RESIDENT>(operands{parameters});",
+            "CK_NOINLINE void {name}(u8* workspace, u32* error{parameters}) {{\n  CK_PART",
+            "{name}<RESIDENT>(workspace, unit->error{parameters});",
         ),
+        fail="ck_fail(unit, u32({code}));",
+        far="ck_far({name});",
+        near="ck_near<RESIDENT>({name});",
+        most_together=MOST_TOGETHER,
         template_bytes=template_bytes,
     )

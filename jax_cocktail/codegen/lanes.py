@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from math import prod
@@ -11,7 +11,7 @@ from typing import cast
 from jax_cocktail.codegen.context import ArrayView, Context, stored
 from jax_cocktail.codegen.contraction import emit_dot
 from jax_cocktail.codegen.element import ElementWriter, Indices
-from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_nest
+from jax_cocktail.codegen.mapping import Batches, batches, group_elements, group_rows, groups_for, lane_nest
 from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE, Index, Writer, variable
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
@@ -140,15 +140,52 @@ def emit_nest(
     """One loop nest over `sizes`: computes all targets' elements, then stores them."""
     names = [f"i{d}" for d in range(len(sizes))]
     dry = _elements(context, members, Writer(), {})
-    _nest_body(dry, targets, names, {})
+    _store(dry.writer, _nest_elements(dry, targets, names, {}))
     merged, rename = merge_axes(list(zip(names, sizes, strict=True)), dry)
+
+    def body() -> list[tuple[str, str]]:
+        return _nest_elements(_elements(context, members, context.writer, rename), targets, names, rename)
+
+    found = batches(context, merged, dry.writer.lines)
+    if found is not None:
+        with context.writer.block():
+            _emit_batches(context, found, targets, body)
+        return
     with lane_nest(context, merged):
-        _nest_body(_elements(context, members, context.writer, rename), targets, names, rename)
+        _store(context.writer, body())
 
 
-def _nest_body(
-    elements: ElementWriter, targets: Sequence[Destination], names: Sequence[str], rename: Rename
+def _emit_batches(
+    context: Context,
+    found: Batches,
+    targets: Sequence[Destination],
+    body: Callable[[], list[tuple[str, str]]],
 ) -> None:
+    writer = context.writer
+    with found.over(context):
+        held = [writer.fresh("h") for _ in targets]
+        for name, target in zip(held, targets, strict=True):
+            writer.line(f"{STORAGE[target.dtype]} {name}[{found.together}];")
+        with found.each(context):
+            stores = body()
+            for name, (_, text) in zip(held, stores, strict=True):
+                writer.line(f"{name}[j] = {text};")
+        with found.each(context):
+            _store(writer, [(place, f"{name}[j]") for name, (place, _) in zip(held, stores, strict=True)])
+    if found.has_rest(context):
+        with found.rest(context):
+            _store(writer, body())
+
+
+def _store(writer: Writer, stores: Sequence[tuple[str, str]]) -> None:
+    for place, text in stores:
+        writer.line(f"{place} = {text};")
+
+
+def _nest_elements(
+    elements: ElementWriter, targets: Sequence[Destination], names: Sequence[str], rename: Rename
+) -> list[tuple[str, str]]:
+    """Computes an element of each target. Returns where they go, and what goes there."""
     stores = []
     for target in targets:
         indices = _loop_indices(target.value.type.shape, names)
@@ -157,9 +194,8 @@ def _nest_body(
         for index, stride in zip(indices, target.strides, strict=True):
             place = place + index * stride
         elements.addresses.append(place)
-        stores.append(f"{target.pointer}[{place.text(rename)}] = {stored(text, target.dtype)};")
-    for line in stores:
-        elements.writer.line(line)
+        stores.append((f"{target.pointer}[{place.text(rename)}]", stored(text, target.dtype)))
+    return stores
 
 
 def _loop_indices(shape: Shape, names: Sequence[str]) -> Indices:

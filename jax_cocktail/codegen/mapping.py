@@ -22,6 +22,8 @@ Axes = Sequence[tuple[str, int]]  # loop variable and count, outermost first
 WARP = 32
 FEW_ROWS = 4  # up to here a row has the whole block, one row after the other
 LONG_ROW = 8  # elements per thread of the block from which that pays
+LONG_BODY = 96  # lines of a loop's trips written out side by side, a call counted as
+LONG_CALL = 4
 
 
 @contextmanager
@@ -29,7 +31,7 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
     """Loops over all positions of `axes`; the iterations are independent."""
     target, writer = context.target, context.writer
     if target.has_threads:
-        with writer.block(_dealt(context, axes)):
+        with _few_together(context, _counted(axes) // target.threads), writer.block(_dealt(context, axes)):
             _unravel(context, axes)
             yield
         return
@@ -73,6 +75,78 @@ def _dealt(context: Context, axes: Axes) -> str:
     return f"for ({index} {name} = ck_lane(); {name} < {count}; {name} += {threads})"
 
 
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A lane loop in which each thread takes several positions at a time: it loads what all of them need
+    before it stores any, so that it waits once. The compiler cannot do so: for all it knows they touch each
+    other's memory."""
+
+    axes: Axes
+    together: int
+    count: int
+
+    @contextmanager
+    def over(self, context: Context) -> Iterator[None]:
+        """Around what is done batch by batch: the loop over all that are full."""
+        threads = context.target.threads
+        context.writer.line(f"{context.target.index} at = ck_lane();")
+        full, step = self.count - (self.together - 1) * threads, self.together * threads
+        with context.writer.block(f"for (; at < {full}; at += {step})"):
+            yield
+
+    @contextmanager
+    def each(self, context: Context) -> Iterator[None]:
+        """Loops over the positions of a batch; `j` counts them."""
+        context.writer.line("#pragma unroll")
+        with context.writer.block(f"for ({context.target.index} j = 0; j < {self.together}; ++j)"):
+            self._position(context, f"at + {context.target.threads} * j")
+            yield
+
+    @contextmanager
+    def rest(self, context: Context) -> Iterator[None]:
+        """Loops over the positions that fill no batch."""
+        with context.writer.block(f"for (; at < {self.count}; at += {context.target.threads})"):
+            self._position(context, "at")
+            yield
+
+    def has_rest(self, context: Context) -> bool:
+        return self.count % (self.together * context.target.threads) != 0
+
+    def _position(self, context: Context, text: str) -> None:
+        name = self.axes[0][0] if len(self.axes) == 1 else "l"
+        context.writer.line(f"const {context.target.index} {name} = {text};")
+        _unravel(context, self.axes)
+
+
+def batches(context: Context, axes: Axes, lines: Sequence[str]) -> Batches | None:
+    """The batches of a lane loop whose body is these lines; None where there is no need or no room."""
+    loads = any("[" in line.split(" = ", 1)[-1] for line in lines)
+    if not (loads and axes and context.target.has_threads):
+        return None
+    count, most = _counted(axes), context.target.most_together
+    length = sum(LONG_CALL if "ck_" in line else 1 for line in lines)
+    together = 1
+    while 2 * together <= most and 2 * together * context.target.threads <= count:
+        together *= 2
+    while together > 1 and together * length > LONG_BODY:
+        together //= 2
+    return Batches(axes, together, count) if together > 1 else None
+
+
+@contextmanager
+def _few_together(context: Context, trips: int) -> Iterator[None]:
+    """Around a loop: how many of its trips the compiler may write out side by side. Left alone it writes out
+    hundreds of short ones, whose loads then take all registers there are."""
+    lines, most = context.writer.lines, context.target.most_together
+    start = len(lines)
+    yield
+    together = most
+    while together > 1 and together * (len(lines) - start) > LONG_BODY:
+        together //= 2
+    if most and trips > most:
+        lines.insert(start, f"{lines[start][: -len(lines[start].lstrip())]}#pragma unroll {together}")
+
+
 def _unravel(context: Context, axes: Axes, flat: str = "l") -> None:
     """Declares the loop variables of a flat position."""
     if len(axes) == 1 and flat == "l":
@@ -94,6 +168,8 @@ class Groups:
 
 def groups_for(rows: int, length: int, threads: int) -> Groups:
     """How many threads share a row of `length` elements."""
+    if length <= 1:
+        return Groups(1, rows)
     if rows == 1 or (rows <= FEW_ROWS and length >= LONG_ROW * threads):
         return Groups(threads, rows)
     size = 1
@@ -112,7 +188,8 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[str]:
     _counted(kept)
     threads, index = context.target.threads, context.target.index
     at_once = threads // groups.size
-    first = "ck_lane() == 0" if groups.size == threads else f"ck_lane() % {groups.size} == 0"
+    alone = groups.size == threads or groups.rows == 1
+    first = "ck_lane() == 0" if alone else f"ck_lane() % {groups.size} == 0"
     if groups.rows == 1:
         with context.writer.block():
             yield first
@@ -137,7 +214,7 @@ def group_elements(context: Context, groups: Groups, inner: Axes) -> Iterator[No
     start = "ck_lane()" if groups.size == context.target.threads else f"ck_lane() % {groups.size}"
     start = "0" if groups.size == 1 else start
     head = f"for ({index} {name} = {start}; {name} < {count}; {name} += {groups.size})"
-    with context.writer.block(head):
+    with _few_together(context, count // groups.size), context.writer.block(head):
         if len(inner) > 1:
             _unravel(context, inner, "k")
         yield

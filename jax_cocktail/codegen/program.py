@@ -10,13 +10,24 @@ from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context, stored
+from jax_cocktail.codegen.failure import error_text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
-from jax_cocktail.codegen.stages import StageTable, is_stage, wants_stages
+from jax_cocktail.codegen.stages import StageTable, gives_register, is_stage, wants_stages
 from jax_cocktail.codegen.target import Target
-from jax_cocktail.codegen.text import MOST_ELEMENTS, NARROW, STORAGE, Writer, literal, table, table_type
+from jax_cocktail.codegen.text import (
+    COMPUTE,
+    MOST_ELEMENTS,
+    NARROW,
+    STORAGE,
+    Writer,
+    literal,
+    table,
+    table_type,
+)
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.failure import first_codes
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -32,28 +43,33 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import NOWHERE, Value
 
+_OPERAND = re.compile(r"\b[pr]\d+\b")
+
 
 def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
     """Source text of a stitched program under a memory plan. Raises UnsupportedError."""
     largest = max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
-    stages = StageTable() if wants_stages(program, target.stage_limit) else None
-    context = Context(target, plan, Writer(target.index), stages=stages)
+    stages = StageTable(target) if wants_stages(program, target.stage_limit) else None
+    codes = first_codes(operators_in(program.entry))
+    context = Context(target, plan, Writer(target.index), stages=stages, first_codes=codes)
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)
-    body = [*context.writer.lines, *(f"  {line}" for line in target.epilogue)]
+    begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
+    body = [f"  {line}" for line in begin] + context.writer.lines + [f"  {line}" for line in end]
     if context.has_units or target.has_threads:
         context.needs.add("units")
     features = [f for f in target.headers if f in context.needs]
     numbers = facts(program, plan)
     prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
+    prologue += target.cluster if plan.cluster else ()
     lines = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in prologue)]
     lines += [f'#include "{target.headers[f]}"' for f in features]
     if context.has_units:
         lines += [text.format(**numbers) for text in target.units]
-    lines += _tables(program, plan, target)
+    lines += _tables(program, plan, target) + error_text(program, target)
     lines += context.stages.lines() if context.stages else []
     lines += ["", f"{target.entry} {{"]
     return "\n".join([*lines, *_function(context, body), "}", *target.footer, ""])
@@ -65,7 +81,7 @@ def _function(context: Context, lines: Sequence[str]) -> list[str]:
     buffers = sorted(context.buffers.items())
     if context.stages is not None and context.target.has_threads:
         given = {n: f"(({c})({at}))" for n, (c, at) in buffers if at.startswith(("operands[", "results["))}
-        lines = [re.sub(r"\b[pr]\d+\b", lambda m: given.get(m[0], m[0]), line) for line in lines]
+        lines = [_OPERAND.sub(lambda m: given.get(m[0], m[0]), line) for line in lines]
         buffers = [(name, pointer) for name, pointer in buffers if name not in given]
     pointers = [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
     registers = [f"  {ctype} {name};" for name, ctype in sorted(context.declared.items())]
@@ -148,35 +164,50 @@ def _emit_statement(context: Context, statement: Statement) -> None:
     elif statement.kind == "meet":
         context.fence()
     elif statement.kind in ("arrive", "wait"):
-        context.writer.line(f"ck_{statement.kind}(unit);")
+        many = context.target.has_threads and context.stages is not None and not context.plan.cluster
+        context.needs |= {"program"} if many else set()
+        context.writer.line(f"ck_{statement.kind}{'_apart' if many else ''}(unit);")
     else:
         with context.alone(*statement.outputs):
-            staged = context.target.has_threads and is_stage(statement)
-            _emit_part(context, staged, partial(emit_anchor, context, statement))
+            staged = context.target.has_threads and (is_stage(statement) or gives_register(statement))
+            _emit_part(context, staged, statement, partial(emit_anchor, context, statement))
 
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:
     """Braces keep the temporaries of a group to itself; registers are declared outside."""
     if not is_stage(group):
-        with context.writer.block():
-            emit_group(context, group)
+        staged = context.target.has_threads and gives_register(group)
+        _emit_part(context, staged, group, partial(emit_group, context, group))
         return
     with context.alone(*group.outputs):
         context.part_depth += 1  # whoever gets here, does it alone
-        _emit_part(context, True, partial(emit_group, context, group))
+        _emit_part(context, True, group, partial(emit_group, context, group))
         context.part_depth -= 1
 
 
-def _emit_part(context: Context, is_stage: bool, emit: Callable[[], None]) -> None:
+def _emit_part(context: Context, staged: bool, statement: Statement, emit: Callable[[], None]) -> None:
     """A statement in braces of its own; or as a stage, if the program has them and this can be one."""
-    if context.stages is None or not is_stage:
+    if context.stages is None or not staged:
         with context.writer.block():
             emit()
         return
     outer, context.writer = context.writer, Writer(context.target.index)
     emit()
     inner, context.writer = context.writer, outer
-    context.writer.line(context.stages.call(inner.lines, context.type_of))
+    result = context.register(statement.outputs[0]) if gives_register(statement) else ""
+    if result and _reads(inner.lines, result):  # of a loop: what it was, and what it becomes
+        with context.writer.block():
+            for line in inner.lines:
+                context.writer.line(line)
+        return
+    context.writer.line(context.stages.call(inner.lines, context.about, result))
+
+
+def _reads(lines: Sequence[str], register: str) -> bool:
+    """Whether lines do anything with a register but set it."""
+    text = "\n".join(lines)
+    sets = re.findall(rf"^ *{register} = ", text, flags=re.MULTILINE)
+    return len(sets) != len(re.findall(rf"\b{register}\b", text))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:
@@ -198,6 +229,7 @@ def _emit_view(context: Context, operator: UOperator) -> None:
             pieces.append(f"ck_clamp_index({context.register(start)}, {n - size}) * {stride}")
     pointer = f"const {STORAGE[value.type.dtype]}*"
     context.views[f"d{value.id}"] = pointer
+    context.near |= {f"d{value.id}"} if context.is_near(context.slot(source)) else set()
     context.writer.line(f"{pointer} const d{value.id} = {' + '.join(pieces)};")
 
 
@@ -212,8 +244,7 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
 
 def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     """A parallel loop as a function of its own, so that its pointers take no registers elsewhere. It gets the
-    registers that it reads; it writes memory only."""
-    head, call = context.target.part
+    registers and the operands that it reads; it writes memory only."""
     context.needs.add("program")
     outer = context.writer, context.declared, context.buffers, context.views
     context.given = {
@@ -223,13 +254,23 @@ def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     }
     context.writer, context.declared, context.buffers, context.views = Writer(outer[0].index), {}, {}, {}
     _emit_inline_loop(context, loop)
+    arrays = {name: (c, at) for name, (c, at) in context.buffers.items() if _is_given(at)}
+    context.buffers = {name: about for name, about in context.buffers.items() if name not in arrays}
+    known = {name: context.about(name) for name in context.given}
     body = _function(context, context.writer.lines)
     context.writer, context.declared, context.buffers, context.views = outer
-    known, context.given = context.given, {}
-    used = [name for name in sorted(known) if re.search(rf"\b{name}\b", "\n".join(body))]
-    name = stages.part(head, body, [(known[parameter], parameter) for parameter in used])
-    arguments = "".join(f", {parameter}" for parameter in used)
-    context.writer.line(call.format(name=name, parameters=arguments))
+    context.buffers |= arrays
+    context.given = {}
+    known |= {name: context.about(name) for name in arrays}
+    context.writer.line(stages.part(body, known))
+
+
+def _is_given(address: str) -> bool:
+    """True for what lies where it does whatever the unit: equal parts get it, so that they are one."""
+    return (
+        address.startswith(("operands[", "results["))
+        or re.fullmatch(r"workspace \+ \d+", address) is not None
+    )
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
@@ -239,8 +280,8 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
     emit_transfer(context, loop.initial, loop.carried)
     if loop.condition is None:
         assert loop.index is not None
-        name = f"v{loop.index.id}"
-        context.registers[loop.index] = name
+        name, dtype = f"v{loop.index.id}", COMPUTE[loop.index.type.dtype]
+        context.registers[loop.index] = name if dtype == context.writer.index else f"{dtype}({name})"
         context.indices.append(name)
         with _trips(context, loop, name):
             _emit_region(context, loop.body)

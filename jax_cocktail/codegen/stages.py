@@ -7,8 +7,10 @@ lane loop is a function; equal ones (the same layer ten times) are one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
+from jax_cocktail.codegen.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
 
 STAGED = frozenset({"dot", "conv"})  # anchors whose templates take a compiler long
@@ -29,31 +31,73 @@ def is_stage(statement: Statement) -> bool:
     return bool(statement.outputs) and not any(v.type.is_scalar for v in statement.outputs)
 
 
+def gives_register(statement: Statement) -> bool:
+    """True for a product or a reduction of arrays to one scalar: the threads work on it together, and its
+    function returns it."""
+    closer = statement.members[-1] if isinstance(statement, StitchedUTask) else statement
+    if not isinstance(closer, UOperator) or closer.kind not in ("dot", "reduce"):
+        return False
+    alone = len(statement.outputs) == 1 and statement.outputs[0].type.is_scalar
+    return alone and any(v.type.size > 1 for v in closer.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a function may get: its C type, and a line that says where it points to, with `{name}`."""
+
+    type: str
+    where: str = ""
+
+
 class StageTable:
     """The functions made so far, by their text."""
 
-    def __init__(self) -> None:
-        self._functions: dict[str, str] = {}
-        self._parts: list[str] = []
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._functions: dict[tuple[str, ...], str] = {}  # head, result, parameters, body -> name
 
-    def call(self, lines: Sequence[str], type_of: Callable[[str], str]) -> str:
-        """Makes a function of these lines, unless there is one, and returns the call."""
-        text = "\n".join(lines)
-        names = list(dict.fromkeys(_NAME.findall(text)))
-        numbers = {name: f"x{position}" for position, name in enumerate(names)}
-        body = _NAME.sub(lambda match: numbers[match[1]], text)
-        parameters = ", ".join(f"{type_of(name)} {numbers[name]}" for name in names)
-        key = f"({parameters}) {{\n{body}\n}}"
-        function = self._functions.setdefault(key, f"stage{len(self._functions)}")
-        return f"{function}({', '.join(names)});"
+    def call(self, lines: Sequence[str], about: Callable[[str], Name], result: str = "") -> str:
+        """Makes a function of these lines, unless there is one, and returns the call. `result`: the register
+        that the lines set and do not read."""
+        given = [name for name in _names(lines) if name != result]
+        type_ = about(result).type if result else "void"
+        if result:
+            lines = [f"  {type_} {result};", *lines, f"  return {result};"]
+        head, call = self._target.stage
+        name = self._function("stage", head, lines, [(name, about(name)) for name in given], type_)
+        text = call.format(name=name, parameters=", ".join(given))
+        return f"{result} = {text}" if result else text
 
-    def part(self, head: str, body: Sequence[str], parameters: Sequence[tuple[str, str]]) -> str:
-        """Makes a function for the parts of a parallel loop, named as returned. `parameters`: type, name."""
-        name = f"part{len(self._parts)}"
-        listed = "".join(f", {type_} {parameter}" for type_, parameter in parameters)
-        self._parts.append("\n".join([head.format(name=name, parameters=listed), *body, "}"]))
-        return name
+    def part(self, lines: Sequence[str], known: Mapping[str, Name]) -> str:
+        """The same of lines that are the parts of a parallel loop. `known`: the names that they may get."""
+        head, call = self._target.part
+        given = [name for name in _names(lines) if name in known]
+        name = self._function("part", head, lines, [(name, known[name]) for name in given])
+        return call.format(name=name, parameters="".join(f", {each}" for each in given))
+
+    def _function(
+        self,
+        kind: str,
+        head: str,
+        lines: Sequence[str],
+        parameters: Sequence[tuple[str, Name]],
+        result: str = "void",
+    ) -> str:
+        """Names are numbered in the order in which they appear: what differs in them only is one function."""
+        lines = [f"  {each.where.format(name=name)}" for name, each in parameters if each.where] + [*lines]
+        numbers = {name: f"x{number}" for number, name in enumerate(_names(lines))}
+        listed = [f"{each.type} {numbers[name]}" for name, each in parameters]
+        before = "".join(f", {each}" for each in listed) if kind == "part" else ", ".join(listed)
+        body = _NAME.sub(lambda match: numbers[match[1]], "\n".join(lines))
+        return self._functions.setdefault((head, result, before, body), f"{kind}{len(self._functions)}")
 
     def lines(self) -> list[str]:
-        stages = [f"CK_NOINLINE void {name}{text}" for text, name in self._functions.items()]
-        return [*stages, *self._parts]
+        """All functions; what one of them calls stands before it."""
+        return [
+            f"{head.format(name=name, result=result, parameters=parameters)}\n{body}\n}}"
+            for (head, result, parameters, body), name in self._functions.items()
+        ]
+
+
+def _names(lines: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(_NAME.findall("\n".join(lines))))

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from jax_cocktail import cache
 from jax_cocktail.build import program_folders, source_folder
 from jax_cocktail.config import VERSION
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering.stopwatch import Times
+from jax_cocktail.lowering.stopwatch import CAPTURE, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 
@@ -34,6 +34,7 @@ MARGIN = 0.98  # ours has to win by this much: a tie is noise, and stock needs n
 WIDE_MARGIN = 0.85
 QUIET = 0.03  # others held no more than this part of our cores
 STOCK = "stock XLA"
+CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE`
 _FORMAT = 3
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
@@ -83,30 +84,46 @@ class Decision:
         """Of the best of ours."""
         return next((t.seconds for t in self.trials if t.name == self.plan.name), None)
 
+    @property
+    def advice(self) -> str:
+        """What the caller can do, "" if nothing: how XLA compiles a module is said where it is jitted."""
+        stock = self.stock_seconds
+        captured = next((t.seconds for t in self.trials if t.name == CAPTURED), None)
+        if stock is None or captured is None or self.choice != "stock" or captured > MARGIN * stock:
+            return ""
+        return (
+            f"stock XLA is fastest captured in command buffers, {stock / captured:.1f} times as fast"
+            f" as it runs now: jit(..., compiler_options={dict(CAPTURE)})"
+        )
 
-def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int) -> Decision:
-    """Who won: `times` are those of stock XLA and then of the plans.
 
-    More threads than one have to win by the margin too: they may have to wait for cores one day.
+def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, captured: bool = False) -> Decision:
+    """Who won: `times` are those of stock XLA, if `captured` of stock XLA in that form, and of the plans.
+
+    More threads than one have to win by the margin too: they may have to wait for cores one day. Ours has to
+    beat the best form of stock, also one that only the caller can choose (see `Decision.advice`).
     """
-    stock, *ours = times.seconds
+    names: tuple[str, ...] = (STOCK, CAPTURED) if captured else (STOCK,)
+    forms, ours = times.seconds[: len(names)], times.seconds[len(names) :]
     handicaps = [1.0 if plan.candidate.units == 1 else 1 / MARGIN for plan in plans]
     best = min(range(len(plans)), key=lambda i: ours[i] * handicaps[i])
     unfair = heavy and plans[best].candidate.units < cores and times.others > QUIET
     margin = WIDE_MARGIN if unfair else MARGIN
-    choice = "cocktail" if ours[best] <= margin * stock else "stock"
-    trials = (Trial(STOCK, stock), *(Trial(p.name, t) for p, t in zip(plans, ours, strict=True)))
+    choice = "cocktail" if ours[best] <= margin * min(forms) else "stock"
+    names += tuple(plan.name for plan in plans)
+    trials = tuple(map(Trial, names, times.seconds))
     return Decision(choice, plans[best], trials, others=times.others)
 
 
-def key_of(jaxpr: Any, units: int, device: str = "") -> str:
+def key_of(jaxpr: Any, units: int, device: str = "", options: Mapping[str, Any] | None = None) -> str:
     """The identity of a decision: what is computed, by which compilers, on which machine and how many units,
-    and for which `device`, if it is not the CPU.
+    for which `device`, if it is not the CPU, and with which `options` of XLA's compiler.
 
     Of the jaxpr's text: where stock was chosen, the next process need not even capture.
     """
     parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
     parts += [device] if device else []
+    parts += [f"{name}={value}" for name, value in sorted((options or {}).items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -15,9 +15,11 @@ import numpy as np
 
 from jax_cocktail.build import build_gpu_handler, host_toolchain
 from jax_cocktail.compiler import Artifact
-from jax_cocktail.device import DeviceSpec, spec_for
-from jax_cocktail.device_store import load_measured
+from jax_cocktail.device import DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.lowering import gpu_measure
+from jax_cocktail.utask.failure import lines_of
+from jax_cocktail.utask.ir import operators_in
 
 TARGET = "jax_cocktail_gpu"
 # Runs at every execution, never from a command buffer: traits belong to names.
@@ -33,11 +35,12 @@ _handlers: Any = None  # the library, or the module with the callbacks: they mus
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """The device that code is made for. `kind`: jax's name of it, "" without one; `arch`: such as sm_90;
-    `units`: its multiprocessors, 0 if jax does not say."""
+    `units`: its multiprocessors, 0 if jax does not say; `ordinal`: its number for the driver."""
 
     kind: str
     arch: str
     units: int = 0
+    ordinal: int = 0
 
     @property
     def name(self) -> str:
@@ -53,17 +56,25 @@ def gpu(arch: str = "") -> Gpu:
         return Gpu("", arch or _ARCH)
     capability = str(getattr(device, "compute_capability", "")).replace(".", "")
     own = f"sm_{capability}" if capability else _ARCH
-    return Gpu(str(device.device_kind), arch or own, int(getattr(device, "core_count", 0) or 0))
+    units, ordinal = (int(getattr(device, k, 0) or 0) for k in ("core_count", "local_hardware_id"))
+    return Gpu(str(device.device_kind), arch or own, units, ordinal)
+
+
+def measure_once(arch: str = "") -> None:
+    """Measures the GPU that code is made for if nobody has, and it is this process's own."""
+    found = gpu()
+    if found.kind and found.arch == (arch or found.arch):
+        gpu_measure.measure_once(found.kind, found.arch, found.ordinal)
 
 
 def spec_of(arch: str = "") -> DeviceSpec:
     """The numbers of the GPU that code is made for: measured on this one before, else those of its kind."""
     found = gpu(arch)
-    measured = load_measured(found.kind) if found.kind else None
-    if measured is not None and measured.arch == found.arch:
-        return measured
-    spec = spec_for(found.arch)
-    return replace(spec, name=found.kind, units=found.units or spec.units) if found.kind else spec
+    if not found.kind:
+        return spec_for(found.arch)
+    spec = card_like(found.kind, found.arch)
+    measured = gpu_measure.kept(found.kind, found.arch)
+    return measured or replace(spec, name=found.kind, units=found.units or spec.units)
 
 
 def expected() -> bool:
@@ -125,10 +136,14 @@ def target_of(artifact: Artifact, sync: bool) -> str:
 def attributes_of(artifact: Artifact, name: str, sync: bool) -> Mapping[str, Any]:
     """What the handler reads. `name`: of the program, for errors; `sync`: wait for the end of every call."""
     assert artifact.launch is not None
+    failures = ""
+    if artifact.launch.can_fail:
+        failures = "\n".join(lines_of(operators_in(artifact.emitted.program.entry)))
     return {
         "binary": np.frombuffer(artifact.binary, np.uint8),
         "digest": artifact.digest,
         "launch": np.asarray(artifact.launch.attribute, np.int64),
         "name": name,
         "sync": np.int64(sync),
+        **({"failures": failures} if failures else {}),
     }

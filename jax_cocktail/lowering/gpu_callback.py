@@ -11,23 +11,24 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax_cocktail.lowering.ffi_layout import (
     COMMAND_BUFFER_COMPATIBLE,
     DATA_LOSS,
     FAILED_PRECONDITION,
+    HANDLER,
     INTERNAL,
     INVALID_ARGUMENT,
-    METADATA_EXTENSION,
+    OUT_OF_RANGE,
     RESOURCE_EXHAUSTED,
     Call,
     CallFrame,
-    ErrorCreateArgs,
-    MetadataExtension,
     Refused,
     StreamGetArgs,
+    answered,
+    error_of,
     read_call,
 )
 from jax_cocktail.lowering.gpu_driver import (
@@ -36,11 +37,13 @@ from jax_cocktail.lowering.gpu_driver import (
     DYNAMIC_SHARED_BYTES,
     HOST_DEVICE_MAP,
     HOST_PORTABLE,
+    LAUNCH_CLUSTER,
     LAUNCH_COOPERATIVE,
     MAJOR,
     MINOR,
     MULTIPROCESSORS,
     NO_BINARY,
+    NON_PORTABLE_CLUSTER,
     SHARED_OPT_IN,
     Driver,
     LaunchAttribute,
@@ -49,18 +52,22 @@ from jax_cocktail.lowering.gpu_driver import (
 )
 from jax_cocktail.utask.plan import LaunchPlan
 
+PORTABLE_CLUSTER = 8  # blocks that every device with clusters has room for
+
 # ---- programs ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program of a context. `parameter_bytes`: what the kernel takes, 0 if the driver cannot say;
-    `error_word`: address of pinned host memory, or 0, and `error_address` the same for the device."""
+    """A program of a context. `cooperative`, `cluster`: how it is launched, in one of the two ways or in
+    none; `parameter_bytes`: what the kernel takes, 0 if the driver cannot say; `error_word`: address of
+    pinned host memory, or 0, and `error_address` the same for the device."""
 
     function: int
     grid: int
     shared_bytes: int
     cooperative: bool
+    cluster: bool
     parameter_bytes: int
     parameter_limit: int
     error_word: int = 0
@@ -146,8 +153,7 @@ def _filled(driver: Driver, call: Call, module: c.c_void_p, word: c.c_void_p) ->
     c.c_uint32.from_address(word.value).value = 0
     address = c.c_uint64()
     driver.call(call, "cuMemHostGetDevicePointer_v2", c.byref(address), word, 0)
-    kept = chosen.function, chosen.grid, chosen.shared_bytes, chosen.cooperative, chosen.parameter_bytes
-    return _Program(*kept, limit, word.value, address.value)
+    return replace(chosen, error_word=word.value, error_address=address.value)
 
 
 def _facts(driver: Driver, call: Call) -> _Facts:
@@ -171,18 +177,51 @@ def _co_resident(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p
     return blocks.value * facts.units
 
 
+def _in_one_cluster(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p, shared: int) -> int:
+    """All blocks of a kernel, if the device has room for them as one cluster, else 0."""
+    ask = driver.functions.get("cuOccupancyMaxActiveClusters")
+    if ask is None or facts.major < 9 or shared > facts.shared_bytes:
+        return 0
+    driver.call(call, "cuFuncSetAttribute", function, DYNAMIC_SHARED_BYTES, shared)
+    blocks = call.plan.most_units
+    if blocks > PORTABLE_CLUSTER and driver.functions["cuFuncSetAttribute"](
+        function, NON_PORTABLE_CLUSTER, 1
+    ):
+        return 0
+    found = c.c_int()
+    config = _config(call.plan, blocks, shared, cooperative=False, cluster=True, stream=0)
+    return blocks if ask(c.byref(found), function, c.byref(config)) == 0 and found.value > 0 else 0
+
+
+def _config(
+    plan: LaunchPlan, grid: int, shared: int, *, cooperative: bool, cluster: bool, stream: int
+) -> LaunchConfig:
+    """How a kernel is launched."""
+    attribute = LaunchAttribute(id=LAUNCH_CLUSTER if cluster else LAUNCH_COOPERATIVE)
+    attribute.value[:3] = (grid, 1, 1) if cluster else (1, 0, 0)
+    return LaunchConfig(
+        (c.c_uint * 3)(grid, 1, 1),
+        (c.c_uint * 3)(plan.threads, 1, 1),
+        shared,
+        stream,
+        c.pointer(attribute),
+        int(cluster or cooperative),
+    )
+
+
 def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit: int) -> _Program:
     """The kernel and the grid that fit the device; see handler_programs.h."""
     plan = call.plan
     kernels = (
-        (b"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units),
-        (b"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units),
+        (b"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units, plan.cluster),
+        (b"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units, False),
     )
-    for name, shared, least, most in kernels:
+    for name, shared, least, most, cluster in kernels:
         function = c.c_void_p()
         driver.call(call, "cuModuleGetFunction", c.byref(function), module, name)
-        fit = _co_resident(driver, call, facts, function, shared)
-        if plan.cooperative and not facts.cooperative:
+        room = _in_one_cluster if cluster else _co_resident
+        fit = room(driver, call, facts, function, shared)
+        if plan.cooperative and not cluster and not facts.cooperative:
             fit = min(fit, 1)
         if not plan.cooperative and fit > 0:
             fit = plan.most_units
@@ -194,7 +233,9 @@ def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit
             size.value = 0
         grid = min(fit, most)
         assert function.value
-        return _Program(function.value, grid, shared, plan.cooperative and grid > 1, size.value, limit)
+        alone = grid == 1
+        cooperative = plan.cooperative and not (alone or cluster)
+        return _Program(function.value, grid, shared, cooperative, cluster and not alone, size.value, limit)
     raise call.refused(
         RESOURCE_EXHAUSTED,
         f"no block of {plan.threads} threads with {plan.portable_shared_bytes} bytes of shared memory fits"
@@ -233,6 +274,10 @@ def _take_error(call: Call, program: _Program, when: str) -> None:
         block, phase = code >> 16 & 0x7FFF, code & 0xFFFF
         text = f"block {block} waited too long for the others in phase {phase}, in {when}; please report this"
         raise call.refused(INTERNAL, text)
+    lines = call.failures.split("\n")
+    if 0 < code <= len(lines) and lines[code - 1]:
+        text = f"{lines[code - 1]} (in {when}; its results there are not to be used)"
+        raise call.refused(OUT_OF_RANGE, text)
     if code:
         text = f"stopped with code {code} in {when}; its results there are not to be used"
         raise call.refused(INTERNAL, text)
@@ -264,17 +309,15 @@ def _pointers(frame: CallFrame, call: Call, program: _Program, version: int) -> 
 
 def _enqueue(driver: Driver, frame: CallFrame, call: Call, program: _Program, stream: int) -> None:
     pointers, workspace = _pointers(frame, call, program, driver.version)
-    if call.plan.header_bytes:
+    if call.plan.header_bytes and not program.cluster:
         driver.call(call, "cuMemsetD8Async", workspace or 0, 0, call.plan.header_bytes, stream)
-    attribute = LaunchAttribute(id=LAUNCH_COOPERATIVE)
-    attribute.value[0] = 1
-    config = LaunchConfig(
-        (c.c_uint * 3)(program.grid, 1, 1),
-        (c.c_uint * 3)(call.plan.threads, 1, 1),
+    config = _config(
+        call.plan,
+        program.grid,
         program.shared_bytes,
-        stream,
-        c.pointer(attribute),
-        int(program.cooperative),
+        cooperative=program.cooperative,
+        cluster=program.cluster,
+        stream=stream,
     )
     parameters = (c.c_void_p * 1)(c.addressof(pointers))
     driver.call(call, "cuLaunchKernelEx", c.byref(config), program.function, parameters, None)
@@ -306,41 +349,16 @@ def _run(frame: CallFrame, executes: bool, captured: bool) -> int | None:
     return None
 
 
-def _answered(frame: CallFrame, traits: int) -> bool:
-    """Answers XLA's question for the API version, if that is what it wants."""
-    if not frame.extension_start:
-        return False
-    extension = MetadataExtension.from_address(frame.extension_start)
-    if extension.type != METADATA_EXTENSION:
-        return False
-    metadata = extension.metadata.contents
-    metadata.version.major, metadata.version.minor = 0, 1
-    metadata.traits, metadata.state_type = traits, 0
-    return True
-
-
-def _error(frame: CallFrame, code: int, text: str) -> int | None:
-    message = text.encode()
-    arguments = ErrorCreateArgs(c.sizeof(ErrorCreateArgs), None, message, code)
-    create = c.CFUNCTYPE(c.c_void_p, c.POINTER(ErrorCreateArgs))(frame.api.contents.error_create)
-    error = create(c.byref(arguments))
-    return None if error is None else int(error)
-
-
-HANDLER = c.CFUNCTYPE(c.c_void_p, c.POINTER(CallFrame))
-
-
 def _handler(traits: int = 0, executes: bool = True) -> Any:
     def handle(pointer: Any) -> int | None:
         frame = pointer.contents
         try:
-            return None if _answered(frame, traits) else _run(frame, executes, bool(traits))
+            return None if answered(frame, traits) else _run(frame, executes, bool(traits))
         except Refused as refused:
-            return _error(frame, refused.code, str(refused))
+            return error_of(frame, refused.code, str(refused))
         except Exception as error:  # nothing may escape into XLA
-            return _error(
-                frame, INTERNAL, f"jax_cocktail: {type(error).__name__}: {error}; please report this"
-            )
+            text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
+            return error_of(frame, INTERNAL, text)
 
     return HANDLER(handle)
 

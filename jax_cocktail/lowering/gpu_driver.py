@@ -11,8 +11,8 @@ from typing import Any
 from jax_cocktail.lowering.ffi_layout import FAILED_PRECONDITION, INTERNAL, RESOURCE_EXHAUSTED, Call
 
 MULTIPROCESSORS, MAJOR, MINOR, COOPERATIVE, SHARED_OPT_IN = 16, 75, 76, 95, 97
-DYNAMIC_SHARED_BYTES = 8
-LAUNCH_COOPERATIVE = 2
+DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER = 8, 14
+LAUNCH_COOPERATIVE, LAUNCH_CLUSTER = 2, 4
 CAPTURE_RELAXED = 2
 HOST_PORTABLE, HOST_DEVICE_MAP = 1, 2
 
@@ -58,6 +58,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuThreadExchangeStreamCaptureMode": (_P,),
 }
 _OPTIONAL: dict[str, tuple[Any, ...]] = {
+    "cuOccupancyMaxActiveClusters": (_P, _P, _P),
     "cuCtxGetId": (_P, _P),
     "cuFuncGetParamInfo": (_P, c.c_size_t, _P, _P),
 }
@@ -95,11 +96,26 @@ NO_BINARY = 209
 _FATAL = frozenset((700, *range(703, 720))) - {701, 702}
 
 
+def driver_path() -> str:
+    """The driver's library."""
+    return os.environ.get("JAX_COCKTAIL_CUDA_DRIVER") or "libcuda.so.1"
+
+
+def driver_version() -> int:
+    """13000 for a driver of CUDA 13.0; 0 if there is none. Does not start it."""
+    version = c.c_int()
+    try:
+        failed = c.CDLL(driver_path()).cuDriverGetVersion(c.byref(version))
+    except (OSError, AttributeError):
+        return 0
+    return 0 if failed else version.value
+
+
 class Driver:
     """The driver's library. `problem`: why it cannot be used, or ""."""
 
     def __init__(self) -> None:
-        path = os.environ.get("JAX_COCKTAIL_CUDA_DRIVER") or "libcuda.so.1"
+        path = driver_path()
         self.problem, self.version = "", 0
         self.functions: dict[str, Callable[..., int]] = {}
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ BUSY = 0.1  # others hold this part of our cores: measure longer
 PATIENCE = 3.0  # that many times
 
 
+FAILURE = "OUT_OF_RANGE: jax_cocktail: "  # begins what the handlers say of programs that fail by themselves
+
+
+class CallFails(Exception):
+    """The user's program fails on these arguments, whoever compiles it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """Seconds of one call of every run, and the part of our cores that other processes held meanwhile."""
@@ -43,11 +50,31 @@ class Times:
     others: float = 0.0
 
 
-def runner(jaxpr: Any, arguments: Sequence[Any]) -> Run:
-    """A compiled call; the calls after the first take JAX's fast path."""
-    function = jax.jit(jex.jaxpr_as_fun(jaxpr))
+# On a GPU everything that can be is captured in command buffers, loops included, however little it is.
+CAPTURE: Mapping[str, Any] = {
+    "xla_gpu_enable_command_buffer": (
+        "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE"
+    ),
+    "xla_gpu_graph_min_graph_size": 1,
+}
+
+
+def runner(jaxpr: Any, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Run:
+    """A compiled call; the calls after the first take JAX's fast path. `options`: for XLA's compiler."""
+    function = jax.jit(jex.jaxpr_as_fun(jaxpr), compiler_options=dict(options) if options else None)
     function.lower(*arguments).compile()
     return lambda: function(*arguments)
+
+
+def captured_runner(jaxpr: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Run | None:
+    """The same with `CAPTURE`; None if `options` say themselves what is captured, or if XLA or the driver
+    cannot do it."""
+    if options.keys() & CAPTURE.keys():
+        return None
+    try:
+        return runner(jaxpr, arguments, {**options, **CAPTURE})
+    except Exception:  # an old driver has no loops in graphs: one form less to compare with
+        return None
 
 
 def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
@@ -56,6 +83,7 @@ def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
     The minimum counts: whatever else the machine does makes runs longer, never shorter. It does so most to
     those that use all cores, so a busy machine is given more time to show each of them a quiet moment. All
     run at least once; the first turn, which warms caches, counts only where it used up the budget.
+    Raises CallFails if the first run, stock XLA's, fails, or another one with a failure of the program's own.
     """
     watch = _Watch()
     best: list[list[float]] = [[] for _ in runs]
@@ -63,7 +91,12 @@ def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
     rounds = 0
     while not _enough(effort, rounds, watch):
         for which in racing[rounds % len(racing) :] + racing[: rounds % len(racing)]:
-            best[which].append(_turn(runs[which]))
+            try:
+                best[which].append(_turn(runs[which]))
+            except Exception as error:
+                if which == 0 or FAILURE in str(error):
+                    raise CallFails(str(error)) from error
+                raise
         rounds += 1
         if rounds >= effort.fewest_rounds:  # large results are slow until their memory is at hand
             fastest = min(_least(found) for found in best)

@@ -11,17 +11,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from jax_cocktail.build_device import device_toolchain
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
 from jax_cocktail.device import DeviceSpec
-from jax_cocktail.errors import CocktailWarning, UnsupportedError
+from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
 from jax_cocktail.lowering.decisions import Plan, cores
 from jax_cocktail.lowering.dump import Dump
+from jax_cocktail.lowering.gpu_driver import driver_version
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.policy import Growth, candidates, model_profiler, worth_planning, worth_taking
@@ -99,8 +101,26 @@ def _overwritable(region: Region, spec: DeviceSpec | None) -> tuple[int, ...]:
 
 
 def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
-    """The GPU that the programs of a call are planned for; None if they are for the host."""
-    return gpu_call.spec_of(mark.options.gpu_arch) if platform == "cuda" else None
+    """The GPU that the programs of a call are planned for, measured at first use; None if they are for the
+    host."""
+    if platform != "cuda":
+        return None
+    if mark.options.profile != "off" and mark.options.force != "stock":
+        gpu_call.measure_once(mark.options.gpu_arch)
+    return gpu_call.spec_of(mark.options.gpu_arch)
+
+
+def device_of(mark: Mark, platform: str, spec: DeviceSpec | None) -> str:
+    """What a decision about a GPU depends on: the card, its driver, its numbers, the compiler of programs; ""
+    for the host."""
+    if spec is None:
+        return ""
+    try:
+        compiler = str(device_toolchain(spec.arch))
+    except BuildError:
+        compiler = "no compiler"
+    card = custom_call.device(platform, mark.options.gpu_arch)
+    return f"{card}, driver {driver_version()}, {compiler}, {spec}"
 
 
 def units_of(mark: Mark, spec: DeviceSpec | None) -> int:

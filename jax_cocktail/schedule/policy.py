@@ -20,6 +20,8 @@ from jax_cocktail.utask.types import Source
 MOST_UNITS = 256  # the runtime's limit
 MOST_TIMED = 3
 UNSURE = 1.5  # the model is not trusted to tell candidates apart whose prices are closer than this
+FASTER = 4.0  # shared memory than L2: what is too much for one unit's may rest in that of several
+PORTABLE_CLUSTER = 8  # blocks for which every card with clusters has room
 MANY_STATEMENTS = 1000  # from here on planning is not cheap: the usual ways have to do
 
 
@@ -41,12 +43,17 @@ def candidates(
     found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
     if spec is not None and divisible:
         found.append(Candidate(most, pipeline=True))
+    if spec is not None and spec.cluster_units > 1:
+        sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, spec.cluster_units)})
+        found += [Candidate(count, cluster=True) for count in sizes]
     return tuple(dict.fromkeys(found))
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:
     """Whether to plan a candidate, given the prices of what is planned already: planning for many units takes
-    longest, and what division does to a program shows with one unit."""
+    longest, and what division does to a program shows with one unit. So does a cluster too small for it."""
+    if candidate.cluster and Candidate(1) in prices:
+        return prices[Candidate(1)] <= FASTER * candidate.units * min(prices.values())
     divided, whole = (prices.get(Candidate(1, distribute)) for distribute in (True, False))
     if candidate.units == 1 or candidate.distribute or divided is None or whole is None:
         return True

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from jax_cocktail.device import DeviceSpec
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.schedule.price_gpu import call_seconds, spent
+from jax_cocktail.schedule.price_gpu import call_seconds, seen_by_units, spent
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
 
@@ -61,17 +61,15 @@ class Prediction:
 def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
     """The prediction for a planned program; without a plan, on as many units as find work."""
     units = _units(planned, spec)
-    if isinstance(planned, UProgram):
-        found = spent(planned, units, spec)
-    else:
-        found = spent(planned.program, units, spec, planned.plan)
+    program, plan = (planned, None) if isinstance(planned, UProgram) else (planned.program, planned.plan)
+    found = spent(program, units, spec, plan)
     moved = {"shared": found.bytes.shared, "l2": found.bytes.l2, "memory": found.bytes.memory}
     rates = {"shared": spec.shared_rate, "l2": spec.l2_rate, "memory": spec.memory_rate}
     hops = found.barriers if units > 1 else 0.0
     work = max(found.arithmetic, *(size / rates[level] for level, size in moved.items()))
     return Prediction(
-        seconds=call_seconds(found, units, spec),
-        limit_seconds=hops * spec.hop_seconds + work,
+        seconds=call_seconds(found, units, spec, plan),
+        limit_seconds=hops * seen_by_units(spec, plan).hop_seconds + work,
         kernels=1,
         barriers=hops,
         flops=found.flops,

@@ -108,13 +108,19 @@ class Spent:
 
 def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Price:
     """The price of one call of a planned program on that many units of a device."""
-    return Price(call_seconds(spent(program, units, spec, plan), units, spec))
+    return Price(call_seconds(spent(program, units, spec, plan), units, spec, plan))
 
 
-def call_seconds(found: Spent, units: int, spec: DeviceSpec) -> float:
-    """With the launch."""
-    meets = COOPERATIVE_SECONDS if found.barriers and units > 1 else 0.0
+def call_seconds(found: Spent, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> float:
+    """With the launch. Blocks of a cluster meet once before they write to each other's shared memory."""
+    first = COOPERATIVE_SECONDS if plan is None or not plan.cluster else spec.cluster_barrier_seconds
+    meets = first if found.barriers and units > 1 else 0.0
     return found.seconds + spec.launch_seconds + RAMP_SECONDS + meets
+
+
+def seen_by_units(spec: DeviceSpec, plan: MemoryPlan | None) -> DeviceSpec:
+    """The device to the units of a planned program: those of a cluster are near each other."""
+    return spec.in_cluster() if plan is not None and plan.cluster else spec
 
 
 def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Spent:
@@ -123,10 +129,11 @@ def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | No
     `plan`: tells what stays in shared memory. Without one, and where no unit waits for another, so that the
     first-level cache is never emptied, that is what fits.
     """
+    spec = seen_by_units(spec, plan)
     unit = unit_of(spec)
     if plan is not None and any(o.kind in BARRIERS for o in operators_in(program.entry)):
         unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
-    walker = _Walker(spec, unit, max(min(units, spec.units), 1))
+    walker = _Walker(spec, unit, max(min(units, spec.units), 1), _own_values(program, plan))
     read = float(sum(v.type.nbytes for v in program.entry.parameters))
     found = walker.region(program.entry, _Place())
     sharers = walker.units if any(isinstance(s, LoopUTask) and s.parallel for s in walk(program.entry)) else 1
@@ -152,6 +159,7 @@ class _Walker:
     spec: DeviceSpec
     unit: Unit
     units: int
+    own: frozenset[Value] = frozenset()  # values that every unit has in memory of its own
 
     def region(self, region: Region, place: _Place) -> Spent:
         place = replace(place, near=self._near(region.body, place))
@@ -196,7 +204,7 @@ class _Walker:
         return Spent(np.full(self.units, seconds))
 
     def _loop(self, loop: LoopUTask, place: _Place) -> Spent:
-        written = set(loop.carried) if not place.alone else set()
+        written = set(loop.carried) - self.own if not place.alone else set()
         if not place.alone:
             inner = (s for s in walk(loop.body) if isinstance(s, LoopUTask) and s.parallel)
             written |= {v for s in inner for v in s.outputs}
@@ -243,6 +251,18 @@ class _Walker:
         factor = 1 if place.alone else self.units
         clock = np.full(self.units, seconds)
         return Spent(clock, 0.0, moved, flops, arithmetic).scaled(factor, clock, 0.0)
+
+
+def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
+    """Values that every unit has in memory of its own; without a plan, carries that are received whole."""
+    if plan is None:
+        exchanges = (o for o in operators_in(program.entry) if o.kind == "exchange")
+        received = {value for each in exchanges for value in each.outputs}
+        loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
+        pairs = (pair for s in loops for pair in zip(s.carried, s.body.results, strict=True))
+        return frozenset(carry for carry, value in pairs if value in received)
+    slots = ((v, plan.slots.get(layout.root)) for v, layout in plan.layouts.items())
+    return frozenset(v for v, slot in slots if slot is not None and slot.space in ("own", "private"))
 
 
 class _Held:
@@ -294,8 +314,10 @@ def _members(statement: Statement) -> tuple[UOperator, ...]:
 
 
 def _operands(region: Region) -> set[Value]:
-    """What operators read in a region, nested regions left aside."""
-    return {v for s in region.body for m in _members(s) for v in m.inputs}
+    """What operators read in a region and under guards in it, nested loops left aside."""
+    found = {v for s in region.body for m in _members(s) for v in m.inputs}
+    guarded = (inner for s in region.body if isinstance(s, BranchUTask) for inner in s.branches)
+    return found.union(*map(_operands, guarded))
 
 
 def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Value]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PLACES = ("auto", "none")
+MOST_IN_CLUSTER = 16  # blocks; more than eight only where the card has room for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,15 @@ class Candidate:
         which is what one unit means.
       pipeline: whether recurrences that feed each other run side by side, one step apart, each on units of
         its own, rather than one after the other. Takes several units and `distribute`.
+      cluster: whether the units are thread blocks of one cluster, which meet by a barrier in hardware and
+        reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
     """
 
     units: int = 1
     distribute: bool = True
     place: str = "auto"
     pipeline: bool = False
+    cluster: bool = False
 
     def __post_init__(self) -> None:
         if self.units < 1:
@@ -38,19 +42,24 @@ class Candidate:
         if self.units == 1 or self.place == "none":  # two names for one thing
             object.__setattr__(self, "units", 1)
             object.__setattr__(self, "place", "none")
+            object.__setattr__(self, "cluster", False)
         if self.units == 1 or not self.distribute:
             object.__setattr__(self, "pipeline", False)
+        if self.cluster and self.units > MOST_IN_CLUSTER:
+            raise ValueError(f"a cluster has at most {MOST_IN_CLUSTER} units, not {self.units}")
 
     @property
     def text(self) -> str:
         """Every field, for keys."""
-        flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d}"
+        flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d} cluster={self.cluster:d}"
         return f"units={self.units} {flags} place={self.place}"
 
     @property
     def name(self) -> str:
         """For people: what differs from the usual."""
         count = "1 unit" if self.units == 1 else f"{self.units} units"
+        if self.cluster:
+            count += " in a cluster"
         if self.pipeline:
             return f"{count}, pipelined"
         return count if self.distribute else f"{count}, loops undivided"

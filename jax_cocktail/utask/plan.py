@@ -9,7 +9,7 @@ from jax_cocktail.utask.ir import Region, UOperator, UProgram, regions_of
 from jax_cocktail.utask.layout import Layout, dense, view
 from jax_cocktail.utask.types import Value
 
-_LAUNCH_VERSION = 1
+_LAUNCH_VERSION = 2
 MAILBOX_BYTES = 64  # of a unit's own memory, at its end: where one thread leaves a scalar for the others
 
 
@@ -33,7 +33,7 @@ class MemoryPlan:
     each unit's own memory, whose last part is then the scratch; `most_units`: units that find work;
     `scratch_space`: where the scratch lies; `private_bytes`: size of each unit's private memory;
     `template_bytes`: near memory that templates use while they run; `parts`: buffers in the workspace whose
-    slices may as well lie with the units that alone touch them.
+    slices may as well lie with the units that alone touch them; `cluster`: the units are one cluster.
     """
 
     layouts: Mapping[Value, Layout]
@@ -47,6 +47,7 @@ class MemoryPlan:
     private_bytes: int = 0
     template_bytes: int = 0
     parts: Mapping[Slot, Part] = field(default_factory=dict)
+    cluster: bool = False
 
     @property
     def shared_bytes(self) -> int:
@@ -78,7 +79,8 @@ class LaunchPlan:
     shared memory of a block of either kernel; `workspace_bytes`: of the call's last result, header included,
     0 for none; `cooperative`: blocks wait for each other; `can_fail`: the program may leave an error code;
     `resident_units`: blocks that the resident kernel needs at least, `portable_units`: for how many there is
-    room in the workspace; 0 stands for `most_units`.
+    room in the workspace; 0 stands for `most_units`; `cluster`: the blocks of the resident kernel are one
+    cluster, which needs no header and no cooperative launch.
     """
 
     header_bytes: int
@@ -91,30 +93,44 @@ class LaunchPlan:
     can_fail: bool = False
     resident_units: int = 0
     portable_units: int = 0
+    cluster: bool = False
 
     def __post_init__(self) -> None:
         shared = self.resident_shared_bytes, self.portable_shared_bytes
         sizes = min(self.header_bytes, *shared) >= 0 and self.workspace_bytes >= self.header_bytes
         few, many = sorted((self.resident_units, self.portable_units))
+        whole = not self.cluster or (self.resident_units or self.most_units) == self.most_units
         grids = few >= 0 and many <= self.most_units and 1 <= self.most_units < 1 << 20
-        if not sizes or not grids or not 1 <= self.threads <= 1024:
+        if not (sizes and grids and whole) or not 1 <= self.threads <= 1024:
             raise ValueError(f"not a launch: {self}")
 
     @property
     def attribute(self) -> tuple[int, ...]:
         """As the handler reads it (struct LaunchPlan of handler_programs.h)."""
         units = self.resident_units or self.most_units, self.portable_units or self.most_units
-        others = (int(getattr(self, name)) for name in self.__slots__[:-2])
-        return (_LAUNCH_VERSION, *others, *units)
+        others = (int(getattr(self, name)) for name in self.__slots__[:-3])
+        return (_LAUNCH_VERSION, *others, *units, int(self.cluster))
 
     @classmethod
     def from_attribute(cls, values: Sequence[int]) -> LaunchPlan:
         """The plan with this `attribute`; raises ValueError if it is of another version."""
         if len(values) != 1 + len(cls.__slots__) or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        header, units, threads, resident, portable, workspace, cooperative, can_fail, *grids = values[1:]
-        sizes = (header, units, threads, resident, portable, workspace)
-        return cls(*sizes, bool(cooperative), bool(can_fail), *grids)
+        *sizes, cooperative, can_fail, resident_units, portable_units, cluster = values[1:]
+        header, most, threads, resident, portable, workspace = sizes
+        return cls(
+            header,
+            most,
+            threads,
+            resident,
+            portable,
+            workspace,
+            cooperative=bool(cooperative),
+            can_fail=bool(can_fail),
+            resident_units=resident_units,
+            portable_units=portable_units,
+            cluster=bool(cluster),
+        )
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:

@@ -62,14 +62,8 @@ FAKE_EXPORT Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
 
 FAKE_EXPORT Result cuDevicePrimaryCtxRelease_v2(Device) { return kSuccess; }
 
-FAKE_EXPORT Result cuCtxSetCurrent(Context context) {
-  current.assign(1, context);
-  return kSuccess;
-}
-
-FAKE_EXPORT Result cuCtxSynchronize() { return kSuccess; }
-
 FAKE_EXPORT Result cuStreamCreate(Stream* stream, unsigned) {
+  BEGIN(cuStreamCreate)
   *stream = new StreamTag{current.back(), false, false, {}};
   return kSuccess;
 }
@@ -112,12 +106,13 @@ FAKE_EXPORT Result cuMemFree_v2(DevicePointer memory) {
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuMemcpyHtoD_v2(DevicePointer to, const void* from, size_t bytes) {
+FAKE_EXPORT Result cuMemcpyHtoDAsync_v2(DevicePointer to, const void* from, size_t bytes, Stream) {
+  BEGIN(cuMemcpyHtoDAsync)
   memcpy(reinterpret_cast<void*>(to), from, bytes);
   return kSuccess;
 }
 
-FAKE_EXPORT Result cuMemcpyDtoH_v2(void* to, DevicePointer from, size_t bytes) {
+FAKE_EXPORT Result cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, Stream) {
   memcpy(to, reinterpret_cast<void*>(from), bytes);
   return kSuccess;
 }

@@ -5,6 +5,10 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import pytest
+
+from jax_cocktail.lowering import gpu_kernels, gpu_micro
+from tests.cpu.emulation import emulator
 from tests.cpu.fake_cuda.driver import HERE, compiled, copied
 
 
@@ -22,3 +26,20 @@ class FakeCard:
 
     def fail(self, symbol: str, result: int) -> None:
         self._library.fake_fail(symbol.encode(), result, ctypes.c_int64(-1))
+
+    def launches(self) -> int:
+        """Of kernels, so far, those of graphs once each."""
+        return int(self._library.fake_launches())
+
+    def depth(self) -> int:
+        """Contexts that were pushed by this thread and not popped."""
+        return int(self._library.fake_depth())
+
+
+def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures a card is compiled for the emulation, with few threads."""
+
+    binary = emulator.build(gpu_kernels.text(64)).path.read_bytes()
+    monkeypatch.setattr(gpu_micro, "program", lambda arch: binary)
+    monkeypatch.setattr(gpu_micro, "IN_A_GRAPH", 3)
+    monkeypatch.setattr(gpu_kernels, "THREADS", 64)

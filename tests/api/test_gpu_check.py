@@ -17,7 +17,7 @@ import pytest
 from jax.experimental import rnn
 
 from benchmarks import gpu_check
-from benchmarks.gpu import items, peer, peers, pool, report, targets, timing
+from benchmarks.gpu import items, peer, peers, pool, report, stock_micro, targets, timing
 from benchmarks.gpu.rows import QUICK, ROWS
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.device import H200, spec_for
@@ -101,10 +101,14 @@ def test_build_and_times(settings):
     assert {"ours", "stock", "graphs", "kernels"} == set(items.build("rae/1", settings))
     assert "none" in items.unroll("rae/1", settings)
     found = items.times("rae/1", settings)
-    assert set(found["seconds"]) == {"ours", "auto", "stock", "graphs"}
+    assert set(found["seconds"]) == {"ours", "stock", "graphs"}
     assert all(value > 0 for value in found["seconds"].values())
     assert max(found["differences"].values()) < 1e-5 and "unroll" in found["missing"]["unrolled"]
-    assert "none" in found["kernel"] and found["choice"] in ("stock", "cocktail")
+    assert "none" in found["kernel"]
+    json.dumps(found)
+    found = items.auto("rae/1", settings)
+    assert set(found["seconds"]) == {"auto", "stock"} and found["choice"] in ("stock", "cocktail")
+    assert found["first_seconds"] > max(found["seconds"].values())
     json.dumps(found)
 
 
@@ -310,6 +314,47 @@ def test_tables():
     assert "100.0" in line and "5000.0" in line and "50.00" in line
     assert "DIFFERS" in text and "ck_resident x 132 blocks" in text and "CudaError: refused" in text
     assert "times rae/1: stopped after 60 s" in text and "(not captured)" in text
+
+
+def test_what_was_predicted_stands_beside_what_was_measured():
+    sections = figures_of_a_card()
+    sections["times"]["lstm/1"]["kernel"] = {"seconds": 9e-5, "predicted_seconds": 6e-5, "calls": []}
+    plan = {"seconds": 8e-5, "stock_seconds": 4e-3, "limit_seconds": 8e-5, "barriers": 73}
+    sections["plan"] = {
+        "lstm/1@card": {**plan, "bytes": {"l2": 2e6}, "plan": "132 units"},
+        "rae/1@card": {"error": "no"},
+    }
+    lines = report.text({"sections": sections}).splitlines()
+    head = next(k for k, line in enumerate(lines) if line.startswith("model and card"))
+    (lstm, nasrnn, *_) = lines[head + 1 :]
+    assert lstm.split() == ["lstm/1", "90.0", "60.0", "1.50", "5000.0", "4000.0", "1.25", "50.00", "50.00"]
+    assert not nasrnn  # nothing was predicted of it
+    assert "model and card" not in report.text({"sections": figures_of_a_card()})
+
+
+def test_what_is_inside_of_records_is_told():
+    """A form that was not captured, and a branch whose results differ."""
+    sections = {
+        "build": {"lstm/1": {"graphs": {"captured": False, "error": "no kCommandBuffer"}, "stock": {}}},
+        "captured": {"rae/1": {"differences": [0.0, 0.5], "captured": True, "ok": False}},
+        "auto": {"lstm/1": {"choice": "stock", "seconds": {"auto": 7e-3}}},
+        "times": {"lstm/1": {"seconds": {"stock": 7e-3}}},
+    }
+    text = report.text({"sections": sections})
+    assert "build lstm/1 graphs: no kCommandBuffer" in text
+    assert "rae/1                   captured, OTHER RESULTS: NOT RIGHT" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("lstm/1 "))
+    assert row.split()[1:] == ["-", "7000.0", "-", "-", "-", "-", "7000.0", "-", "stock", "not", "checked"]
+
+
+def test_forms_that_are_not_captured_are_errors(settings, tmp_path):
+    """Nothing is captured on the host."""
+    looking = replace(settings, dump=str(tmp_path))
+    found = items.build("scalar_scan", looking)
+    assert found["graphs"]["error"] == stock_micro.NOT_CAPTURED and not found["graphs"]["captured"]
+    assert "error" not in found["stock"]
+    branch = items.captured("scalar_scan", looking)
+    assert branch["error"] == stock_micro.NOT_CAPTURED and not branch["ok"]
 
 
 def test_tables_without_a_card():

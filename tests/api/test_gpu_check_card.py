@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import driver, items, kernels, micro, recorded
+from benchmarks.gpu import items, recorded
 from jax_cocktail import device_store
 from jax_cocktail.build_device import build_device_program
 from jax_cocktail.device import H200, spec_for
+from jax_cocktail.device_store import Measured
 from jax_cocktail.errors import BuildError
+from jax_cocktail.lowering import gpu_card, gpu_kernels, gpu_micro
 from jax_cocktail.utask.plan import LaunchPlan
-from tests.api.fake_card import FakeCard
-from tests.cpu.cuda_compilers import nvcc
+from tests.api.fake_card import FakeCard, emulate
+from tests.cpu.cuda_compilers import nvcc, nvrtc
 from tests.cpu.cuda_text import program
 from tests.cpu.emulation import emulator
 
@@ -33,48 +34,36 @@ def fake(tmp_path, monkeypatch):
 @pytest.fixture
 def emulate_builds(monkeypatch):
     """What would be compiled for the card is compiled for the emulation."""
-
-    def build(text, *_):
-        return SimpleNamespace(binary=emulator.build(text).path.read_bytes())
-
-    monkeypatch.setattr(micro, "build_device_program", build)
-    monkeypatch.setattr(micro, "device_toolchain", lambda arch: None)
-    monkeypatch.setattr(micro, "IN_A_GRAPH", 3)
-    for name in ("EMPTY", "BARRIER", "BARRIER_CHECKED", "CLUSTER", "FLAG", "TAGGED", "GATHER"):
-        monkeypatch.setattr(kernels, name, replace(getattr(kernels, name), threads=32))
-    for name in ("READ", "SHARED", "FMA"):
-        monkeypatch.setattr(kernels, name, replace(getattr(kernels, name), threads=64))
-    monkeypatch.setattr(kernels, "KERNELS", ())
+    emulate(monkeypatch)
 
 
 # ---- kernels -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", kernels.small_runs(), ids=lambda r: f"{r.kernel.name}-{r.units}-{r.numbers}")
-def test_kernels_emulated(run):
+@pytest.fixture(scope="module")
+def built():
+    return emulator.build(gpu_kernels.text())
+
+
+@pytest.mark.parametrize("run", gpu_kernels.small_runs(), ids=lambda r: f"{r.kernel.name}-{r.units}-{r.size}")
+def test_kernels_emulated(built, run):
     """Every kernel computes what is expected of it, and a wrong result is noticed."""
-    built, result = emulator.build(run.kernel.text), run.result()
-    numbers = np.asarray(run.numbers, np.int64)
-    built.launch([numbers, run.data], [result], units=run.units, cluster=run.cluster, seed=3)
+    result = run.result()
+    built.launch([run.numbers, run.data], [result], units=run.units, cluster=run.cluster, seed=3)
     assert run.problem(result) == ""
     assert "something else" in run.problem(result + result.dtype.type(1))
 
 
-OTHERS = (kernels.BARRIER, kernels.CLUSTER, kernels.TAGGED)
-
-
 @pytest.mark.parametrize(
-    ("kernel", "arch"),
-    [(k, "sm_90") for k in kernels.KERNELS] + [(k, a) for k in OTHERS for a in ("sm_80", "sm_100")],
-    ids=lambda x: getattr(x, "name", x),
+    ("compiler", "arch"), [(nvcc, "sm_80"), (nvcc, "sm_90"), (nvcc, "sm_100"), (nvrtc, "sm_90")]
 )
-def test_kernels_compile(kernel, arch):
-    built = build_device_program(kernel.text, nvcc(), arch)
+def test_kernels_compile(compiler, arch):
+    built = build_device_program(gpu_kernels.text(), compiler(), arch)
     assert set(built.kernels) == {"ck_resident", "ck_portable"} and not built.spills
-    room = spec_for(arch).resident_units(
-        kernel.threads, built.kernels["ck_portable"].registers, kernel.scratch
-    )
-    assert room >= 2  # the barrier of two blocks on each multiprocessor
+    registers = built.kernels["ck_portable"].registers
+    for kernel in gpu_kernels.KERNELS:
+        room = spec_for(arch).resident_units(gpu_kernels.THREADS, registers, kernel.scratch)
+        assert room >= 2  # the barrier of two blocks on each multiprocessor
 
 
 # ---- the driver --------------------------------------------------------------------------------------------
@@ -82,34 +71,34 @@ def test_kernels_compile(kernel, arch):
 
 def test_card(fake):
     fake.set(sms=132)
-    assert driver.count() == (1, "the driver lists no card")
-    with driver.Card() as card:
+    assert gpu_card.count() == (1, "the driver lists no card")
+    with gpu_card.Card() as card:
         facts = card.facts
         assert (facts.name, facts.arch, facts.driver) == ("Fake Card 1", "sm_90", 13000)
         values = np.arange(5, dtype=np.float32)
         assert np.array_equal(card.download(card.upload(values), np.zeros(5, np.float32)), values)
-        with pytest.raises(driver.CudaError, match=r"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE \(200\)"):
+        with pytest.raises(gpu_card.CudaError, match=r"cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE \(200\)"):
             card.load(b"nothing of that kind")
-    spec = driver.spec_of(facts)
+    spec = gpu_card.spec_of(facts)
     assert replace(spec, name=H200.name, memory_bytes=H200.memory_bytes) == H200
     newer = replace(facts, attributes={**facts.attributes, "major": 11})
-    assert driver.spec_of(newer).tensor_flops == spec_for("sm_103").tensor_flops
+    assert gpu_card.spec_of(newer).tensor_flops == spec_for("sm_103").tensor_flops
 
 
 def test_no_card(monkeypatch, tmp_path, fake):
     fake.fail("cuInit", 100)
-    assert driver.count() == (0, "cuInit: CUDA_ERROR_NO_DEVICE (100)")
+    assert gpu_card.count() == (0, "cuInit: CUDA_ERROR_NO_DEVICE (100)")
     monkeypatch.setenv("JAX_COCKTAIL_CUDA_DRIVER", str(tmp_path / "none.so"))
-    number, why = driver.count()
+    number, why = gpu_card.count()
     assert number == 0 and "cannot be loaded" in why
 
 
 def test_microbenchmarks(fake, emulate_builds):
     """All of them run; clusters are refused by the fake driver, which is one figure less and no more."""
     fake.set(sms=4, pointers=5)
-    with driver.Card() as card:
-        figures = micro.measure(card, scale=1e-3)
-        spec, left = micro.measured_spec(card, figures)
+    with gpu_card.Card() as card:
+        figures = gpu_micro.measure(card, scale=1e-3)
+        spec, left = gpu_micro.measured_spec(card.facts, figures)
     failed = {name for name, figure in figures.items() if "error" in figure}
     assert failed and all(
         "cluster" in name or "16 blocks" in name or "32" in name or "64" in name for name in failed
@@ -119,21 +108,22 @@ def test_microbenchmarks(fake, emulate_builds):
     ) - failed
     assert all("launches" not in name for name in left)
     assert spec.units == 4 and spec.name == "Fake Card 1"
-    assert device_store.store_measured(spec) and device_store.load_measured("Fake Card 1") == spec
+    assert device_store.store_measured(Measured(spec, 13000))
+    assert device_store.load_measured("Fake Card 1").spec == spec and fake.depth() == 0
 
 
 def test_wrong_results_are_no_figures(fake, emulate_builds, monkeypatch):
     fake.set(sms=4, pointers=5)
-    monkeypatch.setattr(micro, "GROUPS", (micro.hops,))
-    monkeypatch.setattr(kernels.Run, "problem", lambda run, result: "wrong")
-    with driver.Card() as card:
-        figures = micro.measure(card, scale=1e-3)
+    monkeypatch.setattr(gpu_micro, "GROUPS", (gpu_micro.hops,))
+    monkeypatch.setattr(gpu_kernels.Run, "problem", lambda run, result: "wrong")
+    with gpu_card.Card() as card:
+        figures = gpu_micro.measure(card, scale=1e-3)
     assert figures["hop, flag"] == {"error": "CudaError: wrong"}
 
 
 def test_measured_spec_takes_what_is_plausible():
-    attributes = {name: getattr(H200, name) for name in driver._SIZES} | {"major": 9, "minor": 0}
-    card = SimpleNamespace(facts=driver.Facts("A card", 13000, 141 * 10**9, attributes))
+    attributes = {name: getattr(H200, name) for name in gpu_card._SIZES} | {"major": 9, "minor": 0}
+    facts = gpu_card.Facts("A card", 13000, 141 * 10**9, attributes)
     figures = {
         "barrier, 132 blocks": {"seconds": 1.2e-6},
         "hop, flag": {"seconds": 1.0},
@@ -141,7 +131,7 @@ def test_measured_spec_takes_what_is_plausible():
         "memory read": {"error": "no"},
         "launch in a graph": {"seconds": float("nan")},
     }
-    spec, left = micro.measured_spec(card, figures)
+    spec, left = gpu_micro.measured_spec(facts, figures)
     assert (spec.barrier_seconds, spec.l2_rate) == (1.2e-6, 6e12)
     assert (spec.hop_seconds, spec.memory_rate) == (H200.hop_seconds, H200.memory_rate)
     assert "not plausible" in left["hop_seconds"] and left["memory_rate"] == "no"
@@ -169,7 +159,7 @@ def test_kernel_time(fake, sms, kernel, grid):
     binary = emulator.build(text).path.read_bytes()
     call = recorded.Call(binary, plan, (x,), (jax.ShapeDtypeStruct(x.shape, x.dtype),), {0: 0})
     copies = []
-    with driver.Card() as card:
+    with gpu_card.Card() as card:
         download = card.download
         launch = card.launch
 
@@ -208,6 +198,18 @@ def test_recording(monkeypatch):
     assert (call.binary, call.aliases, len(call.results)) == (b"code", {0: 0}, 1)
     assert call.plan == LaunchPlan.from_attribute(plan.attribute)
     assert np.array_equal(call.operands[0], [0, 1, 2])
+
+
+def test_plans_for_the_card_that_is_here(fake, tmp_path):
+    """With its numbers, measured or of the table; nothing is started on it."""
+    fake.set(sms=60)
+    settings = items.Settings(tmp_path, small=True)
+    table = items.plan("scalar_scan@card", settings)
+    assert table["card"] == "Fake Card 1" and fake.launches() == 0
+    slow = replace(gpu_card.spec_of(gpu_card.describe()), launch_seconds=2e-5)
+    assert slow.units == 60
+    device_store.store_measured(Measured(slow, 13000))
+    assert items.plan("scalar_scan@card", settings)["seconds"] > table["seconds"]
 
 
 def test_a_card_that_is_too_old(fake, monkeypatch, tmp_path):

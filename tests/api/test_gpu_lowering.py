@@ -22,6 +22,7 @@ from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
 from jax_cocktail.lowering.state import collecting
+from jax_cocktail.primitives.recursion_failure import failure_p
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.fake_cuda.driver import Handlers
 
@@ -61,7 +62,7 @@ def test_call(compiler):
     text = lowered()
     assert text.count("@jax_cocktail_gpu(") == 1 and "while" not in text
     assert hashlib.sha256(BINARY).hexdigest() in text
-    assert "launch = dense<[1, 256, 132, 128, 4096, 1024, 4352, 1, 0, 132, 132]> : tensor<11xi64>" in text
+    assert "launch = dense<[2, 256, 132, 128, 4096, 1024, 4352, 1, 0, 132, 132, 0]> : tensor<12xi64>" in text
     assert 'name = "function"' in text and "sync = 0 : i64" in text
     assert f"binary = dense<[{', '.join(map(str, BINARY))}]> : tensor<{len(BINARY)}xui8>" in text
     assert "-> (tensor<8xf32>, tensor<4352xui8>)" in text
@@ -88,6 +89,19 @@ def test_errors(compiler, can_fail, errors, target, sync):
     compiler.launch = dataclasses.replace(PLAN, can_fail=can_fail)
     text = lowered({"errors": errors})
     assert f"@{target}(" in text and f"sync = {sync} : i64" in text
+
+
+def test_what_codes_mean(compiler):
+    """A line for every code, if there are codes."""
+
+    def checked(x):
+        status = (x[0] > 5).astype(jnp.int32)
+        return lax.fori_loop(0, 5, lambda _, y: y + failure_p.bind(status, text="too deep\ntoo many"), x)
+
+    compiler.launch = dataclasses.replace(PLAN, can_fail=True)
+    assert r'failures = "too deep\0Atoo many"' in lowered(f=checked)
+    assert "failures" not in lowered()
+    assert "@jax_cocktail_failure" not in lowered(f=checked)
 
 
 def test_both_platforms_in_one_process(compiler, monkeypatch):

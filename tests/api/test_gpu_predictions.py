@@ -51,7 +51,7 @@ EXPECTED = {
     ("attention", 64): Expected(1150, None, 64, 0),  # estimated for heads and batch cut together
     ("seq2seq", 1): Expected(640, 44, 128, 64),
     ("seq2seq", 64): Expected(760, 104, 128, 96),
-    ("blockdrop", 1): Expected(275, 60, 64, 19),
+    ("blockdrop", 1): Expected(275, 60, 16, 19),  # in one cluster
     ("blockdrop", 64): Expected(475, 100, 64, 0),
     ("skipnet", 1): Expected(2250, None, 128, 95),  # estimated for images cut along their height and width
     ("rae", 1): Expected(350, 22, 128, 32),

@@ -19,6 +19,7 @@ from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import Artifact, Emitted
 from jax_cocktail.device import H200, DeviceSpec
 from jax_cocktail.lowering import custom_call, variants
+from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import Program
@@ -42,6 +43,7 @@ class Emulation:
     sanitizer: Any = None
     distribute: bool = True
     pipeline: bool = False
+    cluster: bool = False
     launches: list[tuple[Emitted, Program, str]] | None = None
 
     def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
@@ -63,7 +65,9 @@ class Emulation:
             results[result] = operands[operand]
         program = emulator.build(emitted.source, sanitizer=self.sanitizer)
         units = self.grid or emitted.plan.most_units
-        program.launch(operands, results, units=units, kernel=self.kernel, seed=self.seed)
+        near = emitted.plan.cluster and self.kernel == "ck_resident"
+        grid = {"units": units, "cluster": units if near else 1}
+        program.launch(operands, results, kernel=self.kernel, seed=self.seed, **grid)
         if self.launches is not None:
             self.launches.append((emitted, program, self.kernel))
         return results
@@ -93,7 +97,7 @@ class Emulation:
             self._artifacts[artifact.digest] = artifact
             return artifact
 
-        how = {name: getattr(self, name) for name in ("distribute", "pipeline")}
+        how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}
         monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
         monkeypatch.setattr(variants, "emit", self.emit)
         monkeypatch.setattr(variants, "build", build)
@@ -101,14 +105,14 @@ class Emulation:
         return self
 
 
-def check_program(program: Any, seed: int, units: int, **how: Any) -> Emulation:
+def check_program(program: Any, seed: int, units: int, limits: Limits = EAGER, **how: Any) -> Emulation:
     """A random program (see tests/strategies.py), divided into whatever parts there can be, equals stock."""
     state = initial_state(seed)
     stock = jax.jit(lambda *s: run(program, s))(*state)
     emulation = Emulation(launches=[], seed=seed, **how)
     options = {"force": "cocktail", "strict": True, "units": units}
     with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
-        patch.setattr(compiler, "limits_for", lambda _: EAGER)
+        patch.setattr(compiler, "limits_for", lambda _: limits)
         emulation.install(patch)
         check_state(jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state), stock)
     return emulation

@@ -34,6 +34,7 @@ from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
 from tests.cpu import sass
 
 CARDS = {spec.arch: spec for spec in (A100, H200, B200)}
+FEW_GENERIC = 48  # accesses by an address of any memory: copies of what is not aligned, which are rare
 FEW_BYTES = 64  # spilled once per call they cost nothing, and users are told; in a loop there are none
 RECORDED = Path(__file__).parents[1] / "golden" / "cuda_gates"
 
@@ -67,9 +68,11 @@ class Found:
     """One program and its two kernels.
 
     units: blocks that find work. resident_shared, portable_shared: dynamic shared memory of a block, bytes.
-    meets, waits: barriers of a block and of the device in the program, each counted once, whatever runs it.
+    meets, waits: barriers of a block and of the device (or exchanges) in the program, each counted once,
+    whatever runs it.
     loops: parallel loops. kernels: by name what `KernelFacts` says, and `barriers`: of a block, in the
-    machine code; `loads_in_loops`: from local memory (both None where no tool reads machine code).
+    machine code; `loads_in_loops`: from local memory; `generic`: accesses by an address of any memory (None
+    where no tool reads machine code).
     """
 
     units: int
@@ -94,7 +97,7 @@ def found(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Fou
         resident_shared=launch.resident_shared_bytes,
         portable_shared=launch.portable_shared_bytes,
         meets=kinds.count("meet"),
-        waits=kinds.count("wait"),
+        waits=kinds.count("wait") + kinds.count("exchange"),
         loops=sum(isinstance(each, LoopUTask) and each.parallel for each in statements),
         kernels=_kernels(built),
     )
@@ -103,19 +106,21 @@ def found(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Fou
 def _kernels(built: DeviceBuilt) -> dict[str, dict[str, int | None]]:
     kernels: dict[str, dict[str, int | None]] = {}
     loads = sass.local_loads(built.binary, in_loops=True) if sass.tools() else {}
+    generic = sass.generic_accesses(built.binary) if sass.tools() else {}
     for name, facts in built.kernels.items():
         barriers = None
         if sass.tools():
             codes = sass.opcodes(built.binary, name)
             barriers = sum(n for opcode, n in codes.items() if opcode.startswith("BAR.SYNC"))
-        kernels[name] = {**asdict(facts), "barriers": barriers, "loads_in_loops": loads.get(name)}
+        read = {"barriers": barriers, "loads_in_loops": loads.get(name), "generic": generic.get(name)}
+        kernels[name] = {**asdict(facts), **read}
     return kernels
 
 
 def problems(each: Found, spec: DeviceSpec) -> list[str]:
     """The limits that a program breaks on a card, in words; empty if there are none."""
     said = []
-    if each.units > spec.units:
+    if each.waits and each.units > spec.units:
         said.append(f"{each.units} blocks never run at the same time, {spec.name} has {spec.units} units")
     shared = {"ck_resident": each.resident_shared, "ck_portable": each.portable_shared}
     if shared.keys() != each.kernels.keys():
@@ -126,6 +131,8 @@ def problems(each: Found, spec: DeviceSpec) -> list[str]:
             said.append(f"{name} spills {numbers['spill_bytes']} bytes")
         if numbers["loads_in_loops"]:
             said.append(f"{name} loads {numbers['loads_in_loops']} times from local memory in loops")
+        if numbers.get("generic", 0) > FEW_GENERIC:
+            said.append(f"{name} has {numbers['generic']} accesses whose memory the compiler does not know")
         memory = shared[name] + numbers["shared_bytes"]
         if memory > spec.shared_bytes:
             said.append(f"{name} takes {memory} bytes of shared memory, a block has {spec.shared_bytes}")

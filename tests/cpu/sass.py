@@ -83,6 +83,15 @@ def local_loads(binary: bytes, *, in_loops: bool = False) -> dict[str, int]:
     return found
 
 
+def generic_accesses(binary: bytes) -> dict[str, int]:
+    """Loads and stores in each kernel by an address that may be in any memory. Words that units poll are left
+    aside."""
+    return {
+        name: sum(c.opcode.split(".")[0] in ("LD", "ST") and "STRONG" not in c.opcode for c in code)
+        for name, code in kernels(binary).items()
+    }
+
+
 def looping(code: tuple[Instruction, ...]) -> set[int]:
     """Addresses in loops: from where a branch goes back to, up to the branch, and the functions called there.
 

@@ -71,6 +71,8 @@ def made(units=4, threads=256, shared=(4096, 1024), **facts):
     [
         (made(spill_bytes=72), "ck_resident spills 72 bytes"),
         (made(loads_in_loops=2), "loads 2 times from local memory"),
+        (made(generic=gates.FEW_GENERIC + 1), "whose memory the compiler does not know"),
+        (made(generic=gates.FEW_GENERIC), ""),
         (made(units=H200.units + 1), "never run at the same time"),
         (made(shared=(H200.shared_bytes + 1, 0)), "shared memory"),
         (made(shared=(0, H200.shared_bytes), shared_bytes=0), ""),

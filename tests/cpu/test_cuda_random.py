@@ -18,10 +18,11 @@ RUN = settings(
 @RUN
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
 def test_random_programs(kernel, stage_limit, program, seed, units):
-    check_program(program, seed, units, kernel=kernel, stage_limit=stage_limit)
+    how = {"kernel": kernel, "stage_limit": stage_limit, "cluster": seed % 2 == 1}
+    check_program(program, seed, units, **how)
 
 
 @RUN
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
 def test_random_programs_have_no_races(program, seed, units):
-    check_program(program, seed, units, sanitizer="thread")
+    check_program(program, seed, units, sanitizer="thread", cluster=seed % 2 == 1)

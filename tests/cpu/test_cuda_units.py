@@ -53,11 +53,17 @@ def test_barrier(units: int) -> None:
         assert not wrong.any()
 
 
-def test_barrier_under_the_thread_sanitizer() -> None:
+IN_A_CLUSTER = "#define CK_ONE_CLUSTER 1\n" + BARRIER.replace("MOST_UNITS 9", "MOST_UNITS 3")
+
+
+@pytest.mark.parametrize("text", [BARRIER, IN_A_CLUSTER])
+def test_barrier_under_the_thread_sanitizer(text: str) -> None:
+    near = {"kernel": "ck_resident", "cluster": 3} if text == IN_A_CLUSTER else {}
     wrong = np.full(3, 9, np.int32)
-    checked = emulator.build(BARRIER, sanitizer="thread")
-    checked.launch([np.array([4], np.int32)], [wrong], units=3, seed=1)
-    assert not wrong.any()
+    checked = emulator.build(text, sanitizer="thread")
+    for seed in range(1, 3):
+        checked.launch([np.array([4], np.int32)], [wrong], units=3, seed=seed, **near)
+        assert not wrong.any()
 
 
 def with_other(text: str, name: str, definition: str) -> str:
@@ -84,6 +90,14 @@ def test_weaker_barriers_are_races(name: str) -> None:
     weaker = emulator.build(with_other(BARRIER, name, WEAK[name]), sanitizer="thread")
     with pytest.raises(EmulationError, match="data race"):
         weaker.launch([np.array([2], np.int32)], [np.zeros(2, np.int32)], units=2)
+
+
+def test_a_cluster_does_not_meet_for_the_block() -> None:
+    """What the threads of a block do between the halves of the barrier is not ordered by the halves."""
+    weaker = emulator.build(with_other(IN_A_CLUSTER, "ck_meet", WEAK["ck_meet"]), sanitizer="thread")
+    with pytest.raises(EmulationError, match="data race"):
+        steps, wrong = np.array([2], np.int32), np.zeros(3, np.int32)
+        weaker.launch([steps], [wrong], units=3, kernel="ck_resident", cluster=3)
 
 
 def test_counter_may_wrap() -> None:
@@ -331,9 +345,23 @@ def test_layout() -> None:
         assert got.tolist() == want
 
 
+def test_layout_in_a_cluster() -> None:
+    """The tagged words of a unit lie between its own and its resident memory."""
+    got = np.zeros((3, 8), np.int64)
+    text = LAYOUT.replace("CK_SIGNALS 3", "CK_SIGNALS 0\n#define CK_ONE_CLUSTER 1")
+    base = "RESIDENT ? unit->own : (u8*)unit->header"
+    ready = emulator.build(text.replace("- (u8*)unit->header;\n  y[5]", f"- ({base});\n  y[5]"))
+    ready.launch([np.zeros(1)], [got], units=3, kernel="ck_resident", cluster=3)
+    assert got[:, 3:5].tolist() == [[1024 + 256 + 512, 256 + 2 * 20 * 8]] * 3
+    ready.launch([np.zeros(1)], [got], units=3, kernel="ck_portable")
+    assert got[:, 3:5].tolist() == [[1, 128 + 2 * 20 * 8]] * 3
+
+
 @pytest.mark.parametrize(
     "numbers, words",
     [
+        ({"CK_ONE_CLUSTER": 1, "most_units": 17}, "at most 16 units"),
+        ({"CK_ONE_CLUSTER": 1, "CK_SIGNALS": 1}, "nothing in the header"),
         ({"CK_TAGGED_WORDS": 5000}, "header takes at most 64 KB"),
         ({"own": 24}, "borders of 16"),
         ({"scratch": 512}, "1024 bytes of scratch"),
@@ -402,12 +430,9 @@ EVERYTHING = program(
 """,
     threads=128,
     scratch=4096,
-    CK_DOMAINS=2,
-    CK_SIGNALS=3,
-    CK_TAGGED_WORDS=512,
+    **{"CK_DOMAINS": 2, "CK_SIGNALS": 3, "CK_TAGGED_WORDS": 512},
 )
-NOTHING = program("")
-CROSSING = program("ck_arrive(unit);\n  ck_wait(unit);")
+NOTHING, CROSSING = program(""), program("ck_arrive(unit);\n  ck_wait(unit);")
 
 
 def nvcc(text: str, arch: str, folder: Path, *flags: str) -> str:
@@ -416,18 +441,17 @@ def nvcc(text: str, arch: str, folder: Path, *flags: str) -> str:
     if found is None:
         pytest.skip("nvcc is not installed")
     (folder / "program.cu").write_text(text)
-    command = [
-        found,
-        "-std=c++17",
-        "-O3",
-        f"-arch={arch}",
-        "-cubin",
-        "-Xptxas",
-        "-v",
+    command = [found, "-std=c++17", "-O3", f"-arch={arch}", "-cubin", "-Xptxas", "-v"]
+    command += [
         "-Werror",
         "all-warnings",
+        *flags,
+        f"-I{CUDA}",
+        f"-I{ROOT / 'common_src'}",
+        "program.cu",
+        "-o",
+        "program.cubin",
     ]
-    command += [*flags, f"-I{CUDA}", f"-I{ROOT / 'common_src'}", "program.cu", "-o", "program.cubin"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

@@ -115,7 +115,7 @@ def test_attributes_are_checked(handlers: Handlers, xla: Xla, fake: Fake) -> Non
     other = simple()
     future = other.frame(xla, EXECUTE)
     numbers = ctypes.cast(future.attributes.items[2], ctypes.POINTER(ffi.Array)).contents
-    ctypes.c_int64.from_address(numbers.data).value = 2
+    ctypes.c_int64.from_address(numbers.data).value = 3
     for bad in (short.frame(xla, EXECUTE), frame, future):
         for name in ("initialize", "execute", "execute_nograph"):
             error = getattr(handlers, name)(ctypes.byref(bad))
@@ -136,6 +136,29 @@ def test_error_word_is_told_at_the_next_call(handlers: Handlers, xla: Xla, fake:
     assert fake.log("launch") == [] and fake.log("synchronize") == []
     assert run(handlers, xla, doubling.call, graph=False) is None  # told once
     assert doubling.y[0] == 2
+
+
+def test_codes_with_a_meaning(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    """Of a program whose call has a line for every code."""
+    fake.set(pointers=4)
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True))
+    for lines, words, expected in (
+        ("a\nb\nc\nd\nf is too deep; raise max_depth=8\ng", "f is too deep; raise max_depth=8 (in", 11),
+        ("a\nb\nc\nd\nlast", "last (in an earlier call; its results there are not to be used)", 11),
+        ("a\nb\nc\nd", "stopped with code 5 in an earlier call", ffi.INTERNAL),
+        ("a\nb\nc\nd\n\ng", "stopped with code 5 in an earlier call", ffi.INTERNAL),
+    ):
+        doubling.call.failures = lines
+        doubling.x[0] = -1
+        assert run(handlers, xla, doubling.call, graph=False) is None
+        doubling.x[0] = 1
+        code, text = refused(handlers, xla, doubling.call, graph=False)
+        assert code == expected and f"the program decode: {words}" in text
+        assert run(handlers, xla, doubling.call, graph=False) is None
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True), sync=1)
+    doubling.call.failures = "a\nb\nc\nd\nlast"
+    doubling.x[0] = -1
+    assert "last (in this call; its results" in refused(handlers, xla, doubling.call, graph=False)[1]
 
 
 def test_error_word_of_one_context_is_not_that_of_another(handlers: Handlers, fake: Fake) -> None:

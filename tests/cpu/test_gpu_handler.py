@@ -102,7 +102,9 @@ def test_declarations_are_those_of_cuda(tmp_path: Path) -> None:
         "kDeviceCooperativeLaunch": "CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH",
         "kDeviceSharedMemoryOptIn": "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
         "kFunctionDynamicSharedBytes": "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES",
+        "kFunctionNonPortableCluster": "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED",
         "kLaunchCooperative": "CU_LAUNCH_ATTRIBUTE_COOPERATIVE",
+        "kLaunchCluster": "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION",
         "kCaptureRelaxed": "CU_STREAM_CAPTURE_MODE_RELAXED",
         "kHostPortable": "CU_MEMHOSTALLOC_PORTABLE",
         "kHostDeviceMap": "CU_MEMHOSTALLOC_DEVICEMAP",
@@ -116,6 +118,7 @@ def test_declarations_are_those_of_cuda(tmp_path: Path) -> None:
         "sizeof(LaunchConfig)": "sizeof(CUlaunchConfig)",
         "sizeof(LaunchAttribute)": "sizeof(CUlaunchAttribute)",
         "offsetof(LaunchAttribute, value)": "offsetof(CUlaunchAttribute, value)",
+        "sizeof(LaunchAttribute::value.cluster)": "sizeof(CUlaunchAttributeValue::clusterDim)",
         "offsetof(LaunchConfig, shared_bytes)": "offsetof(CUlaunchConfig, sharedMemBytes)",
         "offsetof(LaunchConfig, stream)": "offsetof(CUlaunchConfig, hStream)",
         "offsetof(LaunchConfig, attributes)": "offsetof(CUlaunchConfig, attrs)",
@@ -163,6 +166,7 @@ def test_launch_and_parameters(handlers: Handlers, xla: Xla, fake: Fake) -> None
             "threads": "256",
             "shared": "100000",
             "cooperative": "1",
+            "cluster": "1",
             "stream": hex(xla.stream),
             "pointers": ",".join([*map(hex, addresses), "0"]).replace("0x0", "0"),
         },
@@ -240,6 +244,49 @@ def test_choice(
     assert [entry[""] for entry in log if entry[""] == "memset"] == ["memset"] * barriers
 
 
+NEAR = dataclasses.replace(PLAN, most_units=16, cluster=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "plan", "kernel", "grid", "cluster"),
+    [
+        ({}, {}, "ck_resident", 16, 16),
+        ({}, {"most_units": 8}, "ck_resident", 8, 8),
+        ({}, {"most_units": 1}, "ck_resident", 1, 1),
+        ({"cooperative": 0}, {}, "ck_resident", 16, 16),
+        ({"in_cluster": 8}, {}, "ck_portable", 16, 1),
+        ({"in_cluster": 8}, {"most_units": 6}, "ck_resident", 6, 6),
+        ({"sms": 7}, {"most_units": 8}, "ck_portable", 8, 1),  # a slice of a device
+        ({"sms": 1, "per_sm": 512}, {}, "ck_portable", 2, 1),
+        ({"major": 8}, {}, "ck_portable", 16, 1),
+        ({}, {"resident_shared_bytes": 240_000}, "ck_portable", 16, 1),
+    ],
+)
+def test_one_cluster(
+    handlers: Handlers, xla: Xla, fake: Fake, facts: dict, plan: dict, kernel: str, grid: int, cluster: int
+) -> None:
+    """Where there is room for the cluster it needs no barriers' words; else the blocks wait as any do."""
+    fake.set(**facts)
+    call = simple(binary=b"FAKE parameters=40", plan=dataclasses.replace(NEAR, **plan))
+    assert run(handlers, xla, call) is None
+    log = [entry for entry in fake.log() if entry[""] in ("memset", "launch")]
+    launch = log[-1]
+    assert (launch["kernel"], int(launch["grid"]), int(launch["cluster"])) == (kernel, grid, cluster)
+    assert launch["cooperative"] == str(int(kernel == "ck_portable" and grid > 1))
+    assert len(log) == (1 if cluster > 1 else 2)
+
+
+@pytest.mark.parametrize("symbol", ["cuOccupancyMaxActiveClusters", "cuFuncSetAttribute"])
+def test_clusters_that_the_driver_refuses(handlers: Handlers, xla: Xla, fake: Fake, symbol: str) -> None:
+    """What it says of clusters is no error of the call; what it says of the kernel is."""
+    fake.fail(symbol, 1)
+    error = run(handlers, xla, simple(plan=NEAR))
+    if symbol == "cuFuncSetAttribute":
+        assert error is not None and "cuFuncSetAttribute" in error[1]
+    else:
+        assert error is None and fake.log("launch")[0]["kernel"] == "ck_portable"
+
+
 def test_without_workspace(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     call = simple(plan=ALONE, results=2)
     assert run(handlers, xla, call) is None
@@ -309,7 +356,8 @@ def test_threads(handlers: Handlers, fake: Fake) -> None:
     assert len(fake.log("launch")) == 320
 
 
-def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+@pytest.mark.parametrize("cluster", [False, True])
+def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake, cluster: bool) -> None:
     """From a program's text to its answer, through the handler: blocks that wait for each other."""
     body = """
       i32* x = (i32*)workspace;
@@ -319,15 +367,17 @@ def test_emulated_program(handlers: Handlers, xla: Xla, fake: Fake) -> None:
       for (i32 i = 0; i < 4; ++i) total += x[i];
       if (ck_lane() == 0) ((i32*)results[0])[unit->index] = total;
     """
-    text = program(body, threads=32, most_units=4, shared=64)
+    text = f"#define CK_ONE_CLUSTER {cluster:d}\n" + program(body, threads=32, most_units=4, shared=64)
     binary = emulator.build(text).path.read_bytes()
     x, y = np.arange(1, 5, dtype=np.int32), np.zeros(4, np.int32)
     workspace = np.zeros(512, np.uint8)
-    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True)
+    plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True, cluster=cluster)
     call = Call(binary, plan, [x.ctypes.data], [y.ctypes.data, workspace.ctypes.data])
     fake.set(pointers=4)
     assert run(handlers, xla, call) is None
-    assert fake.log("emulation:") == []
+    log = {entry[""]: entry for entry in fake.log()}
+    assert "emulation:" not in log
+    assert (log["launch"]["grid"], log["launch"]["cluster"]) == ("4", "4" if cluster else "1")
     np.testing.assert_array_equal(y, [10] * 4)
 
 

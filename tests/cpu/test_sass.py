@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,44 @@ extern "C" __global__ void k(f32* x, i32 n) {
     code = sass.kernels(binary)["k"]
     inside = [each.opcode for each in code if each.address in sass.looping(code)]
     assert inside.count("STL") == inside.count("LDG.E") == 1 and len(inside) < len(code)
+
+
+HINTED = """#define CK_THREADS 32
+#define CK_SCRATCH_BYTES 1024
+#define CK_OPERANDS 1
+#define CK_RESULTS 1
+#define CK_MOST_UNITS 1
+#define CK_SHARED_BYTES 0
+#define CK_OWN_BYTES 1024
+#define CK_RESIDENT_BYTES 0
+#include "cocktail_units.h"
+template <bool RESIDENT>
+CK_NOINLINE void add(f32* x, const f32* y, i32 count) {
+  ck_near<RESIDENT>(x);
+  ck_far(y);
+  CK_NO_UNROLL for (i32 k = ck_lane(); k < count; k += 32) x[k] = x[k + 32] + y[k];
+}
+template <bool RESIDENT>
+CK_INLINE void ck_body(const void* const* operands, void* const*, u8*, CkUnit* unit) {
+  add<RESIDENT>((f32*)unit->own, (const f32*)operands[0], 100);
+  ck_meet();
+  add<RESIDENT>((f32*)unit->own + 64, (const f32*)operands[0], 90);
+}
+CK_ENTRIES
+"""
+
+
+@needs_tools
+@EACH_COMPILER
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_accesses_whose_memory_is_not_known(choose: Choose, arch: str) -> None:
+    """One function for both kernels has to take any address. Two that are told need not."""
+    plain = re.sub(r"  ck_(near<RESIDENT>|far).*", "", HINTED).replace("add<RESIDENT>", "add<true>")
+    told, guessed = (
+        sass.generic_accesses(build_device_program(text, choose(), arch).binary) for text in (HINTED, plain)
+    )
+    assert told == {"ck_resident": 0, "ck_portable": 0}
+    assert min(guessed.values()) >= 2
 
 
 @needs_tools

@@ -13,6 +13,8 @@ WAYS = {
     "all units": (0, {"distribute": True}),
     "all units, loops undivided": (0, {"distribute": False}),
     "all units, pipelined": (0, {"pipeline": True}),
+    "one cluster": (8, {"cluster": True}),
+    "one large cluster": (16, {"cluster": True}),
     "not divided": (0, {"place": "none"}),
 }
 

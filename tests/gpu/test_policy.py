@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +12,9 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.lowering import gpu_call, stopwatch
+from jax_cocktail import device_store
+from jax_cocktail.errors import CocktailWarning
+from jax_cocktail.lowering import decisions, gpu_call, gpu_measure, stopwatch
 from tests.gpu import programs
 from tests.gpu.card import Card, check_close, in_float64
 
@@ -83,6 +88,37 @@ def test_the_device_is_known(gpu: Card):
     spec = gpu_call.spec_of()
     assert spec.name == found.kind and spec.arch == found.arch
     assert spec.units == found.units or not found.units
+
+
+def test_the_card_is_measured_once(gpu: Card, monkeypatch):
+    """At first use, without a warning, and within the time that is said to take."""
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CocktailWarning)
+        gpu_call.measure_once()
+    assert time.perf_counter() - start < 10 * gpu_measure.SECONDS  # the compiler has the time that it needs
+    found, spec = device_store.load_measured(gpu_call.gpu().kind), gpu_call.spec_of()
+    assert found is not None and found.spec == spec and not found.failed
+    assert not {"launch_seconds", "barrier_seconds", "l2_rate", "shared_rate"} & found.left.keys()
+
+    def never(*_, **__):
+        raise AssertionError("it was measured again")
+
+    monkeypatch.setattr(gpu_measure, "_known", {})
+    monkeypatch.setattr(gpu_measure, "Card", never)
+    gpu_call.measure_once()
+    assert gpu_call.spec_of() == spec
+
+
+def test_stock_is_timed_captured_too(gpu: Card):
+    """Both as a trial, and as what the caller has asked for."""
+    x = programs.floats(64)
+    report = jax_cocktail.explain(jax_cocktail.jit(lambda x: long_loop(x)))(x)
+    assert decisions.CAPTURED in {trial.name for trial in report.trials}
+    ours = jax_cocktail.jit(lambda x: long_loop(x), compiler_options=dict(stopwatch.CAPTURE))
+    report = jax_cocktail.explain(ours)(x)
+    assert report.stock_seconds and decisions.CAPTURED not in {trial.name for trial in report.trials}
+    check_close(ours(x), jax.jit(long_loop)(x), in_float64(long_loop, (x,)), times=16.0)
 
 
 def test_profile_off_times_nothing(gpu: Card, monkeypatch):

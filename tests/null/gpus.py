@@ -35,7 +35,7 @@ def plan_for(program: UProgram, candidate: Candidate | None = None, spec: Device
     for _, run in passes(candidate, target=target, spec=spec):
         program = run(program)
         verify(program)
-    program, plan = schedule(program, target, spec)
+    program, plan = schedule(program, target, spec, candidate.units if candidate.cluster else 0)
     return OnDevice(program, plan, set_resource(plan, min(candidate.units, spec.units)))
 
 

@@ -113,6 +113,10 @@ def test_launch_plan_travels_as_numbers():
         LaunchPlan.from_attribute((0, *plan.attribute[1:]))
     with pytest.raises(ValueError, match="not a launch"):
         replace(plan, resident_units=133)
+    near = replace(plan, most_units=16, cluster=True)
+    assert LaunchPlan.from_attribute(near.attribute) == replace(near, resident_units=16)
+    with pytest.raises(ValueError, match="not a launch"):
+        replace(near, resident_units=15)
 
 
 def test_elements_are_counted_in_32_bits():

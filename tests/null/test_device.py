@@ -10,6 +10,7 @@ import pytest
 from jax_cocktail import config, device, device_store
 from jax_cocktail.config import Options, resolve
 from jax_cocktail.device import A100, B200, CARDS, DEFAULT, H100, H200, RTX_3090, from_json, spec_for, to_json
+from jax_cocktail.device_store import Measured
 from jax_cocktail.errors import BuildError
 
 EACH_CARD = pytest.mark.parametrize("spec", CARDS, ids=lambda spec: spec.name)
@@ -20,6 +21,10 @@ def test_cards_make_sense(spec):
     assert spec.shared_bytes + device.RESERVED_SHARED_BYTES == spec.shared_per_unit
     assert spec.hop_seconds < spec.barrier_seconds < 2 * spec.launch_seconds < 1e-5
     assert spec.memory_rate < spec.l2_rate < spec.shared_rate
+    near = spec.in_cluster()
+    assert near.hop_seconds <= near.barrier_seconds <= spec.barrier_seconds
+    assert (near.hop_seconds < spec.hop_seconds) == (spec.cluster_units > 1)
+    assert (spec.cluster_units > 1) == (spec.arch in ("sm_90", "sm_100", "sm_103"))
     assert spec.flops <= spec.tensor_flops < spec.half_flops
     assert spec.on_chip_bytes + spec.registers_bytes > spec.l2_bytes / 4
     assert spec.units * 128 * 1e9 < spec.shared_rate < spec.units * 128 * 2.7e9  # bytes a clock, and clocks
@@ -117,36 +122,46 @@ def root(tmp_path, monkeypatch):
 
 def test_measured_devices_are_kept_by_name(root):
     assert device_store.load_measured(H200.name) is None
-    measured = replace(H200, barrier_seconds=9.75e-7)
+    measured = Measured(replace(H200, barrier_seconds=9.75e-7), 13000, {"flops": "no time was left"})
     path = device_store.store_measured(measured)
     assert path.is_relative_to(root) and device_store.load_measured(H200.name) == measured
     assert device_store.load_measured(H100.name) is None
-    again = replace(H200, barrier_seconds=9.5e-7)
+    again = replace(measured, spec=replace(H200, barrier_seconds=9.5e-7), driver=13010, failed="it died")
     assert device_store.store_measured(again) == path and device_store.load_measured(H200.name) == again
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_names_that_files_cannot_hold(root):
-    specs = [replace(H200, name=name) for name in ("A/B", "A B", "../A B", "x" * 300)]
+    specs = [Measured(replace(H200, name=name), 13000) for name in ("A/B", "A B", "../A B", "x" * 300)]
     assert all(device_store.store_measured(spec) for spec in specs)
-    assert [device_store.load_measured(spec.name) for spec in specs] == specs
+    assert [device_store.load_measured(found.spec.name) for found in specs] == specs
 
 
 def test_what_cannot_be_trusted_is_not_read(root):
-    path = device_store.store_measured(H200)
+    kept = Measured(H200, 13000)
+    path = device_store.store_measured(kept)
+    text = path.read_text()
     path.chmod(0o666)
     assert device_store.load_measured(H200.name) is None
     path.chmod(0o644)
-    assert device_store.load_measured(H200.name) == H200
-    for text in ("{", to_json(H100), to_json(H200).replace('"units"', '"sms"')):
-        path.write_text(text, encoding="utf-8")
+    assert device_store.load_measured(H200.name) == kept
+    damaged = [
+        text.replace(*pair) for pair in (('"units"', '"sms"'), ("13000", '"new"'), (H200.name, "other"))
+    ]
+    damaged += [text.replace('"left": {}', '"left": []'), text.replace('"format": 2', '"format": 1')]
+    for damage in ("{", "[]", to_json(H200), *damaged):
+        assert damage != text
+        path.write_text(damage, encoding="utf-8")
         assert device_store.load_measured(H200.name) is None
 
 
 def test_nowhere_to_keep_it(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert device_store.store_measured(H200) is None and device_store.load_measured(H200.name) is None
+    assert device_store.store_measured(Measured(H200, 13000)) is None
+    assert device_store.load_measured(H200.name) is None
+    with device_store.one_measures(H200.name) as ours:
+        assert ours
 
 
 # ---- the option --------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from jax_cocktail.placement.cost import UNKNOWN_TRIPS
 from jax_cocktail.schedule import price_xla
 from jax_cocktail.schedule.predict import predict
 from jax_cocktail.schedule.price import Comparison, our_price, stock_price
-from jax_cocktail.schedule.price_gpu import SCALAR_SECONDS, Spent, spent
+from jax_cocktail.schedule.price_gpu import COOPERATIVE_SECONDS, SCALAR_SECONDS, Spent, spent
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UProgram
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UProgram, operators_in
+from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.meshes import block, empty, put
 from tests.null.meshes import parts as parallel
@@ -56,6 +57,18 @@ def test_barriers_cost_what_the_device_says():
     assert (none.barriers, two.barriers) == (0, 200)
     slower = spent(with_barriers(2), UNITS, replace(H200, barrier_seconds=2e-6))
     assert slower.seconds - two.seconds == pytest.approx(200 * (2e-6 - H200.barrier_seconds))
+
+
+def test_a_cluster_meets_sooner():
+    """Two barriers a trip, and no cooperative launch but one meeting before the first words are sent."""
+    program, apart = with_barriers(2), MemoryPlan({}, {}, (), 0)
+    near = replace(apart, cluster=True)
+    saved = H200.barrier_seconds - H200.cluster_barrier_seconds
+    run, met = spent(program, 8, H200, apart), spent(program, 8, H200, near)
+    assert run.seconds - met.seconds == pytest.approx(200 * saved)
+    prices = [our_price(program, 8, H200, plan).seconds for plan in (apart, near)]
+    first = COOPERATIVE_SECONDS - H200.cluster_barrier_seconds
+    assert prices[0] - prices[1] == pytest.approx(200 * saved + first)
 
 
 def test_one_unit_meets_nobody():
@@ -111,7 +124,7 @@ def test_a_stage_of_a_pipeline_is_not_halved():
 def test_weights_that_fit_stay_on_chip():
     small, large = (run_of(plan_for(recurrence(1, size, 100)).program).bytes for size in (512, 8192))
     weights, state = 512 * 512 * 4, 512 * 4
-    assert (small.shared, small.l2) == (100 * weights, 100 * 128 * state)
+    assert (small.shared, small.l2) == (100 * weights + 100 * 128 * state, 0)  # each unit receives the state
     assert large.l2 > 2 * large.shared
 
 
@@ -125,9 +138,18 @@ def test_a_plan_tells_what_stays():
     assert spent(rows.program, UNITS, H200, nothing).bytes == run_of(rows.program).bytes
 
 
+def test_what_was_received_is_near():
+    """What an exchange brought is in own memory, what a barrier shows is not."""
+    received, shown = (plan_for(recurrence(rows, 256, 100)) for rows in (1, 5))
+    kinds = [{o.kind for o in operators_in(each.program.entry)} for each in (received, shown)]
+    assert "exchange" in kinds[0] and "exchange" not in kinds[1]
+    near, far = (spent(each.program, UNITS, H200, each.plan).bytes.l2 for each in (received, shown))
+    assert (near, far) == (0, 100 * 128 * 4 * 5 * 256)  # 128 units read five rows in each of 100 steps
+
+
 def test_what_other_units_wrote_comes_from_l2():
     found = run_of(plan_for(recurrence(64, 512, 100)).program)
-    assert found.bytes.l2 >= 100 * 128 * 64 * 512 * 4  # every unit reads every row
+    assert found.bytes.l2 >= 100 * 128 * 4 * 512 * 4  # every unit reads four rows at least
 
 
 def test_scalar_loops_run_in_registers():
@@ -277,3 +299,14 @@ def test_the_loops_that_users_complain_about():
     million, forward = scalars(10**6), recurrence(1, 64, 1000)
     for program, least in ((million, 50), (forward, 8), (rowwise(4096, 64, 50), 8)):
         assert stock_seconds(program) > least * predict(plan_for(program), H200).seconds
+
+
+def test_words_cross_a_cluster_faster():
+    """The plan for one cluster sends tagged words through shared memory, which is what its limit counts."""
+    program = recurrence(1, 256, 100)
+    apart, near = (plan_for(program, Candidate(8, cluster=flag)) for flag in (False, True))
+    found = [predict(plan, H200) for plan in (apart, near)]
+    assert near.plan.cluster and not apart.plan.cluster and found[0].barriers == found[1].barriers
+    hops = found[1].barriers * (H200.hop_seconds - H200.cluster_hop_seconds)
+    assert found[0].limit_seconds - found[1].limit_seconds == pytest.approx(hops)
+    assert found[0].seconds - found[1].seconds > 0.9 * hops

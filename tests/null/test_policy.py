@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.compiler import emit, identity, passes
-from jax_cocktail.device import H200
+from jax_cocktail.device import A100, H200
 from jax_cocktail.schedule import policy
 from jax_cocktail.schedule.policy import (
     candidates,
@@ -98,11 +98,32 @@ def test_the_simplest_comes_first():
 
 def test_a_gpu_has_units_for_pipelines():
     usual = candidates([recurrence(1, 8, 3)], 132)
-    found = candidates([recurrence(1, 8, 3)], 132, H200)
+    found = candidates([recurrence(1, 8, 3)], 132, A100)
     assert found == (*usual, Candidate(132, pipeline=True))
     assert candidates([recurrence(1, 8, 3)], 1, H200) == candidates([recurrence(1, 8, 3)], 1)
     straight = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
-    assert candidates([straight], 132, H200) == (Candidate(1), Candidate(132))
+    assert candidates([straight], 132, A100) == (Candidate(1), Candidate(132))
+
+
+def test_clusters_where_there_are_some():
+    """The size that every card has room for, and the largest; never more than there are units."""
+    straight = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
+    for units, sizes in ((132, (8, 16)), (12, (8, 12)), (4, (4,)), (1, ())):
+        found = candidates([straight], units, H200)
+        assert tuple(c.units for c in found if c.cluster) == sizes
+        assert all("in a cluster" in c.name for c in found if c.cluster)
+    assert not any(c.cluster for c in candidates([straight], 132))
+    assert Candidate(1, cluster=True) == SINGLE
+    with pytest.raises(ValueError, match="at most 16 units, not 17"):
+        Candidate(17, cluster=True)
+
+
+def test_a_cluster_too_small_is_not_planned():
+    """Sixteen units are at best so many times as fast as one, and their shared memory is faster than L2."""
+    near, prices = Candidate(16, cluster=True), {Candidate(1): 1.0, Candidate(132): 0.01}
+    assert policy.worth_planning(near, {}) and not policy.worth_planning(near, prices)
+    assert policy.worth_planning(near, prices | {Candidate(132): 1 / (16 * policy.FASTER)})
+    assert not policy.worth_planning(Candidate(8, cluster=True), prices | {Candidate(132): 0.03})
 
 
 def test_without_loops_nothing_can_be_divided():

@@ -178,6 +178,7 @@ class Call:
     name: str = "decode"
     digest: str = ""
     sync: int = 0
+    failures: str = ""  # a line for every code
     kept: list[Any] = field(default_factory=list)
 
     def invoke(self, function: Any, xla: Xla, stage: int) -> tuple[int, str] | None:
@@ -219,6 +220,8 @@ class Call:
             "name": (ffi.STRING, self._span(self.name)),
             "sync": (ffi.SCALAR, ffi.Scalar(ffi.S64, c.addressof(sync))),
         }
+        if self.failures:
+            values = dict(sorted([*values.items(), ("failures", (ffi.STRING, self._span(self.failures)))]))
         count = len(values)
         types = self._keep((c.c_int * count)(*(kind for kind, _ in values.values())))
         spans = [self._span(name) for name in values]

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -59,7 +60,7 @@ struct FunctionTag {
   std::string name;
   Kernel* kernel;        // null: does nothing
   Emulation* emulation;  // or null
-  int64_t shared_limit;
+  int64_t shared_limit, most_in_cluster;
 };
 
 struct Failure {
@@ -70,7 +71,8 @@ struct Failure {
 std::recursive_mutex mutex;
 std::map<std::string, int64_t> facts = {{"version", 13000}, {"sms", 132},        {"shared", 232448},
                                         {"major", 9},       {"minor", 0},        {"cooperative", 1},
-                                        {"per_sm", 2048},   {"ids", 1},          {"pointers", 1}};
+                                        {"per_sm", 2048},   {"ids", 1},          {"pointers", 1},
+                                        {"in_cluster", 16}};
 std::map<std::string, Failure> failures;
 std::string log_text;
 std::atomic<int> launches{0};
@@ -135,10 +137,10 @@ void* OpenLibrary(const void* image) {
   return written ? dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
 }
 
-void Emulate(const FunctionTag& function, const std::vector<void*>& pointers, int grid) {
+void Emulate(const FunctionTag& function, const std::vector<void*>& pointers, int grid, int cluster) {
   std::string report(1 << 16, '\0');
   int resident = function.name == "ck_resident";
-  Order order = {pointers.data(), 0, 1 << 16, &report[0], int64_t(report.size()), grid, resident, 1, 0};
+  Order order = {pointers.data(), 0, 1 << 16, &report[0], int64_t(report.size()), grid, resident, cluster, 0};
   function.emulation(&order);
   if (report[0] != 0) Log("emulation: " + std::string(report.c_str()));
   if (pointers.back() != nullptr) *static_cast<uint32_t*>(pointers.back()) = order.error;
@@ -300,13 +302,18 @@ FAKE_EXPORT Result cuModuleGetFunction(Function* function, Module module, const 
   auto* kernel = reinterpret_cast<Kernel*>(library ? dlsym(library, name) : nullptr);
   auto* emulation = reinterpret_cast<Emulation*>(library ? dlsym(library, "ck_emulation_launch") : nullptr);
   if (library != nullptr && kernel == nullptr && emulation == nullptr) return kNotFound;
-  *function = new FunctionTag{module, name, kernel, emulation, 49152};
+  *function = new FunctionTag{module, name, kernel, emulation, 49152, 8};
   return kSuccess;
 }
 
 FAKE_EXPORT Result cuFuncSetAttribute(Function function, int attribute, int value) {
   BEGIN(cuFuncSetAttribute)
-  int64_t most = Fact("shared", function->module->context->device);
+  int device = function->module->context->device;
+  int64_t most = Fact("shared", device);
+  if (attribute == kFunctionNonPortableCluster && value == 1 && Fact("major", device) >= 9) {
+    function->most_in_cluster = 16;
+    return kSuccess;
+  }
   if (attribute != kFunctionDynamicSharedBytes || value > most) return 1;
   function->shared_limit = value;
   return kSuccess;
@@ -326,6 +333,22 @@ FAKE_EXPORT Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Func
   int64_t by_threads = Fact("per_sm", device) / threads, limit = Fact("shared", device) + 1024;
   int64_t by_shared = int64_t(shared) > function->shared_limit ? 0 : limit / (int64_t(shared) + 1024);
   *blocks = int(by_threads < by_shared ? by_threads : by_shared);
+  return kSuccess;
+}
+
+// A device has room for a cluster of `in_cluster` blocks, one on each of so many multiprocessors.
+FAKE_EXPORT Result cuOccupancyMaxActiveClusters(int* clusters, Function function,
+                                                const LaunchConfig* config) {
+  BEGIN(cuOccupancyMaxActiveClusters)
+  int device = function->module->context->device, blocks = 0;
+  const LaunchAttribute& attribute = *config->attributes;
+  if (config->num_attributes != 1 || attribute.id != kLaunchCluster) return 1;
+  unsigned size = attribute.value.cluster[0];
+  if (size != config->grid_x || attribute.value.cluster[1] != 1 || attribute.value.cluster[2] != 1) return 1;
+  if (Fact("major", device) < 9 || size > function->most_in_cluster) return 912;
+  cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(config->block_x), config->shared_bytes);
+  int64_t room = std::min(Fact("in_cluster", device), Fact("sms", device));
+  *clusters = blocks > 0 && size <= room ? int(Fact("sms", device) / size) : 0;
   return kSuccess;
 }
 
@@ -374,9 +397,18 @@ FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function functio
     return 201;
   }
   bool cooperative = false;
+  unsigned cluster = 1;
   for (unsigned i = 0; i < config->num_attributes; ++i) {
-    if (config->attributes[i].id != kLaunchCooperative) return 1;
-    cooperative = config->attributes[i].value.cooperative != 0;
+    const LaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == kLaunchCooperative) {
+      cooperative = attribute.value.cooperative != 0;
+    } else {
+      int clusters = 0;
+      Result result = cuOccupancyMaxActiveClusters(&clusters, function, config);
+      if (result != kSuccess) return result;
+      if (clusters == 0) return 912;
+      cluster = attribute.value.cluster[0];
+    }
   }
   int device = stream->context->device, blocks = 0;
   cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, int(config->block_x), config->shared_bytes);
@@ -389,6 +421,7 @@ FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function functio
                      " threads=" + std::to_string(config->block_x) +
                      " shared=" + std::to_string(config->shared_bytes) +
                      " cooperative=" + std::to_string(cooperative) +
+                     " cluster=" + std::to_string(cluster) +
                      " stream=" + Number(reinterpret_cast<uint64_t>(stream)) + " pointers=";
   auto* pointers = static_cast<void* const*>(parameters[0]);
   if (bytes == 0) bytes = size_t(facts["pointers"]) * sizeof(void*);
@@ -401,7 +434,7 @@ FAKE_EXPORT Result cuLaunchKernelEx(const LaunchConfig* config, Function functio
   unsigned grid = config->grid_x, threads = config->block_x, shared = config->shared_bytes;
   Enqueue(stream, [=] {
     if (function->emulation != nullptr) {
-      Emulate(*function, copy, int(grid));
+      Emulate(*function, copy, int(grid), int(cluster));
     } else if (function->kernel != nullptr) {
       function->kernel(copy.data(), grid, threads, shared);
     }

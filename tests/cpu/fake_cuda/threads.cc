@@ -27,7 +27,7 @@ static XLA_FFI_Error* Report(XLA_FFI_Error_Create_Args* args) {
 struct Site {
   char binary[32] = "FAKE arch=90 parameters=32";
   char digest[65];
-  int64_t plan[11] = {1, 64, 132, 256, 100000, 4096, 128, 1, 1, 132, 132}, sync = 0;
+  int64_t plan[12] = {2, 64, 132, 256, 100000, 4096, 128, 1, 1, 132, 132, 0}, sync = 0;
   XLA_FFI_ByteSpan texts[7], *names[5];
   XLA_FFI_Array arrays[2];
   XLA_FFI_Scalar scalar;
@@ -48,7 +48,7 @@ static void Prepare(Site* site) {
   site->texts[5] = {site->digest, 64};
   site->texts[6] = {"threads", 7};
   site->arrays[0] = {XLA_FFI_DataType_U8, size, site->binary};
-  site->arrays[1] = {XLA_FFI_DataType_S64, 11, site->plan};
+  site->arrays[1] = {XLA_FFI_DataType_S64, 12, site->plan};
   site->scalar = {XLA_FFI_DataType_S64, &site->sync};
   void* values[] = {&site->arrays[0], &site->texts[5], &site->arrays[1], &site->texts[6], &site->scalar};
   memcpy(site->values, values, sizeof(values));

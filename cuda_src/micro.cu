@@ -1,7 +1,7 @@
-// Kernels that measure one cost of a card each. What stands before this text defines MICRO, the function that
-// a launch runs, and the numbers of a program; all of them are checked for what they compute, too.
+// Measures the costs of a card, one with every launch. What stands before this text defines the numbers of a
+// program, and MICRO_<NAME> for each cost. All results are checked for what they are, too.
 //
-// operands[0]: i64 numbers: rounds, then what the kernel asks for.
+// operands[0]: i64 numbers: rounds, the number of the cost, and what it asks for.
 #include "cocktail_base.h"
 #include "cocktail_units.h"
 
@@ -74,10 +74,10 @@ CK_INLINE void ck_micro_flag(const CkMicro& m) {
   if (ck_lane() == 0) ((u32*)m.result)[unit->index] = u32(m.rounds);
 }
 
-// numbers[1]: words that travel
+// numbers[2]: words that travel
 CK_INLINE void ck_micro_tagged(const CkMicro& m) {
   CkUnit* unit = m.unit;
-  i32 words = i32(m.numbers[1]), me = unit->index;
+  i32 words = i32(m.numbers[2]), me = unit->index;
   u64* mine = ck_exchange(unit, me * words);
   u64* theirs = ck_exchange(unit, (1 - me) * words);
   u32* values = (u32*)ck_scratch();
@@ -97,10 +97,10 @@ CK_INLINE void ck_micro_tagged(const CkMicro& m) {
   for (i32 i = ck_lane(); i < words; i += CK_THREADS) ((u32*)m.result)[me * words + i] = values[i];
 }
 
-// Every unit sends its share of numbers[1] words and receives all of them: what a recurrent step needs.
+// Every unit sends its share of numbers[2] words and receives all of them: what a recurrent step needs.
 CK_INLINE void ck_micro_gather(const CkMicro& m) {
   CkUnit* unit = m.unit;
-  i32 words = i32(m.numbers[1]), share = words / unit->count, first = share * unit->index;
+  i32 words = i32(m.numbers[2]), share = words / unit->count, first = share * unit->index;
   u64* exchange = ck_exchange(unit, 0);
   u32* values = (u32*)ck_scratch();
   for (i32 i = ck_lane(); i < words; i += CK_THREADS) values[i] = u32(i);
@@ -118,11 +118,11 @@ CK_INLINE void ck_micro_gather(const CkMicro& m) {
 
 // ---- rates: sums of what is read --------------------------------------------------------------------------
 
-// numbers[1]: groups of 16 bytes, a multiple of units * CK_THREADS * 4. In every round a unit reads another
+// numbers[2]: groups of 16 bytes, a multiple of units * CK_THREADS * 4. In every round a unit reads another
 // slice, so that nothing is found in its first-level cache.
 CK_INLINE void ck_micro_read(const CkMicro& m) {
   CkUnit* unit = m.unit;
-  i64 slice = m.numbers[1] / unit->count;
+  i64 slice = m.numbers[2] / unit->count;
   CkFour sum[4] = {};
   CK_NO_UNROLL for (i64 round = 0; round < m.rounds; ++round) {
     const CkFour* from = m.data + slice * ((unit->index + round) % unit->count) + ck_lane();
@@ -175,6 +175,18 @@ CK_INLINE void ck_micro_fma(const CkMicro& m) {
 template <bool RESIDENT>
 CK_INLINE void ck_body(const void* const* operands, void* const* results, u8* workspace, CkUnit* unit) {
   const i64* numbers = (const i64*)operands[0];
-  MICRO(CkMicro{numbers, (const CkFour*)operands[1], results[0], workspace, unit, numbers[0]});
+  CkMicro m = {numbers, (const CkFour*)operands[1], results[0], workspace, unit, numbers[0]};
+  switch (numbers[1]) {
+    case MICRO_EMPTY: return ck_micro_empty(m);
+    case MICRO_BARRIER: return ck_micro_barrier(m);
+    case MICRO_BARRIER_CHECKED: return ck_micro_barrier_checked(m);
+    case MICRO_CLUSTER: return ck_micro_cluster(m);
+    case MICRO_FLAG: return ck_micro_flag(m);
+    case MICRO_TAGGED: return ck_micro_tagged(m);
+    case MICRO_GATHER: return ck_micro_gather(m);
+    case MICRO_READ: return ck_micro_read(m);
+    case MICRO_SHARED: return ck_micro_shared(m);
+    case MICRO_FMA: return ck_micro_fma(m);
+  }
 }
 CK_ENTRIES

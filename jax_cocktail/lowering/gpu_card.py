@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_cocktail.device import ARCHES, DeviceSpec, spec_for
+from jax_cocktail.device import ARCHES, DeviceSpec, card_like
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.gpu_driver import (
     CAPTURE_RELAXED,
@@ -19,10 +19,14 @@ from jax_cocktail.lowering.gpu_driver import (
     LAUNCH_COOPERATIVE,
     LaunchAttribute,
     LaunchConfig,
+    driver_path,
 )
 
+Array = np.ndarray[Any, Any]
+
 LAUNCH_CLUSTER = 4
-NON_PORTABLE_CLUSTER = 13  # more than eight blocks in a cluster
+_NON_BLOCKING = 1  # a stream that does not wait for the default one
+NON_PORTABLE_CLUSTER = 14  # more than eight blocks in a cluster
 _P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_U,),
@@ -34,8 +38,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceTotalMem_v2": (_P, _I),
     "cuDevicePrimaryCtxRetain": (_P, _I),
     "cuDevicePrimaryCtxRelease_v2": (_I,),
-    "cuCtxSetCurrent": (_P,),
-    "cuCtxSynchronize": (),
+    "cuCtxPushCurrent_v2": (_P,),
+    "cuCtxPopCurrent_v2": (_P,),
     "cuStreamCreate": (_P, _U),
     "cuStreamDestroy_v2": (_P,),
     "cuStreamSynchronize": (_P,),
@@ -46,8 +50,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuEventElapsedTime": (_P, _P, _P),
     "cuMemAlloc_v2": (_P, _S),
     "cuMemFree_v2": (_A,),
-    "cuMemcpyHtoD_v2": (_A, _P, _S),
-    "cuMemcpyDtoH_v2": (_P, _A, _S),
+    "cuMemcpyHtoDAsync_v2": (_A, _P, _S, _P),
+    "cuMemcpyDtoHAsync_v2": (_P, _A, _S, _P),
     "cuMemcpyDtoDAsync_v2": (_A, _A, _S, _P),
     "cuMemsetD8Async": (_A, c.c_ubyte, _S, _P),
     "cuModuleLoadData": (_P, _P),
@@ -109,7 +113,7 @@ class Library:
     """The driver's functions, each raising `CudaError`."""
 
     def __init__(self) -> None:
-        path = os.environ.get("JAX_COCKTAIL_CUDA_DRIVER") or "libcuda.so.1"
+        path = driver_path()
         try:
             self._library = c.CDLL(path)
         except OSError as error:
@@ -143,6 +147,22 @@ def count() -> tuple[int, str]:
         return 0, str(error)
 
 
+def describe(ordinal: int = 0) -> Facts:
+    """A card in the driver's words; nothing is started on it. Raises CudaError."""
+    library = Library()
+    return _facts(library, library.number("cuDeviceGet", ordinal))
+
+
+def _facts(library: Library, device: int) -> Facts:
+    name = c.create_string_buffer(256)
+    library("cuDeviceGetName", name, 256, device)
+    attributes = {
+        key: library.number("cuDeviceGetAttribute", number, device) for key, number in _ATTRIBUTES.items()
+    }
+    memory = library.number("cuDeviceTotalMem_v2", device, kind=_S)
+    return Facts(name.value.decode(), library.number("cuDriverGetVersion"), memory, attributes)
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """How a kernel is launched. `pointers`: its only parameter, an array of addresses; `cluster`: blocks."""
@@ -157,31 +177,44 @@ class Launch:
 
 
 class Card:
-    """The first card, its primary context made current; a context manager that gives everything back."""
+    """A card, in its primary context, which is JAX's; a context manager that gives everything back.
 
-    def __init__(self) -> None:
+    For one thread. All work is in a stream of its own, and what others have in theirs goes on beside it.
+    `ordinal`: which card, as the driver counts those that this process may see.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
         self.library = Library()
-        self.device = self.library.number("cuDeviceGet", 0)
-        context = self.library.number("cuDevicePrimaryCtxRetain", self.device, kind=_P)
-        self.library("cuCtxSetCurrent", context)
-        self.stream = self.library.number("cuStreamCreate", 1, kind=_P)  # does not wait for the default one
-        self.facts = self._facts()
+        self.device = self.library.number("cuDeviceGet", ordinal)
         self._memory: list[int] = []
         self._modules: list[int] = []
-        self._events = [self.library.number("cuEventCreate", 0, kind=_P) for _ in range(2)]
+        self._events: list[int] = []
+        self.stream = 0
+        context = self.library.number("cuDevicePrimaryCtxRetain", self.device, kind=_P)
+        self.library("cuCtxPushCurrent_v2", context)
+        try:
+            self.facts = _facts(self.library, self.device)
+            self.stream = self.library.number("cuStreamCreate", _NON_BLOCKING, kind=_P)
+            self._events = [self.library.number("cuEventCreate", 0, kind=_P) for _ in range(2)]
+        except CudaError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Card:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        """Where a kernel failed the context is beyond use, and what is left in it goes with it."""
+        with contextlib.suppress(CudaError):
             self.release()
             for event in self._events:
                 self.library("cuEventDestroy_v2", event)
-            self.library("cuStreamDestroy_v2", self.stream)
-        except CudaError:
-            pass  # a kernel failed: the context is beyond use
-        self.library("cuDevicePrimaryCtxRelease_v2", self.device)
+            if self.stream:
+                self.library("cuStreamDestroy_v2", self.stream)
+        with contextlib.suppress(CudaError):
+            self.library.number("cuCtxPopCurrent_v2", kind=_P)
+        with contextlib.suppress(CudaError):
+            self.library("cuDevicePrimaryCtxRelease_v2", self.device)
 
     def release(self) -> None:
         """Frees all memory and modules."""
@@ -190,16 +223,6 @@ class Card:
         while self._modules:
             self.library("cuModuleUnload", self._modules.pop())
 
-    def _facts(self) -> Facts:
-        name = c.create_string_buffer(256)
-        self.library("cuDeviceGetName", name, 256, self.device)
-        attributes = {
-            key: self.library.number("cuDeviceGetAttribute", number, self.device)
-            for key, number in _ATTRIBUTES.items()
-        }
-        memory = self.library.number("cuDeviceTotalMem_v2", self.device, kind=_S)
-        return Facts(name.value.decode(), self.library.number("cuDriverGetVersion"), memory, attributes)
-
     # -- memory ------------------------------------------------------------------------------------------
     def allocate(self, size: int) -> int:
         """The address of so many bytes."""
@@ -207,18 +230,26 @@ class Card:
         self._memory.append(address)
         return address
 
-    def upload(self, array: np.ndarray) -> int:
-        """The address of a copy."""
+    def upload(self, array: Array, tiles: int = 1) -> int:
+        """The address of a copy, or of several, one behind the other."""
         array = np.ascontiguousarray(array)
-        address = self.allocate(array.nbytes)
-        if array.nbytes:
-            self.library("cuMemcpyHtoD_v2", address, array.ctypes.data, array.nbytes)
+        address = self.allocate(array.nbytes * tiles)
+        self.write(address, array)
+        for tile in range(1, tiles):
+            self.copy(address + tile * array.nbytes, address, array.nbytes)
         return address
 
-    def download(self, address: int, array: np.ndarray) -> np.ndarray:
+    def write(self, address: int, array: Array) -> None:
+        """A contiguous array to an address."""
+        if array.nbytes:
+            self.library("cuMemcpyHtoDAsync_v2", address, array.ctypes.data, array.nbytes, self.stream)
+            self.wait()
+
+    def download(self, address: int, array: Array) -> Array:
         """Fills the array."""
         if array.nbytes:
-            self.library("cuMemcpyDtoH_v2", array.ctypes.data, address, array.nbytes)
+            self.library("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self.stream)
+            self.wait()
         return array
 
     def copy(self, target: int, source: int, size: int) -> None:
@@ -281,13 +312,20 @@ class Card:
         self.library("cuEventElapsedTime", c.byref(milliseconds), *self._events)
         return milliseconds.value * 1e-3
 
-    def seconds(self, launch: Launch, before: Callable[[], None] = lambda: None, times: int = 5) -> float:
-        """The median time between events around a launch; `before`: what is enqueued before the first one."""
+    def seconds(
+        self,
+        launch: Launch,
+        before: Callable[[], None] = lambda: None,
+        times: int = 5,
+        pick: Callable[[Sequence[float]], float] = statistics.median,
+    ) -> float:
+        """The median time between events around a launch, or what else `pick` takes; `before`: what is
+        enqueued before the first event."""
         found = []
         for _ in range(times):
             before()
             found.append(self.between_events(lambda: self.launch(launch)))
-        return statistics.median(found)
+        return pick(found)
 
     def many_seconds(self, launch: Launch, number: int) -> float:
         """The mean time of launches in a row, after one that does not count."""
@@ -301,13 +339,18 @@ class Card:
 
     def graph_seconds(self, launch: Launch, number: int) -> float:
         """The mean time of launches that are one graph, whose first launch does not count."""
+        self.launch(launch)  # code is loaded before it is captured
+        self.wait()
         self.library("cuStreamBeginCapture_v2", self.stream, CAPTURE_RELAXED)
         for _ in range(number):
             self.launch(launch)
         graph = self.library.number("cuStreamEndCapture", kind=_P, before=(self.stream,))
         try:
             executable = self.library.number("cuGraphInstantiateWithFlags", graph, 0, kind=_P)
-            run = lambda: self.library("cuGraphLaunch", executable, self.stream)  # noqa: E731
+
+            def run() -> None:
+                self.library("cuGraphLaunch", executable, self.stream)
+
             run()
             found = min(self.between_events(run) for _ in range(5)) / number
             self.library("cuGraphExecDestroy", executable)
@@ -330,12 +373,15 @@ _SIZES = (
 
 
 def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
-    """The card as the planner sees it: sizes as the driver says, times of the nearest known card."""
+    """The card as the planner sees it: sizes as the driver says, times of the nearest known card.
+
+    Raises BuildError if it is older than all of those.
+    """
     arch = facts.arch
     if arch not in known:
         older = [a for a in known if int(a[3:]) <= int(arch[3:])]
         if not older:
             raise BuildError(f"{facts.name} ({arch}) is older than every known card", "a newer card")
         arch = max(older, key=lambda a: int(a[3:]))
-    sizes = {name: facts.attributes[name] for name in _SIZES}
-    return replace(spec_for(arch), name=facts.name, memory_bytes=facts.memory_bytes, **sizes)
+    sizes: dict[str, Any] = {name: facts.attributes[name] for name in _SIZES}
+    return replace(card_like(facts.name, arch), name=facts.name, memory_bytes=facts.memory_bytes, **sizes)

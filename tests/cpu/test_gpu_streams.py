@@ -1,0 +1,56 @@
+"""Two programs at once on two streams, and one on several devices: no call knows of another."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.cpu.fake_cuda.calls import PLAN, Doubling, run
+from tests.cpu.fake_cuda.driver import EXECUTE, Fake, Handlers, Xla
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("same", [True, False], ids=["one-program", "two-programs"])
+def test_two_streams(handlers: Handlers, fake: Fake, same: bool, order: tuple[int, int]) -> None:
+    """Both are enqueued before either runs; whichever is first, each has barrier words of its own."""
+    fake.set(pointers=4)
+    context = fake.context()
+    streams = [Xla(fake.stream(context)) for _ in range(2)]
+    calls = [Doubling(), Doubling(PLAN if same else replace(PLAN, threads=128))]
+    for xla, call, x in zip(streams, calls, (3.0, 4.0), strict=True):
+        call.x[0] = x
+        fake.capture(xla.stream, True)
+        assert call.call.invoke(handlers.execute, xla, EXECUTE) is None
+        fake.capture(xla.stream, False)
+    for which in order:
+        assert fake.replay(streams[which].stream) == 2
+    assert [call.y[0] for call in calls] == [6, 8]
+    launches = fake.log("launch")
+    assert [entry["stream"] for entry in launches] == [f"{xla.stream:#x}" for xla in streams]
+    workspaces = {entry["pointers"].split(",")[2] for entry in launches}
+    assert len(workspaces) == 2 and handlers.load_count() == (1 if same else 2)
+
+
+def test_two_threads(handlers: Handlers, fake: Fake) -> None:
+    """The same, call after call, from two threads, on two devices and on one."""
+    fake.set(pointers=4)
+    contexts = [fake.context(0), fake.context(1)]
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        xla, call = Xla(fake.stream(contexts[seed // 2])), Doubling()
+        for k in range(30):
+            call.x[0] = seed * 100 + k
+            call.workspace[256] = 7
+            problem = run(handlers, xla, call.call)
+            if problem is not None or call.y[0] != 2 * call.x[0]:
+                wrong.append((seed, k, problem, call.y[0]))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and handlers.load_count() == 2 and fake.depth() == 0
