@@ -71,6 +71,8 @@ TARGETS = (
         _ratio("scalar_leaves", "scalar_leaves_gradient"),
     ),
     Target("pass-through carries: stock / ours", 1, "x", _ratio("pass_through")),
+    Target("calls, Fibonacci: stock's stack machine / ours", 100, "x", _ratio("fibonacci/1")),
+    Target("tree model's gradient: stock / ours", 20, "x", _ratio("rae_recursive_gradient/1")),
     Target("call overhead", 2, "us", _overhead, least=False),
     Target("first call, above stock", 1.5, "s", _slower("auto"), least=False),
     Target("first call of a second process, above stock", 0.05, "s", _slower("second auto"), least=False),

@@ -36,6 +36,21 @@ bool IntegerAttribute(const XLA_FFI_CallFrame* frame, const char* name, int64_t*
   return true;
 }
 
+// Line `number` of a text, counted from 1, and its length; null if there is none.
+const char* LineOf(const XLA_FFI_ByteSpan* text, int64_t number, size_t* length) {
+  const char* line = text->ptr;
+  const char* const end = line + text->len;
+  while (number > 0 && line < end) {
+    auto* next = static_cast<const char*>(memchr(line, '\n', size_t(end - line)));
+    if (--number == 0) {
+      *length = size_t((next ? next : end) - line);
+      return *length > 0 ? line : nullptr;
+    }
+    line = next ? next + 1 : end;
+  }
+  return nullptr;
+}
+
 // Answers XLA's question for the API version and the traits of a handler; false if that was not the question.
 bool AnswerMetadata(XLA_FFI_CallFrame* frame, XLA_FFI_Handler_Traits traits, XLA_FFI_TypeId state_type_id) {
   auto* start = frame->extension_start;

@@ -1,4 +1,5 @@
-// The CPU runtime: two XLA FFI handlers that run any compiled program.
+// The CPU runtime: two XLA FFI handlers that run any compiled program, and one for programs of stock XLA that
+// can fail (runtime_failure.h).
 //
 // A program is a shared object that travels as an attribute of the call, so that an executable is complete
 // in itself (persistent cache, export, second process). `instantiate` checks its SHA-256 digest and loads it
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime_failure.h"
 #include "runtime_ffi.h"
 #include "runtime_load.h"
 #include "runtime_units.h"
@@ -65,12 +67,12 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   }
   if (code == 0) return nullptr;
   const char* reason = state->program->error_text ? state->program->error_text(code) : nullptr;
-  char text[512];
+  char text[1024];
   if (reason != nullptr) {
-    snprintf(text, sizeof(text), "jax_cocktail: %s (code %d)", reason, code);
-  } else {
-    snprintf(text, sizeof(text), "jax_cocktail: the program stopped with code %d", code);
+    snprintf(text, sizeof(text), "jax_cocktail: %.900s", reason);
+    return Fail(frame, XLA_FFI_Error_Code_OUT_OF_RANGE, text);
   }
+  snprintf(text, sizeof(text), "jax_cocktail: the program stopped with code %d", code);
   return Fail(frame, XLA_FFI_Error_Code_INTERNAL, text);
 }
 

@@ -10,6 +10,7 @@ from jax_cocktail.errors import (
     BuildError,
     CocktailError,
     CocktailWarning,
+    RecursionTypeError,
     StrictModeError,
     UnsupportedError,
     VerificationError,
@@ -17,13 +18,14 @@ from jax_cocktail.errors import (
 from jax_cocktail.report import Report
 
 if TYPE_CHECKING:
-    from jax_cocktail.api import clear_cache, explain, jit, load
+    from jax_cocktail.api import clear_cache, explain, jit, load, recursive
 
 __all__ = [
     "BuildError",
     "CocktailError",
     "CocktailWarning",
     "Options",
+    "RecursionTypeError",
     "Report",
     "StrictModeError",
     "UnsupportedError",
@@ -34,9 +36,10 @@ __all__ = [
     "jit",
     "load",
     "options",
+    "recursive",
 ]
 
-_NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load"})
+_NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load", "recursive"})
 
 
 def __getattr__(name: str) -> Any:

@@ -13,10 +13,11 @@ from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
 from jax_cocktail.config import SCOPES, Options, Scope
-from jax_cocktail.lowering import custom_call, decisions, intercept
+from jax_cocktail.lowering import custom_call, decisions, failure_call, gpu_measure, intercept
 from jax_cocktail.lowering.adapter import open_jaxpr
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
 from jax_cocktail.lowering.state import STATE, Mark, collecting, marked_name
+from jax_cocktail.primitives.recursion_trace import recursive as recursive
 from jax_cocktail.report import Report
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -68,9 +69,11 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
 
 def clear_cache() -> None:
-    """Removes every built program and every stored decision from the folder on disk."""
+    """Removes every built program, every stored decision and what was measured of GPUs from the folder on
+    disk."""
     cache.clear_cache()
     decisions.forget()
+    gpu_measure.forget()
 
 
 def load() -> None:
@@ -177,6 +180,11 @@ class Jit:
         dynamic = tuple(a for i, a in enumerate(args) if i not in positions)
         return jax.tree.leaves((dynamic, {k: v for k, v in kwargs.items() if k not in names}))
 
+    @property
+    def compiler_options(self) -> Mapping[str, Any]:
+        """What XLA's compiler is told where this is the function that is jitted."""
+        return dict(self._jit_options.get("compiler_options") or {})
+
     def inputs_with(self, var: Any) -> tuple[Any, ...]:
         """All input variables of the traced inner function that has this one, before unused ones go."""
         return self._inputs.get(var, ())
@@ -259,3 +267,4 @@ source_info_util.register_exclusion(os.path.join(_FOLDER, "api.py"))
 source_info_util.register_exclusion(os.path.join(_FOLDER, "lowering"))
 intercept.install()
 custom_call.register_quietly()
+failure_call.install()

@@ -40,6 +40,10 @@ class VerificationError(CocktailError):
     """An invalid uTask program: a fault of a compiler pass, never of the user."""
 
 
+class ProgramFailure(CocktailError):
+    """What a program says, run by an interpreter, that fails at run time: a recursion that is too deep."""
+
+
 class PlacementError(VerificationError):
     """Parts of a placed program that cannot be written in place; the program is then left undivided."""
 
@@ -50,3 +54,12 @@ class StrictModeError(CocktailError):
 
 class CocktailWarning(UserWarning):
     """Something ran on stock XLA although jax_cocktail was asked for; the text says why."""
+
+
+class RecursionTypeError(CocktailError, TypeError):
+    """A recursive function whose arguments or results do not have one type, or that never ends."""
+
+    def __init__(self, reason: str, where: str = "") -> None:
+        self.reason = reason
+        self.where = where
+        super().__init__(f"{reason}\n  at {where}" if where else reason)

@@ -68,6 +68,7 @@ class Report:
       captured: regions that became custom calls.
       left: control flow that did not.
       beside: primitives around the regions, which stock XLA compiles.
+      recursions: how each recursion runs, one sentence each.
       choice: ``"cocktail"`` or ``"stock"``, what `jit` uses; `why` says who decided.
       stock_seconds, cocktail_seconds: measured times of one call, if it was measured; ours is the best of it.
       trials: all that was timed.
@@ -79,6 +80,7 @@ class Report:
     captured: tuple[Captured, ...] = ()
     left: tuple[Left, ...] = ()
     beside: Counts = ()
+    recursions: tuple[str, ...] = ()
     choice: str = "stock"
     why: str = ""
     stock_seconds: float | None = None
@@ -103,6 +105,7 @@ class Report:
                 f" {_time(self.cocktail_seconds)} a call"
             )
         lines += _trial_lines(self.trials, self.others)
+        lines += (f"  recursion {text}" for text in dict.fromkeys(self.recursions))
         for number, region in enumerate(self.captured):
             lines += _captured_lines(number, region)
         for item, same in groupby(self.left):

@@ -1,4 +1,5 @@
-"""The rows of the table: the seven models at the batch sizes of the paper, and the loops of `loops`."""
+"""The rows of the table: the seven models at the batch sizes of the paper, two recursions, and the loops of
+`loops`."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.gpu.loops import LOOPS
-from jax_cocktail.models import MODELS
+from jax_cocktail.models import MODELS, RECURSIVE
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -32,6 +33,10 @@ def _rows() -> dict[str, Row]:
             name = f"{model.name}/{batch}"
             make = lambda small, model=model, batch=batch: model.make(batch, small=small)  # noqa: E731
             found[name] = Row(name, make, model.tolerance)
+    for name in ("rae_recursive", "fibonacci"):
+        model = RECURSIVE[name]
+        make = lambda small, model=model: model.make(1, small=small)  # noqa: E731
+        found[f"{name}/1"] = Row(f"{name}/1", make, model.tolerance)
     for name, make in LOOPS.items():
         found[name] = Row(name, make, 2e-5)
     return found

@@ -19,6 +19,7 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.state import read_mark
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
+from jax_cocktail.primitives.recursion import RECURSION, expanded_jaxpr, schedule_text
 from jax_cocktail.utask.types import NOWHERE, Source
 
 REMATERIALISED = frozenset({"checkpoint", "remat", "remat2"})
@@ -52,6 +53,8 @@ def primitive_name(equation: Any) -> str:
 
 def body_of_call(equation: Any) -> Any | None:
     """The jaxpr that stands for a call equation, or None if the equation is no call that we inline."""
+    if primitive_name(equation) == RECURSION:
+        return expanded_jaxpr(**equation.params)
     if primitive_name(equation) not in CALLS or forced_to_stock(equation):
         return None
     return next((equation.params[name] for name in _BODIES if name in equation.params), None)
@@ -77,9 +80,18 @@ def control_flow_in(jaxpr: Any) -> bool:
 
 
 def holds_control_flow(equation: Any) -> bool:
-    if primitive_name(equation) in CONTROL_FLOW:
+    if primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION:
         return True
     return any(control_flow_in(inner) for inner in nested_jaxprs(equation))
+
+
+def recursions(jaxpr: Any) -> Iterator[str]:
+    """How every recursion in a jaxpr runs, at any depth, in words."""
+    for equation in open_jaxpr(jaxpr).eqns:
+        if primitive_name(equation) == RECURSION:
+            yield schedule_text(**equation.params)
+        for inner in nested_jaxprs(equation):
+            yield from recursions(inner)
 
 
 def source_of(equation: Any) -> Source:

@@ -74,6 +74,11 @@ def _register_cpu() -> None:
         _library = library
 
 
+def library() -> ctypes.CDLL | None:
+    """The runtime of the CPU; None if it is not registered, or could not be built."""
+    return _library
+
+
 def units() -> int:
     """How many units a call may have in this process (cores, quota, JAX_COCKTAIL_UNITS); 0: not known yet."""
     return 0 if _library is None else int(_library.ck_cpu_units())

@@ -15,9 +15,10 @@ from jax_cocktail.utask.plan import LaunchPlan
 METADATA_EXTENSION = 1
 COMMAND_BUFFER_COMPATIBLE = 1
 # Of XLA_FFI_Error_Code, XLA_FFI_AttrType and XLA_FFI_DataType.
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL, DATA_LOSS = 3, 8, 9, 13, 15
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 8, 9, 11
+INTERNAL, DATA_LOSS = 13, 15
 ARRAY, SCALAR, STRING = 1, 3, 4
-S64, U8 = 5, 6
+S32, S64, U8 = 4, 5, 6
 
 
 class _Structure(c.Structure):
@@ -138,6 +139,31 @@ class MetadataExtension(c.Structure):
     )
 
 
+def answered(frame: CallFrame, traits: int = 0) -> bool:
+    """Answers XLA's question for the API version, if that is what it wants."""
+    if not frame.extension_start:
+        return False
+    extension = MetadataExtension.from_address(frame.extension_start)
+    if extension.type != METADATA_EXTENSION:
+        return False
+    metadata = extension.metadata.contents
+    metadata.version.major, metadata.version.minor = 0, 1
+    metadata.traits, metadata.state_type = traits, 0
+    return True
+
+
+def error_of(frame: CallFrame, code: int, text: str) -> int | None:
+    """An error as a handler returns it. `code`: XLA_FFI_Error_Code."""
+    message = text.encode()
+    arguments = ErrorCreateArgs(c.sizeof(ErrorCreateArgs), None, message, code)
+    create = c.CFUNCTYPE(c.c_void_p, c.POINTER(ErrorCreateArgs))(frame.api.contents.error_create)
+    error = create(c.byref(arguments))
+    return None if error is None else int(error)
+
+
+HANDLER = c.CFUNCTYPE(c.c_void_p, c.POINTER(CallFrame))
+
+
 class Refused(Exception):
     """What XLA is told. `code`: XLA_FFI_Error_Code."""
 
@@ -148,13 +174,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The attributes of a call; `binary`: address and size."""
+    """The attributes of a call; `binary`: address and size; `failures`: lines, one for every code."""
 
     name: str
     digest: str
     binary: tuple[int, int]
     plan: LaunchPlan
     sync: bool
+    failures: str = ""
 
     def refused(self, code: int, text: str) -> Refused:
         return Refused(code, f"jax_cocktail: the program {self.name}: {text}")
@@ -162,27 +189,34 @@ class Call:
 
 _BAD_ATTRIBUTES = (
     "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), launch"
-    " (i64[11], version 1), name and sync (i64); another version of jax_cocktail made it: compile it again"
+    " (i64[12], version 2), name and sync (i64); another version of jax_cocktail made it: compile it again"
 )
 
 
-def read_call(frame: CallFrame) -> Call:
-    """The attributes of a call; raises Refused if they are not those of a program."""
+def attributes_of(frame: CallFrame) -> dict[str, tuple[int, int]]:
+    """By name: XLA_FFI_AttrType and address."""
     found: dict[str, tuple[int, int]] = {}
     attributes = frame.attributes
     for i in range(attributes.size):
         span = attributes.names[i].contents
         name = c.string_at(span.data, span.size).decode()
         found[name] = attributes.types[i], attributes.items[i]
+    return found
+
+
+def read_call(frame: CallFrame) -> Call:
+    """The attributes of a call; raises Refused if they are not those of a program."""
+    found = attributes_of(frame)
     try:
         binary, launch = _array(found["binary"], U8), _array(found["launch"], S64)
-        digest, name, sync = _text(found["digest"]), _text(found["name"]), _integer(found["sync"])
+        digest, name, sync = text_of(found["digest"]), text_of(found["name"]), _integer(found["sync"])
         plan = LaunchPlan.from_attribute(list((c.c_int64 * launch[1]).from_address(launch[0])))
         if len(digest) != 64:
             raise ValueError("no digest")
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(INVALID_ARGUMENT, _BAD_ATTRIBUTES) from error
-    return Call(name[:200], digest, binary, plan, sync != 0)
+    failures = text_of(found["failures"]) if "failures" in found else ""
+    return Call(name[:200], digest, binary, plan, sync != 0, failures)
 
 
 def _array(found: tuple[int, int], dtype: int) -> tuple[int, int]:
@@ -193,7 +227,7 @@ def _array(found: tuple[int, int], dtype: int) -> tuple[int, int]:
     return array.data, array.size
 
 
-def _text(found: tuple[int, int]) -> str:
+def text_of(found: tuple[int, int]) -> str:
     kind, address = found
     span = ByteSpan.from_address(address)
     if kind != STRING:

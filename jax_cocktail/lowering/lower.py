@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from jax_cocktail.lowering.adapter import (
     holds_control_flow,
     open_jaxpr,
     primitive_name,
+    recursions,
     source_of,
 )
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
@@ -29,6 +30,7 @@ from jax_cocktail.lowering.variants import (
     Prepared,
     Survey,
     building,
+    device_of,
     prepare,
     rewritten,
     spec_of,
@@ -107,15 +109,15 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
     spec = spec_of(mark, platform)
     units = units_of(mark, spec)
-    device = custom_call.device(platform, mark.options.gpu_arch)
-    key = decisions.key_of(closed, units, f"{device} {spec}" if device else "") if force != "stock" else ""
+    device, xla = device_of(mark, platform, spec), _compiler_options(mark)
+    key = decisions.key_of(closed, units, device, xla) if force != "stock" else ""
     known = decisions.load(key) if key else None
     settled = known is not None and known.choice == "stock" and not _again(known, mark)
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
     prepared = prepare(closed, mark.function, platform, spec)
     captured = prepared.captured
-    report = replace(report, left=captured.left, beside=captured.beside)
+    report = replace(report, left=captured.left, beside=captured.beside, recursions=tuple(recursions(closed)))
     if force != "stock":
         _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
@@ -145,7 +147,7 @@ def _again(known: decisions.Decision, mark: Mark) -> bool:
 
 def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None) -> decisions.Decision:
     """What is stored, else what a measurement says, else the model; without values never a measurement."""
-    before = None if known is None else replace(known, why=known.why or "measured before on this machine")
+    before = None if known is None else replace(known, why=_why(known, "measured before on this machine"))
     if before is not None and known is not None and not _again(known, mark):
         return before
     arguments, obstacle = _arguments(prepared.closed, mark, prepared.platform)
@@ -158,7 +160,10 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
         decisions.store(key, decision)
         return decision
     if not obstacle:
-        return _measure(prepared, mark, key, found, arguments or [])
+        try:
+            return _measure(prepared, mark, key, found, arguments or [])
+        except stopwatch.CallFails:  # the caller will see; other arguments may be better
+            obstacle = "the call fails on these arguments"
     choice = "stock" if found.comparison.favours_stock() else "cocktail"
     why = f"not measured ({obstacle}): the model says {found.comparison}"
     return decisions.Decision(choice, found.best, why=why)
@@ -167,7 +172,7 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
 def _measure(
     prepared: Prepared, mark: Mark, key: str, found: Survey, arguments: list[Any]
 ) -> decisions.Decision:
-    thorough = mark.options.profile == "full"
+    thorough, xla = mark.options.profile == "full", _compiler_options(mark)
     with decisions.exclusive(key):
         known = decisions.load(key)
         if known is not None and not _again(known, mark):
@@ -175,16 +180,31 @@ def _measure(
         plans = [found.plans[i] for i in shortlist(found.seconds, thorough)]
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's, side by side
-                stock = stopwatch.runner(prepared.closed, arguments)
+                runs = [stopwatch.runner(prepared.closed, arguments, xla)]
+                on_gpu = prepared.spec is not None
+                captured = stopwatch.captured_runner(prepared.closed, arguments, xla) if on_gpu else None
+            runs += [captured] if captured else []
             plans = [plan for plan in plans if plan in prepared.built]
-            ours = [stopwatch.runner(rewritten(prepared, plan, mark), arguments) for plan in plans]
-            effort = stopwatch.THOROUGH if thorough else stopwatch.QUICK
-            times = stopwatch.race([stock, *ours], effort)
+            runs += [stopwatch.runner(rewritten(prepared, plan, mark), arguments, xla) for plan in plans]
+            times = stopwatch.race(runs, stopwatch.THOROUGH if thorough else stopwatch.QUICK)
         heavy = found.comparison.heavy()
         cores = decisions.cores() if prepared.spec is None else 0  # blocks of a GPU wait for no cores
-        decision = replace(decisions.choose(plans, times, heavy, cores), thorough=thorough)
+        decision = decisions.choose(plans, times, heavy, cores, captured=captured is not None)
+        decision = replace(decision, thorough=thorough)
         decisions.store(key, decision)
-    return replace(decision, why="measured now, on these arguments")
+    if decision.advice:
+        _warn((decision.advice, mark.function), f"{mark.function}: {decision.advice}")
+    return replace(decision, why=_why(decision, "measured now, on these arguments"))
+
+
+def _why(decision: decisions.Decision, otherwise: str) -> str:
+    return "; ".join(filter(None, (decision.why or otherwise, decision.advice)))
+
+
+def _compiler_options(mark: Mark) -> Mapping[str, Any]:
+    """What XLA's compiler is told where the wrapper's call is the whole module."""
+    wrapper = STATE.arguments[0] if STATE.arguments else None
+    return wrapper.compiler_options if wrapper and wrapper.function_name == mark.function else {}
 
 
 def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:

@@ -2,15 +2,16 @@
 
 They are those of COCKTAILER (OSDI'23, section 6) with the sizes given there. Weights and inputs are
 synthetic, from a fixed seed; sequence lengths, policies and the parse tree follow the statistics of the
-paper's artifact.
+paper's artifact. `RECURSIVE` has programs that call themselves, one of them again the paper's tree model.
 """
 
-from jax_cocktail.models import attention, blockdrop, lstm, nasrnn, rae, seq2seq, skipnet
+from jax_cocktail.models import attention, blockdrop, calls, lstm, nasrnn, rae, seq2seq, skipnet, trees
 from jax_cocktail.models.measure import interleaved_times, largest_difference
 from jax_cocktail.models.model import Model
 
 MODELS: dict[str, Model] = {
     module.MODEL.name: module.MODEL for module in (lstm, nasrnn, attention, seq2seq, blockdrop, skipnet, rae)
 }
+RECURSIVE: dict[str, Model] = {model.name: model for model in (*trees.MODELS, *calls.MODELS)}
 
-__all__ = ["MODELS", "Model", "interleaved_times", "largest_difference"]
+__all__ = ["MODELS", "RECURSIVE", "Model", "interleaved_times", "largest_difference"]

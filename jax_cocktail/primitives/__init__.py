@@ -7,6 +7,9 @@ from jax_cocktail.primitives import (
     elementwise as elementwise,
 )
 from jax_cocktail.primitives import (
+    failure as failure,
+)
+from jax_cocktail.primitives import (
     indexing as indexing,
 )
 from jax_cocktail.primitives import (

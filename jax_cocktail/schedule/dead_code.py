@@ -1,7 +1,8 @@
 """Removes what no result of the program needs: operators, loop carries, branch outputs.
 
-uTasks have no side effects, so a statement without a live output goes. A carry is live if its final value
-is, or if the loop's condition or the next value of a live carry reads it.
+uTasks have no side effects, so a statement without a live output goes (also one that may fail: who wants to
+know reads its output). A carry is live if its final value is, or if the loop's condition or the next value of
+a live carry reads it.
 """
 
 from __future__ import annotations

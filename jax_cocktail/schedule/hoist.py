@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
@@ -86,4 +87,6 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
 
 
 def _is_worth(operator: UOperator) -> bool:
+    if operator.kind == FAIL:  # where the loop has no trip, nothing fails
+        return False
     return not operator.is_element or KINDS[operator.kind].cost >= WORTH

@@ -43,7 +43,7 @@ LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
 # Bytes of a level, and how many a core reads from it per second.
 LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
 MEMORY_RATE = 20e9
-_FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait", "meet"})
+_FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait", "meet", "fail"})
 _VIEWS = frozenset({"dynamic_slice", "slice", "transpose", "reverse"})
 _PARTIAL = frozenset({"dynamic_slice", "slice", "gather"})  # they read as much as they give
 

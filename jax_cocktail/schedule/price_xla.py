@@ -120,7 +120,7 @@ def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
 
 
 def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
-    if operator.kind in ("dynamic_update_slice", "copy", "arrive", "wait"):
+    if operator.kind in ("dynamic_update_slice", "copy", "arrive", "wait", "fail"):
         return _Kernels()  # part of a fusion
     if operator.kind in ("dot", "conv"):
         return _library(operator, spec)

@@ -3,7 +3,7 @@
 What depends on nothing but counters (a projection of the next rows of an input) can be computed for a chunk
 of steps before it is known how many of them will run. That is sound because every operator is total: it has
 no side effect, does not fail and ends. The carries are those of the step that the loop stopped at, since only
-the products run ahead.
+the products run ahead, with movement by counters: no `fail`.
 
     while p: body      ->      while p and fewer than `chunk` steps so far: body
                                while p: products of `chunk` steps

@@ -201,7 +201,15 @@ def _barrier(operator: UOperator) -> None:
     require(not operator.outputs, "a barrier has no results")
 
 
+def _fail(operator: UOperator) -> None:
+    status, text = operator.inputs[0].type, operator["text"]
+    require(status == TensorType("int32"), f"a status is int32[], not {status}")
+    require(isinstance(text, str) and bool(text.strip()), "text is empty")
+    result_is(operator, status)
+
+
 ANCHORS: dict[str, Rule] = {
+    "fail": _fail,
     "copy": _copy,
     "arrive": _barrier,
     "wait": _barrier,

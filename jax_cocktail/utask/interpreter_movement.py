@@ -7,6 +7,8 @@ from typing import cast
 
 import numpy as np
 
+from jax_cocktail.errors import ProgramFailure
+from jax_cocktail.utask.failure import line_of, text_of
 from jax_cocktail.utask.interpreter_common import (
     Array,
     Evaluate,
@@ -127,7 +129,15 @@ def barrier(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]
     return ()
 
 
+def fail(operator: UOperator, operands: Sequence[Array]) -> Array:
+    status = int(operands[0])
+    if status != 0:
+        raise ProgramFailure(line_of(text_of(operator), status))
+    return operands[0].copy()
+
+
 MOVEMENT: dict[str, Evaluate] = {
+    "fail": fail,
     "copy": copy,
     "exchange": exchange,
     "arrive": barrier,

@@ -139,6 +139,9 @@ def _anchors(add: _Table) -> None:
     add("anchor", None, "exchange", "blocks")
     # the barrier of the threads of one unit, where it has several
     add("anchor", 0, "meet")
+    # the operand, an int32 scalar. Not 0: the call fails, and says that line of `text`, counted from 1. Runs
+    # where the program says and nowhere else: every other operator is total
+    add("anchor", 1, "fail", "text")
     # (source, operand); select: ge | le
     add("anchor", 2, "select_and_scatter_add", "padding select strides window")
 

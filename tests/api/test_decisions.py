@@ -55,7 +55,7 @@ def measured(monkeypatch):
         return Times((2.0, *(ours + 0.1 * n for n in range(len(runs) - 1))), others=0.25)
 
     monkeypatch.setattr(stopwatch, "race", race)
-    monkeypatch.setattr(stopwatch, "runner", lambda jaxpr, arguments: None)
+    monkeypatch.setattr(stopwatch, "runner", lambda jaxpr, arguments, options: None)
     return Measured
 
 

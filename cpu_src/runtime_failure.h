@@ -1,0 +1,50 @@
+// The handler by which a program that XLA compiled itself tells of a failure, such as a recursion that is too
+// deep. Attribute `text`: a line for each status but 0. Operand and result: int32 of any shape; the result is
+// the operand if all of it is 0, else the call fails with the line of the first status that is not.
+#ifndef COCKTAIL_RUNTIME_FAILURE_H
+#define COCKTAIL_RUNTIME_FAILURE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cocktail_base.h"
+#include "runtime_ffi.h"
+#include "xla/ffi/api/c_api.h"
+
+namespace {
+
+XLA_FFI_Error* FailWithStatus(XLA_FFI_CallFrame* frame, const XLA_FFI_ByteSpan* lines, int32_t status) {
+  char text[1024];
+  size_t length;
+  if (const char* line = LineOf(lines, status, &length)) {
+    snprintf(text, sizeof(text), "jax_cocktail: %.*s", int(length < 900 ? length : 900), line);
+  } else {
+    snprintf(text, sizeof(text), "jax_cocktail: the program failed with status %d", int(status));
+  }
+  return Fail(frame, XLA_FFI_Error_Code_OUT_OF_RANGE, text);
+}
+
+}  // namespace
+
+CK_EXPORT XLA_FFI_Error* ck_cpu_failure(XLA_FFI_CallFrame* frame) {
+  if (AnswerMetadata(frame, 0, XLA_FFI_TypeId{0})) return nullptr;
+  auto* lines = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "text", XLA_FFI_AttrType_STRING));
+  bool fits = lines != nullptr && frame->args.size == 1 && frame->rets.size == 1;
+  auto* operand = fits ? static_cast<const XLA_FFI_Buffer*>(frame->args.args[0]) : nullptr;
+  if (!fits || operand->dtype != XLA_FFI_DataType_S32) {
+    return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
+                "jax_cocktail: the call takes one int32 array, returns one, and needs the attribute text");
+  }
+  int64_t count = 1;
+  for (int64_t d = 0; d < operand->rank; ++d) count *= operand->dims[d];
+  auto* status = static_cast<const int32_t*>(operand->data);
+  for (int64_t i = 0; i < count; ++i) {
+    if (status[i] != 0) return FailWithStatus(frame, lines, status[i]);
+  }
+  void* result = static_cast<const XLA_FFI_Buffer*>(frame->rets.rets[0])->data;
+  if (count > 0) memmove(result, status, size_t(count) * sizeof(int32_t));
+  return nullptr;
+}
+
+#endif  // COCKTAIL_RUNTIME_FAILURE_H

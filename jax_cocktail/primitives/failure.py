@@ -1,0 +1,27 @@
+"""Failures at run time (`recursion_failure`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.primitives.equation import Equation
+from jax_cocktail.primitives.reduction import reduce_value
+from jax_cocktail.primitives.rule import binary, rule, spread
+from jax_cocktail.utask.types import Value
+
+
+@rule("failure")
+def _failure(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    """Of many lanes any may have failed; every status stays what it is, plus a 0 that waits for the check."""
+    (status,) = inputs
+    text = equation.params["text"]
+    shape = status.type.shape
+    if not shape:
+        return (builder.emit("fail", (status,), "int32", (), text=text),)
+    if 0 in shape:
+        return (status,)
+    worst = reduce_value(builder, status, range(len(shape)), "max")
+    checked = builder.emit("fail", (worst,), "int32", (), text=text)
+    nothing = spread(builder, binary(builder, "sub", checked, worst), shape)
+    return (binary(builder, "add", status, nothing),)

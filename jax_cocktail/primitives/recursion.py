@@ -1,0 +1,248 @@
+"""Recursion as two JAX primitives, with all their rules.
+
+`recursion` runs a task (see `recursion_task`); `reference` is a call of one of the task's functions inside a
+body, wherever JAX's control flow allows an equation. Stock XLA gets an explicit stack machine
+(`recursion_machine`), and so does our compiler, which sees an ordinary loop over an ordinary branch.
+
+Differentiation (`recursion_linear`): the jvp rule binds the task with a tape, and a second task that is
+linear in the tangents and reads the tape. The transpose rule binds the transpose of that. All three are
+tasks, so the rules apply to what they make: Hessian-vector products, rematerialisation and vmap need no
+more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import ad, batching, mlir
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives import recursion_linear as linear
+from jax_cocktail.primitives.recursion_failure import check, description
+from jax_cocktail.primitives.recursion_levels import run_levels, widths
+from jax_cocktail.primitives.recursion_linear import Kind, Source
+from jax_cocktail.primitives.recursion_machine import planned, run_machine
+from jax_cocktail.primitives.recursion_order import room_of
+from jax_cocktail.primitives.recursion_paths import Levels, levels_of, worth
+from jax_cocktail.primitives.recursion_reference import no_tangent
+from jax_cocktail.primitives.recursion_task import TOKEN, Task, is_float, row_bytes
+
+Results = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """One vmap around a recursion: its size, and which operands and results have a leading axis for it. A
+    result without one is the sum over the lanes."""
+
+    size: int
+    operands: tuple[bool, ...]
+    results: tuple[bool, ...]
+
+
+def _shaped(aval: Any, sizes: Sequence[int]) -> Any:
+    return jax.core.ShapedArray((*sizes, *aval.shape), aval.dtype)
+
+
+# -- recursion -----------------------------------------------------------------------------------------------
+RECURSION = "recursion"
+recursion_p = jex.Primitive(RECURSION)
+recursion_p.multiple_results = True
+
+
+def _abstract(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
+    return [
+        _shaped(aval, [level.size for level in lanes if level.results[k]])
+        for k, aval in enumerate(task.results)
+    ]
+
+
+def expanded(
+    *operands: Any, task: Task, lanes: tuple[Lanes, ...], lockstep: bool = False, by_levels: bool = False
+) -> Results:
+    """The recursion as JAX's own loops and branches. `lockstep`: lanes take their steps together.
+    `by_levels`: calls run side by side where that can be and pays."""
+    status, results = _run(operands, task, lanes, lockstep, by_levels)
+    token = jnp.zeros([level.size for level in lanes if level.results[0]], TOKEN.dtype)
+    return [token, *check(status, results, description(task.entry.name, task.max_depth, task.max_calls))]
+
+
+def _run(
+    operands: Sequence[Any], task: Task, lanes: tuple[Lanes, ...], lockstep: bool, by_levels: bool
+) -> tuple[Any, Results]:
+    """The status of all lanes, and the results but for the token."""
+    levels = _side_by_side(task, lanes) if by_levels else None
+    if levels is not None:
+        sums = lanes[0].results[1 : 1 + len(task.accumulated)] if lanes else ()
+        known = (lanes[0].size, lanes[0].operands, sums) if lanes else None
+        return run_levels(levels, operands, known, lambda: _run(operands, task, lanes, lockstep, False))
+    if not lanes:
+        return run_machine(task, operands)
+    level, inner = lanes[0], lanes[1:]
+    batched = [x for x, flag in zip(operands, level.operands, strict=True) if flag]
+
+    def one(lane: Sequence[Any]) -> tuple[Any, Results]:
+        own = iter(lane)
+        values = [next(own) if f else x for x, f in zip(operands, level.operands, strict=True)]
+        return _run(values, task, inner, lockstep, by_levels)
+
+    status, every = jax.vmap(one)(batched) if lockstep else lax.map(one, batched)
+    flags = level.results[1:]
+    results = [x if f else x.sum(axis=0, dtype=x.dtype) for x, f in zip(every, flags, strict=True)]
+    return status.max(), results
+
+
+def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | None:
+    """How calls can run side by side, if that can be and pays: without lanes, or with one axis of them."""
+    levels = levels_of(planned(task))
+    if isinstance(levels, str) or not worth(levels) or len(lanes) > 1:
+        return None
+    products = {site.target for site in levels.plan.sites}
+    for level in lanes:
+        sums, rest = level.results[1 : 1 + len(task.accumulated)], level.results[1 + len(task.accumulated) :]
+        if not all(rest) or any(sums[k] for k in products):
+            return None
+    return levels
+
+
+def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
+    """How our compiler runs a task, for people."""
+    plan = planned(task)
+    name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
+    found = levels_of(plan)
+    size = lanes[0].size if len(lanes) == 1 else 1
+    if _side_by_side(task, lanes) is not None and isinstance(found, Levels):
+        what = f"level by level, up to {widths(size)[-1]} calls together"
+        trees = f" of {size} lanes" if size > 1 else ""
+        return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
+    if isinstance(found, Levels):
+        found = "sums are wanted for every lane" if worth(found) else "calls share no large matrix"
+    stack = f"a stack of {task.max_depth} frames of {row_bytes(plan.frame)} bytes"
+    tails = f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else ""
+    return f"{name}: {stack}{tails}; not level by level: {found}"
+
+
+@functools.lru_cache(maxsize=512)
+def expanded_jaxpr(task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    """The jaxpr of `expanded`, for our compiler."""
+    avals = [
+        jax.ShapeDtypeStruct((*(x.size for x in lanes if x.operands[k]), *aval.shape), aval.dtype)
+        for k, aval in enumerate(task.operands)
+    ]
+    return jax.make_jaxpr(lambda *x: expanded(*x, task=task, lanes=lanes, by_levels=True))(*avals)
+
+
+def _eager(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
+    if jax.config.jax_disable_jit:
+        return expanded(*operands, task=task, lanes=lanes)
+    return list(jax.jit(lambda *x: recursion_p.bind(*x, task=task, lanes=lanes))(*operands))
+
+
+def _in_lockstep(*operands: Any, **params: Any) -> Results:
+    return expanded(*operands, **params, lockstep=True)
+
+
+recursion_p.def_abstract_eval(_abstract)
+recursion_p.def_impl(_eager)
+mlir.register_lowering(recursion_p, mlir.lower_fun(expanded, multiple_results=True))
+for _platform in ("cuda", "rocm", "tpu"):
+    # one lane after the other is best for one core; these have more
+    mlir.register_lowering(
+        recursion_p, mlir.lower_fun(_in_lockstep, multiple_results=True), platform=_platform
+    )
+
+
+def _batch(operands: Any, dims: Any, *, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    flags = tuple(d is not None for d in dims)
+    (size,) = {x.shape[d] for x, d, f in zip(operands, dims, flags, strict=True) if f}
+    moved = [jnp.moveaxis(x, d, 0) if f else x for x, d, f in zip(operands, dims, flags, strict=True)]
+    level = Lanes(size, flags, (True,) * len(task.results))
+    found = recursion_p.bind(*moved, task=task, lanes=(level, *lanes))
+    return found, [0] * len(found)
+
+
+batching.primitive_batchers[recursion_p] = _batch
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, ad.Zero)
+
+
+def _jvp(primals: Any, tangents: Any, *, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    active = tuple(not _is_zero(t) and is_float(p) for p, t in zip(primals, tangents, strict=True))
+    parts = linear.linearise(task, active)
+    forward = tuple(
+        Lanes(
+            level.size,
+            level.operands,
+            tuple(kind is not Kind.RESULT or level.results[k] for kind, k in parts.forward_results),
+        )
+        for level in lanes
+    )
+    made = list(
+        zip(parts.forward_results, recursion_p.bind(*primals, task=parts.forward, lanes=forward), strict=True)
+    )
+    values: dict[Any, Any] = {source: x for source, x in made if source[0] is Kind.TAPE}
+    values |= {(Kind.PRIMAL, k): x for k, x in enumerate(primals)}
+    values |= {
+        (Kind.TANGENT, k): ad.instantiate_zeros(t) for k, t in enumerate(tangents) if is_float(primals[k])
+    }
+    # a value of the program, since it is zero like the tape where a branch with the recursion was not taken
+    values[Kind.NUMBER, 0] = lax.optimization_barrier(jnp.ones((), jnp.int32))
+    levels = tuple(
+        Lanes(
+            level.size,
+            tuple(_has_lanes(source, level) for source in parts.linear_operands),
+            tuple(level.results[k] for k in parts.linear_results),
+        )
+        for level in lanes
+    )
+    moved = recursion_p.bind(*(values[s] for s in parts.linear_operands), task=parts.linear, lanes=levels)
+    found = dict(zip(parts.linear_results, moved, strict=True))
+    results = {source[1]: x for source, x in made if source[0] is Kind.RESULT}
+    out = [results[k] for k in range(len(results))]
+    return out, [found[k] if k in found else no_tangent(x) for k, x in enumerate(out)]
+
+
+def _has_lanes(source: Source, level: Lanes) -> bool:
+    kind, k = source
+    if kind in (Kind.PRIMAL, Kind.TANGENT):
+        return level.operands[k]
+    return level.results[k] if kind is Kind.RESULT else kind is Kind.TAPE
+
+
+ad.primitive_jvps[recursion_p] = _jvp
+
+
+def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    if task.linear is None:
+        raise UnsupportedError(
+            "a recursion is transposed only after it has been linearised; use jax.vjp or jax.grad"
+        )
+    is_linear = linear.linear_operands(task)
+    known = [x for x, lin in zip(operands, is_linear, strict=True) if not lin]
+    if any(ad.is_undefined_primal(x) for x in known):
+        raise UnsupportedError("a recursion is transposed in an operand that it is not linear in")
+    dense = [ad.instantiate_zeros(ct) if _is_zero(ct) else ct for ct in cotangents]
+    transposed, sources, targets = linear.transpose(task)
+    levels = tuple(
+        Lanes(
+            level.size,
+            tuple(_has_lanes(source, level) for source in sources),
+            tuple(level.operands[k] for k in targets),
+        )
+        for level in lanes
+    )
+    values = [operands[k] if kind is Kind.PRIMAL else dense[k] for kind, k in sources]
+    made = dict(zip(targets, recursion_p.bind(*values, task=transposed, lanes=levels), strict=True))
+    return [made[k] if ad.is_undefined_primal(x) else None for k, x in enumerate(operands)]
+
+
+ad.primitive_transposes[recursion_p] = _transpose

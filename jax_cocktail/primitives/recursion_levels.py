@@ -1,0 +1,316 @@
+"""A recursion level by level: all calls of one height and path side by side.
+
+`recursion_order` walks the tree of calls with integers alone and puts the calls in order, the highest first.
+Then calls that need nothing of each other run together, in groups of 1, 2, 4 ... calls: a product of a vector
+and the weights becomes a product of a matrix and the weights, which are read once for all calls of a group.
+What callers make for their calls goes down the order (arguments), what calls return goes up.
+
+If there are more calls than there is room for, the stack machine takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Keep
+from jax_cocktail.primitives.recursion_failure import FINE
+from jax_cocktail.primitives.recursion_machine import State, summed
+from jax_cocktail.primitives.recursion_order import Forest, Order, order_calls
+from jax_cocktail.primitives.recursion_paths import Levels, Path
+from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
+from jax_cocktail.primitives.recursion_sums import capacity
+from jax_cocktail.primitives.recursion_task import Numbering, split
+
+WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
+FOREST_WIDTHS = (1, 4, 16, 64)  # the same of many lanes
+UNROLLED = 4  # up to so many rows are moved one by one
+
+Values = dict[Var, Any]
+
+
+def widths(lanes: int) -> tuple[int, ...]:
+    """How many calls may run together."""
+    return WIDTHS if lanes == 1 else FOREST_WIDTHS
+
+
+def run_levels(
+    levels: Levels,
+    operands: Sequence[Any],
+    lanes: tuple[int, tuple[bool, ...], tuple[bool, ...]] | None,
+    by_stack: Callable[[], tuple[Any, list[Any]]],
+) -> tuple[Any, list[Any]]:
+    """The status, and the results of a task but for the token, over all lanes.
+
+    `lanes`: how many, which operands have an axis for them, and which sums have; the other sums are over all
+    lanes. `by_stack`: the same in the other way.
+    """
+    forest = _forest(levels, operands, lanes)
+    order = order_calls(levels, forest)
+
+    def side_by_side() -> tuple[Any, list[Any]]:
+        sweeps = _Sweeps(levels, forest, order)
+        state = sweeps.initial()
+        if levels.down:
+            state = sweeps.down(state)
+        if levels.up:
+            state = sweeps.up(state)
+        return jnp.int32(FINE), sweeps.results(state, lanes is not None)
+
+    found: tuple[Any, list[Any]] = lax.cond(order.status == FINE, side_by_side, by_stack)
+    return found
+
+
+def _forest(
+    levels: Levels, operands: Sequence[Any], lanes: tuple[int, tuple[bool, ...], tuple[bool, ...]] | None
+) -> Forest:
+    task = levels.plan.task
+    size, flags, sums = lanes or (1, (False,) * len(operands), (False,) * len(task.accumulated))
+    head, environment, rows, arguments = task.split_operands(list(zip(operands, flags, strict=True)))
+
+    def spread(pairs: Sequence[tuple[Any, bool]]) -> tuple[Any, ...]:
+        return tuple(x if flag else jnp.broadcast_to(x, (size, *x.shape)) for x, flag in pairs)
+
+    numbers = tuple(x - 1 for x in spread(head[1:]))
+    return Forest(size, tuple(environment), spread(rows), numbers, spread(arguments), sums)
+
+
+class _Sweeps:
+    """State: `arguments` and `results` by position in the order; `rows` by lane and number; else as the
+    machine's."""
+
+    def __init__(self, levels: Levels, forest: Forest, order: Order) -> None:
+        self.levels, self.forest, self.order = levels, forest, order
+        self.task = levels.plan.task
+        self.own = levels.plan.arguments[0]
+        self.row_count = len(self.task.entry.row_results)
+        self.widths = tuple(w for w in widths(forest.size) if w <= order.room)
+        self.rows = [x.reshape(-1, *x.shape[2:]) for x in forest.rows]
+
+    def initial(self) -> State:
+        room, size = self.order.room, self.forest.size
+        arguments = []
+        for k in self.levels.floats:
+            first = self.forest.arguments[k]
+            arguments.append(
+                _scattered(lax.empty((room, *first.shape[1:]), first.dtype), self.order.roots, first)
+            )
+        rows = [lax.empty((size * self.task.max_calls, *a.shape), a.dtype) for a in self.task.row_results]
+        return {
+            "arguments": arguments,
+            "results": [lax.empty((room, *a.shape), a.dtype) for a in self.task.entry.results],
+            "rows": rows,
+            "sums": [
+                jnp.zeros((size, *a.shape) if has_lanes else a.shape, a.dtype)
+                for a, has_lanes in zip(self.task.accumulated, self.forest.sums, strict=True)
+            ],
+            "kept": [
+                [lax.empty((capacity(room), *a.shape), a.dtype) for a in site.factors]
+                for site in self.levels.plan.sites
+            ],
+            "counts": [jnp.int32(0) for _ in self.levels.plan.sites],
+        }
+
+    def results(self, state: State, has_lanes: bool) -> list[Any]:
+        """What a task returns, from the last state."""
+        rows = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
+        found = [*rows, *(_rows(x, self.order.roots) for x in state["results"])]
+        return summed(self.levels.plan, state) + (found if has_lanes else [x[0] for x in found])
+
+    def down(self, state: State) -> State:
+        """Callers before their calls."""
+        order, both = self.order, self.levels.up
+
+        def step(at: Any, state: State) -> tuple[Any, State]:
+            width = self._width(_row(order.end, at) - at)
+            return self._group(at, width, state, passes=True, returns=not both)
+
+        _, state = lax.while_loop(lambda s: s[0] < order.count, lambda s: step(*s), (jnp.int32(0), state))
+        return state
+
+    def up(self, state: State) -> State:
+        """Calls before their callers."""
+        order = self.order
+
+        def step(end: Any, state: State) -> tuple[Any, State]:
+            width = self._width(end - _row(order.begin, end - 1))
+            at = end - self._span(width)
+            _, state = self._group(at, width, state, passes=False, returns=True)
+            return at, state
+
+        _, state = lax.while_loop(lambda s: s[0] > 0, lambda s: step(*s), (order.count, state))
+        return state
+
+    def _width(self, most: Any) -> Any:
+        """The index of the widest group that `most` calls fill."""
+        return sum(((most >= w).astype(jnp.int32) for w in self.widths[1:]), start=jnp.int32(0))
+
+    def _span(self, width: Any) -> Any:
+        return jnp.asarray(self.widths, jnp.int32)[width]
+
+    def _group(self, at: Any, width: Any, state: State, passes: bool, returns: bool) -> tuple[Any, State]:
+        """Runs as many calls as the width says, from a position on; where they end."""
+        paths = self.levels.paths
+        groups = [partial(self._calls, path, w, passes, returns) for w in self.widths for path in paths]
+        index = width * len(paths) + _row(self.order.path, at)
+        state = lax.switch(index, groups, at, state)
+        return at + self._span(width), state
+
+    def _calls(self, path: Path, width: int, passes: bool, returns: bool, at: Any, state: State) -> State:
+        order = self.order
+
+        def own(arrays: Sequence[Any]) -> list[Any]:
+            return [lax.dynamic_slice_in_dim(x, at, width) for x in arrays]
+
+        lane, number = own([order.lane, order.number])
+        integers, floats = own(order.integers), own(state["arguments"])
+        called = own(order.calls[: len(path.calls)])
+        results = [[_rows(x, k) for x in state["results"]] for k in called] if returns else []
+        address = lane * self.task.max_calls + number
+        fresh = self.task.numbering is Numbering.FRESH
+        numbers = [_rows(order.number, k) for k in called] if fresh else []
+        effects = [s for s in path.steps if not isinstance(s, Op)] if returns else []
+
+        def one(*known: Any) -> Any:
+            call = _Call(self, path, *known)
+            passed = [call.passed(invoke) for _, invoke, _ in path.calls] if passes else []
+            values = [call.read(a) for a in path.results] if returns else []
+            return passed, values, [[call.read(a) for a in s.inputs] for s in effects]
+
+        known = (lane, number, address, integers, floats, numbers, results)
+        passed, values, inputs = _side_by_side(one, known, width)
+        state = dict(state)
+        for place, given in zip(called, passed, strict=False):
+            rows = zip(state["arguments"], given, strict=True)
+            state["arguments"] = [_scattered(x, place, y) for x, y in rows]
+        if returns:
+            kept, made = split(values, self.row_count)
+            rows = zip(state["rows"], kept, strict=True)
+            state["rows"] = [_scattered(x, address, y) for x, y in rows]
+            rows = zip(state["results"], made, strict=True)
+            state["results"] = [_put_rows(x, at, y) for x, y in rows]
+        for effect, operands in zip(effects, inputs, strict=True):
+            self._affect(state, effect, operands, lane)
+        return state
+
+    def _affect(self, state: State, effect: Any, operands: Sequence[Any], lane: Any) -> None:
+        """What a group of calls does to the sums. `lane`: of each of them."""
+        width = lane.shape[0]
+        if isinstance(effect, Keep):
+            kept, count = state["kept"], state["counts"][effect.site]
+            rows = [_put_rows(x, count, y) for x, y in zip(kept[effect.site], operands, strict=True)]
+            state["kept"] = _replaced(kept, effect.site, rows)
+            state["counts"] = _replaced(state["counts"], effect.site, count + width)
+            return
+        total, has_lanes = state["sums"][effect.target], self.forest.sums[effect.target]
+
+        def add(k: Any, total: Any) -> Any:
+            own = [_row(x, k) for x in operands]
+            if isinstance(effect, AddInto):
+                return effect.run_in_row(total, lane[k], *own) if has_lanes else effect.run(total, *own)
+            return _put_rows(total, lane[k], (_row(total, lane[k]) + own[0])[None])
+
+        if isinstance(effect, Accumulate) and not has_lanes:
+            total = total + operands[0].sum(axis=0, dtype=total.dtype)
+        else:
+            total = lax.fori_loop(0, width, add, total) if width > UNROLLED else _each(width, add, total)
+        state["sums"] = _replaced(state["sums"], effect.target, total)
+
+
+class _Call:
+    """One call: what is asked for is computed."""
+
+    def __init__(self, sweeps: _Sweeps, path: Path, *known: Any) -> None:
+        levels, plan = sweeps.levels, sweeps.levels.plan
+        self.sweeps, self.plan = sweeps, plan
+        self.lane, number, self.address, integers, floats, numbers, results = known
+        self.values: Values = {plan.numbers[0]: number}
+        self.values |= {sweeps.own[k]: x for k, x in zip(levels.integers, integers, strict=True)}
+        self.values |= {sweeps.own[k]: x for k, x in zip(levels.floats, floats, strict=True)}
+        for k, ((_, _, outputs), made) in enumerate(zip(path.calls, results, strict=False)):
+            given = [jnp.zeros((), jnp.float32), *numbers[k : k + 1], *made]
+            self.values |= zip(outputs, given, strict=True)
+        self.makers = {v: step for step in path.steps if isinstance(step, Op) for v in step.outputs}
+
+    def read(self, atom: Atom) -> Any:
+        if isinstance(atom, Const):
+            return jnp.asarray(atom.value, atom.aval.dtype)
+        if atom not in self.values:
+            self._make(atom)
+        return self.values[atom]
+
+    def _make(self, v: Var) -> None:
+        plan = self.plan
+        if v in plan.shared:
+            value, has_lanes = self.sweeps.forest.environment[plan.shared[v]]
+            self.values[v] = _row(value, self.lane) if has_lanes else value
+        elif v in plan.rows:
+            self.values[v] = _row(self.sweeps.rows[plan.rows[v]], self.address)
+        elif v in self.makers:
+            step = self.makers[v]
+            made = self._looked_up(step) or step.run(*(self.read(a) for a in step.inputs))
+            self.values |= zip(step.outputs, made, strict=True)
+        else:  # a token
+            self.values[v] = jnp.zeros(v.aval.shape, v.aval.dtype)
+
+    def _looked_up(self, step: Op) -> list[Any] | None:
+        """A slice of a table that every lane has one of: found in all of them at once, since the lane's own
+        would be copied."""
+        table = step.inputs[0] if step.name == "dynamic_slice" else None
+        if not isinstance(table, Var) or table not in self.plan.shared:
+            return None
+        value, has_lanes = self.sweeps.forest.environment[self.plan.shared[table]]
+        if not has_lanes:
+            return None
+        starts = [jnp.asarray(self.read(a), self.lane.dtype) for a in step.inputs[1:]]
+        sizes = (1, *step.params["slice_sizes"])
+        return [lax.dynamic_slice(value, [self.lane, *starts], sizes, allow_negative_indices=False)[0]]
+
+    def passed(self, invoke: Any) -> list[Any]:
+        """The float arguments of a call."""
+        given = invoke.call.inputs[1 + self.plan.task.numbers :]
+        return [self.read(given[k]) for k in self.sweeps.levels.floats]
+
+
+def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
+    """As `jax.vmap`, but a single lane is what it is: a product with a vector stays one."""
+    if width > 1:
+        return jax.vmap(lane)(*lanes)
+    return jax.tree.map(lambda x: jnp.expand_dims(x, 0), lane(*jax.tree.map(lambda x: x[0], lanes)))
+
+
+def _row(array: Any, at: Any) -> Any:
+    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)
+
+
+def _each(count: int, step: Callable[[int, Any], Any], value: Any) -> Any:
+    for k in range(count):
+        value = step(k, value)
+    return value
+
+
+def _rows(array: Any, at: Any) -> Any:
+    if at.shape[0] > UNROLLED:
+        return array.at[at].get(mode="promise_in_bounds")
+    return jnp.stack([_row(array, at[k]) for k in range(at.shape[0])])
+
+
+def _put_rows(array: Any, at: Any, values: Any) -> Any:
+    return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
+
+
+def _scattered(array: Any, at: Any, values: Any) -> Any:
+    if at.shape[0] > UNROLLED:
+        return array.at[at].set(values, mode="promise_in_bounds", unique_indices=True)
+    for k in range(at.shape[0]):
+        array = lax.dynamic_update_index_in_dim(array, values[k], at[k], 0, allow_negative_indices=False)
+    return array
+
+
+def _replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
+    return [*values[:at], value, *values[at + 1 :]]

@@ -1,0 +1,414 @@
+"""A recursion as a loop: an explicit stack, and a branch over the places where a function goes on.
+
+A call's frame holds what is live across a call of its own, and nothing else (COCKTAILER, section 3.3, keeps
+return labels and offsets the same way); what calls share lies outside. A call whose results are its caller's
+takes over the frame, so that recursion in tail position is iteration.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from jax_cocktail.primitives.recursion_blocks import (
+    Accumulate,
+    Block,
+    Goto,
+    Invoke,
+    Keep,
+    Leave,
+    Switch,
+    blocks_of,
+    live_variables,
+    only_returns,
+    successors,
+)
+from jax_cocktail.primitives.recursion_failure import CALLS, DEPTH, FINE
+from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Structure, Var, structure
+from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
+from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, split
+
+SMALL = 12  # steps of a block that is written out wherever it is reached
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Plan:
+    """The blocks of a task, and where values live.
+
+    `points`: blocks that the loop can go on at, in the order of their labels; `slots`: variable -> place in a
+    frame; `shared`: variables that stand for operands of the environment, `rows`: for rows, with the array
+    that they are rows of.
+    """
+
+    task: Task
+    blocks: tuple[Block, ...]
+    live: tuple[frozenset[Var], ...]
+    entries: tuple[int, ...]
+    points: dict[int, int]
+    slots: dict[Var, int]
+    shared: dict[Var, int]
+    rows: dict[Var, int]
+    numbers: tuple[Var, ...]
+    arguments: tuple[tuple[Var, ...], ...]
+    tails: frozenset[int]
+    sites: tuple[Site, ...]
+
+    @property
+    def row_ranges(self) -> tuple[range, ...]:
+        """The rows of every function."""
+        starts = accumulate((len(f.rows) for f in self.task.functions), initial=0)
+        return tuple(range(a, b) for a, b in pairwise(starts))
+
+    @property
+    def frame(self) -> tuple[Aval, ...]:
+        return tuple(v.aval for v in self.slots)
+
+
+def plan_machine(task: Task) -> Plan:
+    """Blocks, live variables, frames."""
+    bodies = [structure(f.body, opens_loops=True) for f in task.functions]
+    bodies = [_without_token(body) for body in bodies]
+    blocks, entries = blocks_of(bodies, len(task.accumulated))
+    shared: dict[Var, int] = {}
+    rows: dict[Var, int] = {}
+    numbers, arguments = [], []
+    first_row = 0
+    for body, function in zip(bodies, task.functions, strict=True):
+        sizes = (1 + task.numbers, len(task.environment), len(function.rows))
+        head, environment, own_rows, own = split(body.parameters, *sizes)
+        numbers.append(head[1] if task.numbers else Var(Aval((), jnp.int32)))
+        shared |= {v: k for k, v in enumerate(environment)}
+        rows |= {v: first_row + k for k, v in enumerate(own_rows)}
+        first_row += len(function.rows)
+        arguments.append(tuple(own))
+    may_keep = bool(task.max_calls) and task.numbering is not Numbering.NONE
+    sites = rewrite(blocks, may_keep)
+    live = [
+        _refined(names, block, task, numbers[block.function], shared, rows)
+        for names, block in zip(live_variables(blocks), blocks, strict=True)
+    ]
+    tails = frozenset(_tails(task, blocks))
+    points = _points(blocks, entries, tails)
+    kept = dict.fromkeys(v for k in points for v in sorted(live[k], key=order_of(blocks)))
+    return Plan(
+        task,
+        tuple(blocks),
+        tuple(live),
+        tuple(entries),
+        {k: n for n, k in enumerate(points)},
+        {v: n for n, v in enumerate(kept)},
+        shared,
+        rows,
+        tuple(numbers),
+        tuple(arguments),
+        tails,
+        sites,
+    )
+
+
+def _refined(
+    live: set[Var], block: Block, task: Task, number: Var, shared: Mapping[Var, int], rows: Mapping[Var, int]
+) -> frozenset[Var]:
+    """What a frame has to hold: not what lies outside, but the number by which rows are found."""
+    found = {v for v in live if v not in shared and v not in rows}
+    numbered = task.numbering is Numbering.FRESH or task.functions[block.function].row_results
+    if numbered or any(v in rows for v in live):
+        found.add(number)
+    return frozenset(found)
+
+
+def _tails(task: Task, blocks: Sequence[Block]) -> Iterator[int]:
+    """Blocks whose call returns what they would return."""
+    if task.numbering is not Numbering.NONE:
+        return
+    for k, block in enumerate(blocks):
+        if isinstance(block.end, Invoke):
+            caller, callee = task.functions[block.function], task.functions[block.end.call.function]
+            received = blocks[block.end.block].received[1:]
+            if caller.key == callee.key and only_returns(blocks, block.end.block, received):
+                yield k
+
+
+def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[int]) -> list[int]:
+    """Blocks that the loop can go on at: functions, what follows a call, heads of loops, and blocks that are
+    reached in several ways and too long to be written out for each of them."""
+    reached = [0] * len(blocks)
+    after = set()
+    for k, block in enumerate(blocks):
+        assert block.end is not None
+        if isinstance(block.end, Invoke):
+            after |= set() if k in tails else {block.end.block}
+        else:
+            for successor in successors(block.end):
+                reached[successor] += 1
+    long = {k for k, n in enumerate(reached) if n > 1 and len(blocks[k].steps) > SMALL}
+    headers = {k for k, block in enumerate(blocks) if block.is_header}
+    return list(dict.fromkeys([*entries, *sorted(after | headers | long)]))
+
+
+def order_of(blocks: Sequence[Block]) -> Callable[[Var], int]:
+    """A key by which variables are in the order of the program."""
+    order: dict[Atom, int] = {}
+    for block in blocks:
+        for step in block.steps:
+            for atom in step.inputs:
+                order.setdefault(atom, len(order))
+        assert block.end is not None
+        for atom in (*block.end.atoms, *block.received):
+            order.setdefault(atom, len(order))
+    return lambda v: order.get(v, -1)
+
+
+def _without_token(body: Structure) -> Structure:
+    """The token is nothing to a machine."""
+    return Structure(body.parameters, body.items, (Const(0.0, body.parameters[0].aval), *body.results[1:]))
+
+
+# -- the loop ------------------------------------------------------------------------------------------------
+def run_machine(task: Task, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The status and the results of a task but for the token, by JAX's own loop and branch."""
+    plan = planned(task)
+    state = Machine(plan, operands).final()
+    return state["status"], [*summed(plan, state), *state["rows"], *state["returned"][0]]
+
+
+def summed(plan: Plan, state: State) -> list[Any]:
+    """The sums over all calls, with the products that have been put off."""
+    sums = list(state["sums"])
+    for site, kept, count in zip(plan.sites, state["kept"], state["counts"], strict=True):
+        sums[site.target] += product(site, kept, count)
+    return sums
+
+
+planned = functools.lru_cache(maxsize=512)(plan_machine)
+
+
+class Machine:
+    """Traces the pieces. State: `label` and `top` of the stack (-1: done), `frames` and `labels` by depth,
+    what has just been `returned`, the `number` of the call that returned and how many calls there were,
+    `sums`, the factors that are `kept` for them with their `counts`, `rows`, `status`."""
+
+    def __init__(self, plan: Plan, operands: Sequence[Any]) -> None:
+        self.plan = plan
+        head, self.environment, self.rows, self.arguments = plan.task.split_operands(operands)
+        self.number = head[1] - 1 if plan.task.numbers else jnp.int32(0)
+        self.registers: dict[Any, int] = {}
+        self.returned: list[tuple[Aval, ...]] = []
+        for function in plan.task.functions:
+            if function.key not in self.registers:
+                self.registers[function.key] = len(self.returned)
+                self.returned.append(function.results)
+
+    def initial(self) -> State:
+        task, plan = self.plan.task, self.plan
+        depth, slots = task.max_depth, plan.slots
+        frames = [lax.empty((depth, *a.shape), a.dtype) for a in plan.frame]
+        first = dict(zip(plan.arguments[0], self.arguments, strict=True)) | {plan.numbers[0]: self.number}
+        for v, x in first.items():
+            if v in slots:
+                frames[slots[v]] = _put(frames[slots[v]], x, 0)
+        return {
+            "label": jnp.int32(0),
+            "top": jnp.where(self.number >= 0, 0, -1).astype(jnp.int32) if task.numbers else jnp.int32(0),
+            "frames": frames,
+            "labels": _put(lax.empty((depth,), jnp.int32), jnp.int32(0), 0),
+            "returned": [[jnp.zeros(a.shape, a.dtype) for a in avals] for avals in self.returned],
+            "number": jnp.int32(0),
+            "calls": jnp.int32(1),
+            "sums": [jnp.zeros(a.shape, a.dtype) for a in task.accumulated],
+            "rows": [lax.empty((task.max_calls, *a.shape), a.dtype) for a in task.row_results],
+            "kept": [
+                [lax.empty((capacity(task.max_calls), *a.shape), a.dtype) for a in site.factors]
+                for site in plan.sites
+            ],
+            "counts": [jnp.int32(0) for _ in plan.sites],
+            "status": jnp.int32(FINE),
+        }
+
+    def final(self, **initial: Any) -> State:
+        """The state when the last call has returned; `initial`: what it starts with, if not with nothing."""
+        points = [partial(self.go_on, k) for k in self.plan.points]
+        state: State = lax.while_loop(
+            lambda state: state["top"] >= 0,
+            lambda state: lax.switch(state["label"], points, state),
+            self.initial() | initial,
+        )
+        return state
+
+    def go_on(self, at: int, state: State) -> State:
+        """From a point on, until the next one."""
+        block = self.plan.blocks[at]
+        local: dict[Var, Any] = {}
+        if block.received:
+            invoked = next(b.end for b in self.plan.blocks if isinstance(b.end, Invoke) and b.end.block == at)
+            callee = self.plan.task.functions[invoked.call.function]
+            values = [jnp.zeros((), jnp.float32)]
+            values += [state["number"]] if self.plan.task.numbering is Numbering.FRESH else []
+            values += state["returned"][self.registers[callee.key]]
+            local = dict(zip(block.received, values, strict=True))
+        return self.block(at, _Frame(self, state, local, set(local)))
+
+    def block(self, at: int, frame: _Frame) -> State:
+        block = self.plan.blocks[at]
+        for step in block.steps:
+            values = [frame.read(a) for a in step.inputs]
+            if isinstance(step, Op):
+                frame.define(step.outputs, step.run(*values))
+            elif isinstance(step, Keep):
+                self.keep(step.site, values, frame)
+            else:
+                old = frame.state["sums"][step.target]
+                new = old + values[0] if isinstance(step, Accumulate) else step.run(old, *values)
+                frame.set(sums=_replaced(frame.state["sums"], step.target, new))
+        end = block.end
+        if isinstance(end, Leave):
+            return self.leave(end, frame)
+        if isinstance(end, Invoke):
+            return self.tail_call(end, frame) if at in self.plan.tails else self.call(end, frame)
+        if isinstance(end, Goto):
+            return self.go_to(end.block, frame)
+        assert isinstance(end, Switch)
+        index = frame.read(end.index).astype(jnp.int32)
+        state: State = lax.switch(index, [partial(self._side, b, frame) for b in end.blocks])
+        return state
+
+    def keep(self, site: int, factors: Sequence[Any], frame: _Frame) -> None:
+        kept, counts = frame.state["kept"], frame.state["counts"]
+        rows = [_put(x, y, counts[site]) for x, y in zip(kept[site], factors, strict=True)]
+        frame.set(kept=_replaced(kept, site, rows), counts=_replaced(counts, site, counts[site] + 1))
+
+    def _side(self, at: int, frame: _Frame) -> State:
+        return self.go_to(at, frame.copy())
+
+    def go_to(self, at: int, frame: _Frame) -> State:
+        if at not in self.plan.points:
+            return self.block(at, frame)
+        frame.store(self.plan.live[at])
+        frame.set(label=jnp.int32(self.plan.points[at]))
+        return frame.state
+
+    def call(self, end: Invoke, frame: _Frame) -> State:
+        plan, task, state = self.plan, self.plan.task, frame.state
+        top = state["top"] + 1
+        arguments = self._arguments(end, frame)
+        frame.store(plan.live[end.block] - set(plan.blocks[end.block].received))
+        status = jnp.where(top >= task.max_depth, DEPTH, state["status"])
+        if task.numbering is Numbering.FRESH:
+            status = jnp.where(state["calls"] >= task.max_calls, CALLS, status)
+            frame.set(calls=state["calls"] + 1)
+        frame.set(
+            frames=self._passed(frame.state["frames"], arguments, top),
+            labels=_put(state["labels"], jnp.int32(plan.points[end.block]), top),
+            label=jnp.int32(plan.points[plan.entries[end.call.function]]),
+            top=jnp.where(status == FINE, top, -1),
+            status=status,
+        )
+        return frame.state
+
+    def tail_call(self, end: Invoke, frame: _Frame) -> State:
+        plan = self.plan
+        arguments = self._arguments(end, frame)
+        frame.set(
+            frames=self._passed(frame.state["frames"], arguments, frame.state["top"]),
+            label=jnp.int32(plan.points[plan.entries[end.call.function]]),
+        )
+        return frame.state
+
+    def _arguments(self, end: Invoke, frame: _Frame) -> dict[Var, Any]:
+        """Parameters of the function that is called -> values; its number among them."""
+        plan, callee = self.plan, end.call.function
+        _, *inputs = end.call.inputs
+        given = inputs[: plan.task.numbers]
+        values = {v: frame.read(a) for v, a in zip(plan.arguments[callee], inputs[len(given) :], strict=True)}
+        number = frame.read(given[0]) if given else frame.state["calls"]
+        return values | {plan.numbers[callee]: number}
+
+    def _passed(self, frames: list[Any], arguments: Mapping[Var, Any], at: Any) -> list[Any]:
+        for v, x in arguments.items():
+            if v in self.plan.slots:
+                frames = _replaced(frames, self.plan.slots[v], _put(frames[self.plan.slots[v]], x, at))
+        return frames
+
+    def leave(self, end: Leave, frame: _Frame) -> State:
+        task, state = self.plan.task, frame.state
+        function = task.functions[end.function]
+        before = sum(len(f.row_results) for f in task.functions[: end.function])
+        values = [frame.read(a) for a in end.results]
+        rows = state["rows"]
+        for k, value in enumerate(values[: len(function.row_results)]):
+            rows = _replaced(
+                rows, before + k, _put(rows[before + k], value, frame.read(self.plan.numbers[end.function]))
+            )
+        if task.numbering is Numbering.FRESH:
+            frame.set(number=frame.read(self.plan.numbers[end.function]))
+        returned = _replaced(
+            state["returned"], self.registers[function.key], values[len(function.row_results) :]
+        )
+        frame.set(
+            returned=returned, rows=rows, label=_row(state["labels"], state["top"]), top=state["top"] - 1
+        )
+        return frame.state
+
+
+class _Frame:
+    """The current call: what has been computed since the last point, and what is read from the stack."""
+
+    def __init__(self, machine: Machine, state: State, local: dict[Var, Any], new: set[Var]) -> None:
+        self.machine, self.state, self.local, self.new = machine, state, local, new
+
+    def copy(self) -> _Frame:
+        return _Frame(self.machine, dict(self.state), dict(self.local), set(self.new))
+
+    def set(self, **changes: Any) -> None:
+        self.state = self.state | changes
+
+    def define(self, variables: Sequence[Var], values: Sequence[Any]) -> None:
+        self.local |= zip(variables, values, strict=True)
+        self.new.update(variables)
+
+    def read(self, atom: Atom) -> Any:
+        if isinstance(atom, Const):
+            return jnp.asarray(atom.value, atom.aval.dtype)
+        if atom not in self.local:
+            self.local[atom] = self._fetch(atom)
+        return self.local[atom]
+
+    def _fetch(self, v: Var) -> Any:
+        machine, plan = self.machine, self.machine.plan
+        if v in plan.shared:
+            return machine.environment[plan.shared[v]]
+        if v in plan.rows:
+            number = next(n for n, f in zip(plan.numbers, plan.row_ranges, strict=True) if plan.rows[v] in f)
+            return _row(machine.rows[plan.rows[v]], self.read(number))
+        if v not in plan.slots:  # a token
+            return jnp.zeros(v.aval.shape, v.aval.dtype)
+        return _row(self.state["frames"][plan.slots[v]], self.state["top"])
+
+    def store(self, live: Collection[Var]) -> None:
+        """Writes what is new and needed later into the frame."""
+        frames, slots = self.state["frames"], self.machine.plan.slots
+        for v in sorted((v for v in live if v in self.new), key=slots.__getitem__):
+            frames = _replaced(frames, slots[v], _put(frames[slots[v]], self.local[v], self.state["top"]))
+        self.set(frames=frames)
+        self.new.clear()
+
+
+def _row(array: Any, at: Any) -> Any:
+    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)
+
+
+def _put(array: Any, value: Any, at: Any) -> Any:
+    return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
+
+
+def _replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
+    return [*values[:at], value, *values[at + 1 :]]

@@ -1,0 +1,144 @@
+"""Sums over all calls, made cheap: what a call adds is often a product, or a few rows of zeros.
+
+A gradient of weights is the sum of one product per call. Its factors are kept, and multiplied for many calls
+at a time once the recursion is done: a matrix product of tall factors instead of one outer product for every
+call. The gradient of a table is zero but for the rows that a call has read: these are added in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Block, Keep
+from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
+from jax_cocktail.primitives.recursion_task import Aval
+
+CHUNK = 64  # calls whose factors are multiplied at a time
+_MOVES = frozenset({"transpose", "reshape"})
+_PATCHES = frozenset({"dynamic_update_slice", "scatter-add", "scatter_add"})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """A place that adds a product to a sum. `finish`: what is done to the product before it is added."""
+
+    target: int
+    params: Mapping[str, Any]
+    factors: tuple[Aval, Aval]
+    product: Aval
+    finish: tuple[Callable[..., Sequence[Any]], ...]
+
+
+def rewrite(blocks: Sequence[Block], may_keep: bool) -> tuple[Site, ...]:
+    """Puts cheaper steps in the place of sums. `may_keep`: every call has a number, and so few calls that
+    factors can be kept."""
+    uses: dict[Var, int] = {}
+    for block in blocks:
+        for v in _all_reads(block):
+            uses[v] = uses.get(v, 0) + 1
+    repeats = {block.function for block in blocks if block.is_header}
+    sites: list[Site] = []
+    for block in blocks:
+        keeps = may_keep and block.function not in repeats
+        makers = {v: step for step in block.steps if isinstance(step, Op) for v in step.outputs}
+        block.steps = [
+            _better(step, makers, uses, sites, keeps) if isinstance(step, Accumulate) else step
+            for step in block.steps
+        ]
+    return tuple(sites)
+
+
+def _all_reads(block: Block) -> list[Var]:
+    assert block.end is not None
+    found: list[Any] = [a for step in block.steps for a in step.inputs]
+    found += block.end.atoms
+    return [v for v in found if isinstance(v, Var)]
+
+
+def _better(
+    step: Accumulate, makers: Mapping[Var, Op], uses: Mapping[Var, int], sites: list[Site], keeps: bool
+) -> Accumulate | AddInto | Keep:
+    value, finish = step.value, []
+    maker = makers.get(value)
+    while (
+        maker is not None and maker.name in _MOVES and uses[value] == 1 and isinstance(maker.inputs[0], Var)
+    ):
+        finish.append(maker.run)
+        value = maker.inputs[0]
+        maker = makers.get(value)
+    if maker is None or uses[value] != 1:
+        return step
+    if maker.name in _PATCHES and not finish and _is_zero(maker.inputs[0], makers):
+        if maker.name == "dynamic_update_slice":
+            return AddInto(step.target, _add_slice, _add_slice_in_row, maker.inputs[1:])
+        return AddInto(step.target, *_scattering(maker), maker.inputs[1:])
+    if maker.name == "dot_general" and keeps:
+        left, right = maker.inputs
+        sites.append(
+            Site(step.target, maker.params, (left.aval, right.aval), value.aval, tuple(finish[::-1]))
+        )
+        return Keep(len(sites) - 1, (left, right))
+    return step
+
+
+def _is_zero(atom: Atom, makers: Mapping[Var, Op]) -> bool:
+    maker = makers.get(atom) if isinstance(atom, Var) else None
+    return maker is not None and maker.is_zero
+
+
+def _add_slice(total: Any, update: Any, *starts: Any) -> Any:
+    old = lax.dynamic_slice(total, starts, update.shape)
+    return lax.dynamic_update_slice(total, old + update, starts)
+
+
+def _add_slice_in_row(total: Any, row: Any, update: Any, *starts: Any) -> Any:
+    return _add_slice(total, update[None], row, *(jnp.asarray(s, row.dtype) for s in starts))
+
+
+def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def run(total: Any, *rest: Any) -> Any:
+        return patch.run(total, *rest)[0]
+
+    def run_in_row(total: Any, row: Any, *rest: Any) -> Any:
+        own = lax.dynamic_index_in_dim(total, row, keepdims=False, allow_negative_indices=False)
+        return lax.dynamic_update_index_in_dim(total, run(own, *rest), row, 0)
+
+    return run, run_in_row
+
+
+# -- the factors ---------------------------------------------------------------------------------------------
+def capacity(max_calls: int) -> int:
+    """Rows that are kept: whole chunks."""
+    return -(-max_calls // CHUNK) * CHUNK
+
+
+def product(site: Site, kept: Sequence[Any], count: Any) -> Any:
+    """The sum of a site's products over its first `count` rows."""
+    params = dict(site.params)
+    (left, right), (left_batch, right_batch) = params.pop("dimension_numbers")
+    dims = (
+        ((0, *(d + 1 for d in left)), (0, *(d + 1 for d in right))),
+        (tuple(d + 1 for d in left_batch), tuple(d + 1 for d in right_batch)),
+    )
+
+    def add(state: tuple[Any, Any]) -> tuple[Any, Any]:
+        first, total = state
+        is_kept = first + jnp.arange(CHUNK, dtype=jnp.int32) < count
+        factors = [_masked(lax.dynamic_slice_in_dim(x, first, CHUNK), is_kept) for x in kept]
+        return first + CHUNK, total + lax.dot_general_p.bind(*factors, dimension_numbers=dims, **params)
+
+    start = (jnp.int32(0), jnp.zeros(site.product.shape, site.product.dtype))
+    _, total = lax.while_loop(lambda state: state[0] < count, add, start)
+    for finish in site.finish:
+        (total,) = finish(total)
+    return total
+
+
+def _masked(rows: Any, is_kept: Any) -> Any:
+    return jnp.where(jax.lax.expand_dims(is_kept, range(1, rows.ndim)), rows, jnp.zeros((), rows.dtype))

@@ -1,0 +1,106 @@
+"""Recursion on the CUDA target: the stack machine and calls level by level, emulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail import recursive
+from jax_cocktail.primitives import recursion_levels
+from tests.cpu.emulated import Emulation
+
+SIZE = 48  # the weights of a pair are worth reading once for several calls
+LEFT = jnp.asarray([0, 0, 0, 0, 0, 0, 2, 5], jnp.int32)  # of nodes 5, 6 and 7; the others are leaves
+RIGHT = jnp.asarray([0, 0, 0, 0, 0, 1, 3, 6], jnp.int32)
+ROOT = jnp.int32(7)
+
+
+@recursive(max_depth=32)
+def fib(self, n):
+    return lax.cond(n < 2, lambda: n, lambda: self(n - 1) + self(n - 2))
+
+
+@recursive(out_like=lambda a, b: a, max_depth=64)
+def halves(self, a, b):
+    """Intervals are halved until they are short: which ones depends on floats."""
+
+    def divided():
+        middle = (a + b) / 2
+        return self(a, middle) + self(middle, b)
+
+    return lax.cond((b - a) * jnp.cos(a) ** 2 < 0.2, lambda: jnp.sin(a) * (b - a), divided)
+
+
+def encode(inputs: Any, weights: Any, root: Any) -> Any:
+    @recursive(out_like=lambda node: inputs[0], max_depth=16, max_calls=16)
+    def encoded(self, node):
+        def inner():
+            return jnp.tanh(jnp.concatenate([self(LEFT[node]), self(RIGHT[node])]) @ weights)
+
+        return lax.cond(node < 5, lambda: inputs[node], inner)
+
+    return encoded(root)
+
+
+def loss(inputs: Any, weights: Any) -> Any:
+    return (encode(inputs, weights, ROOT) ** 2).sum()
+
+
+def forest_loss(inputs: Any, weights: Any) -> Any:
+    roots = jnp.asarray([7, 5, 6], jnp.int32)
+    many = jnp.stack([inputs, inputs + 1, inputs - 1])
+    return (jax.vmap(encode, (0, None, 0))(many, weights, roots) ** 2).sum()
+
+
+def operands() -> tuple[Any, Any]:
+    random = np.random.default_rng(3)
+    inputs = random.normal(size=(8, SIZE)).astype(np.float32)
+    weights = random.normal(size=(2 * SIZE, SIZE)).astype(np.float32) / 10
+    return jnp.asarray(inputs), jnp.asarray(weights)
+
+
+CASES = {
+    "fibonacci": (lambda n: fib(n), (jnp.int32(8),)),
+    "intervals": (lambda a: halves(a, a + 2.0), (jnp.float32(0.3),)),
+    "interval gradient": (jax.grad(lambda a: halves(a, 2.0)), (jnp.float32(0.3),)),
+    "tree": (lambda x, w: encode(x, w, ROOT), operands()),
+    "tree gradient": (jax.grad(loss, (0, 1)), operands()),
+    "forest gradient": (jax.grad(forest_loss, (0, 1)), operands()),
+}
+
+
+@pytest.fixture(autouse=True)
+def _few_widths(monkeypatch):
+    """Every width is text of its own, and the host compiler is slow with it."""
+    monkeypatch.setattr(recursion_levels, "WIDTHS", (1, 2))
+    monkeypatch.setattr(recursion_levels, "FOREST_WIDTHS", (1, 4))
+
+
+@pytest.mark.parametrize("name, units", [(n, 3) for n in CASES] + [("fibonacci", 1), ("tree", 1)])
+def test_emulated(name, units, monkeypatch):
+    function, arguments = CASES[name]
+    with jax.default_matmul_precision("highest"):
+        stock = jax.jit(function)(*arguments)
+        emulation = Emulation(launches=[]).install(monkeypatch)
+        options = {"force": "cocktail", "units": units}
+        ours = jax_cocktail.jit(lambda *x: function(*x), options=options)(*arguments)
+    assert emulation.launches
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(stock), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kernel", ["ck_resident", "ck_portable"])
+def test_no_races(kernel, monkeypatch):
+    function, arguments = CASES["tree"]
+    with jax.default_matmul_precision("highest"):
+        stock = jax.jit(function)(*arguments)
+        Emulation(sanitizer="thread", kernel=kernel, seed=1).install(monkeypatch)
+        options = {"force": "cocktail", "units": 2}
+        ours = jax_cocktail.jit(lambda *x: function(*x), options=options)(*arguments)
+    np.testing.assert_allclose(ours, stock, rtol=2e-4, atol=2e-4)

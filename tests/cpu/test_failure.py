@@ -1,0 +1,126 @@
+"""Programs that can fail: on the host by several units, and for a GPU, emulated."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail import compiler, recursive
+from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.compiler import emit
+from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.placement.place import place
+from jax_cocktail.primitives.recursion_failure import failure_p
+from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.failure import may_fail
+from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
+from tests.cpu.emulated import SPEC, Emulation
+from tests.cpu.runner import EAGER
+
+ERRORS = (jax.errors.JaxRuntimeError, ValueError)
+OURS = {"force": "cocktail", "strict": True}
+TEXT = "too deep\ntoo many"
+
+
+@recursive(max_depth=8, out_like=lambda n, x: x)
+def decay(self, n, x):
+    return lax.cond(n < 1, lambda: x, lambda: self(n - 1, x) * 0.5 + 1)
+
+
+def lanes(n, x):
+    return jax.vmap(decay)(n, x)
+
+
+def rows(n, x):
+    """Every unit has a part of each row, and checks the row's status itself."""
+
+    def row(carry, given):
+        status, values = given
+        waves = lax.fori_loop(0, 3, lambda _, c: jnp.sin(c) * values, values)
+        return carry, waves + failure_p.bind(status, text=TEXT)
+
+    return lax.scan(row, 0, (n, x))[1]
+
+
+X = jnp.linspace(0, 1, 6 * 32).reshape(6, 32)
+NUMBERS = jnp.array([0, 7, 3, 5, 1, 2])
+CASES = {
+    "lanes": (lanes, NUMBERS, NUMBERS.at[4].set(8)),
+    "rows": (rows, NUMBERS * 0, (NUMBERS * 0).at[4].set(1)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    return CASES[request.param]
+
+
+def _wanted(function, numbers):
+    return np.asarray(jax.jit(function)(numbers, X))
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_on_the_host(case, units, monkeypatch):
+    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    function, good, bad = case
+    ours = jax_cocktail.jit(function, options={**OURS, "units": units})
+    for _ in range(3):
+        np.testing.assert_allclose(ours(good, X), _wanted(function, good), rtol=1e-6)
+        with pytest.raises(ERRORS, match="decay called itself more than 8 deep|jax_cocktail: too deep"):
+            jax.block_until_ready(ours(bad, X))
+
+
+def test_parts_check_for_themselves(monkeypatch):
+    """What the tests here are about is there: a check inside of a parallel loop, one outside of any."""
+    monkeypatch.setattr(compiler, "place", partial(place, limits=EAGER))
+    for name, (function, good, _) in CASES.items():
+        (program,) = prepare(jax.make_jaxpr(function)(good, X), name).programs
+        entry = emit(program, candidate=Candidate(3)).program.entry
+        parts = [s for s in walk(entry) if isinstance(s, LoopUTask) and s.parallel]
+        assert parts and may_fail(operators_in(entry))
+        assert any(may_fail(operators_in(s.body)) for s in parts) == (name == "rows")
+        monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+        text = emit(program, cuda(64), candidate=Candidate(3), spec=SPEC).source
+        (line,) = (line for line in text.splitlines() if "ck_fail" in line)
+        assert ("unit->index == 0" in line) == (name == "lanes")
+
+
+@pytest.mark.parametrize("stage_limit", [32, 0])
+@pytest.mark.parametrize("units, cluster", [(1, False), (3, False), (3, True)])
+def test_on_an_emulated_card(case, units, cluster, stage_limit, monkeypatch):
+    function, good, bad = case
+    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    emulation = Emulation(launches=[], stage_limit=stage_limit, cluster=cluster).install(monkeypatch)
+    ours = jax_cocktail.jit(function, options={**OURS, "units": units})
+    for seed in range(2):
+        emulation.seed = seed
+        np.testing.assert_allclose(ours(good, X), _wanted(function, good), rtol=1e-5)
+        with pytest.raises(Exception, match="error word: 1"):
+            jax.block_until_ready(ours(bad, X))
+    assert emulation.launches
+    text = emulation.launches[0][0].source
+    if stage_limit == 0 and units > 1:
+        assert re.search(r"\bpart\d+<RESIDENT>\(workspace, unit->error", text)
+
+
+def test_codes_of_a_program_with_several_texts_on_a_card(monkeypatch):
+    def function(n, m):
+        def trip(_, c):
+            return c + failure_p.bind(n, text=TEXT) + failure_p.bind(m, text="third")
+
+        return lax.fori_loop(0, 3, trip, 5)
+
+    emulation = Emulation(launches=[]).install(monkeypatch)
+    ours = jax_cocktail.jit(function, options=OURS)
+    assert int(ours(0, 0)) == 5
+    for n, m, code in ((1, 0, 1), (2, 0, 2), (0, 1, 3), (2, 1, 2)):
+        with pytest.raises(Exception, match=f"error word: {code}"):
+            jax.block_until_ready(ours(n, m))
+    assert len(emulation.launches) == 1  # those that went through
