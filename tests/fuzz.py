@@ -1,6 +1,7 @@
-"""Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed] [cpu | cuda | cuda-thread].
+"""Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed] [what].
 
-On CUDA in emulation; with cuda-thread every access is watched for races (slower by far).
+`what`: cpu, cuda, cuda-thread (in emulation; every access is watched for races, which is slower by far), or
+recursion (random recursive functions and their gradients, on the CPU).
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from jax_cocktail.placement.place import place
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program
+from tests.null.grids import EagerGrids
+from tests.recursion_compare import check_recursion
+from tests.recursion_strategies import recursions
 from tests.strategies import programs
 
 
@@ -28,13 +32,17 @@ def main() -> None:
 
     @with_seed(seed)
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=quiet)
-    @given(programs(), st.integers(0, 50), st.integers(1, 3))
+    @given(recursions() if target == "recursion" else programs(), st.integers(0, 50), st.integers(1, 3))
     def fuzz(program, state, units):
-        if target == "cpu":
+        if target == "recursion":
+            check_recursion(program, state)
+        elif target == "cpu":
             check_program(program, state, units)
         else:
             kernel = ("ck_resident", "ck_portable")[state % 2]
             how = {"kernel": kernel, "sanitizer": sanitizer or None, "stage_limit": 32 * (state % 3)}
+            how["cluster"] = state % 4 < 2
+            how["limits"] = (EAGER, EagerGrids(), EagerGrids(last=True))[state // 4 % 3]
             emulated.check_program(program, state, units, **how)
 
     compiler.place = partial(place, limits=EAGER)

@@ -129,7 +129,7 @@ def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
     return f"{name}: {stack}{tails}; not level by level: {found}"
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=128)
 def expanded_jaxpr(task: Task, lanes: tuple[Lanes, ...]) -> Any:
     """The jaxpr of `expanded`, for our compiler."""
     avals = [

@@ -21,6 +21,7 @@ from jax import lax
 from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Keep
 from jax_cocktail.primitives.recursion_failure import FINE
 from jax_cocktail.primitives.recursion_machine import State, summed
+from jax_cocktail.primitives.recursion_memory import uninitialised
 from jax_cocktail.primitives.recursion_order import Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
@@ -98,19 +99,19 @@ class _Sweeps:
         for k in self.levels.floats:
             first = self.forest.arguments[k]
             arguments.append(
-                _scattered(lax.empty((room, *first.shape[1:]), first.dtype), self.order.roots, first)
+                _scattered(uninitialised((room, *first.shape[1:]), first.dtype), self.order.roots, first)
             )
-        rows = [lax.empty((size * self.task.max_calls, *a.shape), a.dtype) for a in self.task.row_results]
+        rows = [uninitialised((size * self.task.max_calls, *a.shape), a.dtype) for a in self.task.row_results]
         return {
             "arguments": arguments,
-            "results": [lax.empty((room, *a.shape), a.dtype) for a in self.task.entry.results],
+            "results": [uninitialised((room, *a.shape), a.dtype) for a in self.task.entry.results],
             "rows": rows,
             "sums": [
                 jnp.zeros((size, *a.shape) if has_lanes else a.shape, a.dtype)
                 for a, has_lanes in zip(self.task.accumulated, self.forest.sums, strict=True)
             ],
             "kept": [
-                [lax.empty((capacity(room), *a.shape), a.dtype) for a in site.factors]
+                [uninitialised((capacity(room), *a.shape), a.dtype) for a in site.factors]
                 for site in self.levels.plan.sites
             ],
             "counts": [jnp.int32(0) for _ in self.levels.plan.sites],

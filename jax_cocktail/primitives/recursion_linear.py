@@ -101,7 +101,7 @@ def linear_operands(task: Task) -> tuple[bool, ...]:
     return (*found, *(True for _ in task.entry.arguments))
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=128)
 def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
     """`active`: which operands of the task have tangents; of arguments, all that can."""
     _, environment, rows, _ = task.split_operands(active)
@@ -139,8 +139,9 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
     cell: list[Traced] = []
 
     def run(*operands: Any) -> list[Any]:
-        cell.append(forward(body, dict(zip(body.parameters, operands, strict=True)), active))
-        return cell[-1].results + cell[-1].residuals
+        found = forward(body, dict(zip(body.parameters, operands, strict=True)), active)
+        cell.append(found.without_values())
+        return found.results + found.residuals
 
     jaxpr = jax.make_jaxpr(run)(*(v.aval for v in body.parameters))
     traced, opened = cell[-1], open_jaxpr(jaxpr)

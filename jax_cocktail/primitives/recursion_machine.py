@@ -31,6 +31,7 @@ from jax_cocktail.primitives.recursion_blocks import (
     successors,
 )
 from jax_cocktail.primitives.recursion_failure import CALLS, DEPTH, FINE
+from jax_cocktail.primitives.recursion_memory import uninitialised
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Structure, Var, structure
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, split
@@ -189,7 +190,7 @@ def summed(plan: Plan, state: State) -> list[Any]:
     return sums
 
 
-planned = functools.lru_cache(maxsize=512)(plan_machine)
+planned = functools.lru_cache(maxsize=128)(plan_machine)
 
 
 class Machine:
@@ -211,7 +212,7 @@ class Machine:
     def initial(self) -> State:
         task, plan = self.plan.task, self.plan
         depth, slots = task.max_depth, plan.slots
-        frames = [lax.empty((depth, *a.shape), a.dtype) for a in plan.frame]
+        frames = [uninitialised((depth, *a.shape), a.dtype) for a in plan.frame]
         first = dict(zip(plan.arguments[0], self.arguments, strict=True)) | {plan.numbers[0]: self.number}
         for v, x in first.items():
             if v in slots:
@@ -220,14 +221,14 @@ class Machine:
             "label": jnp.int32(0),
             "top": jnp.where(self.number >= 0, 0, -1).astype(jnp.int32) if task.numbers else jnp.int32(0),
             "frames": frames,
-            "labels": _put(lax.empty((depth,), jnp.int32), jnp.int32(0), 0),
+            "labels": _put(uninitialised((depth,), jnp.int32), jnp.int32(0), 0),
             "returned": [[jnp.zeros(a.shape, a.dtype) for a in avals] for avals in self.returned],
             "number": jnp.int32(0),
             "calls": jnp.int32(1),
             "sums": [jnp.zeros(a.shape, a.dtype) for a in task.accumulated],
-            "rows": [lax.empty((task.max_calls, *a.shape), a.dtype) for a in task.row_results],
+            "rows": [uninitialised((task.max_calls, *a.shape), a.dtype) for a in task.row_results],
             "kept": [
-                [lax.empty((capacity(task.max_calls), *a.shape), a.dtype) for a in site.factors]
+                [uninitialised((capacity(task.max_calls), *a.shape), a.dtype) for a in site.factors]
                 for site in plan.sites
             ],
             "counts": [jnp.int32(0) for _ in plan.sites],

@@ -18,6 +18,7 @@ from jax import lax
 
 from jax_cocktail.primitives.recursion_blocks import Goto, Invoke, Leave, Switch
 from jax_cocktail.primitives.recursion_machine import Machine, planned
+from jax_cocktail.primitives.recursion_memory import uninitialised
 from jax_cocktail.primitives.recursion_paths import Levels
 from jax_cocktail.primitives.recursion_reference import reference_p
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
@@ -93,8 +94,8 @@ def order_calls(levels: Levels, forest: Forest) -> Order:
             status = jnp.maximum(status, (_at(number, lane) < 0).astype(status.dtype))
         return walked["rows"], walked["calls"], status, _set(roots, lane, count)
 
-    rows = [lax.empty((room, *a.shape), a.dtype) for a in inspector.row_results]
-    start = (rows, jnp.int32(0), jnp.int32(0), lax.empty((forest.size,), np.dtype("int32")))
+    rows = [uninitialised((room, *a.shape), a.dtype) for a in inspector.row_results]
+    start = (rows, jnp.int32(0), jnp.int32(0), uninitialised((forest.size,), np.dtype("int32")))
     rows, count, status, roots = _loop(jnp.int32(forest.size), walk, start)
     (height, path, lane), calls, own = split(rows, 3, _most_calls(levels))
     first = roots[lane[:room]]
@@ -243,8 +244,8 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
         return _set(following, k, at + 1), _set(positions, c, at), tables
 
     types = [np.dtype("int32")] * 3 + [x.dtype for x in own]
-    tables = [lax.empty((room,), dtype) for dtype in types]
-    none = lax.empty((room,), np.dtype("int32"))
+    tables = [uninitialised((room,), dtype) for dtype in types]
+    none = uninitialised((room,), np.dtype("int32"))
     _, positions, tables = _loop(count, place, (starts, none, tables))
 
     def link(c: Any, below: Any) -> Any:
@@ -259,7 +260,7 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
 
 def _runs(count: Any, keys: Any, size: int, key: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Where the calls of every key begin, and how many there are."""
-    empty = lax.empty((size,), np.dtype("int32"))
+    empty = uninitialised((size,), np.dtype("int32"))
     sizes = _loop(keys, lambda k, x: _set(x, k, jnp.int32(0)), empty)
     sizes = _loop(count, lambda c, x: _set(x, key(c), _at(x, key(c)) + 1), sizes)
 

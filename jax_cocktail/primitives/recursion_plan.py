@@ -44,7 +44,7 @@ Values = dict[Var, Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Run:
-    """Linear equations. `jaxpr`: its constants are the residuals whose places are in `residuals`."""
+    """Linear equations. `jaxpr`: (*the residuals whose places are in `residuals`, *inputs) -> outputs."""
 
     jaxpr: Any
     residuals: tuple[int, ...]
@@ -93,6 +93,10 @@ class Traced:
     residuals: list[Any]
     plan: tuple[Plan, ...]
     active: frozenset[Var]
+
+    def without_values(self) -> Traced:
+        """What may outlive the trace that the values belong to."""
+        return Traced([None] * len(self.results), [None] * len(self.residuals), self.plan, self.active)
 
 
 def forward(body: Structure, values: Mapping[Var, Any], active: frozenset[Var]) -> Traced:
@@ -165,7 +169,8 @@ class _Forward:
             )
         outputs = tuple(made[k] for k in moves)
         self.active.update(outputs)
-        self.plan.append(Run(jaxpr, self.keep(constants(jaxpr)), tuple(inputs), outputs))
+        kept = self.keep(constants(jaxpr))
+        self.plan.append(Run(_without_constants(jaxpr), kept, tuple(inputs), outputs))
 
     def _choice(self, item: Choice) -> None:
         sides = [_traced_side(side, self.values, frozenset(self.active)) for side in item.sides]
@@ -222,12 +227,23 @@ class _TracedSide:
     results: tuple[Atom, ...]
 
 
+def _without_constants(jaxpr: Any) -> Any:
+    """The jaxpr with its constants as first operands: they belong to a trace that it outlives."""
+    outer = [aval_of(x) for x in constants(jaxpr)]
+
+    def run(*operands: Any) -> list[Any]:
+        return evaluate(jaxpr, operands[: len(outer)], operands[len(outer) :])
+
+    return jax.make_jaxpr(run)(*outer, *(aval_of(v.aval) for v in open_jaxpr(jaxpr).invars))
+
+
 def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _TracedSide:
     cell: list[Traced] = []
 
     def run() -> list[Any]:
-        cell.append(forward(side, values, active))
-        return cell[-1].results + cell[-1].residuals
+        traced = forward(side, values, active)
+        cell.append(traced.without_values())
+        return traced.results + traced.residuals
 
     jaxpr = jax.make_jaxpr(run)()
     traced, opened = cell[-1], open_jaxpr(jaxpr)
@@ -274,7 +290,8 @@ def push(plan: Sequence[Plan], residuals: Sequence[Any], moves: Values) -> Value
     for step in plan:
         if isinstance(step, Run):
             inputs = [moves[v] if v in moves else _zeros(v) for v in step.inputs]
-            found = evaluate(step.jaxpr, [residuals[k] for k in step.residuals], inputs)
+            known = [residuals[k] for k in step.residuals]
+            found = evaluate(step.jaxpr, constants(step.jaxpr), [*known, *inputs])
         else:
             found = lax.switch(residuals[step.index], [_pushed(s, residuals, moves) for s in step.sides])
         moves |= zip(step.outputs, found, strict=True)
@@ -297,10 +314,10 @@ def pull(plan: Sequence[Plan], residuals: Sequence[Any], cotangents: Values) -> 
             continue
         wanted = [cotangents.pop(v) if v in cotangents else _zeros(v) for v in step.outputs]
         if isinstance(step, Run):
-            consts = [residuals[k] for k in step.residuals]
+            known = [residuals[k] for k in step.residuals]
 
-            def linear(*moves: Any, step: Run = step, consts: Sequence[Any] = consts) -> list[Any]:
-                return evaluate(step.jaxpr, consts, moves)
+            def linear(*moves: Any, step: Run = step, known: Sequence[Any] = known) -> list[Any]:
+                return evaluate(step.jaxpr, constants(step.jaxpr), [*known, *moves])
 
             found = jax.linear_transpose(linear, *(v.aval for v in step.inputs))(wanted)
         else:

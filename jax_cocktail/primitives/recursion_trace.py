@@ -207,10 +207,13 @@ def _body(scope: _Scope, member: _Member) -> Any:
         return _refer(scope, scope.members.index(member), args)
 
     def run(token: Any, *passed: Any) -> list[Any]:
-        scope.token = token
+        scope.token = token  # and not for longer than it lives
         given = iter(passed)
         leaves = [next(given) if value is None else value for value in member.shared]
-        results = function.body(myself, *jax.tree.unflatten(member.tree, leaves))
+        try:
+            results = function.body(myself, *jax.tree.unflatten(member.tree, leaves))
+        finally:
+            scope.token = None
         return [token, *_results(member, results)]
 
     open_arguments = [a for a, value in zip(member.arguments, member.shared, strict=True) if value is None]
@@ -407,9 +410,9 @@ def recursive(
 
     Returns:
       The function of `args`. A call that goes too deep, or is differentiated and makes too many calls, raises
-      `jax.errors.JaxRuntimeError` (or a `ValueError`, where JAX calls the compiled program directly), and makes
-      its results NaN (integers: the least number). Under `vmap` a `cond` runs both of its sides in all lanes,
-      so a call that it guards may then fail in a lane that does not want it.
+      `jax.errors.JaxRuntimeError` (or a `ValueError`, where JAX calls the compiled program directly), and
+      makes its results NaN (integers: the least number). Under `vmap` a `cond` runs both of its sides in all
+      lanes, so a call that it guards may then fail in a lane that does not want it.
 
     Raises:
       RecursionTypeError: when it is called, if a call has arguments of another type than the first one, if

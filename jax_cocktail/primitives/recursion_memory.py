@@ -1,0 +1,44 @@
+"""Arrays whose elements are written before they are read: stacks, tapes, tables.
+
+`uninitialised`, a primitive, makes them.
+`lax.empty` is not that: on a CPU it is zeros, and so a pass over megabytes for a stack of which a call uses a
+few rows. Stock XLA gets zeros from this one too; our compiler, memory. What lies in rows that nobody wrote
+may be anything, so users who look for NaN with `jax_debug_nans` get zeros as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax import lax
+from jax.interpreters import mlir
+
+from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.primitives.equation import Equation
+from jax_cocktail.primitives.rule import physical_type, rule
+from jax_cocktail.utask.types import Value
+
+uninitialised_p = jex.Primitive("uninitialised")
+uninitialised_p.def_abstract_eval(lambda *, shape, dtype: jax.core.ShapedArray(shape, dtype))
+uninitialised_p.def_impl(lambda *, shape, dtype: lax.empty(shape, dtype))
+mlir.register_lowering(
+    uninitialised_p, mlir.lower_fun(lambda *, shape, dtype: lax.empty(shape, dtype), multiple_results=False)
+)
+
+
+def uninitialised(shape: Sequence[int], dtype: Any) -> Any:
+    """An array to be written."""
+    if jax.config.jax_debug_nans:
+        return lax.empty(shape, dtype)
+    return uninitialised_p.bind(
+        shape=tuple(shape), dtype=jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
+    )
+
+
+@rule("uninitialised")
+def _uninitialised(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    result = physical_type(equation.outputs[0])
+    return (builder.emit("empty", (), result.dtype, result.shape),)
