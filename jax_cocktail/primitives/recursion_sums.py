@@ -64,27 +64,34 @@ def _all_reads(block: Block) -> list[Var]:
 def _better(
     step: Accumulate, makers: Mapping[Var, Op], uses: Mapping[Var, int], sites: list[Site], keeps: bool
 ) -> Accumulate | AddInto | Keep:
-    value, finish = step.value, []
+    value, moves = step.value, list[Op]()
     maker = makers.get(value)
     while (
         maker is not None and maker.name in _MOVES and uses[value] == 1 and isinstance(maker.inputs[0], Var)
     ):
-        finish.append(maker.run)
+        moves.append(maker)
         value = maker.inputs[0]
         maker = makers.get(value)
     if maker is None or uses[value] != 1:
         return step
-    if maker.name in _PATCHES and not finish and _is_zero(maker.inputs[0], makers):
+    if maker.name in _PATCHES and not moves and _is_zero(maker.inputs[0], makers):
         if maker.name == "dynamic_update_slice":
             return AddInto(step.target, _add_slice, _add_slice_in_row, maker.inputs[1:])
         return AddInto(step.target, *_scattering(maker), maker.inputs[1:])
     if maker.name == "dot_general" and keeps:
-        left, right = maker.inputs
-        sites.append(
-            Site(step.target, maker.params, (left.aval, right.aval), value.aval, tuple(finish[::-1]))
-        )
-        return Keep(len(sites) - 1, (left, right))
+        factors, product_type = maker.inputs, value.aval
+        if moves and _is_outer(maker) and moves[-1].name == "transpose":
+            factors, product_type = factors[::-1], moves.pop().outputs[0].aval
+        types = (factors[0].aval, factors[1].aval)
+        finish = tuple(move.run for move in moves[::-1])
+        sites.append(Site(step.target, maker.params, types, product_type, finish))
+        return Keep(len(sites) - 1, factors)
     return step
+
+
+def _is_outer(product: Op) -> bool:
+    """The product of two vectors that is a matrix: its transpose is the product the other way round."""
+    return product.outputs[0].aval.ndim == 2 and all(factor.aval.ndim == 1 for factor in product.inputs)
 
 
 def _is_zero(atom: Atom, makers: Mapping[Var, Op]) -> bool:
