@@ -86,16 +86,6 @@ class DeviceSpec:
         barrier, hop = self.cluster_barrier_seconds, self.cluster_hop_seconds
         return replace(self, barrier_seconds=barrier, hop_seconds=hop)
 
-    @property
-    def registers_bytes(self) -> int:
-        """The register files of all units together, bytes."""
-        return 4 * self.registers * self.units
-
-    @property
-    def on_chip_bytes(self) -> int:
-        """What blocks can keep from one iteration to the next: shared memory, one block per unit, bytes."""
-        return self.shared_bytes * self.units
-
     def block_registers(self, threads: int, registers: int) -> int:
         """Registers that one block takes from its unit; `registers`: of a thread, as the compiler says."""
         warps = _up(-(-threads // self.warp), _WARPS_STEP)

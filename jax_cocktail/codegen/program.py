@@ -214,7 +214,8 @@ def _emit_view(context: Context, operator: UOperator) -> None:
     """Views cost nothing, but for the pointer of a dynamic_slice; scalar constants are spelled where used."""
     value = operator.output
     if value.type.is_scalar:
-        context.registers[value] = literal(cast(bytes, operator["data"]), value.type.dtype)
+        data = bytes(value.type.nbytes) if operator.kind == "empty" else cast(bytes, operator["data"])
+        context.registers[value] = literal(data, value.type.dtype)
         return
     if operator.kind != "dynamic_slice" or value.type.size == 0:
         return

@@ -70,12 +70,12 @@ def _once(name: str, arch: str, ordinal: int, driver: int) -> DeviceSpec | None:
     """One process measures; those that waited for it read."""
     with device_store.one_measures(name) as ours:
         found = _read(name, arch, driver)
-        if found is not None:
+        if found is not None and found.failed != _CUT_SHORT:
             return found.spec
         try:
             if not ours:
                 raise CudaError("another process has been at it for long")
-            found = _measured(name, arch, ordinal, driver)
+            found = found or _measured(name, arch, ordinal, driver)
         except (CudaError, BuildError, OSError, ValueError) as error:
             _tell(name, str(error))
             return None

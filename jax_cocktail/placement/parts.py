@@ -49,12 +49,6 @@ def constant_run(operator: UOperator, axis: int, start: int, size: int) -> bytes
     return b"".join(data[r + start * step : r + (start + size) * step] for r in rows)
 
 
-def constant_parts(operator: UOperator, axis: int, parts: int) -> list[bytes]:
-    """The data of every part of a constant."""
-    size = operator.output.type.shape[axis] // parts
-    return [constant_run(operator, axis, i * size, size) for i in range(parts)]
-
-
 def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -> Attributes:
     """The attributes of an operator on a part: those that hold sizes are for the part, all others name axes.
     `size`: from the length of an axis that is cut to the length of its part."""

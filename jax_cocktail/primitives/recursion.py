@@ -13,7 +13,7 @@ more.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives import recursion_linear as linear
-from jax_cocktail.primitives.recursion_failure import check, description
+from jax_cocktail.primitives.recursion_failure import FINE, check, description
 from jax_cocktail.primitives.recursion_levels import run_levels, widths
 from jax_cocktail.primitives.recursion_linear import Kind, Source
 from jax_cocktail.primitives.recursion_machine import planned, run_machine
@@ -88,15 +88,37 @@ def _run(
     level, inner = lanes[0], lanes[1:]
     batched = [x for x, flag in zip(operands, level.operands, strict=True) if flag]
 
+    flags = level.results[1:]
+
     def one(lane: Sequence[Any]) -> tuple[Any, Results]:
         own = iter(lane)
         values = [next(own) if f else x for x, f in zip(operands, level.operands, strict=True)]
         return _run(values, task, inner, lockstep, by_levels)
 
-    status, every = jax.vmap(one)(batched) if lockstep else lax.map(one, batched)
-    flags = level.results[1:]
-    results = [x if f else x.sum(axis=0, dtype=x.dtype) for x, f in zip(every, flags, strict=True)]
-    return status.max(), results
+    if lockstep:
+        status, every = jax.vmap(one)(batched)
+        results = [x if f else x.sum(axis=0, dtype=x.dtype) for x, f in zip(every, flags, strict=True)]
+        return status.max(), results
+    return _one_by_one(one, batched, flags)
+
+
+def _one_by_one(
+    one: Callable[[Sequence[Any]], tuple[Any, Results]], batched: Sequence[Any], flags: Sequence[bool]
+) -> tuple[Any, Results]:
+    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane."""
+    _, types = jax.eval_shape(one, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in batched])
+    zeros = [jnp.zeros(t.shape, t.dtype) for t, flag in zip(types, flags, strict=True) if not flag]
+
+    def step(state: tuple[Any, Results], lane: Sequence[Any]) -> tuple[tuple[Any, Results], Results]:
+        worst, sums = state
+        status, results = one(lane)
+        terms = [x for x, flag in zip(results, flags, strict=True) if not flag]
+        sums = [x + y for x, y in zip(sums, terms, strict=True)]
+        return (jnp.maximum(worst, status), sums), [x for x, flag in zip(results, flags, strict=True) if flag]
+
+    (status, sums), stacked = lax.scan(step, (jnp.int32(FINE), zeros), list(batched))
+    summed, kept = iter(sums), iter(stacked)
+    return status, [next(kept) if flag else next(summed) for flag in flags]
 
 
 def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | None:

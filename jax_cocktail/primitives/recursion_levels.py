@@ -179,7 +179,7 @@ class _Sweeps:
 
         def one(*known: Any) -> Any:
             call = _Call(self, path, *known)
-            passed = [call.passed(invoke) for _, invoke, _ in path.calls] if passes else []
+            passed = [call.passed(invoke) for invoke, _ in path.calls] if passes else []
             values = [call.read(a) for a in path.results] if returns else []
             return passed, values, [[call.read(a) for a in s.inputs] for s in effects]
 
@@ -233,7 +233,7 @@ class _Call:
         self.values: Values = {plan.numbers[0]: number}
         self.values |= {sweeps.own[k]: x for k, x in zip(levels.integers, integers, strict=True)}
         self.values |= {sweeps.own[k]: x for k, x in zip(levels.floats, floats, strict=True)}
-        for k, ((_, _, outputs), made) in enumerate(zip(path.calls, results, strict=False)):
+        for k, ((_, outputs), made) in enumerate(zip(path.calls, results, strict=False)):
             given = [jnp.zeros((), jnp.float32), *numbers[k : k + 1], *made]
             self.values |= zip(outputs, given, strict=True)
         self.makers = {v: step for step in path.steps if isinstance(step, Op) for v in step.outputs}

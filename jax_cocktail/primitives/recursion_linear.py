@@ -38,7 +38,7 @@ from jax_cocktail.primitives.recursion_task import (
 )
 
 TAPE_BYTES = 16 << 20  # if the user does not say how many calls there are
-MOST_CALLS = 1 << 16
+MOST_TAPED = 1 << 16
 
 
 class Kind(enum.Enum):
@@ -110,7 +110,7 @@ def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
     numbering = Numbering.GIVEN if task.numbers else Numbering.FRESH
     if not task.max_calls:
         tapes = [a for t in traced for a in t.tape]
-        task = replace(task, max_calls=max(min(TAPE_BYTES // max(row_bytes(tapes), 1), MOST_CALLS), 1))
+        task = replace(task, max_calls=max(min(TAPE_BYTES // max(row_bytes(tapes), 1), MOST_TAPED), 1))
     forward_task = replace(
         task,
         numbering=numbering,

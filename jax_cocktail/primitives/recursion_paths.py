@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from jax_cocktail.primitives.recursion_blocks import Block, Goto, Invoke, Leave, Step, Switch
@@ -19,7 +20,7 @@ from jax_cocktail.primitives.recursion_task import is_float, row_bytes
 
 WEIGHT_BYTES = 16 << 10  # of a matrix that is worth reading once for several calls
 MOST_PATHS = 16
-MOST_CALLS = 8  # that one call makes
+MOST_SITES = 8  # calls that one call makes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -27,18 +28,18 @@ class Path:
     """One way from the beginning of a function to its end.
 
     `choices`: the sides taken; `steps`: everything that runs, in order; `calls` of the function, each with
-    the number of steps before it; `results`: what is returned.
+    what it returns; `results`: what is returned.
     """
 
     choices: tuple[int, ...]
     steps: tuple[Step, ...]
-    calls: tuple[tuple[int, Invoke, tuple[Var, ...]], ...]
+    calls: tuple[tuple[Invoke, tuple[Var, ...]], ...]
     results: tuple[Atom, ...]
 
     @property
     def received(self) -> frozenset[Var]:
         """Results of calls."""
-        return frozenset(v for _, _, outputs in self.calls for v in outputs)
+        return frozenset(v for _, outputs in self.calls for v in outputs)
 
     def depends(self, on: frozenset[Var]) -> frozenset[Var]:
         """`on`, and what is made of it."""
@@ -78,14 +79,16 @@ def levels_of(plan: Plan) -> Levels | str:
         return "several functions call each other"
     if any(block.is_header for block in plan.blocks):
         return "there are calls in a loop"
-    paths = list(_paths(plan.blocks, plan.entries[0], (), (), ()))
-    if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_CALLS:
+    paths = list(islice(_paths(plan.blocks, plan.entries[0], (), (), ()), MOST_PATHS + 1))
+    if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_SITES:
         return "there are too many ways through the function"
     if max(len(p.calls) for p in paths) < 2:
         return "no call makes two calls, so none run side by side"
     arguments = plan.arguments[0]
     floats = tuple(k for k, v in enumerate(arguments) if is_float(v.aval))
     integers = tuple(k for k in range(len(arguments)) if k not in floats)
+    if any(arguments[k].aval.shape for k in integers):
+        return "there are arrays of integers among the arguments"
     moving = frozenset(arguments[k] for k in floats)
     numbers = plan.task.numbers
     for path in paths:
@@ -93,7 +96,7 @@ def levels_of(plan: Plan) -> Levels | str:
         returned = path.depends(path.received)
         if not unknown.isdisjoint(_tests(plan.blocks, plan.entries[0], path)):
             return "which way it goes depends on numbers that are not integers"
-        for _, invoke, _ in path.calls:
+        for invoke, _ in path.calls:
             passed = invoke.call.inputs[1 + numbers :]
             told = [*invoke.call.inputs[1 : 1 + numbers], *(passed[k] for k in integers)]
             if any(isinstance(a, Var) and a in unknown for a in told):
@@ -131,7 +134,7 @@ def _paths(
         yield from _paths(blocks, end.block, choices, steps, calls)
     elif isinstance(end, Invoke):
         received = blocks[end.block].received
-        yield from _paths(blocks, end.block, choices, steps, (*calls, (len(steps), end, received)))
+        yield from _paths(blocks, end.block, choices, steps, (*calls, (end, received)))
     else:
         assert isinstance(end, Switch)
         for number, successor in enumerate(end.blocks):
@@ -154,7 +157,7 @@ def _tests(blocks: Sequence[Block], at: int, path: Path) -> Iterator[Var]:
 
 def _uses_received(path: Path) -> bool:
     """Whether anything is made of what calls return (their tokens aside)."""
-    received = frozenset(v for _, _, outputs in path.calls for v in outputs[1:])
+    received = frozenset(v for _, outputs in path.calls for v in outputs[1:])
     tainted = path.depends(received)
     if any(isinstance(a, Var) and a in tainted for a in path.results):
         return True

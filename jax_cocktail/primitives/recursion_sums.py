@@ -100,8 +100,9 @@ def _is_zero(atom: Atom, makers: Mapping[Var, Op]) -> bool:
 
 
 def _add_slice(total: Any, update: Any, *starts: Any) -> Any:
-    old = lax.dynamic_slice(total, starts, update.shape)
-    return lax.dynamic_update_slice(total, old + update, starts)
+    """`starts` are the equation's: they are clamped, and never count from the end."""
+    old = lax.dynamic_slice(total, starts, update.shape, allow_negative_indices=False)
+    return lax.dynamic_update_slice(total, old + update, starts, allow_negative_indices=False)
 
 
 def _add_slice_in_row(total: Any, row: Any, update: Any, *starts: Any) -> Any:
@@ -114,7 +115,7 @@ def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def run_in_row(total: Any, row: Any, *rest: Any) -> Any:
         own = lax.dynamic_index_in_dim(total, row, keepdims=False, allow_negative_indices=False)
-        return lax.dynamic_update_index_in_dim(total, run(own, *rest), row, 0)
+        return lax.dynamic_update_index_in_dim(total, run(own, *rest), row, 0, allow_negative_indices=False)
 
     return run, run_in_row
 

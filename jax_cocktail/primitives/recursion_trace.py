@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -97,7 +98,7 @@ _ACTIVE = _Active()
 def where() -> str:
     """The line of the user's program that is being run."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
 
@@ -348,7 +349,8 @@ def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], T
     avals = tuple(aval_of(value) for value in environment.values())
     functions = tuple(_closed(member, avals, places) for member in members)
     limits = function.limits
-    task = Task(functions, avals, (), Numbering.NONE, limits.max_depth or 1, limits.max_calls or 0)
+    depth = 1 if limits.max_depth is None else limits.max_depth
+    task = Task(functions, avals, (), Numbering.NONE, depth, limits.max_calls or 0)
     if limits.max_depth is None:
         task = replace(task, max_depth=_affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH))
     return list(environment.values()), task
@@ -418,6 +420,11 @@ def recursive(
       RecursionTypeError: when it is called, if a call has arguments of another type than the first one, if
         the body returns anything but `out_like`, or if every call makes another one.
     """
+
+    for name, limit in (("max_depth", max_depth), ("max_calls", max_calls)):
+        is_number = isinstance(limit, int) and not isinstance(limit, bool)
+        if limit is not None and not (is_number and limit > 0):
+            raise ValueError(f"{name} is a positive integer or None, not {limit!r}")
 
     def wrapped(body: Callable[..., Any]) -> Recursive:
         return Recursive(body, out_like, Limits(max_depth, max_calls))

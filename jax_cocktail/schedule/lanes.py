@@ -1,4 +1,4 @@
-"""Lanes: control flow under `jax.vmap` runs lane by lane again (design, section 2; issue 3, part 4).
+"""Lanes: control flow under `jax.vmap` runs lane by lane again (design, section 2).
 
 A vmapped `while` arrives as a loop in lock-step: all lanes run until the last one is done. Here every lane
 runs its own trips: one lane at a time if a lane is work enough for vector registers, otherwise a few at a

@@ -172,17 +172,6 @@ def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
     return sum((_kernel(size / rate, spec) for size in bytes_of.values()), _Kernels())
 
 
-def mean_heavy_seconds(program: UProgram, spec: DeviceSpec) -> float:
-    """The mean time of a product or convolution in its library; 0 if there is none."""
-    times = [
-        _library(s, spec).graph
-        for region in program.regions
-        for s in _all(region)
-        if isinstance(s, UOperator) and s.kind in ("dot", "conv") and s.output.type.size
-    ]
-    return sum(times) / len(times) if times else 0.0
-
-
 def _all(region: Region) -> list[Statement]:
     found: list[Statement] = []
     for statement in region.body:

@@ -25,10 +25,6 @@ def line_of(text: str, status: int) -> str:
     return lines[status - 1] if 0 < status <= len(lines) else f"the program failed with status {status}"
 
 
-def may_fail(operators: Iterable[UOperator]) -> bool:
-    return any(operator.kind == KIND for operator in operators)
-
-
 def lines_of(operators: Iterable[UOperator]) -> tuple[str, ...]:
     """What the codes 1, 2, ... mean."""
     return tuple(line for text in _texts(operators) for line in text.split("\n"))

@@ -26,7 +26,7 @@ def test_cards_make_sense(spec):
     assert (near.hop_seconds < spec.hop_seconds) == (spec.cluster_units > 1)
     assert (spec.cluster_units > 1) == (spec.arch in ("sm_90", "sm_100", "sm_103"))
     assert spec.flops <= spec.tensor_flops < spec.half_flops
-    assert spec.on_chip_bytes + spec.registers_bytes > spec.l2_bytes / 4
+    assert (spec.shared_bytes + 4 * spec.registers) * spec.units > spec.l2_bytes / 4
     assert spec.units * 128 * 1e9 < spec.shared_rate < spec.units * 128 * 2.7e9  # bytes a clock, and clocks
 
 

@@ -1,0 +1,147 @@
+"""Calls level by level on the CPU: the same programs as elsewhere, however small their weights are."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail import recursive
+from jax_cocktail.primitives import recursion_levels, recursion_paths
+from tests.recursion_compare import OURS, check, check_recursion
+from tests.recursion_programs import CASES
+from tests.recursion_python import by_python, total, unrolled, widened
+from tests.recursion_strategies import recursions
+
+NAMES = ("rae", "child_sum_vmap")
+LEVELS = [case for case in CASES if case.name in NAMES]
+
+
+@pytest.fixture(autouse=True)
+def _whatever_the_weights(monkeypatch):
+    monkeypatch.setattr(recursion_paths, "WEIGHT_BYTES", 0)
+    monkeypatch.setattr(recursion_levels, "WIDTHS", (1, 2))  # the host compiler is slow with many
+    monkeypatch.setattr(recursion_levels, "FOREST_WIDTHS", (1, 4))
+    jax.clear_caches()
+
+
+def says_so(function, *arguments):
+    report = jax_cocktail.explain(jax_cocktail.jit(function, options=OURS))(*arguments)
+    return any("level by level, up to" in text for text in report.recursions)
+
+
+@pytest.mark.parametrize("case", LEVELS, ids=lambda case: case.name)
+def test_values_and_gradients(case):
+    def both(recursive):
+        function = case.make(recursive)
+        return jax.value_and_grad(lambda *args: total(function(*args)), case.grads)
+
+    expected = by_python(lambda: both(unrolled)(*widened(case.args)))
+    check(jax_cocktail.jit(both(recursive), options=OURS)(*case.args), expected, 1e-4)
+
+
+TABLE = np.linspace(-1, 1, 40, dtype=np.float32).reshape(10, 4)
+WEIGHTS = np.cos(np.arange(32, dtype=np.float32)).reshape(8, 4) / 2
+
+
+def sums(table, weights, n):
+    """Reads rows by indices far below zero, and some of them again and again."""
+
+    @recursive(out_like=lambda n: table[0], max_depth=8, max_calls=32)
+    def value(self, n):
+        def inner():
+            both = jnp.concatenate([self(n - 1), self(n - 2)]) @ weights
+            return jnp.tanh(both) + table[n - 15] * table[n % 3]
+
+        return lax.cond(n < 2, lambda: table[n - 12], inner)
+
+    return value(n).sum()
+
+
+def plain_sums(table, weights, n):
+    """`jnp` counts negative indices from the end once, then clamps."""
+
+    def row(k):
+        return table[max(k + 10 if k < 0 else k, 0)]
+
+    def value(n):
+        if n < 2:
+            return row(n - 12)
+        both = jnp.concatenate([value(n - 1), value(n - 2)]) @ weights
+        return jnp.tanh(both) + row(n - 15) * row(n % 3)
+
+    return value(n).sum()
+
+
+@pytest.mark.parametrize("force", ["stock", "cocktail"])
+def test_indices_below_zero(force):
+    ours = jax_cocktail.jit(jax.value_and_grad(sums, (0, 1)), options={"force": force})
+    expected = jax.value_and_grad(plain_sums, (0, 1))(jnp.asarray(TABLE), jnp.asarray(WEIGHTS), 5)
+    check(ours(TABLE, WEIGHTS, 5), expected)
+    assert force == "stock" or says_so(sums, TABLE, WEIGHTS, 5)
+
+
+def test_forest():
+    """Sums over lanes and sums of every lane, tables with and without lanes."""
+    tables = np.stack([TABLE, TABLE + 1, -TABLE])
+    counts = np.asarray([5, 1, 4], np.int32)
+
+    def loss(tables, weights):
+        return jax.vmap(sums, (0, None, 0))(tables, weights, counts).sum()
+
+    def plain(tables, weights):
+        return sum(plain_sums(t, weights, int(n)) for t, n in zip(tables, counts, strict=True))
+
+    expected = jax.grad(plain, (0, 1))(jnp.asarray(tables), jnp.asarray(WEIGHTS))
+    check(jax_cocktail.jit(jax.grad(loss, (0, 1)), options=OURS)(tables, WEIGHTS), expected)
+    assert says_so(loss, tables, WEIGHTS)
+
+
+def test_sums_of_every_lane_are_not_taken_together():
+    """`vmap` of `grad`: products of every lane are wanted, so lanes run one by one."""
+    counts = np.asarray([5, 2], np.int32)
+    gradients = jax.vmap(jax.grad(sums, 1), (None, None, 0))
+    expected = [jax.grad(plain_sums, 1)(jnp.asarray(TABLE), jnp.asarray(WEIGHTS), int(n)) for n in counts]
+    check(jax_cocktail.jit(gradients, options=OURS)(TABLE, WEIGHTS, counts), np.stack(expected))
+
+
+def test_arrays_of_integers_go_by_the_stack():
+    @recursive(out_like=lambda pair: jnp.float32(0), max_depth=8)
+    def count(self, pair):
+        def inner():
+            return self(pair - jnp.asarray([1, 0], jnp.int32)) + self(pair - jnp.asarray([2, 1], jnp.int32))
+
+        return lax.cond(pair[0] < 2, lambda: (jnp.ones((1, 4)) @ WEIGHTS[:4, :1])[0, 0] + pair[1], inner)
+
+    pair = np.asarray([5, 7], np.int32)
+    check(jax_cocktail.jit(count, options=OURS)(pair), jax.jit(count)(pair))
+    assert not says_so(count, pair)
+
+
+def test_more_calls_than_room(monkeypatch):
+    """The stack machine takes over."""
+    monkeypatch.setattr("jax_cocktail.primitives.recursion_order.MOST_ROOM", 4)
+
+    def value(table, weights, n):
+        @recursive(out_like=lambda n: table[0], max_depth=8)
+        def value(self, n):
+            inner = lambda: jnp.tanh(jnp.concatenate([self(n - 1), self(n - 2)]) @ weights)  # noqa: E731
+            return lax.cond(n < 2, lambda: table[n], inner)
+
+        return value(n)
+
+    for n in (1, 2, 6):
+        check(jax_cocktail.jit(value, options=OURS)(TABLE, WEIGHTS, n), jax.jit(value)(TABLE, WEIGHTS, n))
+
+
+@settings(
+    max_examples=3, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+@given(recursions(), st.integers(0, 5))
+def test_random_recursions(program, seed):
+    check_recursion(program, seed, ("ours",))
