@@ -95,8 +95,12 @@ def recursions(jaxpr: Any) -> Iterator[str]:
 
 
 def source_of(equation: Any) -> Source:
-    """Where the user wrote it."""
-    match = _FRAME.match(str(source_info_util.summarize(equation.source_info)))
+    """Where the user wrote it; of a recursion, its function."""
+    if primitive_name(equation) == RECURSION:
+        text = equation.params["task"].entry.source
+    else:
+        text = str(source_info_util.summarize(equation.source_info))
+    match = _FRAME.match(text)
     if match is None:
         return NOWHERE
     return Source(match["file"], int(match["line"]), match["function"] or "")

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from jax_cocktail.primitives.recursion_structure import REFERENCE, holds_reference
+from jax_cocktail.primitives.recursion_structure import REFERENCE, holds_reference, scan_counts
 from jax_cocktail.primitives.recursion_task import Numbering, nested, open_jaxpr
 
 Place = tuple[int, int]  # function, argument
@@ -102,8 +102,7 @@ def _bodies(equation: Any, passed: list[int | None]) -> Iterator[tuple[Any, list
         yield params["cond_jaxpr"], passed[:first]
         yield params["body_jaxpr"], passed[first : first + second]
     elif name == "scan":
-        count = params["num_consts"] if "num_consts" in params else len(params["ft_in"].unpack()[0])
-        yield params["jaxpr"], passed[:count]
+        yield params["jaxpr"], passed[: scan_counts(params)[0]]
     else:
         for body in nested(equation):
             same = len(open_jaxpr(body).invars) == len(passed)

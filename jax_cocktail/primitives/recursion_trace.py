@@ -321,23 +321,14 @@ def _results(member: _Member, results: Any) -> list[Any]:
     leaves, tree = jax.tree.flatten(results)
     spelled = jax.tree.map(lambda x: _spelled(aval_of(x)), results)
     wanted = jax.tree.unflatten(member.results_tree, [_spelled(a) for a in member.results])
-    fits = tree == member.results_tree and all(
-        aval_of(x).shape == a.shape for x, a in zip(leaves, member.results, strict=True)
-    )
+    fits = tree == member.results_tree and all(map(_fits, leaves, member.results))
     if not fits:
-        raise RecursionTypeError(
-            f"{function.name} returned {spelled} where {wanted} was announced; say out_like= what it returns "
-            "(without it, that is the type of the first argument)",
-            function.source,
-        )
-    try:
-        return [_as_typed(x, a, "", str) for x, a in zip(leaves, member.results, strict=True)]
-    except RecursionTypeError:
         raise RecursionTypeError(
             f"{function.name} returned {spelled} where {wanted} was announced; convert the result, or say "
             "out_like= what it returns (without it, that is the type of the first argument)",
             function.source,
-        ) from None
+        )
+    return [jnp.asarray(x, a.dtype) for x, a in zip(leaves, member.results, strict=True)]
 
 
 def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], Task]:
@@ -411,10 +402,11 @@ def recursive(
         16 MiB hold, at most 65536.
 
     Returns:
-      The function of `args`. A call that goes too deep, or is differentiated and makes too many calls, raises
-      `jax.errors.JaxRuntimeError` (or a `ValueError`, where JAX calls the compiled program directly), and
-      makes its results NaN (integers: the least number). Under `vmap` a `cond` runs both of its sides in all
-      lanes, so a call that it guards may then fail in a lane that does not want it.
+      The function of `args`. A call that goes too deep, or is differentiated and makes too many calls, makes
+      its results NaN (integers: the least number), and raises `jax.errors.JaxRuntimeError` (a `ValueError`
+      where JAX calls the compiled program directly): on the CPU, and on a GPU if the program is ours, at the
+      next call. Under `vmap` a `cond` runs both of its sides in all lanes, so a call that it guards may then
+      fail in a lane that does not want it.
 
     Raises:
       RecursionTypeError: when it is called, if a call has arguments of another type than the first one, if

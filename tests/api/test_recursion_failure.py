@@ -275,8 +275,11 @@ def test_persistent_cache(tmp_path):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-    outs = [python(PROGRAM, **environment) for _ in range(2)]
-    assert list(tmp_path.iterdir())
+    outs, entries = [], []
+    for _ in range(2):
+        outs.append(python(PROGRAM, **environment))
+        entries.append({path.name for path in tmp_path.iterdir() if not path.name.endswith("-atime")})
+    assert entries[0] and entries[0] == entries[1]
     for out in outs:
         first, rest = out.split("\n", 1)
         assert first == "7" and re.search(DEEP, rest)
