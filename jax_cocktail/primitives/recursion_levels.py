@@ -25,7 +25,7 @@ from jax_cocktail.primitives.recursion_memory import uninitialised
 from jax_cocktail.primitives.recursion_order import Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
-from jax_cocktail.primitives.recursion_sums import capacity
+from jax_cocktail.primitives.recursion_sums import capacity, clamped_start
 from jax_cocktail.primitives.recursion_task import Numbering, split
 
 WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
@@ -268,8 +268,9 @@ class _Call:
         value, has_lanes = self.sweeps.forest.environment[self.plan.shared[table]]
         if not has_lanes:
             return None
-        starts = [jnp.asarray(self.read(a), self.lane.dtype) for a in step.inputs[1:]]
         sizes = (1, *step.params["slice_sizes"])
+        spare = [has - takes for has, takes in zip(value.shape[1:], sizes[1:], strict=True)]
+        starts = [clamped_start(self.read(a), most) for a, most in zip(step.inputs[1:], spare, strict=True)]
         return [lax.dynamic_slice(value, [self.lane, *starts], sizes, allow_negative_indices=False)[0]]
 
     def passed(self, invoke: Any) -> list[Any]:

@@ -90,6 +90,9 @@ def order_calls(levels: Levels, forest: Forest) -> Order:
         machine.number = count
         walked = machine.final(rows=rows, calls=count + 1)
         status = jnp.maximum(status, walked["status"])
+        if task.numbering is Numbering.FRESH:  # the room is for all lanes, and each has its own limit
+            too_many = walked["calls"] - count > task.max_calls
+            status = jnp.maximum(status, too_many.astype(status.dtype))
         for number in forest.numbers:  # negative: this lane has nothing to do
             status = jnp.maximum(status, (_at(number, lane) < 0).astype(status.dtype))
         return walked["rows"], walked["calls"], status, _set(roots, lane, count)
@@ -228,7 +231,8 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
     kinds = len(levels.paths)
     size = (levels.plan.task.max_depth + 1) * kinds
     lanes = jnp.int32(roots.shape[0])
-    top = _loop(lanes, lambda k, most: jnp.maximum(most, height[roots[k]]), jnp.int32(0))
+    top = _loop(lanes, lambda k, most: jnp.maximum(most, _at(height, _at(roots, k))), jnp.int32(0))
+    top = jnp.minimum(top, levels.plan.task.max_depth)  # what was not walked to its end may be anything
 
     def key(call: Any) -> Any:
         return (top - _at(height, call)) * kinds + _at(path, call)

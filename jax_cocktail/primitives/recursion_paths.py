@@ -16,7 +16,7 @@ from typing import Any
 from jax_cocktail.primitives.recursion_blocks import Block, Goto, Invoke, Leave, Step, Switch
 from jax_cocktail.primitives.recursion_machine import Plan
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
-from jax_cocktail.primitives.recursion_task import is_float, row_bytes
+from jax_cocktail.primitives.recursion_task import is_float, nested, open_jaxpr, row_bytes
 
 WEIGHT_BYTES = 16 << 10  # of a matrix that is worth reading once for several calls
 MOST_PATHS = 16
@@ -79,6 +79,9 @@ def levels_of(plan: Plan) -> Levels | str:
         return "several functions call each other"
     if any(block.is_header for block in plan.blocks):
         return "there are calls in a loop"
+    steps = (step for block in plan.blocks for step in block.steps)
+    if any(isinstance(step, Op) and _hides_loop(step.name, step) for step in steps):
+        return "calls that skip a loop would run it side by side with others"
     paths = list(islice(_paths(plan.blocks, plan.entries[0], (), (), ()), MOST_PATHS + 1))
     if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_SITES:
         return "there are too many ways through the function"
@@ -116,6 +119,20 @@ def worth(levels: Levels) -> bool:
         for path in levels.paths
         for step in path.steps
     )
+
+
+def _hides_loop(name: str, item: Any) -> bool:
+    """Whether a loop without a bound stands where lanes that skip it would run it under vmap."""
+    inner = [e for jaxpr in nested(item) for e in open_jaxpr(jaxpr).eqns]
+    if name in ("cond", "while") and any(_loops(e) for e in inner):
+        return True
+    return any(_hides_loop(e.primitive.name, e) for e in inner)
+
+
+def _loops(equation: Any) -> bool:
+    if equation.primitive.name in ("while", "recursion"):
+        return True
+    return any(_loops(e) for jaxpr in nested(equation) for e in open_jaxpr(jaxpr).eqns)
 
 
 def _paths(

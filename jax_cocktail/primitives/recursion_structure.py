@@ -213,6 +213,9 @@ class _Builder:
             own = [self._make(lambda x, trip=trip: [x[trip]], x) for x in stacked]
             results = self.inline(params["jaxpr"], (*inputs[:count], *carried, *own))
             carried, rows[trip] = results[:carries], results[carries:]
+        if not length:
+            rows_of = [aval_of(v.aval) for v in open_jaxpr(params["jaxpr"]).outvars[carries:]]
+            return (*carried, *(self._make(lambda a=a: [jnp.zeros((0, *a.shape), a.dtype)]) for a in rows_of))
         columns = zip(*(rows[trip] for trip in range(length)), strict=True)
         return (*carried, *(self._make(lambda *y: [jnp.stack(y)], *column) for column in columns))
 
@@ -244,7 +247,7 @@ def _makes_zeros(equation: Any) -> bool:
     first = next(iter(equation.invars), None)
     if equation.primitive.name != "broadcast_in_dim" or not isinstance(first, jex.Literal):
         return False
-    return bool(first.val == 0)
+    return first.aval.dtype != jax.dtypes.float0 and bool(first.val == 0)
 
 
 def free(items: Sequence[Item], results: Sequence[Atom] = ()) -> Iterator[Var]:

@@ -106,7 +106,15 @@ def _add_slice(total: Any, update: Any, *starts: Any) -> Any:
 
 
 def _add_slice_in_row(total: Any, row: Any, update: Any, *starts: Any) -> Any:
-    return _add_slice(total, update[None], row, *(jnp.asarray(s, row.dtype) for s in starts))
+    spare = [has - takes for has, takes in zip(total.shape[1:], update.shape, strict=True)]
+    clamped = [clamped_start(s, most) for s, most in zip(starts, spare, strict=True)]
+    return _add_slice(total, update[None], row, *clamped)
+
+
+def clamped_start(start: Any, most: int) -> Any:
+    """A start as int32, which not every index fits into before it is clamped."""
+    top = min(most, jnp.iinfo(start.dtype).max)
+    return jnp.clip(start, 0, top).astype(jnp.int32)
 
 
 def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:

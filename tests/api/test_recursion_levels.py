@@ -145,3 +145,86 @@ def test_more_calls_than_room(monkeypatch):
 @given(recursions(), st.integers(0, 5))
 def test_random_recursions(program, seed):
     check_recursion(program, seed, ("ours",))
+
+
+def test_every_lane_has_its_own_limit():
+    """Seven calls in the first lane and three in the second, where six are kept of each."""
+
+    def loss(weights, n):
+        @recursive(out_like=lambda n: weights[0], max_depth=8, max_calls=6)
+        def value(self, n):
+            inner = lambda: jnp.tanh(jnp.concatenate([self(n - 1), self(n - 1)]) @ weights)  # noqa: E731
+            return lax.cond(n < 1, lambda: weights[n], inner)
+
+        return value(n).sum()
+
+    gradient = jax.vmap(jax.grad(loss), (None, 0))
+    ours = jax_cocktail.jit(lambda w, n: gradient(w, n).sum(0), options=OURS)
+    check(
+        ours(WEIGHTS, np.asarray([1, 1], np.int32)), jax.jit(gradient)(WEIGHTS, np.ones(2, np.int32)).sum(0)
+    )
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="more than 6 times"):
+        jax.block_until_ready(ours(WEIGHTS, np.asarray([2, 1], np.int32)))
+
+
+def test_loops_of_calls_that_skip_them():
+    """Side by side, the loop would run from -1 on for those that skip it, and never end."""
+
+    @recursive(out_like=lambda n: jnp.ones(4), max_depth=8)
+    def value(self, n):
+        def long():
+            return lax.while_loop(lambda s: s[0] != 0, lambda s: (s[0] - 1, s[1] * 0.9), (n, jnp.ones(4)))[1]
+
+        start = lax.cond(n >= 0, long, lambda: jnp.ones(4) * 2)
+        inner = lambda: jnp.tanh(jnp.concatenate([self(n - 1), self(n - 2)]) @ WEIGHTS + start)  # noqa: E731
+        return lax.cond(n <= 0, lambda: start, inner)
+
+    for n in (1, 4):
+        check(jax_cocktail.jit(value, options=OURS)(n), jax.jit(value)(n))
+
+
+def test_integer_arrays_among_the_results():
+    def value(x):
+        @recursive(out_like=lambda x, n: (x, jnp.zeros(3, jnp.int32)), max_depth=4, max_calls=4)
+        def value(self, x, n):
+            def inner():
+                below, counts = self(x, n - 1)
+                return jnp.sin(below), counts
+
+            return lax.cond(n < 1, lambda: (x, jnp.arange(3, dtype=jnp.int32)), inner)
+
+        return value(x, jnp.int32(2))[0]
+
+    expected = np.cos(np.sin(0.3)) * np.cos(0.3)
+    for compiled in (jax.jit(jax.grad(value)), jax_cocktail.jit(jax.grad(value), options=OURS)):
+        check(compiled(jnp.float32(0.3)), np.float32(expected))
+
+
+def test_scan_of_no_trips():
+    @recursive(max_depth=4)
+    def value(self, x):
+        rows = jnp.arange(0, dtype=jnp.float32)
+        found, stacked = lax.scan(lambda c, t: (c + self(c + t), c), x, rows)
+        return lax.cond(x < 9.0, lambda: found + stacked.sum(), lambda: self(x - 1.0))
+
+    check(jax_cocktail.jit(value, options=OURS)(jnp.float32(10.0)), np.float32(8.0))
+
+
+def test_an_index_that_is_no_int32():
+    """Clamped before it is narrowed."""
+
+    def loss(table, big):
+        @recursive(out_like=lambda n: table[0], max_depth=8, max_calls=8)
+        def value(self, n):
+            def leaf():
+                row = lax.dynamic_slice(table, (big, jnp.uint32(0)), (1, 4), allow_negative_indices=False)
+                return row[0]
+
+            inner = lambda: jnp.tanh(jnp.concatenate([self(n - 1), self(n - 2)]) @ WEIGHTS)  # noqa: E731
+            return lax.cond(n < 2, leaf, inner)
+
+        return value(jnp.int32(3)).sum()
+
+    tables, big = np.stack([TABLE, -TABLE]), jnp.uint32(0xF0000000)
+    function = jax.value_and_grad(lambda t: jax.vmap(loss, (0, None))(t, big).sum())
+    check(jax_cocktail.jit(function, options=OURS)(tables), jax.jit(function)(tables))
