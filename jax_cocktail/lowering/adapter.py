@@ -1,8 +1,4 @@
-"""jaxprs in our own words: the only place that knows how they differ between jax 0.10.2, 0.11 and 0.12.
-
-Differences: `scan` has counts or a tree of its operands; `ClosedJaxpr` is a class or another name for
-`Jaxpr`; calls keep their body under several names.
-"""
+"""jaxprs in our own words. How they differ between releases of jax only this and `primitives.jaxprs` know."""
 
 from __future__ import annotations
 
@@ -19,6 +15,10 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.state import read_mark
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
+from jax_cocktail.primitives.jaxprs import call_body, scan_counts
+from jax_cocktail.primitives.jaxprs import constants as constants
+from jax_cocktail.primitives.jaxprs import nested_jaxprs as nested_jaxprs
+from jax_cocktail.primitives.jaxprs import open_jaxpr as open_jaxpr
 from jax_cocktail.primitives.recursion import RECURSION, expanded_jaxpr, schedule_text
 from jax_cocktail.utask.types import NOWHERE, Source
 
@@ -33,18 +33,8 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # the parameter differs by primitive and by release
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$")
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
-
-
-def open_jaxpr(jaxpr: Any) -> Any:
-    """The part with equations of a closed jaxpr (jax < 0.11), or the jaxpr itself."""
-    return jaxpr if isinstance(jaxpr, jex.Jaxpr) else jaxpr.jaxpr
-
-
-def constants(jaxpr: Any) -> tuple[Any, ...]:
-    return tuple(getattr(jaxpr, "consts", ()))
 
 
 def primitive_name(equation: Any) -> str:
@@ -57,21 +47,13 @@ def body_of_call(equation: Any) -> Any | None:
         return expanded_jaxpr(**equation.params)
     if primitive_name(equation) not in CALLS or forced_to_stock(equation):
         return None
-    return next((equation.params[name] for name in _BODIES if name in equation.params), None)
+    return call_body(equation.params)
 
 
 def forced_to_stock(equation: Any) -> bool:
     """An inner `jax_cocktail.jit` whose options say force="stock"."""
     mark = read_mark(equation.params.get("name"))
     return mark is not None and mark.options.force == "stock"
-
-
-def nested_jaxprs(equation: Any) -> Iterator[Any]:
-    """Every jaxpr among the parameters of an equation."""
-    for value in equation.params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
-                yield item
 
 
 def control_flow_in(jaxpr: Any) -> bool:
@@ -206,7 +188,7 @@ def _params(equation: Any) -> dict[str, Any]:
     if name == "cond":
         return {"branches": tuple(program(branch) for branch in params["branches"])}
     if name == "scan":
-        num_consts, num_carry = _scan_counts(params)
+        num_consts, num_carry = scan_counts(params)
         return {
             "jaxpr": program(params["jaxpr"]),
             "num_consts": num_consts,
@@ -215,14 +197,6 @@ def _params(equation: Any) -> dict[str, Any]:
             "reverse": bool(params["reverse"]),
         }
     return dict(params)
-
-
-def _scan_counts(params: Any) -> tuple[int, int]:
-    """How many operands are constants and how many are carried."""
-    if "num_consts" in params:
-        return int(params["num_consts"]), int(params["num_carry"])
-    constant, carried, _ = params["ft_in"].unpack()
-    return len(constant), len(carried)
 
 
 def count_primitives(equations: Sequence[Equation]) -> dict[str, int]:

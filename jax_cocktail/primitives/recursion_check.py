@@ -7,8 +7,9 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from jax_cocktail.primitives.recursion_structure import REFERENCE, holds_reference, scan_counts
-from jax_cocktail.primitives.recursion_task import Numbering, nested, open_jaxpr
+from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr, scan_counts
+from jax_cocktail.primitives.recursion_structure import REFERENCE, holds_reference
+from jax_cocktail.primitives.recursion_task import Numbering
 
 Place = tuple[int, int]  # function, argument
 
@@ -39,7 +40,7 @@ def _calls(equation: Any, functions: set[int]) -> bool:
         return _always_calls(params["cond_jaxpr"], functions)
     if name == "scan" and not params["length"]:
         return False
-    return any(_always_calls(body, functions) for body in nested(equation))
+    return any(_always_calls(body, functions) for body in nested_jaxprs(equation))
 
 
 def numberings(jaxpr: Any) -> Iterator[Numbering]:
@@ -48,7 +49,7 @@ def numberings(jaxpr: Any) -> Iterator[Numbering]:
         if equation.primitive.name == REFERENCE:
             yield equation.params["numbering"]
         else:
-            for inner in nested(equation):
+            for inner in nested_jaxprs(equation):
                 yield from numberings(inner)
 
 
@@ -104,6 +105,6 @@ def _bodies(equation: Any, passed: list[int | None]) -> Iterator[tuple[Any, list
     elif name == "scan":
         yield params["jaxpr"], passed[: scan_counts(params)[0]]
     else:
-        for body in nested(equation):
+        for body in nested_jaxprs(equation):
             same = len(open_jaxpr(body).invars) == len(passed)
             yield body, passed if same else []

@@ -21,7 +21,7 @@ from jax import lax
 from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Keep
 from jax_cocktail.primitives.recursion_failure import FINE
 from jax_cocktail.primitives.recursion_machine import State, summed
-from jax_cocktail.primitives.recursion_memory import uninitialised
+from jax_cocktail.primitives.recursion_memory import replaced, row, uninitialised
 from jax_cocktail.primitives.recursion_order import Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
@@ -128,7 +128,7 @@ class _Sweeps:
         order, both = self.order, self.levels.up
 
         def step(at: Any, state: State) -> tuple[Any, State]:
-            width = self._width(_row(order.end, at) - at)
+            width = self._width(row(order.end, at) - at)
             return self._group(at, width, state, passes=True, returns=not both)
 
         _, state = lax.while_loop(lambda s: s[0] < order.count, lambda s: step(*s), (jnp.int32(0), state))
@@ -139,7 +139,7 @@ class _Sweeps:
         order = self.order
 
         def step(end: Any, state: State) -> tuple[Any, State]:
-            width = self._width(end - _row(order.begin, end - 1))
+            width = self._width(end - row(order.begin, end - 1))
             at = end - self._span(width)
             _, state = self._group(at, width, state, passes=False, returns=True)
             return at, state
@@ -158,7 +158,7 @@ class _Sweeps:
         """Runs as many calls as the width says, from a position on; where they end."""
         paths = self.levels.paths
         groups = [partial(self._calls, path, w, passes, returns) for w in self.widths for path in paths]
-        index = width * len(paths) + _row(self.order.path, at)
+        index = width * len(paths) + row(self.order.path, at)
         state = lax.switch(index, groups, at, state)
         return at + self._span(width), state
 
@@ -205,22 +205,22 @@ class _Sweeps:
         if isinstance(effect, Keep):
             kept, count = state["kept"], state["counts"][effect.site]
             rows = [_put_rows(x, count, y) for x, y in zip(kept[effect.site], operands, strict=True)]
-            state["kept"] = _replaced(kept, effect.site, rows)
-            state["counts"] = _replaced(state["counts"], effect.site, count + width)
+            state["kept"] = replaced(kept, effect.site, rows)
+            state["counts"] = replaced(state["counts"], effect.site, count + width)
             return
         total, has_lanes = state["sums"][effect.target], self.forest.sums[effect.target]
 
         def add(k: Any, total: Any) -> Any:
-            own = [_row(x, k) for x in operands]
+            own = [row(x, k) for x in operands]
             if isinstance(effect, AddInto):
                 return effect.run_in_row(total, lane[k], *own) if has_lanes else effect.run(total, *own)
-            return _put_rows(total, lane[k], (_row(total, lane[k]) + own[0])[None])
+            return _put_rows(total, lane[k], (row(total, lane[k]) + own[0])[None])
 
         if isinstance(effect, Accumulate) and not has_lanes:
             total = total + operands[0].sum(axis=0, dtype=total.dtype)
         else:
             total = lax.fori_loop(0, width, add, total) if width > UNROLLED else _each(width, add, total)
-        state["sums"] = _replaced(state["sums"], effect.target, total)
+        state["sums"] = replaced(state["sums"], effect.target, total)
 
 
 class _Call:
@@ -249,9 +249,9 @@ class _Call:
         plan = self.plan
         if v in plan.shared:
             value, has_lanes = self.sweeps.forest.environment[plan.shared[v]]
-            self.values[v] = _row(value, self.lane) if has_lanes else value
+            self.values[v] = row(value, self.lane) if has_lanes else value
         elif v in plan.rows:
-            self.values[v] = _row(self.sweeps.rows[plan.rows[v]], self.address)
+            self.values[v] = row(self.sweeps.rows[plan.rows[v]], self.address)
         elif v in self.makers:
             step = self.makers[v]
             made = self._looked_up(step) or step.run(*(self.read(a) for a in step.inputs))
@@ -286,10 +286,6 @@ def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
     return jax.tree.map(lambda x: jnp.expand_dims(x, 0), lane(*jax.tree.map(lambda x: x[0], lanes)))
 
 
-def _row(array: Any, at: Any) -> Any:
-    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)
-
-
 def _each(count: int, step: Callable[[int, Any], Any], value: Any) -> Any:
     for k in range(count):
         value = step(k, value)
@@ -299,7 +295,7 @@ def _each(count: int, step: Callable[[int, Any], Any], value: Any) -> Any:
 def _rows(array: Any, at: Any) -> Any:
     if at.shape[0] > UNROLLED:
         return array.at[at].get(mode="promise_in_bounds")
-    return jnp.stack([_row(array, at[k]) for k in range(at.shape[0])])
+    return jnp.stack([row(array, at[k]) for k in range(at.shape[0])])
 
 
 def _put_rows(array: Any, at: Any, values: Any) -> Any:
@@ -312,7 +308,3 @@ def _scattered(array: Any, at: Any, values: Any) -> Any:
     for k in range(at.shape[0]):
         array = lax.dynamic_update_index_in_dim(array, values[k], at[k], 0, allow_negative_indices=False)
     return array
-
-
-def _replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
-    return [*values[:at], value, *values[at + 1 :]]

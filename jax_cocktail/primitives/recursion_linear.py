@@ -17,6 +17,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 
+from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
 from jax_cocktail.primitives.recursion_plan import Plan, Traced, forward, pull, push
 from jax_cocktail.primitives.recursion_structure import Var, structure
 from jax_cocktail.primitives.recursion_task import (
@@ -28,11 +29,9 @@ from jax_cocktail.primitives.recursion_task import (
     Numbering,
     Task,
     aval_of,
-    constants,
     evaluate,
     floats,
     is_float,
-    open_jaxpr,
     row_bytes,
     split,
 )

@@ -31,7 +31,7 @@ from jax_cocktail.primitives.recursion_blocks import (
     successors,
 )
 from jax_cocktail.primitives.recursion_failure import CALLS, DEPTH, FINE
-from jax_cocktail.primitives.recursion_memory import uninitialised
+from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Structure, Var, structure
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, split
@@ -216,12 +216,12 @@ class Machine:
         first = dict(zip(plan.arguments[0], self.arguments, strict=True)) | {plan.numbers[0]: self.number}
         for v, x in first.items():
             if v in slots:
-                frames[slots[v]] = _put(frames[slots[v]], x, 0)
+                frames[slots[v]] = put(frames[slots[v]], 0, x)
         return {
             "label": jnp.int32(0),
             "top": jnp.where(self.number >= 0, 0, -1).astype(jnp.int32) if task.numbers else jnp.int32(0),
             "frames": frames,
-            "labels": _put(uninitialised((depth,), jnp.int32), jnp.int32(0), 0),
+            "labels": put(uninitialised((depth,), jnp.int32), 0, jnp.int32(0)),
             "returned": [[jnp.zeros(a.shape, a.dtype) for a in avals] for avals in self.returned],
             "number": jnp.int32(0),
             "calls": jnp.int32(1),
@@ -269,7 +269,7 @@ class Machine:
             else:
                 old = frame.state["sums"][step.target]
                 new = old + values[0] if isinstance(step, Accumulate) else step.run(old, *values)
-                frame.set(sums=_replaced(frame.state["sums"], step.target, new))
+                frame.set(sums=replaced(frame.state["sums"], step.target, new))
         end = block.end
         if isinstance(end, Leave):
             return self.leave(end, frame)
@@ -284,8 +284,8 @@ class Machine:
 
     def keep(self, site: int, factors: Sequence[Any], frame: _Frame) -> None:
         kept, counts = frame.state["kept"], frame.state["counts"]
-        rows = [_put(x, y, counts[site]) for x, y in zip(kept[site], factors, strict=True)]
-        frame.set(kept=_replaced(kept, site, rows), counts=_replaced(counts, site, counts[site] + 1))
+        rows = [put(x, counts[site], y) for x, y in zip(kept[site], factors, strict=True)]
+        frame.set(kept=replaced(kept, site, rows), counts=replaced(counts, site, counts[site] + 1))
 
     def _side(self, at: int, frame: _Frame) -> State:
         return self.go_to(at, frame.copy())
@@ -308,7 +308,7 @@ class Machine:
             frame.set(calls=state["calls"] + 1)
         frame.set(
             frames=self._passed(frame.state["frames"], arguments, top),
-            labels=_put(state["labels"], jnp.int32(plan.points[end.block]), top),
+            labels=put(state["labels"], top, jnp.int32(plan.points[end.block])),
             label=jnp.int32(plan.points[plan.entries[end.call.function]]),
             top=jnp.where(status == FINE, top, -1),
             status=status,
@@ -336,7 +336,7 @@ class Machine:
     def _passed(self, frames: list[Any], arguments: Mapping[Var, Any], at: Any) -> list[Any]:
         for v, x in arguments.items():
             if v in self.plan.slots:
-                frames = _replaced(frames, self.plan.slots[v], _put(frames[self.plan.slots[v]], x, at))
+                frames = replaced(frames, self.plan.slots[v], put(frames[self.plan.slots[v]], at, x))
         return frames
 
     def leave(self, end: Leave, frame: _Frame) -> State:
@@ -346,16 +346,16 @@ class Machine:
         values = [frame.read(a) for a in end.results]
         rows = state["rows"]
         for k, value in enumerate(values[: len(function.row_results)]):
-            rows = _replaced(
-                rows, before + k, _put(rows[before + k], value, frame.read(self.plan.numbers[end.function]))
+            rows = replaced(
+                rows, before + k, put(rows[before + k], frame.read(self.plan.numbers[end.function]), value)
             )
         if task.numbering is Numbering.FRESH:
             frame.set(number=frame.read(self.plan.numbers[end.function]))
-        returned = _replaced(
+        returned = replaced(
             state["returned"], self.registers[function.key], values[len(function.row_results) :]
         )
         frame.set(
-            returned=returned, rows=rows, label=_row(state["labels"], state["top"]), top=state["top"] - 1
+            returned=returned, rows=rows, label=row(state["labels"], state["top"]), top=state["top"] - 1
         )
         return frame.state
 
@@ -389,27 +389,15 @@ class _Frame:
             return machine.environment[plan.shared[v]]
         if v in plan.rows:
             number = next(n for n, f in zip(plan.numbers, plan.row_ranges, strict=True) if plan.rows[v] in f)
-            return _row(machine.rows[plan.rows[v]], self.read(number))
+            return row(machine.rows[plan.rows[v]], self.read(number))
         if v not in plan.slots:  # a token
             return jnp.zeros(v.aval.shape, v.aval.dtype)
-        return _row(self.state["frames"][plan.slots[v]], self.state["top"])
+        return row(self.state["frames"][plan.slots[v]], self.state["top"])
 
     def store(self, live: Collection[Var]) -> None:
         """Writes what is new and needed later into the frame."""
         frames, slots = self.state["frames"], self.machine.plan.slots
         for v in sorted((v for v in live if v in self.new), key=slots.__getitem__):
-            frames = _replaced(frames, slots[v], _put(frames[slots[v]], self.local[v], self.state["top"]))
+            frames = replaced(frames, slots[v], put(frames[slots[v]], self.state["top"], self.local[v]))
         self.set(frames=frames)
         self.new.clear()
-
-
-def _row(array: Any, at: Any) -> Any:
-    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)
-
-
-def _put(array: Any, value: Any, at: Any) -> Any:
-    return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
-
-
-def _replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
-    return [*values[:at], value, *values[at + 1 :]]

@@ -38,6 +38,21 @@ def uninitialised(shape: Sequence[int], dtype: Any) -> Any:
     )
 
 
+def row(array: Any, at: Any) -> Any:
+    """A row of an array; `at` is never negative."""
+    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)
+
+
+def put(array: Any, at: Any, value: Any) -> Any:
+    """The array with another row."""
+    return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
+
+
+def replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
+    """The list with another element."""
+    return [*values[:at], value, *values[at + 1 :]]
+
+
 @rule("uninitialised")
 def _uninitialised(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     result = physical_type(equation.outputs[0])

@@ -18,7 +18,7 @@ from jax import lax
 
 from jax_cocktail.primitives.recursion_blocks import Goto, Invoke, Leave, Switch
 from jax_cocktail.primitives.recursion_machine import Machine, planned
-from jax_cocktail.primitives.recursion_memory import uninitialised
+from jax_cocktail.primitives.recursion_memory import put, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Levels
 from jax_cocktail.primitives.recursion_reference import reference_p
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
@@ -51,7 +51,7 @@ class Forest:
 
     def own(self, lane: Any) -> list[Any]:
         """The environment of a lane."""
-        return [_at(x, lane) if has_lanes else x for x, has_lanes in self.environment]
+        return [row(x, lane) if has_lanes else x for x, has_lanes in self.environment]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,8 +83,8 @@ def order_calls(levels: Levels, forest: Forest) -> Order:
 
     def walk(lane: Any, state: Any) -> Any:
         rows, count, status, roots = state
-        tables = [_at(x, lane) for x in forest.rows]
-        told = [_at(x, lane) for x in (*forest.numbers, *arguments)]
+        tables = [row(x, lane) for x in forest.rows]
+        told = [row(x, lane) for x in (*forest.numbers, *arguments)]
         operands = [jnp.zeros((), TOKEN.dtype), *forest.own(lane), *tables, lane, *told]
         machine = Machine(planned(inspector), operands)
         machine.number = count
@@ -94,8 +94,8 @@ def order_calls(levels: Levels, forest: Forest) -> Order:
             too_many = walked["calls"] - count > task.max_calls
             status = jnp.maximum(status, too_many.astype(status.dtype))
         for number in forest.numbers:  # negative: this lane has nothing to do
-            status = jnp.maximum(status, (_at(number, lane) < 0).astype(status.dtype))
-        return walked["rows"], walked["calls"], status, _set(roots, lane, count)
+            status = jnp.maximum(status, (row(number, lane) < 0).astype(status.dtype))
+        return walked["rows"], walked["calls"], status, put(roots, lane, count)
 
     rows = [uninitialised((room, *a.shape), a.dtype) for a in inspector.row_results]
     start = (rows, jnp.int32(0), jnp.int32(0), uninitialised((forest.size,), np.dtype("int32")))
@@ -216,7 +216,7 @@ class _Walk:
             values[atom] = self.shared[plan.shared[atom]]
         elif atom in plan.rows:
             number = values[plan.numbers[0]]
-            values[atom] = _at(self.tables[plan.rows[atom]], number)
+            values[atom] = row(self.tables[plan.rows[atom]], number)
         else:
             step = makers[atom]
             made = step.run(*(self._read(a, values, makers) for a in step.inputs))
@@ -231,21 +231,21 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
     kinds = len(levels.paths)
     size = (levels.plan.task.max_depth + 1) * kinds
     lanes = jnp.int32(roots.shape[0])
-    top = _loop(lanes, lambda k, most: jnp.maximum(most, _at(height, _at(roots, k))), jnp.int32(0))
+    top = _loop(lanes, lambda k, most: jnp.maximum(most, row(height, row(roots, k))), jnp.int32(0))
     top = jnp.minimum(top, levels.plan.task.max_depth)  # what was not walked to its end may be anything
 
     def key(call: Any) -> Any:
-        return (top - _at(height, call)) * kinds + _at(path, call)
+        return (top - row(height, call)) * kinds + row(path, call)
 
     starts, sizes = _runs(count, (top + 1) * kinds, size, key)
 
     def place(c: Any, state: Any) -> Any:
         following, positions, tables = state
         k = key(c)
-        at, begin = _at(following, k), _at(starts, k)
-        row = (_at(path, c), begin, begin + _at(sizes, k), *(_at(x, c) for x in own))
-        tables = [_set(x, at, y) for x, y in zip(tables, row, strict=True)]
-        return _set(following, k, at + 1), _set(positions, c, at), tables
+        at, begin = row(following, k), row(starts, k)
+        values = (row(path, c), begin, begin + row(sizes, k), *(row(x, c) for x in own))
+        tables = [put(x, at, y) for x, y in zip(tables, values, strict=True)]
+        return put(following, k, at + 1), put(positions, c, at), tables
 
     types = [np.dtype("int32")] * 3 + [x.dtype for x in own]
     tables = [uninitialised((room,), dtype) for dtype in types]
@@ -253,11 +253,11 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
     _, positions, tables = _loop(count, place, (starts, none, tables))
 
     def link(c: Any, below: Any) -> Any:
-        at = _at(positions, c)
-        return [_set(x, at, _at(positions, _at(y, c))) for x, y in zip(below, calls, strict=True)]
+        at = row(positions, c)
+        return [put(x, at, row(positions, row(y, c))) for x, y in zip(below, calls, strict=True)]
 
     below = _loop(count, link, [none for _ in calls])
-    ends = _loop(lanes, lambda k, x: _set(x, k, _at(positions, _at(roots, k))), roots)
+    ends = _loop(lanes, lambda k, x: put(x, k, row(positions, row(roots, k))), roots)
     kind, begin, end, lane, number, *integers = tables
     return Order(room, count, status, kind, begin, end, lane, number, tuple(integers), tuple(below), ends)
 
@@ -265,12 +265,12 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
 def _runs(count: Any, keys: Any, size: int, key: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Where the calls of every key begin, and how many there are."""
     empty = uninitialised((size,), np.dtype("int32"))
-    sizes = _loop(keys, lambda k, x: _set(x, k, jnp.int32(0)), empty)
-    sizes = _loop(count, lambda c, x: _set(x, key(c), _at(x, key(c)) + 1), sizes)
+    sizes = _loop(keys, lambda k, x: put(x, k, jnp.int32(0)), empty)
+    sizes = _loop(count, lambda c, x: put(x, key(c), row(x, key(c)) + 1), sizes)
 
     def start(k: Any, state: Any) -> Any:
         starts, first = state
-        return _set(starts, k, first), first + _at(sizes, k)
+        return put(starts, k, first), first + row(sizes, k)
 
     starts, _ = _loop(keys, start, (empty, jnp.int32(0)))
     return starts, sizes
@@ -279,11 +279,3 @@ def _runs(count: Any, keys: Any, size: int, key: Callable[[Any], Any]) -> tuple[
 def _loop(count: Any, step: Callable[[Any, Any], Any], start: Any) -> Any:
     state = (jnp.int32(0), start)
     return lax.while_loop(lambda s: s[0] < count, lambda s: (s[0] + 1, step(*s)), state)[1]
-
-
-def _set(array: Any, at: Any, value: Any) -> Any:
-    return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
-
-
-def _at(array: Any, at: Any) -> Any:
-    return lax.dynamic_index_in_dim(array, at, keepdims=False, allow_negative_indices=False)

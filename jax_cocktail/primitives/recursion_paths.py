@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.primitives.recursion_blocks import Block, Goto, Invoke, Leave, Step, Switch
 from jax_cocktail.primitives.recursion_machine import Plan
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
-from jax_cocktail.primitives.recursion_task import is_float, nested, open_jaxpr, row_bytes
+from jax_cocktail.primitives.recursion_task import is_float, row_bytes
 
 WEIGHT_BYTES = 16 << 10  # of a matrix that is worth reading once for several calls
 MOST_PATHS = 16
@@ -123,7 +124,7 @@ def worth(levels: Levels) -> bool:
 
 def _hides_loop(name: str, item: Any) -> bool:
     """Whether a loop without a bound stands where lanes that skip it would run it under vmap."""
-    inner = [e for jaxpr in nested(item) for e in open_jaxpr(jaxpr).eqns]
+    inner = [e for jaxpr in nested_jaxprs(item) for e in open_jaxpr(jaxpr).eqns]
     if name in ("cond", "while") and any(_loops(e) for e in inner):
         return True
     return any(_hides_loop(e.primitive.name, e) for e in inner)
@@ -132,7 +133,7 @@ def _hides_loop(name: str, item: Any) -> bool:
 def _loops(equation: Any) -> bool:
     if equation.primitive.name in ("while", "recursion"):
         return True
-    return any(_loops(e) for jaxpr in nested(equation) for e in open_jaxpr(jaxpr).eqns)
+    return any(_loops(e) for jaxpr in nested_jaxprs(equation) for e in open_jaxpr(jaxpr).eqns)
 
 
 def _paths(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
 from jax_cocktail.primitives.recursion_check import numberings
 from jax_cocktail.primitives.recursion_structure import (
     Atom,
@@ -29,15 +30,7 @@ from jax_cocktail.primitives.recursion_structure import (
     Var,
     free,
 )
-from jax_cocktail.primitives.recursion_task import (
-    Aval,
-    Numbering,
-    aval_of,
-    constants,
-    evaluate,
-    is_float,
-    open_jaxpr,
-)
+from jax_cocktail.primitives.recursion_task import Aval, Numbering, aval_of, evaluate, is_float
 
 Values = dict[Var, Any]
 

@@ -15,11 +15,11 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.recursion_task import Aval, aval_of, constants, nested, open_jaxpr
+from jax_cocktail.primitives.jaxprs import call_body, constants, nested_jaxprs, open_jaxpr, scan_counts
+from jax_cocktail.primitives.recursion_task import Aval, aval_of
 
 REFERENCE = "reference"
 SHORT = 8  # trips of a scan that is written out
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,7 +118,7 @@ def refers(jaxpr: Any) -> bool:
 def holds_reference(equation: Any) -> bool:
     if equation.primitive.name == REFERENCE:
         return True
-    return any(refers(inner) for inner in nested(equation))
+    return any(refers(inner) for inner in nested_jaxprs(equation))
 
 
 def binder(equation: Any) -> Callable[..., Sequence[Any]]:
@@ -184,7 +184,7 @@ class _Builder:
                 else Op(binder(equation), inputs, outputs)
             )
         else:
-            body = next((equation.params[key] for key in _BODIES if key in equation.params), None)
+            body = call_body(equation.params)
             if body is None or not (hasattr(body, "eqns") or hasattr(body, "jaxpr")):
                 raise UnsupportedError(f"a recursive call inside of {name}")
             return self.inline(body, inputs)
@@ -232,14 +232,6 @@ class _Builder:
         parameters = tuple(Var(aval_of(v.aval)) for v in inner)
         body = self._side(params["jaxpr"], (*used, *parameters), parameters)
         return Repeat(carried, body, outputs, None, stacked, params["length"], params["reverse"])
-
-
-def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many operands of a scan are constants, and how many are carried."""
-    if "num_consts" in params:
-        return params["num_consts"], params["num_carry"]
-    constant, carried, _ = params["ft_in"].unpack()
-    return len(constant), len(carried)
 
 
 def _makes_zeros(equation: Any) -> bool:

@@ -27,6 +27,8 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
+from jax_cocktail.primitives.jaxprs import open_jaxpr
+
 Aval: TypeAlias = jax.ShapeDtypeStruct
 TOKEN = Aval((), np.dtype("float32"))
 NUMBER = Aval((), np.dtype("int32"))
@@ -155,25 +157,6 @@ def is_float(aval: Any) -> bool:
 def floats(avals: Sequence[Any]) -> tuple[int, ...]:
     """The positions of what can be differentiated."""
     return tuple(k for k, aval in enumerate(avals) if is_float(aval))
-
-
-def open_jaxpr(jaxpr: Any) -> Any:
-    """The part with equations of a closed jaxpr (jax < 0.11), or the jaxpr itself."""
-    return jaxpr if isinstance(jaxpr, jex.Jaxpr) else jaxpr.jaxpr
-
-
-def constants(jaxpr: Any) -> tuple[Any, ...]:
-    return tuple(getattr(jaxpr, "consts", ()))
-
-
-def nested(equation: Any) -> list[Any]:
-    """Every jaxpr among the parameters of an equation."""
-    found = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(item, "eqns") or hasattr(item, "jaxpr"):
-                found.append(item)
-    return found
 
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_cocktail.errors import RecursionTypeError
+from jax_cocktail.primitives.jaxprs import constants
 from jax_cocktail.primitives.recursion import recursion_p
 from jax_cocktail.primitives.recursion_check import endless, invariants, numberings
 from jax_cocktail.primitives.recursion_machine import plan_machine
@@ -33,7 +34,6 @@ from jax_cocktail.primitives.recursion_task import (
     Numbering,
     Task,
     aval_of,
-    constants,
     evaluate,
     row_bytes,
     split,
