@@ -52,7 +52,7 @@ def run_levels(
     lanes. `by_stack`: the same in the other way.
     """
     forest = _forest(levels, operands, lanes)
-    order = order_calls(levels, forest)
+    order = order_calls(levels, forest, widths(forest.size))
 
     def side_by_side() -> tuple[Any, list[Any]]:
         sweeps = _Sweeps(levels, forest, order)
@@ -169,7 +169,8 @@ class _Sweeps:
             return [lax.dynamic_slice_in_dim(x, at, width) for x in arrays]
 
         lane, number = own([order.lane, order.number])
-        integers, floats = own(order.integers), own(state["arguments"])
+        count = jnp.minimum(row(order.stop, at) - at, width)
+        integers, floats = own(order.integers), [_repeated(x, count) for x in own(state["arguments"])]
         called = own(order.calls[: len(path.calls)])
         results = [[_rows(x, k) for x in state["results"]] for k in called] if returns else []
         address = lane * self.task.max_calls + number
@@ -196,17 +197,17 @@ class _Sweeps:
             rows = zip(state["results"], made, strict=True)
             state["results"] = [_put_rows(x, at, y) for x, y in rows]
         for effect, operands in zip(effects, inputs, strict=True):
-            self._affect(state, effect, operands, lane)
+            self._affect(state, effect, operands, lane, count)
         return state
 
-    def _affect(self, state: State, effect: Any, operands: Sequence[Any], lane: Any) -> None:
-        """What a group of calls does to the sums. `lane`: of each of them."""
+    def _affect(self, state: State, effect: Any, operands: Sequence[Any], lane: Any, count: Any) -> None:
+        """What a group of calls does to the sums. `lane`: of each of them; `count`: those that count."""
         width = lane.shape[0]
         if isinstance(effect, Keep):
-            kept, count = state["kept"], state["counts"][effect.site]
-            rows = [_put_rows(x, count, y) for x, y in zip(kept[effect.site], operands, strict=True)]
+            kept, first = state["kept"], state["counts"][effect.site]
+            rows = [_put_rows(x, first, y) for x, y in zip(kept[effect.site], operands, strict=True)]
             state["kept"] = replaced(kept, effect.site, rows)
-            state["counts"] = replaced(state["counts"], effect.site, count + width)
+            state["counts"] = replaced(state["counts"], effect.site, first + count)
             return
         total, has_lanes = state["sums"][effect.target], self.forest.sums[effect.target]
 
@@ -217,9 +218,11 @@ class _Sweeps:
             return _put_rows(total, lane[k], (row(total, lane[k]) + own[0])[None])
 
         if isinstance(effect, Accumulate) and not has_lanes:
-            total = total + operands[0].sum(axis=0, dtype=total.dtype)
+            counts = lax.expand_dims(jnp.arange(width) < count, range(1, operands[0].ndim))
+            terms = jnp.where(counts, operands[0], 0) if width > 1 else operands[0]
+            total = total + terms.sum(axis=0, dtype=total.dtype)
         else:
-            total = lax.fori_loop(0, width, add, total) if width > UNROLLED else _each(width, add, total)
+            total = lax.fori_loop(0, count, add, total) if width > 1 else add(0, total)
         state["sums"] = replaced(state["sums"], effect.target, total)
 
 
@@ -286,10 +289,12 @@ def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
     return jax.tree.map(lambda x: jnp.expand_dims(x, 0), lane(*jax.tree.map(lambda x: x[0], lanes)))
 
 
-def _each(count: int, step: Callable[[int, Any], Any], value: Any) -> Any:
-    for k in range(count):
-        value = step(k, value)
-    return value
+def _repeated(rows: Any, count: Any) -> Any:
+    """The first `count` rows, and then the last of them again and again."""
+    if rows.shape[0] == 1:
+        return rows
+    counts = lax.expand_dims(jnp.arange(rows.shape[0]) < count, range(1, rows.ndim))
+    return jnp.where(counts, rows, row(rows, count - 1))
 
 
 def _rows(array: Any, at: Any) -> Any:
@@ -304,7 +309,7 @@ def _put_rows(array: Any, at: Any, values: Any) -> Any:
 
 def _scattered(array: Any, at: Any, values: Any) -> Any:
     if at.shape[0] > UNROLLED:
-        return array.at[at].set(values, mode="promise_in_bounds", unique_indices=True)
+        return array.at[at].set(values, mode="promise_in_bounds")
     for k in range(at.shape[0]):
         array = lax.dynamic_update_index_in_dim(array, values[k], at[k], 0, allow_negative_indices=False)
     return array

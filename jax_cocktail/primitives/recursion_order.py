@@ -56,16 +56,21 @@ class Forest:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Order:
-    """Calls of all lanes by position. `count` of them, in arrays of length `room`; `path`, `lane` and
+    """Calls of all lanes by position: `count` of them, in arrays of length `room`; `path`, `lane` and
     `number` of each; `begin` and `end` of its run of calls that are alike; `integers`: integer arguments;
     `calls`: positions of its calls; `roots`: positions of the first calls. `status`: whether there was
-    room."""
+    room.
+
+    From `stop` to the end of a run its last call is repeated, so that few groups cover the run: what it
+    returns is written twice, but it counts once.
+    """
 
     room: int
     count: Any
     status: Any
     path: Any
     begin: Any
+    stop: Any
     end: Any
     lane: Any
     number: Any
@@ -74,8 +79,8 @@ class Order:
     roots: Any
 
 
-def order_calls(levels: Levels, forest: Forest) -> Order:
-    """Walks the calls and sorts them."""
+def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
+    """Walks the calls and sorts them. `widths`: of the groups that they will run in, ascending from 1."""
     task = levels.plan.task
     room = room_of(levels, forest.size)
     inspector = _inspector(levels, room)
@@ -104,7 +109,7 @@ def order_calls(levels: Levels, forest: Forest) -> Order:
     first = roots[lane[:room]]
     numbers = own[:1] if task.numbers else [jnp.arange(room, dtype=jnp.int32) - first]
     seen = (height, path, calls, [lane, *numbers, *own[task.numbers :]])
-    return _sorted(levels, (room, count, status, roots), seen)
+    return _sorted(levels, (room, count, status, roots), seen, widths)
 
 
 def _most_calls(levels: Levels) -> int:
@@ -225,7 +230,7 @@ class _Walk:
 
 
 # -- sorting -------------------------------------------------------------------------------------------------
-def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> Order:
+def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widths: Sequence[int]) -> Order:
     room, count, status, roots = walked
     height, path, calls, own = seen
     kinds = len(levels.paths)
@@ -233,47 +238,71 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
     lanes = jnp.int32(roots.shape[0])
     top = _loop(lanes, lambda k, most: jnp.maximum(most, row(height, row(roots, k))), jnp.int32(0))
     top = jnp.minimum(top, levels.plan.task.max_depth)  # what was not walked to its end may be anything
+    room *= 2  # `padded` is less than twice as much
 
     def key(call: Any) -> Any:
         return (top - row(height, call)) * kinds + row(path, call)
 
-    starts, sizes = _runs(count, (top + 1) * kinds, size, key)
+    starts, sizes, total = _runs(count, (top + 1) * kinds, size, key, widths)
 
     def place(c: Any, state: Any) -> Any:
-        following, positions, tables = state
+        following, positions = state
         k = key(c)
-        at, begin = row(following, k), row(starts, k)
-        values = (row(path, c), begin, begin + row(sizes, k), *(row(x, c) for x in own))
-        tables = [put(x, at, y) for x, y in zip(tables, values, strict=True)]
-        return put(following, k, at + 1), put(positions, c, at), tables
+        at = row(following, k)
+        return put(following, k, at + 1), put(positions, c, at)
 
-    types = [np.dtype("int32")] * 3 + [x.dtype for x in own]
-    tables = [uninitialised((room,), dtype) for dtype in types]
     none = uninitialised((room,), np.dtype("int32"))
-    _, positions, tables = _loop(count, place, (starts, none, tables))
+    _, positions = _loop(count, place, (starts, none))
 
-    def link(c: Any, below: Any) -> Any:
+    def tell(c: Any, tables: Any) -> Any:
+        k = key(c)
+        begin, stop, end = row(starts, k), row(starts, k) + row(sizes, k), row(starts, k + 1)
+        known = (row(path, c), begin, stop, end, *(row(x, c) for x in own))
+        values = (*known, *(row(positions, row(x, c)) for x in calls))
         at = row(positions, c)
-        return [put(x, at, row(positions, row(y, c))) for x, y in zip(below, calls, strict=True)]
 
-    below = _loop(count, link, [none for _ in calls])
+        def write(n: Any, tables: Any) -> Any:
+            return [put(x, at + n, y) for x, y in zip(tables, values, strict=True)]
+
+        return _loop(jnp.where(at == stop - 1, end - at, 1), write, tables)
+
+    types = [np.dtype("int32")] * 4 + [x.dtype for x in own] + [np.dtype("int32")] * len(calls)
+    tables = _loop(count, tell, [uninitialised((room,), dtype) for dtype in types])
     ends = _loop(lanes, lambda k, x: put(x, k, row(positions, row(roots, k))), roots)
-    kind, begin, end, lane, number, *integers = tables
-    return Order(room, count, status, kind, begin, end, lane, number, tuple(integers), tuple(below), ends)
+    (kind, begin, stop, end), (lane, number, *integers), below = split(tables, 4, len(own))
+    return Order(
+        room, total, status, kind, begin, stop, end, lane, number, tuple(integers), tuple(below), ends
+    )
 
 
-def _runs(count: Any, keys: Any, size: int, key: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Where the calls of every key begin, and how many there are."""
-    empty = uninitialised((size,), np.dtype("int32"))
+def _runs(
+    count: Any, keys: Any, size: int, key: Callable[[Any], Any], widths: Sequence[int]
+) -> tuple[Any, Any, Any]:
+    """Where the calls of every key begin, and behind the last; how many there are; how far they go in all."""
+    empty = uninitialised((size + 1,), np.dtype("int32"))
     sizes = _loop(keys, lambda k, x: put(x, k, jnp.int32(0)), empty)
     sizes = _loop(count, lambda c, x: put(x, key(c), row(x, key(c)) + 1), sizes)
 
     def start(k: Any, state: Any) -> Any:
         starts, first = state
-        return put(starts, k, first), first + row(sizes, k)
+        first += padded(row(sizes, k), widths)
+        return put(starts, k + 1, first), first
 
-    starts, _ = _loop(keys, start, (empty, jnp.int32(0)))
-    return starts, sizes
+    starts, total = _loop(keys, start, (put(empty, 0, jnp.int32(0)), jnp.int32(0)))
+    return starts, sizes, total
+
+
+def padded(size: Any, widths: Sequence[int]) -> Any:
+    """How many calls the groups hold that run `size` of them: the rest of a run goes into one group more if
+    that is more than half full, since a group reads its weights once. Less than twice the size."""
+    whole, rest = jnp.int32(0), size
+    for width in reversed(widths):
+        whole += rest // width * width
+        rest = rest % width
+        fills = 2 * rest > width
+        whole += jnp.where(fills, width, 0)
+        rest = jnp.where(fills, 0, rest)
+    return whole
 
 
 def _loop(count: Any, step: Callable[[Any, Any], Any], start: Any) -> Any:
