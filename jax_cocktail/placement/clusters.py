@@ -282,19 +282,23 @@ class _Divider:
             return False
         whole = work(statement)
         own = work_inside(statement, cut.axes)
+        if isinstance(statement, BranchUTask):
+            copied = [array for array, axis in _updated(statement, cut) if not self._is_own(array, axis, cut)]
+            if sum(_copy(array).weight for array in copied) > whole.weight:
+                return False
         return whole.weight - own.weight <= self.limits.again * whole.weight
 
     def _stays_in_place(self, operator: UOperator, axis: int, cut: AxisClass) -> bool:
         """False for a small update of a large array that would be copied, if it were made by parts."""
-        if operator.kind not in ("scatter", "dynamic_update_slice"):
+        if not _is_small_update(operator):
             return True
-        array, update = operator.inputs[0], operator.inputs[-1 if operator.kind == "scatter" else 1]
-        if update.type.size * 4 >= array.type.size:
-            return True
+        return operator.kind == "dynamic_update_slice" and self._is_own(operator.inputs[0], axis, cut)
+
+    def _is_own(self, array: Value, axis: int, cut: AxisClass) -> bool:
+        """True if every part reads its own part of the array alone, and what is made of it can be written
+        over it."""
         readers = [s for s in self.statements if array in reads(s)]
-        alone = array not in self.results
-        own = all(reads_own_part(s, array, axis, cut.axes) for s in readers)
-        return operator.kind == "dynamic_update_slice" and alone and own
+        return array not in self.results and all(reads_own_part(s, array, axis, cut.axes) for s in readers)
 
     # -- stages ------------------------------------------------------------------------------------------
     def _stages(self) -> dict[int, int]:
@@ -369,6 +373,31 @@ class _Divider:
                 mesh[stage[position]].append(position)
         stages = tuple(Stage(tuple(mesh[k]), tuple(c for at, c in clusters if at == k)) for k in range(count))
         return Division(stages, tuple(self.refused))
+
+
+def _is_small_update(operator: UOperator) -> bool:
+    if operator.kind not in ("scatter", "dynamic_update_slice"):
+        return False
+    array, update = operator.inputs[0], operator.inputs[-1 if operator.kind == "scatter" else 1]
+    return update.type.size * 4 < array.type.size
+
+
+def _updated(branch: BranchUTask, cut: AxisClass) -> list[tuple[Value, int]]:
+    """Arrays of outside of which some side of a branch changes a small part, with the axis of the result."""
+    found: dict[Value, int] = {}
+    for region in branch.branches:
+        makers = {s.output: s for s in region.body if isinstance(s, UOperator) and len(s.outputs) == 1}
+        for output, result in zip(branch.outputs, region.results, strict=True):
+            root = result
+            while root in makers and _is_small_update(makers[root]):
+                root = makers[root].inputs[0]
+            if output in cut.axes and root != result and root not in makers:
+                found[root] = cut.axes[output]
+    return list(found.items())
+
+
+def _copy(array: Value) -> Work:
+    return Work(0.0, 2.0 * array.type.nbytes)
 
 
 def _has_groups(statement: Statement) -> bool:

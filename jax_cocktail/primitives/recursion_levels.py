@@ -10,7 +10,8 @@ If there are more calls than there is room for, the stack machine takes over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,9 +25,10 @@ from jax_cocktail.primitives.recursion_machine import State, summed
 from jax_cocktail.primitives.recursion_memory import replaced, row, uninitialised
 from jax_cocktail.primitives.recursion_order import Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
+from jax_cocktail.primitives.recursion_plan import placed
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
 from jax_cocktail.primitives.recursion_sums import capacity, clamped_start
-from jax_cocktail.primitives.recursion_task import Numbering, split
+from jax_cocktail.primitives.recursion_task import Aval, Numbering, split
 
 WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
 FOREST_WIDTHS = (1, 4, 16, 64)  # the same of many lanes
@@ -155,61 +157,113 @@ class _Sweeps:
         return jnp.asarray(self.widths, jnp.int32)[width]
 
     def _group(self, at: Any, width: Any, state: State, passes: bool, returns: bool) -> tuple[Any, State]:
-        """Runs as many calls as the width says, from a position on; where they end."""
+        """Runs as many calls as the width says, from a position on; where they end.
+
+        First what the calls make, which the units of a processor share in; then where it goes, which each of
+        them does for itself: so no table is handed from unit to unit.
+        """
         paths = self.levels.paths
-        groups = [partial(self._calls, path, w, passes, returns) for w in self.widths for path in paths]
+        groups = [_Group(self, p, w, passes, returns) for w in self.widths for p in paths]
+        slots: list[Aval] = []
+        places = [placed(group.types(at, state), slots) for group in groups]
         index = width * len(paths) + row(self.order.path, at)
-        state = lax.switch(index, groups, at, state)
+        each = list(zip(groups, places, strict=True))
+        made = lax.switch(index, [partial(g.filled, place, slots) for g, place in each], at, state)
+        state = lax.switch(index, [partial(g.stored, place) for g, place in each], at, made, state)
         return at + self._span(width), state
 
-    def _calls(self, path: Path, width: int, passes: bool, returns: bool, at: Any, state: State) -> State:
-        order = self.order
 
-        def own(arrays: Sequence[Any]) -> list[Any]:
-            return [lax.dynamic_slice_in_dim(x, at, width) for x in arrays]
+@dataclass(frozen=True, eq=False, slots=True)
+class _Group:
+    """So many calls on one path, side by side. `passes`: to their calls; `returns`: to their callers."""
 
-        lane, number = own([order.lane, order.number])
-        count = jnp.minimum(row(order.stop, at) - at, width)
-        integers, floats = own(order.integers), [_repeated(x, count) for x in own(state["arguments"])]
-        called = own(order.calls[: len(path.calls)])
-        results = [[_rows(x, k) for x in state["results"]] for k in called] if returns else []
-        address = lane * self.task.max_calls + number
-        fresh = self.task.numbering is Numbering.FRESH
+    sweeps: _Sweeps
+    path: Path
+    width: int
+    passes: bool
+    returns: bool
+
+    @property
+    def effects(self) -> list[Any]:
+        """On the sums."""
+        return [s for s in self.path.steps if not isinstance(s, Op)] if self.returns else []
+
+    def own(self, array: Any, at: Any) -> Any:
+        """The rows of the group."""
+        return lax.dynamic_slice_in_dim(array, at, self.width)
+
+    def called(self, at: Any) -> list[Any]:
+        """Positions of the calls, for every place that calls."""
+        return [self.own(x, at) for x in self.sweeps.order.calls[: len(self.path.calls)]]
+
+    def count(self, at: Any) -> Any:
+        """How many of the calls count."""
+        return jnp.minimum(row(self.sweeps.order.stop, at) - at, self.width)
+
+    def address(self, at: Any) -> Any:
+        """Rows of the tape."""
+        order, calls = self.sweeps.order, self.sweeps.task.max_calls
+        return self.own(order.lane, at) * calls + self.own(order.number, at)
+
+    def made(self, at: Any, state: State) -> Any:
+        """What is passed to each call, what is returned, and what the sums get: (width, ...) each."""
+        sweeps, order = self.sweeps, self.sweeps.order
+        floats = [_repeated(self.own(x, at), self.count(at)) for x in state["arguments"]]
+        called = self.called(at)
+        results = [[_rows(x, k) for x in state["results"]] for k in called] if self.returns else []
+        fresh = sweeps.task.numbering is Numbering.FRESH
         numbers = [_rows(order.number, k) for k in called] if fresh else []
-        effects = [s for s in path.steps if not isinstance(s, Op)] if returns else []
 
         def one(*known: Any) -> Any:
-            call = _Call(self, path, *known)
-            passed = [call.passed(invoke) for invoke, _ in path.calls] if passes else []
-            values = [call.read(a) for a in path.results] if returns else []
-            return passed, values, [[call.read(a) for a in s.inputs] for s in effects]
+            call = _Call(sweeps, self.path, *known)
+            passed = [call.passed(invoke) for invoke, _ in self.path.calls] if self.passes else []
+            values = [call.read(a) for a in self.path.results] if self.returns else []
+            return passed, values, [[call.read(a) for a in s.inputs] for s in self.effects]
 
-        known = (lane, number, address, integers, floats, numbers, results)
-        passed, values, inputs = _side_by_side(one, known, width)
+        integers = [self.own(x, at) for x in order.integers]
+        told = (self.own(order.lane, at), self.own(order.number, at), self.address(at))
+        return _side_by_side(one, (*told, integers, floats, numbers, results), self.width)
+
+    def types(self, at: Any, state: State) -> dict[int, Aval]:
+        """Of what is made, in order, without its first axis."""
+        made = jax.tree.leaves(jax.eval_shape(self.made, at, state))
+        return {k: Aval(x.shape[1:], x.dtype) for k, x in enumerate(made)}
+
+    def filled(self, places: Mapping[int, int], slots: Sequence[Aval], at: Any, state: State) -> list[Any]:
+        """What is made, in slots that are as long as the widest group."""
+        own = {places[k]: x for k, x in enumerate(jax.tree.leaves(self.made(at, state)))}
+        blocks = [uninitialised((self.sweeps.widths[-1], *a.shape), a.dtype) for a in slots]
+        return [_put_rows(x, 0, own[n]) if n in own else x for n, x in enumerate(blocks)]
+
+    def stored(self, places: Mapping[int, int], at: Any, blocks: Sequence[Any], state: State) -> State:
+        """The state with what was made."""
+        sweeps, shapes = self.sweeps, jax.eval_shape(self.made, at, state)
+        leaves = [blocks[places[k]][: self.width] for k in range(len(jax.tree.leaves(shapes)))]
+        passed, values, inputs = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
         state = dict(state)
-        for place, given in zip(called, passed, strict=False):
+        for place, given in zip(self.called(at), passed, strict=False):
             rows = zip(state["arguments"], given, strict=True)
             state["arguments"] = [_scattered(x, place, y) for x, y in rows]
-        if returns:
-            kept, made = split(values, self.row_count)
+        if self.returns:
+            kept, made = split(values, sweeps.row_count)
             rows = zip(state["rows"], kept, strict=True)
-            state["rows"] = [_scattered(x, address, y) for x, y in rows]
+            state["rows"] = [_scattered(x, self.address(at), y) for x, y in rows]
             rows = zip(state["results"], made, strict=True)
             state["results"] = [_put_rows(x, at, y) for x, y in rows]
-        for effect, operands in zip(effects, inputs, strict=True):
-            self._affect(state, effect, operands, lane, count)
+        for effect, operands in zip(self.effects, inputs, strict=True):
+            self.affect(state, effect, operands, at)
         return state
 
-    def _affect(self, state: State, effect: Any, operands: Sequence[Any], lane: Any, count: Any) -> None:
-        """What a group of calls does to the sums. `lane`: of each of them; `count`: those that count."""
-        width = lane.shape[0]
+    def affect(self, state: State, effect: Any, operands: Sequence[Any], at: Any) -> None:
+        """What the calls do to the sums."""
+        count, lane, width = self.count(at), self.own(self.sweeps.order.lane, at), self.width
         if isinstance(effect, Keep):
             kept, first = state["kept"], state["counts"][effect.site]
             rows = [_put_rows(x, first, y) for x, y in zip(kept[effect.site], operands, strict=True)]
             state["kept"] = replaced(kept, effect.site, rows)
             state["counts"] = replaced(state["counts"], effect.site, first + count)
             return
-        total, has_lanes = state["sums"][effect.target], self.forest.sums[effect.target]
+        total, has_lanes = state["sums"][effect.target], self.sweeps.forest.sums[effect.target]
 
         def add(k: Any, total: Any) -> Any:
             own = [row(x, k) for x in operands]

@@ -169,7 +169,7 @@ class _Forward:
         sides = [_traced_side(side, self.values, frozenset(self.active)) for side in item.sides]
         outer = [{k: self.keep([x])[0] for k, x in side.known.items()} for side in sides]
         slots: list[Aval] = []
-        placed = [_placed(side.avals, slots) for side in sides]
+        places = [placed(side.avals, slots) for side in sides]
 
         def taken(side: _TracedSide, places: Mapping[int, int]) -> Callable[[], list[Any]]:
             def run() -> list[Any]:
@@ -185,20 +185,20 @@ class _Forward:
             return run
 
         index = self.read(item.index)
-        found = lax.switch(index, [taken(s, p) for s, p in zip(sides, placed, strict=True)])
+        found = lax.switch(index, [taken(s, p) for s, p in zip(sides, places, strict=True)])
         count = len(item.outputs)
         self.values |= zip(item.outputs, found[:count], strict=True)
         moving = [k for k, v in enumerate(item.outputs) if is_float(v.aval)]
-        places = self.keep(found[count:])
+        kept = self.keep(found[count:])
         fork = Fork(
             self.keep([index])[0],
             tuple(
                 Side(
                     side.plan,
-                    tuple(known[k] if k in known else places[own[k]] for k in range(side.count)),
+                    tuple(known[k] if k in known else kept[own[k]] for k in range(side.count)),
                     tuple(side.results[k] for k in moving),
                 )
-                for side, known, own in zip(sides, outer, placed, strict=True)
+                for side, known, own in zip(sides, outer, places, strict=True)
             ),
             tuple(item.outputs[k] for k in moving),
         )
@@ -256,10 +256,10 @@ def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _Tr
     return _TracedSide(jaxpr, traced.plan, len(traced.residuals), avals, known, results)
 
 
-def _placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
-    """Residual -> slot of its type; `slots` grows where there are too few. Sides share slots."""
+def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
+    """Value -> slot of its type; `slots` grows where there are too few. Sides of a branch share slots."""
     free_slots = list(range(len(slots)))
-    placed = {}
+    found = {}
     for k, aval in avals.items():
         fits = (n for n in free_slots if slots[n].shape == aval.shape and slots[n].dtype == aval.dtype)
         slot = next(fits, None)
@@ -268,8 +268,8 @@ def _placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
             slot = len(slots) - 1
         else:
             free_slots.remove(slot)
-        placed[k] = slot
-    return placed
+        found[k] = slot
+    return found
 
 
 # -- the linear part -----------------------------------------------------------------------------------------
