@@ -149,6 +149,7 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
       CK_UNROLL
       for (int v = 0; v < VECTORS; ++v) {
         line[v] = ck_load<C, BYTES>(b + v * V::lanes);
+        CK_IN_REGISTER(line[v]);
         if constexpr (PACK) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
       }
       CK_UNROLL
@@ -328,6 +329,14 @@ constexpr int ck_gemv_widest(i64 rows) {
   return rows == 1 || 8 * rows <= registers ? 8 : 4 * rows <= registers ? 4 : 2;
 }
 
+// Whether a matrix is to be read from its last columns to its first: every other time, so that what the cache
+// still holds of a matrix that does not fit is read first, and not pushed out by the rest of it.
+inline bool ck_backwards(const void* b) {
+  static thread_local unsigned char turns[64];
+  const unsigned long long address = reinterpret_cast<unsigned long long>(b);
+  return (turns[((address >> 6) * 0x9E3779B97F4A7C15ull) >> 58] ^= 1) != 0;
+}
+
 // All ROWS rows of columns [from, to), whole groups of VECTORS vectors; b is read once, where it is. The
 // first `skip` columns are known already and made again, for a last group that would not be full.
 template <class C, int BYTES, int ROWS, int VECTORS, class Rows, class B, class Sink>
@@ -335,7 +344,9 @@ CK_NOINLINE void ck_gemv_columns(const CkColumns<B>& d, i64 from, i64 to, i64 sk
                                  const Sink& sink) {
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
   alignas(64) C tile[ROWS * width];
-  for (i64 j = from; j < to; j += width) {
+  const bool backwards = to - from > width && ck_backwards(d.b + from);
+  for (i64 n = from; n < to; n += width) {
+    const i64 j = backwards ? to - width - (n - from) : n;
     const bool dense = sink.dense();
     C* place = dense ? sink.place(0, j) : tile;
     const i64 row = dense ? sink.row() : width;

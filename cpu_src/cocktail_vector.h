@@ -14,6 +14,13 @@
 #define CK_UNROLL _Pragma("GCC unroll 64")
 #endif
 
+// Keeps a vector in its register: GCC would rather read memory again for every product that it is part of.
+#if defined(__x86_64__) && !defined(__clang__)
+#define CK_IN_REGISTER(vector) asm("" : "+v"(vector))
+#else
+#define CK_IN_REGISTER(vector) (void)(vector)
+#endif
+
 template <class T, int BYTES>
 struct CkVector {};
 #define CK_VECTOR(T, BITS, NATURAL, BYTES)                                               \
