@@ -112,9 +112,11 @@ def divide(
     units: int,
     limits: Limits,
     kept: Collection[int] = (),
+    parameters: Collection[Value] = (),
 ) -> Division:
-    """Chooses classes, most work first, and stages the region. `kept`: positions that stay at mesh level."""
-    return _Divider(statements, results, units, limits, kept).divide()
+    """Chooses classes, most work first, and stages the region. `kept`: positions that stay at mesh level;
+    `parameters`: of the region, whose places its results may take."""
+    return _Divider(statements, results, units, limits, kept, parameters).divide()
 
 
 class Fitting:
@@ -140,8 +142,10 @@ class _Divider:
         units: int,
         limits: Limits,
         kept: Collection[int] = (),
+        parameters: Collection[Value] = (),
     ) -> None:
         self.kept = frozenset(kept)
+        self.parameters = frozenset(parameters)
         self.statements = statements
         self.units = units
         self.limits = limits
@@ -238,7 +242,7 @@ class _Divider:
         return total
 
     def _divided(self, region: Region) -> float:
-        division = divide(region.body, region.results, self.units, self.limits)
+        division = divide(region.body, region.results, self.units, self.limits, parameters=region.parameters)
         found = 0.0
         for stage in division.stages:
             found += self._inside([region.body[n] for n in stage.mesh])

@@ -136,7 +136,7 @@ class _Placer:
         they replace."""
         body, groups = region.body, wave.groups
         grouped = {n for group in groups.values() for n in group.positions}
-        division = divide(body, region.results, self.units, self.limits, grouped)
+        division = divide(body, region.results, self.units, self.limits, grouped, region.parameters)
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
         frame = _Frame(region, trips, visible=set(region.parameters), places=places)
         self.frames.append(frame)
