@@ -122,8 +122,9 @@ def divide(
 class Fitting:
     """Which classes all of some statements can be cut along without meeting on the way."""
 
-    def __init__(self, statements: Sequence[Statement], results: Sequence[Value], limits: Limits) -> None:
-        self._divider = _Divider(statements, results, 1, limits)
+    def __init__(self, statements: Sequence[Statement], region: Region, limits: Limits) -> None:
+        """`region`: that the statements are of."""
+        self._divider = _Divider(statements, region.results, 1, limits, parameters=region.parameters)
         self._heavy = [n for n in range(len(statements)) if n not in self._divider.light]
         self.heavy_statements = [statements[n] for n in self._heavy]
 
@@ -300,9 +301,11 @@ class _Divider:
 
     def _is_own(self, array: Value, axis: int, cut: AxisClass) -> bool:
         """True if every part reads its own part of the array alone, and what is made of it can be written
-        over it."""
+        over it: it was made here, or handed to the region."""
+        if array in self.results or (array not in self.made and array not in self.parameters):
+            return False
         readers = [s for s in self.statements if array in reads(s)]
-        return array not in self.results and all(reads_own_part(s, array, axis, cut.axes) for s in readers)
+        return all(reads_own_part(s, array, axis, cut.axes) for s in readers)
 
     # -- stages ------------------------------------------------------------------------------------------
     def _stages(self) -> dict[int, int]:

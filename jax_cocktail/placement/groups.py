@@ -214,7 +214,7 @@ def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits
     statements = [region.body[n] for n in positions]
     branch = statements[0]
     assert isinstance(branch, BranchUTask)
-    fitting = Fitting(statements, region.results, limits)
+    fitting = Fitting(statements, region, limits)
     share = max(units // branch.group[1], 2)
     found: list[tuple[float, list[_Offer]]] = []
     for cut in axis_classes(fitting.heavy_statements):
