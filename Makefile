@@ -25,8 +25,9 @@ RUN = JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}" "$(VENV)/bin/python"
 demo: install
 	$(RUN) -m jax_cocktail demo $(ARGS)
 
+# A file's tests run in one process: what several of them need is compiled once. The last files are short ones.
 test: lint
-	$(RUN) -m pytest -q -n $(JOBS) $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: install-test
 	"$(VENV)/bin/ruff" check .

@@ -76,7 +76,10 @@ def cocktail_test(name, srcs, targets = ["cpu"], tags = [], **kwargs):
         )
 
 def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]):
-    """Every test_*.py of the calling package as tests of its own; all else in it is shared by them."""
+    """Every test_*.py of the calling package as tests of its own; all else in it is shared by them.
+
+    `collect_cpu` imports all of them and runs none: what they import is there for Bazel.
+    """
     cocktail_library(
         name = "support",
         srcs = native.glob(["**"], exclude = ["test_*.py", "BUILD.bazel", "**/__pycache__/**"]),
@@ -84,12 +87,18 @@ def cocktail_test_folder(targets = ["cpu"], data = [], deps = ["//jax_cocktail"]
         deps = deps + ["//tests:shared"],
         visibility = ["//tests:__subpackages__"],
     )
+    cocktail_test(
+        name = "collect",
+        srcs = native.glob(["test_*.py"]),
+        args = ["--collect-only"],
+        deps = [":support"],
+        size = "small",
+    )
     for source in native.glob(["test_*.py"]):
         cocktail_test(
             name = source[:-len(".py")],
             srcs = [source],
             targets = targets,
-            tags = ["cuda_text"] if source.startswith(("test_cuda_", "test_gpu_check")) else [],
             deps = [":support"],
             size = "medium",
             timeout = "long",

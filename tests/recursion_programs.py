@@ -17,6 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_cocktail.models.calls import (
+    ADD,
+    CONSTANT,
+    MULTIPLY,
+    SINE,
+    TANH,
+    VARIABLE,
+    expression_with,
+)
 from tests.recursion_python import floats, like
 from tests.recursion_trees import (
     INPUTS,
@@ -292,46 +301,25 @@ def quicksort(recursive):
     return lambda xs: sort(xs, jnp.int32(0), jnp.int32(xs.shape[0] - 1))
 
 
-OPERATIONS = np.array([0, 1, 1, 2, 3, 4, 5], np.int32)  # constant, variable, +, *, sin
-FIRST = np.array([0, 0, 1, 0, 2, 3, 4], np.int32)
-SECOND = np.array([0, 0, 0, 2, 1, 3, 5], np.int32)
+# sin(c + x) + tanh(y * c): every operation of the model's; a node with two parents, and one with none
+OPERATIONS = np.array([CONSTANT, VARIABLE, VARIABLE, ADD, SINE, CONSTANT, MULTIPLY, TANH, ADD], np.int32)
+FIRST = np.array([0, 0, 1, 0, 3, 0, 2, 6, 4], np.int32)
+SECOND = np.array([0, 0, 0, 1, 0, 0, 0, 0, 7], np.int32)
 
 
 def expression_tree(recursive):
     """An evaluator: `switch` over the operation of a node."""
+    value = expression_with(recursive)
 
     def run(constants, variables, root):
-        kinds, first, second = (jnp.asarray(x) for x in (OPERATIONS, FIRST, SECOND))
-
-        @recursive(out_like=like(constants))
-        def value(self, node):
-            a, b = first[node], second[node]
-            return lax.switch(
-                kinds[node],
-                [
-                    lambda: constants[node],
-                    lambda: variables[a],
-                    lambda: self(a) + self(b),
-                    lambda: self(a) * self(b),
-                    lambda: jnp.sin(self(a)),
-                    lambda: self(a) - 0.5 * self(b),
-                ],
-            )
-
-        return value(root)
+        return value(*(jnp.asarray(x) for x in (OPERATIONS, FIRST, SECOND)), root, constants, variables)
 
     return run
 
 
-def plain_expression(constants, variables, node):
-    a, b, kind = FIRST[node], SECOND[node], OPERATIONS[node]
-    if kind < 2:
-        return float(constants[node] if kind == 0 else variables[a])
-    x = plain_expression(constants, variables, a)
-    if kind == 4:
-        return math.sin(x)
-    y = plain_expression(constants, variables, b)
-    return x + y if kind == 2 else x * y if kind == 3 else x - 0.5 * y
+def plain_expression(constants, variables):
+    c, (x, y) = constants[0], variables
+    return math.sin(c + x) + math.tanh(y * c)
 
 
 # -- recursion in recursion, loops around and inside ---------------------------------------------------------
@@ -415,7 +403,7 @@ STATE = {
 }
 SORTED = floats(6)
 WEIGHTS = floats(8)
-CONSTANTS, VARIABLES = floats(7), floats(2)
+CONSTANTS, VARIABLES = floats(9), floats(2)
 X = np.float32(0.7)
 
 
@@ -460,9 +448,9 @@ CASES = (
     Case(
         "expression_tree",
         expression_tree,
-        (CONSTANTS, VARIABLES, np.int32(6)),
+        (CONSTANTS, VARIABLES, np.int32(8)),
         (0, 1),
-        lambda: plain_expression(CONSTANTS, VARIABLES, 6),
+        lambda: plain_expression(*_f64(CONSTANTS, VARIABLES)),
     ),
     Case("calls_another", calls_another, (X, np.int32(3)), (0,)),
     Case("defined_inside", defined_inside, (X, np.int32(3)), (0,)),

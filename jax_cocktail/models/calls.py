@@ -5,6 +5,7 @@ Limits are stated, since stock XLA copies a stack for every call, and is the fas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -84,28 +85,36 @@ def quicksort(xs: Any) -> Any:
     return _sorted_between(xs, jnp.int32(0), jnp.int32(xs.shape[0] - 1))
 
 
-def expression(kinds: Any, first: Any, second: Any, root: Any, constants: Any, variables: Any) -> Any:
-    """The value of an expression tree: ``switch`` over the operation of a node. ``first``, ``second``: its
-    operands; ``first`` of a variable is its number."""
+def expression_with(recursive: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of an expression tree's arrays that is the tree's value; `recursive` makes its calls."""
 
-    nodes = kinds.shape[0]
+    def expression(kinds: Any, first: Any, second: Any, root: Any, constants: Any, variables: Any) -> Any:
+        """The value of an expression tree: ``switch`` over the operation of a node. ``first``, ``second``:
+        its operands; ``first`` of a variable is its number."""
 
-    @recursive(out_like=jax.ShapeDtypeStruct((), constants.dtype), max_depth=nodes, max_calls=nodes)
-    def value(self: Any, node: Any) -> Any:
-        a, b = first[node], second[node]
-        return jax.lax.switch(
-            kinds[node],
-            [
-                lambda: constants[node],
-                lambda: variables[a],
-                lambda: self(a) + self(b),
-                lambda: self(a) * self(b),
-                lambda: jnp.sin(self(a)),
-                lambda: jnp.tanh(self(a)),
-            ],
-        )
+        nodes = kinds.shape[0]
 
-    return value(root)
+        @recursive(out_like=jax.ShapeDtypeStruct((), constants.dtype), max_depth=nodes, max_calls=nodes)
+        def value(self: Any, node: Any) -> Any:
+            a, b = first[node], second[node]
+            return jax.lax.switch(
+                kinds[node],
+                [
+                    lambda: constants[node],
+                    lambda: variables[a],
+                    lambda: self(a) + self(b),
+                    lambda: self(a) * self(b),
+                    lambda: jnp.sin(self(a)),
+                    lambda: jnp.tanh(self(a)),
+                ],
+            )
+
+        return value(root)
+
+    return expression
+
+
+expression = expression_with(recursive)
 
 
 def random_expression(random: np.random.Generator, leaves: int, variables: int) -> tuple[np.ndarray, ...]:

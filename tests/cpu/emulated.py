@@ -6,10 +6,12 @@ What is captured, translated, planned and emitted is what a card would get; a ca
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -27,6 +29,7 @@ from tests.cpu.runner import EAGER
 from tests.strategies import check_state, initial_state, run
 
 THREADS = 64
+KERNELS = ("ck_resident", "ck_portable")
 SPEC = replace(H200, name="emulated", shared_bytes=96 << 10)
 
 
@@ -116,3 +119,48 @@ def check_program(program: Any, seed: int, units: int, limits: Limits = EAGER, *
         emulation.install(patch)
         check_state(jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state), stock)
     return emulation
+
+
+def check_launches(
+    monkeypatch: pytest.MonkeyPatch,
+    emulation: Emulation,
+    function: Callable[..., Any],
+    given: tuple[Any, ...],
+    units: int,
+    launches: Iterable[tuple[str, int]],
+) -> Emitted:
+    """The function's program on emulated units equals stock in every launch, which is (kernel, seed). It is
+    compiled once; returns what was emitted."""
+    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    emulation.launches = []
+    emulation.install(monkeypatch)
+    options = {"force": "cocktail", "strict": True, "units": units}
+    with jax.default_matmul_precision("highest"):
+        stock = jax.jit(function)(*given)
+        ours = jax_cocktail.jit(function, options=options)
+        for emulation.kernel, emulation.seed in launches:
+            for x, y in zip(jax.tree.leaves(ours(*given)), jax.tree.leaves(stock), strict=True):
+                np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+    return emulation.launches[-1][0]
+
+
+def array(seed: int, *shape: int) -> jax.Array:
+    """Normal numbers whose rows have a length of about 1."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32) / shape[-1] ** 0.5)
+
+
+def greedy_decoder(hidden: int, words: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A decoder that feeds back the likeliest word until that is word 0, and its arguments."""
+
+    def run(state: Any, table: Any, w: Any, out: Any) -> Any:
+        def step(carry: Any) -> Any:
+            count, word, h, said = carry
+            h = jnp.tanh(h @ w + table[word])
+            word = jnp.argmax(h @ out, axis=-1)[0].astype(jnp.int32)
+            return count + 1, word, h, said.at[count].set(word)
+
+        start = (jnp.int32(0), jnp.int32(1), state, jnp.zeros(12, jnp.int32))
+        return jax.lax.while_loop(lambda c: (c[1] != 0) & (c[0] < 12), step, start)[2:]
+
+    weights = 3 * array(2, words, hidden), array(3, hidden, hidden), array(4, hidden, words)
+    return run, (array(1, 1, hidden), *weights)

@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
-import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda, launch_plan
 from jax_cocktail.device import H200
@@ -22,15 +20,8 @@ from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
 from jax_cocktail.utask.parallel import BARRIERS
 from tests.cpu.cuda_text import FOLDERS, NO_NVCC, NVCC, nvcc_facts
-from tests.cpu.emulated import Emulation
+from tests.cpu.emulated import KERNELS, Emulation, array, check_launches, greedy_decoder
 from tests.cpu.emulation import emulator
-from tests.cpu.runner import EAGER
-
-KERNELS = ("ck_resident", "ck_portable")
-
-
-def array(seed, *shape):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32) / shape[-1] ** 0.5)
 
 
 def solver():
@@ -62,41 +53,16 @@ def wide():
     return run, (array(1, 3, 3, 400), array(2, 400, 400), array(3, 3, 400))
 
 
-def greedy():
-    """A decoder that feeds back the likeliest word until that is word 0."""
-
-    def run(state, table, w, out):
-        def step(carry):
-            count, word, h, said = carry
-            h = jnp.tanh(h @ w + table[word])
-            word = jnp.argmax(h @ out, axis=-1)[0].astype(jnp.int32)
-            return count + 1, word, h, said.at[count].set(word)
-
-        start = (jnp.int32(0), jnp.int32(1), state, jnp.zeros(12, jnp.int32))
-        return lax.while_loop(lambda c: (c[1] != 0) & (c[0] < 12), step, start)[2:]
-
-    return run, (array(1, 1, 24), 3 * array(2, 16, 24), array(3, 24, 24), array(4, 24, 16))
+CASES = {"solver": solver, "wide": wide, "greedy": lambda: greedy_decoder(24, 16)}
 
 
-CASES = {"solver": solver, "wide": wide, "greedy": greedy}
-
-
-def run(monkeypatch, name, units, kernel="ck_resident", seed=0, edit=None, **how):
+def run(monkeypatch, name, units, kernel="ck_resident", seeds=(0,), edit=None, **how):
     """The program of a case, run on emulated units that are one cluster, equals stock."""
-    function, given = CASES[name]()
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
-    emulation = Emulation(launches=[], cluster=True, kernel=kernel, seed=seed, **how)
+    emulation = Emulation(cluster=True, **how)
     if edit:
         emit = emulation.emit
         emulation.emit = lambda *program, **how: edited(emit(*program, **how), *edit)
-    emulation.install(monkeypatch)
-    options = {"force": "cocktail", "strict": True, "units": units}
-    with jax.default_matmul_precision("highest"):
-        stock = jax.jit(function)(*given)
-        found = jax_cocktail.jit(function, options=options)(*given)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(stock), strict=True):
-        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
-    return emulation.launches[-1][0]
+    return check_launches(monkeypatch, emulation, *CASES[name](), units, [(kernel, seed) for seed in seeds])
 
 
 def edited(emitted, pattern, replacement):
@@ -117,10 +83,9 @@ def edited(emitted, pattern, replacement):
     ],
 )
 def test_equals_stock(name, units, crossings, kernel, monkeypatch):
-    for seed in range(3):
-        emitted = run(monkeypatch, name, units, kernel, seed)
-        assert emitted.plan.cluster and emitted.plan.most_units == units
-        assert "#define CK_ONE_CLUSTER 1" in emitted.source
+    emitted = run(monkeypatch, name, units, kernel, seeds=range(3))
+    assert emitted.plan.cluster and emitted.plan.most_units == units
+    assert "#define CK_ONE_CLUSTER 1" in emitted.source
     loops = [s for s in walk(emitted.program.entry) if isinstance(s, LoopUTask) and not s.parallel]
     kinds = {o.kind for s in loops for o in operators_in(s.body)}
     assert kinds & BARRIERS == crossings
@@ -128,7 +93,7 @@ def test_equals_stock(name, units, crossings, kernel, monkeypatch):
 
 @pytest.mark.parametrize("name", ["solver", "wide"])
 def test_no_race_among_threads(name, monkeypatch):
-    emitted = run(monkeypatch, name, 4, seed=1, sanitizer="thread")
+    emitted = run(monkeypatch, name, 4, seeds=(1,), sanitizer="thread")
     assert emitted.plan.cluster
 
 

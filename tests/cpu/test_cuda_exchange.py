@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax import lax
 
-import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda, launch_plan
 from jax_cocktail.codegen.program import emit_program
@@ -29,19 +28,13 @@ from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter import run
 from jax_cocktail.utask.ir import LoopUTask, Region, operators_in, walk
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
-from tests.cpu.emulated import SPEC, THREADS, Emulation
+from tests.cpu.emulated import KERNELS, SPEC, THREADS, Emulation, array, check_launches, greedy_decoder
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import EmulationError
-from tests.cpu.runner import EAGER
 from tests.null.meshes import crossing, lagging
 from tests.null.programs import arguments, build
 
 HIDDEN, STEPS = 24, 5
-KERNELS = ("ck_resident", "ck_portable")
-
-
-def array(seed, *shape):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32) / shape[-1] ** 0.5)
 
 
 def rnn(batch):
@@ -73,33 +66,12 @@ def nasrnn():
     return function, (xs[:STEPS], *weights)
 
 
-def greedy(words):
-    """A decoder that feeds back the likeliest word until that is word 0."""
-
-    def run(state, table, w, out):
-        def step(carry):
-            count, word, h, said = carry
-            h = jnp.tanh(h @ w + table[word])
-            word = jnp.argmax(h @ out, axis=-1)[0].astype(jnp.int32)
-            return count + 1, word, h, said.at[count].set(word)
-
-        start = (jnp.int32(0), jnp.int32(1), state, jnp.zeros(12, jnp.int32))
-        return lax.while_loop(lambda c: (c[1] != 0) & (c[0] < 12), step, start)[2:]
-
-    return run, (
-        array(1, 1, HIDDEN),
-        3 * array(2, words, HIDDEN),
-        array(3, HIDDEN, HIDDEN),
-        array(4, HIDDEN, words),
-    )
-
-
 CASES = {
     "rnn": lambda: rnn(1),
     "rows": lambda: rnn(3),
     "lstm": lstm,
     "nasrnn": nasrnn,
-    "greedy": lambda: greedy(16),
+    "greedy": lambda: greedy_decoder(HIDDEN, 16),
 }
 
 
@@ -107,21 +79,10 @@ def kinds(region: Region, kind: str) -> int:
     return sum(o.kind == kind for o in operators_in(region))
 
 
-def check(monkeypatch, name, units, **how):
+def check(monkeypatch, name, units, kernels=KERNELS, **how):
     """The program of a case, run on emulated units, equals stock."""
-    function, given = CASES[name]()
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
-    emulation = Emulation(launches=[], **how).install(monkeypatch)
-    options = {"force": "cocktail", "strict": True, "units": units}
-    with jax.default_matmul_precision("highest"):
-        stock = jax.jit(function)(*given)
-        ours = jax_cocktail.jit(function, options=options)
-        for seed, kernel in enumerate((emulation.kernel,) if how else KERNELS):
-            emulation.seed, emulation.kernel = seed, kernel
-            found = ours(*given)
-            for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(stock), strict=True):
-                np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
-    return emulation.launches[-1][0]
+    launches = [(kernel, seed) for seed, kernel in enumerate(kernels)]
+    return check_launches(monkeypatch, Emulation(**how), *CASES[name](), units, launches)
 
 
 # -- emulated ------------------------------------------------------------------------------------------------
@@ -138,11 +99,11 @@ def test_equals_stock(name, units, exchanges, monkeypatch):
 
 def test_parts_that_leave_some_over(monkeypatch):
     """The rest of 16 words in 9 parts is made by everybody; seven blocks have the parts of nine."""
-    check(monkeypatch, "greedy", 9, kernel="ck_portable", grid=7)
+    check(monkeypatch, "greedy", 9, ["ck_portable"], grid=7)
 
 
 def test_no_race_among_threads(monkeypatch):
-    check(monkeypatch, "rnn", 2, sanitizer="thread")
+    check(monkeypatch, "rnn", 2, ["ck_resident"], sanitizer="thread")
 
 
 # -- units without parts -------------------------------------------------------------------------------------

@@ -100,6 +100,13 @@ def test_imports_run_one_way(path):
             )
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)
+def test_tests_stand_alone(path):
+    """What two test modules need is in a third one: Bazel runs each without the others."""
+    found = [imported for imported in imports(ast.parse(path.read_text())) if ".test_" in imported]
+    assert found == []
+
+
 @EACH_MODULE
 def test_every_layer_is_known(path):
     assert layer_of(path) in {*RANK, ""}
