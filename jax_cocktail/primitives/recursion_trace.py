@@ -38,6 +38,7 @@ from jax_cocktail.primitives.recursion_task import (
     row_bytes,
     split,
 )
+from jax_cocktail.primitives.recursion_unroll import LEVELS
 
 STACK_BYTES = 4 << 20  # of frames, if `max_depth` is not given
 MOST_DEPTH = 1 << 16
@@ -343,7 +344,9 @@ def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], T
     depth = 1 if limits.max_depth is None else limits.max_depth
     task = Task(functions, avals, (), Numbering.NONE, depth, limits.max_calls or 0)
     if limits.max_depth is None:
-        task = replace(task, max_depth=_affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH))
+        most = _affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH)
+        even = most - most % (LEVELS + 1)  # so that it can be unrolled
+        task = replace(task, max_depth=even or most)
     return list(environment.values()), task
 
 
