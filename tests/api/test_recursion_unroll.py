@@ -157,7 +157,7 @@ def forget():
     recursion.expanded_jaxpr.cache_clear()
 
 
-@pytest.fixture(params=[1, 2], ids=["once", "twice"])
+@pytest.fixture
 def levels(request, monkeypatch):
     """How often, whatever there is to unroll."""
     for module, name, value in (
@@ -197,9 +197,8 @@ def task_of(function, *arguments):
 
 
 @named
+@pytest.mark.parametrize("levels", [1], indirect=True)
 def test_values(name, levels):
-    if name == "looping" and levels == 2:
-        pytest.skip("a thousand operations")
     function, n = PROGRAMS[name](recursive, 24), size(name)
     assert planned(task_of(function, n), unrolled=True).levels == levels + 1
     expected = by_python(lambda: PROGRAMS[name](unrolled, 24)(*widened((n,))))
@@ -207,11 +206,13 @@ def test_values(name, levels):
     check(jax.jit(function)(n), expected)
 
 
-@named
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [(name, 1) for name in PROGRAMS] + [(name, 2) for name in ("mutual", "wrapped", "iterated")],
+    indirect=["levels"],
+)
 def test_depths(name, levels):
     """Whatever is unrolled fails where the functions do as they were written. Both by stock XLA."""
-    if name == "looping" and levels == 2:
-        pytest.skip("a thousand operations")
     for depth in (levels + 1, 2 * levels + 2):
         task = task_of(PROGRAMS[name](recursive, depth), size(name))
         assert planned(task, unrolled=True).depth == depth // (levels + 1)
