@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
+from jax_cocktail.primitives import recursion_unroll
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program
@@ -46,6 +47,7 @@ def main() -> None:
             emulated.check_program(program, state, units, **how)
 
     compiler.place = partial(place, limits=EAGER)
+    recursion_unroll.MOST_CALLS = 2 * recursion_unroll.MOST_CALLS
 
     fuzz()
     print(f"{examples} programs, seed {seed}: all equal")

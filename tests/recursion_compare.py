@@ -36,7 +36,8 @@ def check(found: Any, expected: Any, tolerance: float = 2e-5) -> None:
 
 
 def check_recursion(program: Any, seed: int, compilers: Sequence[str] = ("stock", "ours")) -> None:
-    """Values, and gradients by weights, table, vector and scalars."""
+    """Values, and gradients by weights, table, vector and scalars; by ours also values alone, which are
+    unrolled."""
     *floats, integer = operands(seed, program[1])
     count = np.int32(depth_of(program))
 
@@ -51,3 +52,6 @@ def check_recursion(program: Any, seed: int, compilers: Sequence[str] = ("stock"
     for compiler in compilers:
         compiled = COMPILERS[compiler](lambda *x: results(jax_cocktail.recursive, *x))
         check(compiled(integer, count, *floats), expected, 1e-4)
+    if "ours" in compilers:
+        alone = COMPILERS["ours"](lambda *x: build(program, jax_cocktail.recursive)(*x))
+        check(alone(*floats, integer, count), expected[0][1], 1e-4)

@@ -84,7 +84,7 @@ def _run(
         known = (lanes[0].size, lanes[0].operands, sums) if lanes else None
         return run_levels(levels, operands, known, lambda: _run(operands, task, lanes, lockstep, False))
     if not lanes:
-        return run_machine(task, operands)
+        return run_machine(task, operands, unrolled=by_levels)
     level, inner = lanes[0], lanes[1:]
     batched = [x for x, flag in zip(operands, level.operands, strict=True) if flag]
 
@@ -146,7 +146,9 @@ def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
         return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
     if isinstance(found, Levels):
         found = "sums are wanted for every lane" if worth(found) else "calls share no large matrix"
-    stack = f"a stack of {task.max_depth} frames of {row_bytes(plan.frame)} bytes"
+    plan = planned(task, unrolled=True)
+    stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
+    stack += ", unrolled once" if plan.levels > 1 else ""
     tails = f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else ""
     return f"{name}: {stack}{tails}; not level by level: {found}"
 

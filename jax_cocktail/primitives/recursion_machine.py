@@ -32,9 +32,10 @@ from jax_cocktail.primitives.recursion_blocks import (
 )
 from jax_cocktail.primitives.recursion_failure import CALLS, DEPTH, FINE
 from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
-from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Structure, Var, structure
+from jax_cocktail.primitives.recursion_structure import Atom, Call, Const, Op, Structure, Var, structure
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
-from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, split
+from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, row_bytes, split
+from jax_cocktail.primitives.recursion_unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
 
 SMALL = 12  # steps of a block that is written out wherever it is reached
 
@@ -47,7 +48,7 @@ class Plan:
 
     `points`: blocks that the loop can go on at, in the order of their labels; `slots`: variable -> place in a
     frame; `shared`: variables that stand for operands of the environment, `rows`: for rows, with the array
-    that they are rows of.
+    that they are rows of; `levels`: how many levels of calls a frame stands for.
     """
 
     task: Task
@@ -62,6 +63,12 @@ class Plan:
     arguments: tuple[tuple[Var, ...], ...]
     tails: frozenset[int]
     sites: tuple[Site, ...]
+    levels: int = 1
+
+    @property
+    def depth(self) -> int:
+        """Most frames."""
+        return self.task.max_depth // self.levels
 
     @property
     def row_ranges(self) -> tuple[range, ...]:
@@ -73,11 +80,33 @@ class Plan:
     def frame(self) -> tuple[Aval, ...]:
         return tuple(v.aval for v in self.slots)
 
+    @property
+    def tail_calls(self) -> frozenset[Call]:
+        ends = (self.blocks[k].end for k in self.tails)
+        return frozenset(end.call for end in ends if isinstance(end, Invoke))
+
+
+def bodies_of(task: Task) -> list[Structure]:
+    return [_without_token(structure(f.body, opens_loops=True)) for f in task.functions]
+
 
 def plan_machine(task: Task) -> Plan:
     """Blocks, live variables, frames."""
-    bodies = [structure(f.body, opens_loops=True) for f in task.functions]
-    bodies = [_without_token(body) for body in bodies]
+    return plan_of(task, bodies_of(task))
+
+
+def plan_unrolled(task: Task) -> Plan:
+    """The plan in which a frame stands for several levels of calls, if that can be and pays."""
+    bodies = bodies_of(task)
+    plain = plan_of(task, bodies)
+    found = unroll(task, bodies, plain.tail_calls, LEVELS)
+    if isinstance(found, str):
+        return plain
+    plan = plan_of(task, found.bodies, found)
+    return plan if row_bytes(plan.frame) <= MOST_FRAME_BYTES else plain
+
+
+def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None = None) -> Plan:
     blocks, entries = blocks_of(bodies, len(task.accumulated))
     shared: dict[Var, int] = {}
     rows: dict[Var, int] = {}
@@ -97,7 +126,7 @@ def plan_machine(task: Task) -> Plan:
         _refined(names, block, task, numbers[block.function], shared, rows)
         for names, block in zip(live_variables(blocks), blocks, strict=True)
     ]
-    tails = frozenset(_tails(task, blocks))
+    tails = frozenset(_tails(task, blocks, unrolled))
     points = _points(blocks, entries, tails)
     kept = dict.fromkeys(v for k in points for v in sorted(live[k], key=order_of(blocks)))
     return Plan(
@@ -113,6 +142,7 @@ def plan_machine(task: Task) -> Plan:
         tuple(arguments),
         tails,
         sites,
+        LEVELS + 1 if unrolled else 1,
     )
 
 
@@ -127,12 +157,12 @@ def _refined(
     return frozenset(found)
 
 
-def _tails(task: Task, blocks: Sequence[Block]) -> Iterator[int]:
+def _tails(task: Task, blocks: Sequence[Block], unrolled: Unrolled | None) -> Iterator[int]:
     """Blocks whose call returns what they would return."""
     if task.numbering is not Numbering.NONE:
         return
     for k, block in enumerate(blocks):
-        if isinstance(block.end, Invoke):
+        if isinstance(block.end, Invoke) and (unrolled is None or block.end.call in unrolled.tails):
             caller, callee = task.functions[block.function], task.functions[block.end.call.function]
             received = blocks[block.end.block].received[1:]
             if caller.key == callee.key and only_returns(blocks, block.end.block, received):
@@ -175,9 +205,10 @@ def _without_token(body: Structure) -> Structure:
 
 
 # -- the loop ------------------------------------------------------------------------------------------------
-def run_machine(task: Task, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The status and the results of a task but for the token, by JAX's own loop and branch."""
-    plan = planned(task)
+def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> tuple[Any, list[Any]]:
+    """The status and the results of a task but for the token, by JAX's own loop and branch. `unrolled`: with
+    several levels of calls to a frame, if that can be."""
+    plan = planned(task, unrolled)
     state = Machine(plan, operands).final()
     return state["status"], [*summed(plan, state), *state["rows"], *state["returned"][0]]
 
@@ -190,7 +221,9 @@ def summed(plan: Plan, state: State) -> list[Any]:
     return sums
 
 
-planned = functools.lru_cache(maxsize=128)(plan_machine)
+@functools.lru_cache(maxsize=128)
+def planned(task: Task, unrolled: bool = False) -> Plan:
+    return plan_unrolled(task) if unrolled else plan_machine(task)
 
 
 class Machine:
@@ -211,7 +244,7 @@ class Machine:
 
     def initial(self) -> State:
         task, plan = self.plan.task, self.plan
-        depth, slots = task.max_depth, plan.slots
+        depth, slots = plan.depth, plan.slots
         frames = [uninitialised((depth, *a.shape), a.dtype) for a in plan.frame]
         first = dict(zip(plan.arguments[0], self.arguments, strict=True)) | {plan.numbers[0]: self.number}
         for v, x in first.items():
@@ -302,7 +335,7 @@ class Machine:
         top = state["top"] + 1
         arguments = self._arguments(end, frame)
         frame.store(plan.live[end.block] - set(plan.blocks[end.block].received))
-        status = jnp.where(top >= task.max_depth, DEPTH, state["status"])
+        status = jnp.where(top >= plan.depth, DEPTH, state["status"])
         if task.numbering is Numbering.FRESH:
             status = jnp.where(state["calls"] >= task.max_calls, CALLS, status)
             frame.set(calls=state["calls"] + 1)

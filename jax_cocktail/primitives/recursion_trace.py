@@ -8,20 +8,21 @@ becomes the environment.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cocktail.errors import RecursionTypeError
+from jax_cocktail.errors import RecursionTypeError, UnsupportedError
 from jax_cocktail.primitives.jaxprs import constants
 from jax_cocktail.primitives.recursion import recursion_p
 from jax_cocktail.primitives.recursion_check import endless, invariants, numberings
@@ -38,9 +39,12 @@ from jax_cocktail.primitives.recursion_task import (
     row_bytes,
     split,
 )
+from jax_cocktail.primitives.recursion_unroll import LEVELS
 
 STACK_BYTES = 4 << 20  # of frames, if `max_depth` is not given
 MOST_DEPTH = 1 << 16
+
+Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and those by name
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _numbers = itertools.count()
@@ -113,11 +117,12 @@ class Recursive:
         self.limits = limits
         self.born = next(_numbers)
         code = getattr(body, "__code__", None)
+        self._signature = inspect.signature(body)
         self.name: str = getattr(body, "__name__", "recursion")
         self.source = f"{code.co_filename}:{code.co_firstlineno} ({self.name})" if code else ""
 
-        def run(*args: Any) -> Any:
-            return _from_outside(self, args)
+        def run(*given: Any) -> Any:
+            return _from_outside(self, given)
 
         run.__name__ = run.__qualname__ = self.name
         self._jitted = jax.jit(run)
@@ -125,17 +130,26 @@ class Recursive:
     def __repr__(self) -> str:
         return f"<recursive function {self.name}>"
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Calls the function with pytrees of arrays."""
+        given = self.bound(args, named)
         scope = _ACTIVE.scopes[-1] if _ACTIVE.scopes else None
         if scope is not None and self.born < scope.number:
-            return _refer(scope, _named(scope, self, args), args)
-        return self._jitted(*args)
+            return _refer(scope, _named(scope, self, given), given)
+        return self._jitted(*given)
+
+    def bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> Given:
+        """Arguments as Python binds them to the parameters of the body but for the first: an argument is
+        given by name only if it has to be, and defaults are given like all else."""
+        bound = self._signature.bind(None, *args, **named)
+        bound.apply_defaults()
+        return bound.args[1:], bound.kwargs
 
 
-def _from_outside(function: Recursive, args: Sequence[Any]) -> Any:
-    leaves, tree = jax.tree.flatten(tuple(args))
+def _from_outside(function: Recursive, given: Given) -> Any:
+    leaves, tree = jax.tree.flatten(given)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
+    _refuse_varying(function, leaves)
     avals = tuple(aval_of(leaf) for leaf in leaves)
     members = _traced(function, tree, avals, [[None] * len(leaves)])
     if endless([m.body for m in members]):
@@ -149,10 +163,23 @@ def _from_outside(function: Recursive, args: Sequence[Any]) -> Any:
     if any(value is not None for value in shared[0]):
         members = _traced(function, tree, avals, shared)
     environment, task = _task(function, members)
+    _refuse_varying(function, environment)
     passed = [leaf for leaf, value in zip(leaves, members[0].shared, strict=True) if value is None]
     operands = (jnp.zeros((), TOKEN.dtype), *environment, *passed)
     results = recursion_p.bind(*operands, task=task, lanes=())[1:]
     return jax.tree.unflatten(members[0].results_tree, results)
+
+
+def _refuse_varying(function: Recursive, values: Sequence[Any]) -> None:
+    """JAX's check of what differs between devices does not see through recursion; nothing is marked if it is
+    off."""
+    kinds = (getattr(jax.typeof(value), "manual_axis_type", None) for value in values)
+    if any(getattr(kind, "varying", ()) for kind in kinds):
+        raise UnsupportedError(
+            f"{function.name} gets values that differ between devices where jax.shard_map checks for them; "
+            "pass jax.shard_map(..., check_vma=False) to call it",
+            function.source,
+        )
 
 
 def _traced(
@@ -175,15 +202,15 @@ def _traced(
 def _join(scope: _Scope, function: Recursive, tree: Any, avals: tuple[Aval, ...]) -> _Member:
     """A function that has not been met before."""
     like = function.out_like
-    args = jax.tree.unflatten(tree, avals)
+    args, named = jax.tree.unflatten(tree, avals)
     if callable(like):
-        like = like(*args)
+        like = like(*args, **named)
     elif like is None:
-        if not args:
+        if not args and not named:
             raise RecursionTypeError(
                 f"{function.name} has no arguments; say what it returns with out_like=", function.source
             )
-        like = args[0]
+        like = next(iter((*args, *named.values())))
     leaves, results_tree = jax.tree.flatten(like)
     position = len(scope.members)
     shared = scope.shared[position] if position < len(scope.shared) else [None] * len(avals)
@@ -196,7 +223,7 @@ def _join(scope: _Scope, function: Recursive, tree: Any, avals: tuple[Aval, ...]
 def _body(scope: _Scope, member: _Member) -> Any:
     function = member.function
 
-    def myself(*args: Any) -> Any:
+    def myself(*args: Any, **named: Any) -> Any:
         if scope not in _ACTIVE.scopes:
             raise RecursionTypeError(
                 f"the first parameter of {function.name} was called after {function.name} had returned; "
@@ -205,14 +232,15 @@ def _body(scope: _Scope, member: _Member) -> Any:
             )
         if scope is not _ACTIVE.scopes[-1]:
             raise _inside_of(function)
-        return _refer(scope, scope.members.index(member), args)
+        return _refer(scope, scope.members.index(member), function.bound(args, named))
 
     def run(token: Any, *passed: Any) -> list[Any]:
         scope.token = token  # and not for longer than it lives
         given = iter(passed)
         leaves = [next(given) if value is None else value for value in member.shared]
         try:
-            results = function.body(myself, *jax.tree.unflatten(member.tree, leaves))
+            args, named = jax.tree.unflatten(member.tree, leaves)
+            results = function.body(myself, *args, **named)
         finally:
             scope.token = None
         return [token, *_results(member, results)]
@@ -236,10 +264,10 @@ def _inside_of(function: Recursive) -> RecursionTypeError:
     )
 
 
-def _named(scope: _Scope, function: Recursive, args: Sequence[Any]) -> int:
+def _named(scope: _Scope, function: Recursive, given: Given) -> int:
     """The number of a function that is called by its name. A new one for new types of arguments, if it is not
     itself what calls."""
-    leaves, tree = jax.tree.flatten(tuple(args))
+    leaves, tree = jax.tree.flatten(given)
     if any(_calling(outer, function) for outer in _ACTIVE.scopes[:-1]):
         raise _inside_of(function)
     member = _calling(scope, function)
@@ -259,9 +287,9 @@ def _calling(scope: _Scope, function: Recursive) -> _Member | None:
     return member
 
 
-def _refer(scope: _Scope, found: int, args: Sequence[Any]) -> Any:
+def _refer(scope: _Scope, found: int, given: Given) -> Any:
     """A call from inside, of a member."""
-    leaves, tree = jax.tree.flatten(tuple(args))
+    leaves, tree = jax.tree.flatten(given)
     member = scope.members[found]
     function = member.function
     if tree != member.tree:
@@ -343,7 +371,9 @@ def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], T
     depth = 1 if limits.max_depth is None else limits.max_depth
     task = Task(functions, avals, (), Numbering.NONE, depth, limits.max_calls or 0)
     if limits.max_depth is None:
-        task = replace(task, max_depth=_affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH))
+        most = _affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH)
+        even = most - most % (LEVELS + 1)  # so that it can be unrolled
+        task = replace(task, max_depth=even or most)
     return list(environment.values()), task
 
 
@@ -392,9 +422,9 @@ def recursive(
     may have any shape without compiling again, since it is data.
 
     Args:
-      fun: ``fun(self, *args)``, of pytrees of arrays. All calls take arguments, and return results, of one
-        shape and dtype. What it closes over (weights, tables of a tree), and arguments that every call hands
-        on as they are, are not copied.
+      fun: ``fun(self, *args)``, of pytrees of arrays; parameters may have defaults, and be given by name.
+        All calls take arguments, and return results, of one shape and dtype. What it closes over (weights,
+        tables of a tree), and arguments that every call hands on as they are, are not copied.
       out_like: what a call returns: a pytree of arrays or of `jax.ShapeDtypeStruct`, or a function of the
         arguments that returns one. Default: like the first argument.
       max_depth: most calls under way at a time. Default: as many as 4 MiB of frames hold, at most 65536.

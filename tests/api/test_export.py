@@ -52,6 +52,30 @@ def test_here_and_in_another_process(tmp_path):
     assert abs(float(out) - float(expected[0])) < 1e-4
 
 
+def test_a_recursion_on_stock_needs_permission_of_its_own():
+    """Its custom call raises the error of a recursion that is too deep."""
+
+    @jax_cocktail.recursive(max_depth=8)
+    def count(self, n):
+        return lax.cond(n < 1, lambda: n, lambda: self(n - 1) + 1)
+
+    with pytest.raises(ValueError, match="jax_cocktail_failure"):
+        export.export(jax.jit(count))(jnp.int32(0))
+    permitted = [export.DisabledSafetyCheck.custom_call("jax_cocktail_failure")]
+    exported = export.export(jax.jit(count), disabled_checks=permitted)(jnp.int32(0))
+    assert int(exported.call(jnp.int32(7))) == 7
+
+
+def test_a_recursion_that_is_ours_needs_no_other_permission():
+    @jax_cocktail.recursive(max_depth=8)
+    def fib(self, n):
+        return lax.cond(n < 2, lambda: n, lambda: self(n - 1) + self(n - 2))
+
+    compiled = jax_cocktail.jit(fib, options={"force": "cocktail"})
+    exported = export.export(compiled, disabled_checks=ALLOWED)(jnp.int32(0))
+    assert int(exported.call(jnp.int32(8))) == 21
+
+
 def test_several_platforms_are_stock():
     with pytest.warns(jax_cocktail.CocktailWarning, match="several platforms"):
         exported = export.export(OURS, platforms=("cpu", "cuda"))(jnp.ones(4))

@@ -65,7 +65,18 @@ def operands() -> tuple[Any, Any]:
     return jnp.asarray(inputs), jnp.asarray(weights)
 
 
+@recursive(max_depth=16, out_like=lambda n, x: x)
+def wave(self, n, x):
+    """One call in a branch of its own, and a vector in the frames."""
+
+    def more():
+        return jnp.sin(self(n - 1, x[::-1])) + lax.cond(n % 3 == 0, lambda: self(n // 2, x * n), lambda: x)
+
+    return lax.cond(n < 1, lambda: x, more)
+
+
 CASES = {
+    "wave": (lambda n, x: wave(n, x), (jnp.int32(9), jnp.arange(5, dtype=jnp.float32))),
     "fibonacci": (lambda n: fib(n), (jnp.int32(8),)),
     "intervals": (lambda a: halves(a, a + 2.0), (jnp.float32(0.3),)),
     "interval gradient": (jax.grad(lambda a: halves(a, 2.0)), (jnp.float32(0.3),)),
