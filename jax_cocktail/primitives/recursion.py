@@ -105,20 +105,21 @@ def _run(
 def _one_by_one(
     one: Callable[[Sequence[Any]], tuple[Any, Results]], batched: Sequence[Any], flags: Sequence[bool]
 ) -> tuple[Any, Results]:
-    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane."""
+    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane.
+    Without sums, a lane needs nothing of another one, and our compiler gives lanes to all units."""
     _, types = jax.eval_shape(one, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in batched])
     zeros = [jnp.zeros(t.shape, t.dtype) for t, flag in zip(types, flags, strict=True) if not flag]
 
-    def step(state: tuple[Any, Results], lane: Sequence[Any]) -> tuple[tuple[Any, Results], Results]:
-        worst, sums = state
+    def step(sums: Results, lane: Sequence[Any]) -> tuple[Results, tuple[Any, Results]]:
         status, results = one(lane)
         terms = [x for x, flag in zip(results, flags, strict=True) if not flag]
         sums = [x + y for x, y in zip(sums, terms, strict=True)]
-        return (jnp.maximum(worst, status), sums), [x for x, flag in zip(results, flags, strict=True) if flag]
+        return sums, (status, [x for x, flag in zip(results, flags, strict=True) if flag])
 
-    (status, sums), stacked = lax.scan(step, (jnp.int32(FINE), zeros), list(batched))
+    sums, (statuses, stacked) = lax.scan(step, zeros, list(batched))
     summed, kept = iter(sums), iter(stacked)
-    return status, [next(kept) if flag else next(summed) for flag in flags]
+    worst = statuses.max(initial=FINE)
+    return worst, [next(kept) if flag else next(summed) for flag in flags]
 
 
 def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | None:
