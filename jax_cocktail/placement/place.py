@@ -33,7 +33,7 @@ from jax_cocktail.placement.prune import prune
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.skeleton import skeleton
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
-from jax_cocktail.placement.trips import is_open, side_by_side
+from jax_cocktail.placement.trips import goes_by_trips, side_by_side
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -185,14 +185,15 @@ class _Placer:
     def _mesh(self, statement: Statement) -> tuple[Statement, ...]:
         """A statement that every unit executes, with what it needs; its regions are divided."""
         if isinstance(statement, LoopUTask) and not statement.parallel:
-            apart = side_by_side(statement, self.constants)
-            trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
-            if apart is not None and is_open(statement) and trips >= self.units:
+            if (apart := goes_by_trips(statement, self.units, self.constants)) is not None:
                 return self._trips(apart)
+            trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
             wave, before = wave_of(statement, self.units, self.limits, self.fresh), self.placed
             body = self.region(statement.body, trips, statement, wave)
-            if apart is not None and self.placed == before and self.limits.pays((statement,)):
-                return self._trips(apart)
+            if self.placed == before and self.limits.pays((statement,)):
+                apart = side_by_side(statement, self.constants)
+                if apart is not None:
+                    return self._trips(apart)
             return carried_by_parts(statement, body, wave, self.fresh, self.recipes)
         if isinstance(statement, BranchUTask):
             branches = tuple(self.region(r, 1, places=_replaced(statement, r)) for r in statement.branches)

@@ -14,6 +14,8 @@ from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.parallel import parallel_fault
 from jax_cocktail.utask.types import Value
 
+_NONE: Mapping[Value, int] = {}
+
 
 def side_by_side(loop: LoopUTask, constants: Mapping[Value, int]) -> LoopUTask | None:
     """The loop with its trips as parts; None if they are not known to be independent."""
@@ -23,7 +25,11 @@ def side_by_side(loop: LoopUTask, constants: Mapping[Value, int]) -> LoopUTask |
     return None if parallel_fault(found, constants) else found
 
 
-def is_open(loop: LoopUTask) -> bool:
-    """Whether only the run tells how long a trip takes: there is a while loop in it. Units would meet in each
-    of its trips, if the work in it were divided."""
-    return any(isinstance(s, LoopUTask) and s.trip_count is None for s in walk(loop.body))
+def goes_by_trips(loop: LoopUTask, units: int, constants: Mapping[Value, int] = _NONE) -> LoopUTask | None:
+    """The loop with its trips as parts, if that is best whatever is in it: there are enough of them, and only
+    the run tells how long one takes, since there is a while loop in it. Units would meet in every trip of
+    that, if its work were divided."""
+    if loop.trip_count is None or loop.trip_count < units:
+        return None
+    is_open = any(isinstance(s, LoopUTask) and s.trip_count is None for s in walk(loop.body))
+    return side_by_side(loop, constants) if is_open else None

@@ -32,7 +32,9 @@ from jax_cocktail.primitives.recursion_machine import planned, run_machine
 from jax_cocktail.primitives.recursion_order import room_of
 from jax_cocktail.primitives.recursion_paths import Levels, levels_of, worth
 from jax_cocktail.primitives.recursion_reference import no_tangent
+from jax_cocktail.primitives.recursion_siblings import FRONTIER, Siblings, run_siblings, siblings_of
 from jax_cocktail.primitives.recursion_task import TOKEN, Task, is_float, row_bytes
+from jax_cocktail.primitives.units import unit_count
 
 Results = list[Any]
 
@@ -69,7 +71,15 @@ def expanded(
 ) -> Results:
     """The recursion as JAX's own loops and branches. `lockstep`: lanes take their steps together.
     `by_levels`: calls run side by side where that can be and pays."""
-    status, results = _run(operands, task, lanes, lockstep, by_levels)
+    siblings = siblings_of(planned(task)) if by_levels and not lanes else ""
+    if isinstance(siblings, str) or _side_by_side(task, lanes) is not None:
+        status, results = _run(operands, task, lanes, lockstep, by_levels)
+    else:
+        status, results = lax.cond(
+            unit_count() > 1,
+            lambda: run_siblings(siblings, operands),
+            lambda: run_machine(task, operands),
+        )
     token = jnp.zeros([level.size for level in lanes if level.results[0]], TOKEN.dtype)
     return [token, *check(status, results, description(task.entry.name, task.max_depth, task.max_calls))]
 
@@ -147,9 +157,13 @@ def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
         return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
     if isinstance(found, Levels):
         found = "sums are wanted for every lane" if worth(found) else "calls share no large matrix"
+    siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
     stack = f"a stack of {task.max_depth} frames of {row_bytes(plan.frame)} bytes"
     tails = f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else ""
-    return f"{name}: {stack}{tails}; not level by level: {found}"
+    others = f"not level by level: {found}"
+    if isinstance(siblings, Siblings):
+        return f"{name}: siblings in parallel: {FRONTIER} calls at a time, each by {stack}{tails}; {others}"
+    return f"{name}: {stack}{tails}; {others}"
 
 
 @functools.lru_cache(maxsize=128)

@@ -201,6 +201,7 @@ class Machine:
     def __init__(self, plan: Plan, operands: Sequence[Any]) -> None:
         self.plan = plan
         head, self.environment, self.rows, self.arguments = plan.task.split_operands(operands)
+        self.limit: Any = plan.task.max_depth  # of calls that are under way
         self.number = head[1] - 1 if plan.task.numbers else jnp.int32(0)
         self.registers: dict[Any, int] = {}
         self.returned: list[tuple[Aval, ...]] = []
@@ -302,7 +303,7 @@ class Machine:
         top = state["top"] + 1
         arguments = self._arguments(end, frame)
         frame.store(plan.live[end.block] - set(plan.blocks[end.block].received))
-        status = jnp.where(top >= task.max_depth, DEPTH, state["status"])
+        status = jnp.where(top >= self.limit, DEPTH, state["status"])
         if task.numbering is Numbering.FRESH:
             status = jnp.where(state["calls"] >= task.max_calls, CALLS, status)
             frame.set(calls=state["calls"] + 1)
