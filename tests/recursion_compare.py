@@ -14,6 +14,7 @@ from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import build, depth_of, operands
 
 OURS = {"force": "cocktail"}
+SHARED = {"force": "cocktail", "units": 2}
 COMPILERS = {
     "eager": lambda f: f,
     "stock": jax.jit,
@@ -51,3 +52,14 @@ def check_recursion(program: Any, seed: int, compilers: Sequence[str] = ("stock"
     for compiler in compilers:
         compiled = COMPILERS[compiler](lambda *x: results(jax_cocktail.recursive, *x))
         check(compiled(integer, count, *floats), expected, 1e-4)
+    if siblings(program, seed):
+        shared = jax_cocktail.jit(build(program, jax_cocktail.recursive), options=SHARED)
+        check(shared(*floats, integer, count), expected[0][1], 1e-4)
+
+
+def siblings(program: Any, seed: int) -> bool:
+    """Whether two units find calls of the program that they can take apart."""
+    *floats, integer = operands(seed, program[1])
+    shared = jax_cocktail.jit(build(program, jax_cocktail.recursive), options=SHARED)
+    report = jax_cocktail.explain(shared)(*floats, integer, np.int32(depth_of(program)))
+    return any("siblings in parallel" in text for text in report.recursions)

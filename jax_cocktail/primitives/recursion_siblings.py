@@ -150,7 +150,7 @@ class _Search:
 
     # -- what waits --------------------------------------------------------------------------------------
     def frontier(self, state: State) -> tuple[Any, list[Any]]:
-        """Statuses and results of the calls that wait, in the order of `ORDER`."""
+        """Statuses and results of the calls that wait, in the order of `_order`."""
         head = state["head"]
         head_operands = self.operands[: len(self.operands) - len(self.arguments)]
 
@@ -159,8 +159,8 @@ class _Search:
             is_there = (at < state["count"]) & (state["status"] == FINE)
             at = jnp.where(is_there, at, 0)
             machine = Machine(self.plan, [*head_operands, *(row(x, at) for x in state["arguments"])])
-            machine.limit = self.plan.task.max_depth - row(state["depth"], at)
-            ended = machine.final(top=jnp.where(is_there, 0, -1).astype(jnp.int32))
+            machine.base = row(state["depth"], at)
+            ended = machine.final(top=jnp.where(is_there, machine.base, -1))
             return None, (ended["status"], ended["returned"][0])
 
         _, (statuses, results) = lax.scan(one, None, jnp.asarray(_order()))
@@ -175,7 +175,8 @@ class _Search:
             tables.append(lax.dynamic_update_slice_in_dim(table, x[places], state["head"], 0))
 
         def finish(path: Path, at: Any, tables: list[Any]) -> list[Any]:
-            first, received = row(state["first"], at), {}
+            first = row(state["first"], at)
+            received: dict[Var, Any] = {}
             for k, (_, outputs) in enumerate(path.calls):
                 received |= zip(outputs[1:], (row(x, first + k) for x in tables), strict=True)
             known = self._known(state, at, received).after(path.steps)
@@ -188,7 +189,8 @@ class _Search:
             return at, lax.switch(row(state["path"], at), ways, at, tables)
 
         count = jnp.where(state["status"] == FINE, state["head"], 0)
-        return lax.while_loop(lambda carried: carried[0] > 0, last, (count, tables))[1]
+        ended: tuple[Any, list[Any]] = lax.while_loop(lambda carried: carried[0] > 0, last, (count, tables))
+        return ended[1]
 
 
 def _order() -> np.ndarray[Any, Any]:
