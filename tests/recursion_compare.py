@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,6 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cocktail
+from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
+from jax_cocktail.primitives.recursion_machine import planned
+from jax_cocktail.primitives.recursion_siblings import Siblings, siblings_of
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import build, depth_of, operands
 
@@ -60,6 +63,14 @@ def check_recursion(program: Any, seed: int, compilers: Sequence[str] = ("stock"
 def siblings(program: Any, seed: int) -> bool:
     """Whether two units find calls of the program that they can take apart."""
     *floats, integer = operands(seed, program[1])
-    shared = jax_cocktail.jit(build(program, jax_cocktail.recursive), options=SHARED)
-    report = jax_cocktail.explain(shared)(*floats, integer, np.int32(depth_of(program)))
-    return any("siblings in parallel" in text for text in report.recursions)
+    function = build(program, jax_cocktail.recursive)
+    jaxpr = jax.make_jaxpr(function)(*floats, integer, np.int32(depth_of(program)))
+    return any(isinstance(siblings_of(planned(task)), Siblings) for task in _tasks(jaxpr))
+
+
+def _tasks(jaxpr: Any) -> Iterator[Any]:
+    for equation in open_jaxpr(jaxpr).eqns:
+        if equation.primitive.name == "recursion":
+            yield equation.params["task"]
+        for inner in nested_jaxprs(equation):
+            yield from _tasks(inner)
