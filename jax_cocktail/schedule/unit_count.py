@@ -5,15 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jax_cocktail.placement.trips import goes_by_trips
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, operators_in
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    operators_in,
+    walk,
+)
 
 KIND = "units"
 
 
 def asks_units(program: UProgram) -> bool:
-    """Whether the program has a way for one unit and another one for several. How long they take, no price
-    knows: nobody would write down two ways otherwise."""
+    """Whether the program has a way for one unit and another one for several."""
     return any(operator.kind == KIND for operator in operators_in(program.entry))
+
+
+def no_price_tells(program: UProgram) -> bool:
+    """Whether only a measurement can tell how many units are best: the program asks, or has trips for several
+    units of which only the run tells how long they take."""
+    loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
+    return asks_units(program) or any(goes_by_trips(loop, 2) is not None for loop in loops)
 
 
 def know_units(program: UProgram, units: int) -> UProgram:

@@ -245,7 +245,8 @@ def test_explained():
         np.testing.assert_allclose(ours(function)(*given), jax.jit(function)(*given))
 
 
-def test_two_units_are_tried(monkeypatch, tmp_path):
+@pytest.mark.parametrize("lanes", [False, True])
+def test_two_units_are_tried(lanes, monkeypatch, tmp_path):
     """However little the model can say of a tree."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     decisions._remembered.clear()
@@ -258,6 +259,9 @@ def test_two_units_are_tried(monkeypatch, tmp_path):
 
     monkeypatch.setattr(lower, "building", watched)
     make, arguments = PROGRAMS["quadrature"]
-    function = jax_cocktail.jit(make(recursive), options={"units": 2})
-    np.testing.assert_allclose(function(*arguments), jax.jit(make(recursive))(*arguments), rtol=1e-4)
+    program = make(recursive)
+    if lanes:
+        program, arguments = jax.vmap(program), [jnp.full(2, x) for x in arguments]
+    function = jax_cocktail.jit(program, options={"units": 2})
+    np.testing.assert_allclose(function(*arguments), jax.jit(program)(*arguments), rtol=1e-4)
     assert sorted(tried) == [1, 2]

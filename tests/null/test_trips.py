@@ -11,7 +11,7 @@ from jax_cocktail.placement.place import place
 from jax_cocktail.placement.trips import goes_by_trips, side_by_side
 from jax_cocktail.schedule.hoist import hoist
 from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.schedule.unit_count import asks_units, know_units
+from jax_cocktail.schedule.unit_count import asks_units, know_units, no_price_tells
 from jax_cocktail.utask.interpreter import run
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.verifier import verify
@@ -167,3 +167,9 @@ def test_trips_of_a_parallel_loop_have_one_unit():
 def test_who_does_not_ask():
     program = lanes(halved)
     assert know_units(program, 2) is program
+
+
+def test_what_no_price_tells():
+    light = lanes(lambda b, x: elementwise(b, "tanh", x))
+    assert no_price_tells(lanes(halved)) and no_price_tells(build(["float32[4]"], two_ways))
+    assert not no_price_tells(light) and not no_price_tells(lanes(halved, carries=True))
