@@ -26,21 +26,24 @@ from jax_cocktail.primitives.recursion_machine import Machine, Plan, State
 from jax_cocktail.primitives.recursion_memory import put, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Path, independent_paths
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
-from jax_cocktail.primitives.recursion_task import Numbering, row_bytes
+from jax_cocktail.primitives.recursion_task import NUMBER, Numbering, row_bytes
+from jax_cocktail.schedule.sharing import REPLICATED_BYTES
 
 FRONTIER = 64  # calls that run side by side; a power of two
-ROOM = 512  # calls that are taken from the queue or wait in it
-CALL_BYTES = 512  # of arguments and results: every unit keeps the queue for itself
+ROOM = 512  # calls that are taken from the queue or wait in it, if they are small
+LEAST_ROOM = 2 * FRONTIER
 
 Values = Mapping[Var, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Siblings:
-    """A function whose calls can be found before they run. `paths`: the ways through it."""
+    """A function whose calls can be found before they run. `paths`: the ways through it; `room`: for calls
+    that are taken from the queue or wait in it."""
 
     plan: Plan
     paths: tuple[Path, ...]
+    room: int
 
     @property
     def most(self) -> int:
@@ -53,10 +56,12 @@ def siblings_of(plan: Plan) -> Siblings | str:
     task = plan.task
     if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
         return "something of every call is kept"
-    if row_bytes((*task.entry.arguments, *task.entry.results)) > CALL_BYTES:
-        return "arguments and results are too large for a queue of calls"
+    widest = max(row_bytes((a,)) for a in (NUMBER, *task.entry.arguments, *task.entry.results))
+    room = min(ROOM, REPLICATED_BYTES // widest - FRONTIER)  # every unit keeps the queue for itself
+    if room < min(ROOM, LEAST_ROOM):
+        return "arguments or results are too large for a queue of calls"
     paths = independent_paths(plan)
-    return paths if isinstance(paths, str) else Siblings(plan, paths)
+    return paths if isinstance(paths, str) else Siblings(plan, paths, room)
 
 
 def run_siblings(siblings: Siblings, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -79,19 +84,20 @@ class _Search:
 
     # -- the queue ---------------------------------------------------------------------------------------
     def found(self) -> State:
-        most = self.siblings.most
+        most, room = self.siblings.most, self.siblings.room
 
         def goes_on(state: State) -> Any:
             waiting = state["count"] - state["head"]
-            enough = (waiting > FRONTIER - most + 1) | (state["count"] > ROOM - most)
+            enough = (waiting > FRONTIER - most + 1) | (state["count"] > room - most)
             return (waiting > 0) & ~enough & (state["status"] == FINE)
 
         found: State = lax.while_loop(goes_on, self._oldest, self._initial())
         return found
 
     def _initial(self) -> State:
-        number = uninitialised((ROOM,), np.dtype("int32"))
-        rows = [uninitialised((ROOM, *x.shape), x.dtype) for x in self.arguments]
+        room = self.siblings.room
+        number = uninitialised((room,), np.dtype("int32"))
+        rows = [uninitialised((room, *x.shape), x.dtype) for x in self.arguments]
         return {
             "arguments": [put(x, 0, y) for x, y in zip(rows, self.arguments, strict=True)],
             "depth": put(number, 0, jnp.int32(0)),
@@ -171,7 +177,7 @@ class _Search:
         places = np.argsort(_order())
         tables = []
         for x in results:
-            table = uninitialised((ROOM + FRONTIER, *x.shape[1:]), x.dtype)
+            table = uninitialised((self.siblings.room + FRONTIER, *x.shape[1:]), x.dtype)
             tables.append(lax.dynamic_update_slice_in_dim(table, x[places], state["head"], 0))
 
         def finish(path: Path, at: Any, tables: list[Any]) -> list[Any]:
