@@ -96,13 +96,13 @@ class _Search:
 
     def _initial(self) -> State:
         room = self.siblings.room
-        number = uninitialised((room,), np.dtype("int32"))
+        depth, path, first = (uninitialised((room,), np.dtype("int32")) for _ in range(3))
         rows = [uninitialised((room, *x.shape), x.dtype) for x in self.arguments]
         return {
             "arguments": [put(x, 0, y) for x, y in zip(rows, self.arguments, strict=True)],
-            "depth": put(number, 0, jnp.int32(0)),
-            "path": number,
-            "first": number,
+            "depth": put(depth, 0, jnp.int32(0)),
+            "path": path,
+            "first": first,
             "head": jnp.int32(0),
             "count": jnp.int32(1),
             "status": jnp.int32(FINE),
@@ -137,13 +137,14 @@ class _Search:
         paths = self.siblings.paths
         number = next(k for k, p in enumerate(paths) if p.choices == choices)
         head, count, status = state["head"], state["count"], state["status"]
-        rows, depths, own = state["arguments"], state["depth"], row(state["depth"], state["head"])
-        for k, (invoke, _) in enumerate(paths[number].calls):
-            passed = [known.read(a) for a in invoke.call.inputs[1:]]
-            rows = [put(x, count + k, y) for x, y in zip(rows, passed, strict=True)]
-            depth = own if id(invoke) in self.tails else own + 1
-            depths = put(depths, count + k, depth)
-            status = jnp.where(depth >= self.plan.task.max_depth, DEPTH, status)
+        rows, depths, own = state["arguments"], state["depth"], row(state["depth"], head)
+        calls = [invoke for invoke, _ in paths[number].calls]
+        if calls:  # all at once: a second update would be of an array that is still read
+            passed = zip(*([known.read(a) for a in invoke.call.inputs[1:]] for invoke in calls), strict=True)
+            rows = [_put_rows(x, count, jnp.stack(y)) for x, y in zip(rows, passed, strict=True)]
+            depth = jnp.stack([own if id(invoke) in self.tails else own + 1 for invoke in calls])
+            depths = _put_rows(depths, count, depth)
+            status = jnp.where(depth.max() >= self.plan.task.max_depth, DEPTH, status)
         return {
             "arguments": rows,
             "depth": depths,
@@ -178,7 +179,7 @@ class _Search:
         tables = []
         for x in results:
             table = uninitialised((self.siblings.room + FRONTIER, *x.shape[1:]), x.dtype)
-            tables.append(lax.dynamic_update_slice_in_dim(table, x[places], state["head"], 0))
+            tables.append(_put_rows(table, state["head"], x[places]))
 
         def finish(path: Path, at: Any, tables: list[Any]) -> list[Any]:
             first = row(state["first"], at)
@@ -209,6 +210,11 @@ def _order() -> np.ndarray[Any, Any]:
         numbers ^= numbers >> shift
         shift *= 2
     return numbers
+
+
+def _put_rows(array: Any, at: Any, values: Any) -> Any:
+    starts = (at, *[0] * (array.ndim - 1))
+    return lax.dynamic_update_slice(array, values, starts, allow_negative_indices=False)
 
 
 class _Known:
