@@ -1,7 +1,7 @@
 """The whole compiler on one page.
 
     trace (JAX) -> capture -> translate
-      -> [ inline -> simplify -> layers -> hoist -> distribute -> canonicalise -> stitch
+      -> [ units -> inline -> simplify -> layers -> hoist -> distribute -> canonicalise -> stitch
            -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
@@ -46,6 +46,7 @@ from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.pipeline import pipeline
 from jax_cocktail.schedule.residency import resident_parts
 from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.unit_count import know_units
 from jax_cocktail.schedule.unroll import unroll_pairs
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
@@ -66,7 +67,8 @@ def passes(
 ) -> tuple[tuple[str, Pass], ...]:
     """The passes for a candidate, in order. Those that have something to say are given `remark`. `spec`: the
     device that decides what is worth dividing; None for the host."""
-    table: list[tuple[str, Pass]] = [("inline", inline), ("simplify", simplify)]
+    known = partial(know_units, units=candidate.units)
+    table: list[tuple[str, Pass]] = [("units", known), ("inline", inline), ("simplify", simplify)]
     if not target.has_threads:  # threads have lanes of their own
         table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
     if candidate.distribute:

@@ -1,7 +1,8 @@
 """Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed] [what].
 
 `what`: cpu, cuda, cuda-thread (in emulation; every access is watched for races, which is slower by far), or
-recursion (random recursive functions and their gradients, on the CPU).
+recursion (random recursive functions and their gradients, on the CPU, and on two units where calls can run
+side by side).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
-from jax_cocktail.primitives import recursion_unroll
+from jax_cocktail.primitives import recursion_siblings, recursion_unroll
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program
@@ -46,6 +47,7 @@ def main() -> None:
             how["limits"] = (EAGER, EagerGrids(), EagerGrids(last=True))[state // 4 % 3]
             emulated.check_program(program, state, units, **how)
 
+    recursion_siblings.FRONTIER, recursion_siblings.ROOM = 4, 16  # smaller than most of the trees
     compiler.place = partial(place, limits=EAGER)
     recursion_unroll.MOST_CALLS = 2 * recursion_unroll.MOST_CALLS
 

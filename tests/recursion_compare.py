@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,10 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cocktail
+from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
+from jax_cocktail.primitives.recursion_machine import planned
+from jax_cocktail.primitives.recursion_siblings import Siblings, siblings_of
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import build, depth_of, operands
 
 OURS = {"force": "cocktail"}
+SHARED = {"force": "cocktail", "units": 2}
 COMPILERS = {
     "eager": lambda f: f,
     "stock": jax.jit,
@@ -55,3 +59,22 @@ def check_recursion(program: Any, seed: int, compilers: Sequence[str] = ("stock"
     if "ours" in compilers:
         alone = COMPILERS["ours"](lambda *x: build(program, jax_cocktail.recursive)(*x))
         check(alone(*floats, integer, count), expected[0][1], 1e-4)
+    if siblings(program, seed):
+        shared = jax_cocktail.jit(build(program, jax_cocktail.recursive), options=SHARED)
+        check(shared(*floats, integer, count), expected[0][1], 1e-4)
+
+
+def siblings(program: Any, seed: int) -> bool:
+    """Whether two units find calls of the program that they can take apart."""
+    *floats, integer = operands(seed, program[1])
+    function = build(program, jax_cocktail.recursive)
+    jaxpr = jax.make_jaxpr(function)(*floats, integer, np.int32(depth_of(program)))
+    return any(isinstance(siblings_of(planned(task)), Siblings) for task in _tasks(jaxpr))
+
+
+def _tasks(jaxpr: Any) -> Iterator[Any]:
+    for equation in open_jaxpr(jaxpr).eqns:
+        if equation.primitive.name == "recursion":
+            yield equation.params["task"]
+        for inner in nested_jaxprs(equation):
+            yield from _tasks(inner)

@@ -93,6 +93,10 @@ class _Body:
             _, target, fewer, kind = statement
             w, t, j = call(target, values, fewer)
             return jnp.tanh(v + w * 0.5), (t * s if kind % 2 else t - s * 0.5), (i + j) % 7
+        if tag == "both":
+            _, target, fewer, more = statement
+            (w, t, j), (x, u, k) = call(target, values, fewer), call(target, (v * 0.5, s + 0.25, i + 1), more)
+            return jnp.tanh(w - x), t * u + s * 0.5, (j + k * 2) % 9
         if tag == "cond":
             _, then, other = statement
             sides = [lambda: self.block(then, values, call), lambda: self.block(other, values, call)]
@@ -145,7 +149,7 @@ def _calls(statements: Any) -> int:
     """How many calls a block makes at most."""
     found = 0
     for tag, *rest in statements:
-        if tag in ("call", "vmap"):
+        if tag in ("call", "vmap", "both"):
             found += 1 if tag == "call" else 2
         elif tag == "cond":
             found += max(map(_calls, rest))
@@ -167,6 +171,7 @@ def depth_of(program: Any) -> int:
 
 _step = st.tuples(st.just("step"), st.integers(0, 5))
 _call = st.tuples(st.just("call"), st.integers(0, 2), st.integers(1, 2), st.integers(0, 1))
+_both = st.tuples(st.just("both"), st.integers(0, 2), st.integers(1, 2), st.integers(1, 2))
 _vmap = st.tuples(st.just("vmap"), st.integers(0, 2), st.integers(1, 2), st.just(0))
 
 
@@ -181,8 +186,8 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 def recursions() -> st.SearchStrategy[Any]:
     """One to three functions, each with at least one call."""
-    some = st.recursive(st.one_of(_step, _call, _vmap), _nested, max_leaves=5)
-    block = st.tuples(_call, st.lists(some, max_size=2).map(tuple), st.integers(0, 2)).map(
+    some = st.recursive(st.one_of(_step, _call, _both, _vmap), _nested, max_leaves=5)
+    block = st.tuples(st.one_of(_call, _both), st.lists(some, max_size=2).map(tuple), st.integers(0, 2)).map(
         lambda parts: (*parts[1][: parts[2]], parts[0], *parts[1][parts[2] :])
     )
     function = st.tuples(st.integers(0, 5), block)

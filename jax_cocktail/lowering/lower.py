@@ -42,6 +42,7 @@ from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.report import Captured, Left, Report
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.price import barriers_per_iteration
+from jax_cocktail.schedule.unit_count import no_price_tells
 from jax_cocktail.utask.levels import Level, program_level
 
 LEVELS = {
@@ -177,7 +178,8 @@ def _measure(
         known = decisions.load(key)
         if known is not None and not _again(known, mark):
             return known
-        plans = [found.plans[i] for i in shortlist(found.seconds, thorough)]
+        every = thorough or any(map(no_price_tells, prepared.programs))
+        plans = [found.plans[i] for i in shortlist(found.seconds, every)]
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's, side by side
                 runs = [stopwatch.runner(prepared.closed, arguments, xla)]

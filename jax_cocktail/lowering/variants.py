@@ -28,7 +28,8 @@ from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.policy import Growth, candidates, model_profiler, worth_planning, worth_taking
 from jax_cocktail.schedule.price import Comparison, Price, launch_seconds, our_price, stock_price
-from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.schedule.unit_count import asks_units, know_units
+from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
 
 _TARGETS = {"cpu": CPU, "cuda": cuda()}
@@ -139,11 +140,12 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     """Plans every candidate, if `thorough`, else those worth it, and prices them. Candidates that give the
     same source text are one, the simplest of them."""
     spec = prepared.spec
-    stock = [stock_price(program, cores(), spec) for program in prepared.programs]
+    stock = [stock_price(know_units(program, 1), cores(), spec) for program in prepared.programs]
     total = sum(stock, Price())
     found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
     refused: UnsupportedError | None = None
+    alone = stock
     for candidate in candidates(prepared.programs, units, spec):
         if thorough or worth_planning(candidate, prices):
             try:
@@ -152,6 +154,12 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
                 refused = error
                 continue
             ours = [our_price(e.program, e.mesh.size, spec, e.plan) for e in planned]
+            if candidate == SINGLE:
+                alone = ours
+            ours = [
+                _presumed(program, candidate, *both)
+                for program, *both in zip(prepared.programs, ours, alone, strict=True)
+            ]
             prices[candidate] = sum(price.seconds for price in ours)
             found.setdefault(tuple(e.source for e in planned), (Plan(candidate), ours))
             shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
@@ -169,6 +177,13 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     cheapest = min(plans.values(), key=lambda price: price.seconds)
     seconds = tuple(price.seconds for price in plans.values())
     return Survey(tuple(plans), seconds, Comparison(cheapest, total))
+
+
+def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Price) -> Price:
+    """The price of a program for several units, given that of one unit. Where there is a way of their own for
+    several, only the run tells how much work there is for them: they are taken to share the way of one."""
+    shared = alone * (1 / candidate.units)
+    return shared if asks_units(program) and shared.seconds < price.seconds else price
 
 
 def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:

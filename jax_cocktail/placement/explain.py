@@ -39,6 +39,11 @@ def grid_note(statements: Sequence[Statement], results: Sequence[Value], grid: G
     return f"{where}in {blocks} blocks: {grid.parts} parts, and an axis of {extent} in {grid.across}"
 
 
+def trips_note(loop: LoopUTask) -> str:
+    """Of a loop whose trips go to the units as they are."""
+    return f"{_at(loop.source)}{loop.trip_count} trips side by side, which never wait for each other"
+
+
 def refusal_notes(
     region: Region, division: Division, limits: Limits, placed_inside: frozenset[int]
 ) -> Iterator[str]:

@@ -17,7 +17,13 @@ from jax_cocktail.placement.access import reads_own_part
 from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.clusters import Cluster, Division, divide, light_positions
 from jax_cocktail.placement.cost import UNKNOWN_TRIPS, total
-from jax_cocktail.placement.explain import cluster_notes, first_source, grid_note, refusal_notes
+from jax_cocktail.placement.explain import (
+    cluster_notes,
+    first_source,
+    grid_note,
+    refusal_notes,
+    trips_note,
+)
 from jax_cocktail.placement.grid import Grid, best_grid, divided, numbers_of_parts, same_grid
 from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts, wave_of
 from jax_cocktail.placement.limits import Limits
@@ -27,7 +33,18 @@ from jax_cocktail.placement.prune import prune
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.skeleton import skeleton
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram, reads
+from jax_cocktail.placement.trips import goes_by_trips, side_by_side
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    operators_in,
+    reads,
+)
+from jax_cocktail.utask.parallel import scalar_constants
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
@@ -117,6 +134,7 @@ class _Placer:
         self.limits = limits
         self.notes = notes
         self.operands = frozenset(program.entry.parameters)
+        self.constants = scalar_constants(operators_in(program.entry))
         self.placed = 0  # clusters
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
@@ -167,14 +185,25 @@ class _Placer:
     def _mesh(self, statement: Statement) -> tuple[Statement, ...]:
         """A statement that every unit executes, with what it needs; its regions are divided."""
         if isinstance(statement, LoopUTask) and not statement.parallel:
+            if (apart := goes_by_trips(statement, self.units, self.constants)) is not None:
+                return self._trips(apart)
             trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
-            wave = wave_of(statement, self.units, self.limits, self.fresh)
+            wave, before = wave_of(statement, self.units, self.limits, self.fresh), self.placed
             body = self.region(statement.body, trips, statement, wave)
+            if self.placed == before and self.limits.pays((statement,)):
+                apart = side_by_side(statement, self.constants)
+                if apart is not None:
+                    return self._trips(apart)
             return carried_by_parts(statement, body, wave, self.fresh, self.recipes)
         if isinstance(statement, BranchUTask):
             branches = tuple(self.region(r, 1, places=_replaced(statement, r)) for r in statement.branches)
             return (replace(statement, branches=branches),)
         return (statement,)
+
+    def _trips(self, loop: LoopUTask) -> tuple[Statement, ...]:
+        self.placed += 1
+        self.notes.append(trips_note(loop))
+        return (loop,)
 
     # -- clusters ----------------------------------------------------------------------------------------
     def _group(self, frame: _Frame, group: Group) -> bool:

@@ -32,7 +32,9 @@ from jax_cocktail.primitives.recursion_machine import planned, run_machine
 from jax_cocktail.primitives.recursion_order import room_of
 from jax_cocktail.primitives.recursion_paths import Levels, levels_of, worth
 from jax_cocktail.primitives.recursion_reference import no_tangent
+from jax_cocktail.primitives.recursion_siblings import FRONTIER, Siblings, run_siblings, siblings_of
 from jax_cocktail.primitives.recursion_task import TOKEN, Task, is_float, row_bytes
+from jax_cocktail.primitives.units import unit_count
 
 Results = list[Any]
 
@@ -69,7 +71,15 @@ def expanded(
 ) -> Results:
     """The recursion as JAX's own loops and branches. `lockstep`: lanes take their steps together.
     `by_levels`: calls run side by side where that can be and pays."""
-    status, results = _run(operands, task, lanes, lockstep, by_levels)
+    siblings = siblings_of(planned(task)) if by_levels and not lanes else ""
+    if isinstance(siblings, str) or _side_by_side(task, lanes) is not None:
+        status, results = _run(operands, task, lanes, lockstep, by_levels)
+    else:
+        status, results = lax.cond(
+            unit_count() > 1,
+            lambda: run_siblings(siblings, operands),
+            lambda: run_machine(task, operands, unrolled=True),
+        )
     token = jnp.zeros([level.size for level in lanes if level.results[0]], TOKEN.dtype)
     return [token, *check(status, results, description(task.entry.name, task.max_depth, task.max_calls))]
 
@@ -105,20 +115,21 @@ def _run(
 def _one_by_one(
     one: Callable[[Sequence[Any]], tuple[Any, Results]], batched: Sequence[Any], flags: Sequence[bool]
 ) -> tuple[Any, Results]:
-    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane."""
+    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane.
+    Without sums, a lane needs nothing of another one, and our compiler gives lanes to all units."""
     _, types = jax.eval_shape(one, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in batched])
     zeros = [jnp.zeros(t.shape, t.dtype) for t, flag in zip(types, flags, strict=True) if not flag]
 
-    def step(state: tuple[Any, Results], lane: Sequence[Any]) -> tuple[tuple[Any, Results], Results]:
-        worst, sums = state
+    def step(sums: Results, lane: Sequence[Any]) -> tuple[Results, tuple[Any, Results]]:
         status, results = one(lane)
         terms = [x for x, flag in zip(results, flags, strict=True) if not flag]
         sums = [x + y for x, y in zip(sums, terms, strict=True)]
-        return (jnp.maximum(worst, status), sums), [x for x, flag in zip(results, flags, strict=True) if flag]
+        return sums, (status, [x for x, flag in zip(results, flags, strict=True) if flag])
 
-    (status, sums), stacked = lax.scan(step, (jnp.int32(FINE), zeros), list(batched))
+    sums, (statuses, stacked) = lax.scan(step, zeros, list(batched))
     summed, kept = iter(sums), iter(stacked)
-    return status, [next(kept) if flag else next(summed) for flag in flags]
+    worst = statuses.max(initial=FINE)
+    return worst, [next(kept) if flag else next(summed) for flag in flags]
 
 
 def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | None:
@@ -146,11 +157,15 @@ def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
         return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
     if isinstance(found, Levels):
         found = "sums are wanted for every lane" if worth(found) else "calls share no large matrix"
+    siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
     plan = planned(task, unrolled=True)
     stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
     stack += ", unrolled once" if plan.levels > 1 else ""
     tails = f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else ""
-    return f"{name}: {stack}{tails}; not level by level: {found}"
+    others = f"not level by level: {found}"
+    if isinstance(siblings, Siblings):
+        return f"{name}: siblings in parallel: {FRONTIER} calls at a time, each by {stack}{tails}; {others}"
+    return f"{name}: {stack}{tails}; {others}"
 
 
 @functools.lru_cache(maxsize=128)

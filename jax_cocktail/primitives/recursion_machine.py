@@ -234,6 +234,8 @@ class Machine:
     def __init__(self, plan: Plan, operands: Sequence[Any]) -> None:
         self.plan = plan
         head, self.environment, self.rows, self.arguments = plan.task.split_operands(operands)
+        #: calls that are under way around the first one, if it is not the first of all; they count as depth
+        self.base: Any = None
         self.number = head[1] - 1 if plan.task.numbers else jnp.int32(0)
         self.registers: dict[Any, int] = {}
         self.returned: list[tuple[Aval, ...]] = []
@@ -245,16 +247,17 @@ class Machine:
     def initial(self) -> State:
         task, plan = self.plan.task, self.plan
         depth, slots = plan.depth, plan.slots
+        base, end = (0, 0) if self.base is None else (self.base, len(plan.points))
         frames = [uninitialised((depth, *a.shape), a.dtype) for a in plan.frame]
         first = dict(zip(plan.arguments[0], self.arguments, strict=True)) | {plan.numbers[0]: self.number}
         for v, x in first.items():
             if v in slots:
-                frames[slots[v]] = put(frames[slots[v]], 0, x)
+                frames[slots[v]] = put(frames[slots[v]], base, x)
         return {
             "label": jnp.int32(0),
             "top": jnp.where(self.number >= 0, 0, -1).astype(jnp.int32) if task.numbers else jnp.int32(0),
             "frames": frames,
-            "labels": put(uninitialised((depth,), jnp.int32), 0, jnp.int32(0)),
+            "labels": put(uninitialised((depth,), jnp.int32), base, jnp.int32(end)),
             "returned": [[jnp.zeros(a.shape, a.dtype) for a in avals] for avals in self.returned],
             "number": jnp.int32(0),
             "calls": jnp.int32(1),
@@ -270,7 +273,9 @@ class Machine:
 
     def final(self, **initial: Any) -> State:
         """The state when the last call has returned; `initial`: what it starts with, if not with nothing."""
-        points = [partial(self.go_on, k) for k in self.plan.points]
+        points: list[Callable[[State], State]] = [partial(self.go_on, k) for k in self.plan.points]
+        if self.base is not None:  # where the first call returns to; a test of `top` costs every step more
+            points.append(lambda state: state | {"top": jnp.int32(-1)})
         state: State = lax.while_loop(
             lambda state: state["top"] >= 0,
             lambda state: lax.switch(state["label"], points, state),

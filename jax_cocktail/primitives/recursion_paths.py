@@ -76,18 +76,12 @@ class Levels:
 
 def levels_of(plan: Plan) -> Levels | str:
     """How the calls of a task can be ordered, or why they cannot."""
-    if len(plan.task.functions) > 1:
-        return "several functions call each other"
-    if any(block.is_header for block in plan.blocks):
-        return "there are calls in a loop"
+    paths = _ways(plan)
+    if isinstance(paths, str):
+        return paths
     steps = (step for block in plan.blocks for step in block.steps)
     if any(isinstance(step, Op) and _hides_loop(step.name, step) for step in steps):
         return "calls that skip a loop would run it side by side with others"
-    paths = list(islice(_paths(plan.blocks, plan.entries[0], (), (), ()), MOST_PATHS + 1))
-    if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_SITES:
-        return "there are too many ways through the function"
-    if max(len(p.calls) for p in paths) < 2:
-        return "no call makes two calls, so none run side by side"
     arguments = plan.arguments[0]
     floats = tuple(k for k, v in enumerate(arguments) if is_float(v.aval))
     integers = tuple(k for k in range(len(arguments)) if k not in floats)
@@ -107,7 +101,37 @@ def levels_of(plan: Plan) -> Levels | str:
                 return "integer arguments of calls depend on results or on numbers that are not integers"
             if any(isinstance(a, Var) and a in returned for a in passed):
                 return "arguments of calls depend on results of other calls"
-    return Levels(plan, tuple(paths), integers, floats)
+    return Levels(plan, paths, integers, floats)
+
+
+def independent_paths(plan: Plan) -> tuple[Path, ...] | str:
+    """The ways through the function of a task, if no call depends on what another one of the same body
+    returns; else why not."""
+    paths = _ways(plan)
+    if isinstance(paths, str):
+        return paths
+    for path in paths:
+        returned = path.depends(path.received)
+        if not returned.isdisjoint(_tests(plan.blocks, plan.entries[0], path)):
+            return "which way it goes depends on results of calls"
+        passed = (a for invoke, _ in path.calls for a in invoke.call.inputs[1:])
+        if any(isinstance(a, Var) and a in returned for a in passed):
+            return "arguments of calls depend on results of other calls"
+    return paths
+
+
+def _ways(plan: Plan) -> tuple[Path, ...] | str:
+    """The ways through the function of a task, if it is one and some call makes two calls."""
+    if len(plan.task.functions) > 1:
+        return "several functions call each other"
+    if any(block.is_header for block in plan.blocks):
+        return "there are calls in a loop"
+    paths = tuple(islice(_paths(plan.blocks, plan.entries[0], (), (), ()), MOST_PATHS + 1))
+    if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_SITES:
+        return "there are too many ways through the function"
+    if max(len(p.calls) for p in paths) < 2:
+        return "no call makes two calls, so none run side by side"
+    return paths
 
 
 def worth(levels: Levels) -> bool:

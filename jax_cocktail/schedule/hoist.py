@@ -53,11 +53,13 @@ def _loop(loop: LoopUTask, remark: Listener) -> tuple[list[UOperator], LoopUTask
 
 
 def _invariant(body: Region) -> dict[Value, UOperator]:
-    """Operators, by first result, that read nothing which changes from trip to trip."""
+    """Operators, by first result, that read nothing which changes from trip to trip. An array that every
+    trip fills anew stays inside: outside, every trip would have to copy it first."""
     varying = set(body.parameters)
     found: dict[Value, UOperator] = {}
     for statement in body.body:
-        if isinstance(statement, UOperator) and varying.isdisjoint(statement.inputs):
+        is_empty = isinstance(statement, UOperator) and statement.kind == "empty"
+        if isinstance(statement, UOperator) and not is_empty and varying.isdisjoint(statement.inputs):
             found[statement.outputs[0]] = statement
         else:
             varying.update(statement.outputs)

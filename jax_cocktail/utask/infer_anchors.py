@@ -208,7 +208,12 @@ def _fail(operator: UOperator) -> None:
     result_is(operator, status)
 
 
+def _units(operator: UOperator) -> None:
+    result_is(operator, TensorType("int32"))
+
+
 ANCHORS: dict[str, Rule] = {
+    "units": _units,
     "fail": _fail,
     "copy": _copy,
     "arrive": _barrier,

@@ -26,6 +26,11 @@ def constant(operator: UOperator, operands: Sequence[Array]) -> Array:
     return decode(cast(bytes, operator["data"]), operator.output.type)
 
 
+def units(operator: UOperator, operands: Sequence[Array]) -> Array:
+    """Nobody has planned for more."""
+    return np.asarray(1, numpy_dtype(operator.output.type.dtype))
+
+
 def empty(operator: UOperator, operands: Sequence[Array]) -> Array:
     """Poison: NaN, the greatest integer, True; a program that reads it before writing shows it."""
     type_ = operator.output.type
@@ -145,6 +150,7 @@ MOVEMENT: dict[str, Evaluate] = {
     "meet": barrier,
     "constant": constant,
     "empty": empty,
+    "units": units,
     "iota": iota,
     "broadcast": broadcast,
     "reshape": reshape,

@@ -142,6 +142,8 @@ def _anchors(add: _Table) -> None:
     # the operand, an int32 scalar. Not 0: the call fails, and says that line of `text`, counted from 1. Runs
     # where the program says and nowhere else: every other operator is total
     add("anchor", 1, "fail", "text")
+    # int32 scalar: how many units the program is planned for; a constant before any other pass runs
+    add("anchor", 0, "units")
     # (source, operand); select: ge | le
     add("anchor", 2, "select_and_scatter_add", "padding select strides window")
 

@@ -1,4 +1,5 @@
-"""Recursion on the CUDA target: the stack machine and calls level by level, emulated."""
+"""Recursion on the CUDA target: the stack machine, siblings and lanes in parallel, calls level by level,
+emulated."""
 
 from __future__ import annotations
 
@@ -79,6 +80,7 @@ CASES = {
     "wave": (lambda n, x: wave(n, x), (jnp.int32(9), jnp.arange(5, dtype=jnp.float32))),
     "fibonacci": (lambda n: fib(n), (jnp.int32(8),)),
     "intervals": (lambda a: halves(a, a + 2.0), (jnp.float32(0.3),)),
+    "many intervals": (jax.vmap(lambda a: halves(a, a + 1.0)), (jnp.linspace(0.0, 2.0, 5),)),
     "interval gradient": (jax.grad(lambda a: halves(a, 2.0)), (jnp.float32(0.3),)),
     "tree": (lambda x, w: encode(x, w, ROOT), operands()),
     "tree gradient": (jax.grad(loss, (0, 1)), operands()),
@@ -106,9 +108,10 @@ def test_emulated(name, units, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["tree", "intervals", "many intervals"])
 @pytest.mark.parametrize("kernel", ["ck_resident", "ck_portable"])
-def test_no_races(kernel, monkeypatch):
-    function, arguments = CASES["tree"]
+def test_no_races(kernel, name, monkeypatch):
+    function, arguments = CASES[name]
     with jax.default_matmul_precision("highest"):
         stock = jax.jit(function)(*arguments)
         Emulation(sanitizer="thread", kernel=kernel, seed=1).install(monkeypatch)
