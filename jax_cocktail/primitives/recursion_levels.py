@@ -241,7 +241,7 @@ class _Sweeps:
             state["counts"] = replaced(state["counts"], effect.site, count + width)
             return
         total, axes = state["sums"][effect.target], self.sums[effect.target]
-        place = axes.place(lane)
+        place = axes.place(lane) if axes.any else lane
 
         def add(k: Any, total: Any) -> Any:
             own = [row(x, k) for x in operands]

@@ -86,9 +86,10 @@ class Axes:
         if self.any and all(self.flags):
             return self.joined(value)
         rest = value.shape[len(self.own) :]
-        missing = tuple(k for k, flag in enumerate(self.flags) if not flag)
-        every = jnp.broadcast_to(lax.expand_dims(value, missing), (*self.sizes, *rest))
-        return every.reshape(math.prod(self.sizes), *rest)
+        shape = (*self.sizes, *rest)
+        own = [k for k, flag in enumerate(self.flags) if flag]
+        every = lax.broadcast_in_dim(value, shape, (*own, *range(len(self.sizes), len(shape))))
+        return every.reshape(-1, *rest) if len(self.sizes) != 1 else every
 
     def apart(self, values: Any) -> Any:
         """A value with these axes, from what has one for all of them."""
