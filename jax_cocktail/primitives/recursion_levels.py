@@ -101,7 +101,8 @@ class _Sweeps:
 
     def initial(self) -> State:
         room, size, columns = self.order.room, self.forest.size, self.levels.floats
-        arguments = [uninitialised((room, *a.shape), a.dtype) for a in columns.types]
+        last = int(self.levels.has_guards)  # the row of calls that are not made
+        arguments = [uninitialised((room + last, *a.shape), a.dtype) for a in columns.types]
         for k, place in zip(columns.positions[0], columns.places[0], strict=True):
             first = self.forest.arguments[k]
             arguments[place] = _scattered(arguments[place], self.order.roots, first)
@@ -198,12 +199,16 @@ class _Sweeps:
         called = own(order.calls[: len(path.calls)])
         callees = [invoke.call.function for invoke, _ in path.calls]
         results = []
+        there = [
+            jnp.minimum(k, order.room - 1) if invoke.guard is not None else k
+            for k, (invoke, _) in zip(called, path.calls, strict=True)
+        ]
         if returns:
             tables = [[state["results"][p] for p in self.levels.results.places[f]] for f in callees]
-            results = [[_rows(x, k) for x in own] for own, k in zip(tables, called, strict=True)]
+            results = [[_rows(x, k) for x in own] for own, k in zip(tables, there, strict=True)]
         address = lane * self.task.max_calls + number
         fresh = self.task.numbering is Numbering.FRESH
-        numbers = [_rows(order.number, k) for k in called] if fresh else []
+        numbers = [_rows(order.number, k) for k in there] if fresh else []
         effects = [s for s in path.steps if not isinstance(s, Op)] if returns else []
 
         def one(*known: Any) -> Any:
@@ -215,9 +220,10 @@ class _Sweeps:
         known = (lane, number, address, integers, floats, numbers, results)
         passed, values, inputs = _side_by_side(one, known, width)
         state = dict(state)
-        for place, callee, given in zip(called, callees, passed, strict=False):
-            columns = self.levels.floats.places[callee]
-            state["arguments"] = _changed(state["arguments"], columns, given, _scattered, place)
+        for place, (invoke, _), given in zip(called, path.calls, passed, strict=False):
+            columns = self.levels.floats.places[invoke.call.function]
+            write = _scattered if invoke.guard is None else partial(_scattered, unique=False)
+            state["arguments"] = _changed(state["arguments"], columns, given, write, place)
         if returns:
             ranges = self.row_ranges[path.function]
             kept, made = split(values, len(ranges))
@@ -364,9 +370,9 @@ def _put_rows(array: Any, at: Any, values: Any) -> Any:
     return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
 
 
-def _scattered(array: Any, at: Any, values: Any) -> Any:
+def _scattered(array: Any, at: Any, values: Any, unique: bool = True) -> Any:
     if at.shape[0] > UNROLLED:
-        return array.at[at].set(values, mode="promise_in_bounds", unique_indices=True)
+        return array.at[at].set(values, mode="promise_in_bounds", unique_indices=unique)
     for k in range(at.shape[0]):
         array = lax.dynamic_update_index_in_dim(array, values[k], at[k], 0, allow_negative_indices=False)
     return array

@@ -32,7 +32,7 @@ from jax_cocktail.primitives.recursion_blocks import (
 )
 from jax_cocktail.primitives.recursion_failure import CALLS, DEPTH, FINE
 from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
-from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Structure, Var, structure
+from jax_cocktail.primitives.recursion_structure import SHORT, Atom, Const, Op, Structure, Var, structure
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, split
 
@@ -74,9 +74,9 @@ class Plan:
         return tuple(v.aval for v in self.slots)
 
 
-def plan_machine(task: Task) -> Plan:
-    """Blocks, live variables, frames."""
-    bodies = [structure(f.body, opens_loops=True) for f in task.functions]
+def plan_machine(task: Task, most_trips: int = SHORT) -> Plan:
+    """Blocks, live variables, frames. `most_trips`: of a scan that is written out."""
+    bodies = [structure(f.body, True, most_trips) for f in task.functions]
     bodies = [_without_token(body) for body in bodies]
     blocks, entries = blocks_of(bodies, len(task.accumulated))
     shared: dict[Var, int] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ from jax_cocktail.primitives.recursion_task import (
 
 ROOM_BYTES = 16 << 20  # for what is kept of calls
 MOST_ROOM = 1 << 14
+NONE = -1  # the number of a call that is not made, and its height
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class Forest:
 class Order:
     """Calls of all lanes by position. `count` of them, in arrays of length `room`; `path`, `lane` and
     `number` of each; `begin` and `end` of its run of calls that are alike; `integers`: integer arguments;
-    `calls`: positions of its calls; `roots`: positions of the first calls. `status`: whether there was
+    `calls`: positions of its calls, or `room` where it does not make one; `roots`: positions of the first calls. `status`: whether there was
     room."""
 
     room: int
@@ -280,6 +281,11 @@ class _Walk:
         numbers = self.plan.task.numbers
         _, *inputs = end.call.inputs
         passed, callee = inputs[numbers:], end.call.function
+        if end.guard is not None:
+            made, own = replace(end, guard=None), dict(values)
+            guard = self._read(end.guard, values, makers)
+            none = (jnp.int32(NONE), jnp.int32(NONE))
+            return lax.cond(guard, lambda: self._call(made, own, makers), lambda: none)
         integers = [self._read(passed[k], values, makers) for k in self.levels.integers.positions[callee]]
         _, number, height = reference_p.bind(
             self.token,
@@ -338,9 +344,14 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...]) -> O
     none = uninitialised((room,), np.dtype("int32"))
     _, positions, tables = _loop(count, place, (starts, none, tables))
 
+    def place_of(call: Any) -> Any:
+        if not levels.has_guards:
+            return row(positions, call)
+        return jnp.where(call == NONE, room, row(positions, jnp.maximum(call, 0)))
+
     def link(c: Any, below: Any) -> Any:
         at = row(positions, c)
-        return [put(x, at, row(positions, row(y, c))) for x, y in zip(below, calls, strict=True)]
+        return [put(x, at, place_of(row(y, c))) for x, y in zip(below, calls, strict=True)]
 
     below = _loop(count, link, [none for _ in calls])
     ends = _loop(lanes, lambda k, x: put(x, k, row(positions, row(roots, k))), roots)

@@ -15,13 +15,15 @@ from typing import Any
 
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.primitives.recursion_blocks import Block, Goto, Invoke, Leave, Step, Switch
-from jax_cocktail.primitives.recursion_machine import Plan
+from jax_cocktail.primitives.recursion_guards import branches, guarded, is_cheap
+from jax_cocktail.primitives.recursion_machine import Plan, planned
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
 from jax_cocktail.primitives.recursion_task import Aval, is_float, row_bytes
 
 WEIGHT_BYTES = 16 << 10  # of a matrix that is worth reading once for several calls
+FEW_PATHS = 4  # of a function that keeps its branches
 MOST_PATHS = 16  # of all functions
-MOST_SITES = 8  # calls that one call makes
+MOST_SITES = 32  # calls that one call makes
 ARRAY_BYTES = 64  # of an array of integers that is kept of every call
 
 
@@ -107,6 +109,11 @@ class Levels:
         return any(_uses_received(path) for path in self.paths) or not self.down
 
     @property
+    def has_guards(self) -> bool:
+        """Whether there are calls that are not made each time."""
+        return any(invoke.guard is not None for path in self.paths for invoke, _ in path.calls)
+
+    @property
     def most_calls(self) -> int:
         """That one call makes."""
         return max(len(path.calls) for path in self.paths)
@@ -114,13 +121,15 @@ class Levels:
 
 def levels_of(plan: Plan) -> Levels | str:
     """How the calls of a task can be ordered, or why they cannot."""
-    if any(block.is_header for block in plan.blocks):
-        return "there are calls in a loop"
+    if _loops_over_calls(plan):
+        plan = planned(plan.task, MOST_SITES)
+    if _loops_over_calls(plan):
+        return "there are calls in a loop, of which it is not known how many, or that are too many"
+    plan = _with_fewer_paths(plan)
     steps = (step for block in plan.blocks for step in block.steps)
     if any(isinstance(step, Op) and _hides_loop(step.name, step) for step in steps):
         return "calls that skip a loop would run it side by side with others"
-    starts = ((Path(k, (), (), (), ()), at) for k, at in enumerate(plan.entries))
-    every = chain.from_iterable(_paths(plan.blocks, before, at) for before, at in starts)
+    every = chain.from_iterable(_paths_of(plan.blocks, k, at) for k, at in enumerate(plan.entries))
     paths = tuple(islice(every, MOST_PATHS + 1))
     if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_SITES:
         return "there are too many ways through the function"
@@ -142,6 +151,31 @@ def levels_of(plan: Plan) -> Levels | str:
     return Levels(plan, paths, integers, floats, results)
 
 
+def _loops_over_calls(plan: Plan) -> bool:
+    return any(block.is_header for block in plan.blocks)
+
+
+def _with_fewer_paths(plan: Plan) -> Plan:
+    """Branches become guards where there are many: cheap ones first, the innermost of the others if need
+    be."""
+    blocks = plan.blocks
+    most = max(MOST_PATHS // len(plan.entries), 2)
+    for function, at in enumerate(plan.entries):
+        while not _at_most(FEW_PATHS, blocks, function, at):
+            found = branches(blocks, function)
+            cheap = [branch for branch in found if is_cheap(blocks, branch)]
+            if not cheap and _at_most(most, blocks, function, at):
+                break
+            if not found:
+                break
+            blocks = guarded(blocks, cheap or found)
+    return replace(plan, blocks=blocks)
+
+
+def _at_most(count: int, blocks: Sequence[Block], function: int, at: int) -> bool:
+    return len(list(islice(_paths_of(blocks, function, at), count + 1))) <= count
+
+
 def _unordered(plan: Plan, path: Path, integers: Columns, moving: frozenset[Var]) -> str | None:
     """Why the calls of a path cannot be known from integers. `moving`: arguments that are none."""
     numbers = plan.task.numbers
@@ -152,7 +186,7 @@ def _unordered(plan: Plan, path: Path, integers: Columns, moving: frozenset[Var]
     for invoke, _ in path.calls:
         passed = invoke.call.inputs[1 + numbers :]
         positions = integers.positions[invoke.call.function]
-        told = [*invoke.call.inputs[1 : 1 + numbers], *(passed[k] for k in positions)]
+        told = [invoke.guard, *invoke.call.inputs[1 : 1 + numbers], *(passed[k] for k in positions)]
         if any(isinstance(a, Var) and a in unknown for a in told):
             return "integer arguments of calls depend on results or on numbers that are not integers"
         if any(isinstance(a, Var) and a in returned for a in passed):
@@ -184,6 +218,11 @@ def _loops(equation: Any) -> bool:
     if equation.primitive.name in ("while", "recursion"):
         return True
     return any(_loops(e) for jaxpr in nested_jaxprs(equation) for e in open_jaxpr(jaxpr).eqns)
+
+
+def _paths_of(blocks: Sequence[Block], function: int, at: int) -> Iterator[Path]:
+    """The ways through a function that begins at a block."""
+    return _paths(blocks, Path(function, (), (), (), ()), at)
 
 
 def _paths(blocks: Sequence[Block], before: Path, at: int) -> Iterator[Path]:
