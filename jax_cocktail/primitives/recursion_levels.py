@@ -140,8 +140,8 @@ class _Sweeps:
         sums = [axes.apart(x) for x, axes in zip(sums, self.sums, strict=True)]
         found = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
         found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
-        axes = self.forest.results[len(sums) :]
-        return [*sums, *(own.summed(x) for x, own in zip(found, axes, strict=True))]
+        rest = self.forest.results[len(sums) :]
+        return [*sums, *(axes.summed(x) for x, axes in zip(found, rest, strict=True))]
 
     def _product(self, site: Site, axes: Axes, kept: Sequence[Any], count: Any) -> Any:
         if not axes.any:
@@ -197,15 +197,17 @@ class _Sweeps:
         lane, number = own([order.lane, order.number])
         integers, floats = own(order.integers), own(state["arguments"])
         called = own(order.calls[: len(path.calls)])
-        callees = [invoke.call.function for invoke, _ in path.calls]
-        results = []
-        there = [
-            jnp.minimum(k, order.room - 1) if invoke.guard is not None else k
-            for k, (invoke, _) in zip(called, path.calls, strict=True)
+        invokes = [invoke for invoke, _ in path.calls]
+        there = [  # a call that is not made returns anything
+            k if invoke.guard is None else jnp.minimum(k, order.room - 1)
+            for k, invoke in zip(called, invokes, strict=True)
         ]
+        results = []
         if returns:
-            tables = [[state["results"][p] for p in self.levels.results.places[f]] for f in callees]
-            results = [[_rows(x, k) for x in own] for own, k in zip(tables, there, strict=True)]
+            places = [self.levels.results.places[invoke.call.function] for invoke in invokes]
+            results = [
+                [_rows(state["results"][p], k) for p in ps] for ps, k in zip(places, there, strict=True)
+            ]
         address = lane * self.task.max_calls + number
         fresh = self.task.numbering is Numbering.FRESH
         numbers = [_rows(order.number, k) for k in there] if fresh else []
@@ -213,14 +215,14 @@ class _Sweeps:
 
         def one(*known: Any) -> Any:
             call = _Call(self, path, *known)
-            passed = [call.passed(invoke) for invoke, _ in path.calls] if passes else []
+            passed = [call.passed(invoke) for invoke in invokes] if passes else []
             values = [call.read(a) for a in path.results] if returns else []
             return passed, values, [[call.read(a) for a in s.inputs] for s in effects]
 
         known = (lane, number, address, integers, floats, numbers, results)
         passed, values, inputs = _side_by_side(one, known, width)
         state = dict(state)
-        for place, (invoke, _), given in zip(called, path.calls, passed, strict=False):
+        for place, invoke, given in zip(called, invokes, passed, strict=False):
             columns = self.levels.floats.places[invoke.call.function]
             write = _scattered if invoke.guard is None else partial(_scattered, unique=False)
             state["arguments"] = _changed(state["arguments"], columns, given, write, place)

@@ -124,8 +124,8 @@ class Forest:
 class Order:
     """Calls of all lanes by position. `count` of them, in arrays of length `room`; `path`, `lane` and
     `number` of each; `begin` and `end` of its run of calls that are alike; `integers`: integer arguments;
-    `calls`: positions of its calls, or `room` where it does not make one; `roots`: positions of the first calls. `status`: whether there was
-    room."""
+    `calls`: positions of its calls, or `room` where it does not make one; `roots`: positions of the first
+    calls. `status`: whether there was room."""
 
     room: int
     count: Any
@@ -285,7 +285,7 @@ class _Walk:
             made, own = replace(end, guard=None), dict(values)
             guard = self._read(end.guard, values, makers)
             none = (jnp.int32(NONE), jnp.int32(NONE))
-            return lax.cond(guard, lambda: self._call(made, own, makers), lambda: none)
+            return tuple(lax.cond(guard, lambda: self._call(made, own, makers), lambda: none))
         integers = [self._read(passed[k], values, makers) for k in self.levels.integers.positions[callee]]
         _, number, height = reference_p.bind(
             self.token,

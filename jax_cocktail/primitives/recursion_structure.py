@@ -205,7 +205,8 @@ class _Builder:
         return Repeat(carried, body, outputs, condition)
 
     def _is_short(self, params: Mapping[str, Any]) -> bool:
-        trips, equations = params["length"], len(open_jaxpr(params["jaxpr"]).eqns)
+        trips: int = params["length"]
+        equations = len(open_jaxpr(params["jaxpr"]).eqns)
         return trips <= SHORT or (trips <= self.most_trips and trips * equations <= WRITTEN)
 
     def _unrolled(self, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
