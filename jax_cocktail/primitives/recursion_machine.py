@@ -37,6 +37,7 @@ from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewr
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, split
 
 SMALL = 12  # steps of a block that is written out wherever it is reached
+MOST_REPEATED = 128  # the same, with all blocks that follow
 
 State = dict[str, Any]
 
@@ -153,7 +154,31 @@ def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[i
                 reached[successor] += 1
     long = {k for k, n in enumerate(reached) if n > 1 and len(blocks[k].steps) > SMALL}
     headers = {k for k, block in enumerate(blocks) if block.is_header}
-    return list(dict.fromkeys([*entries, *sorted(after | headers | long)]))
+    found = list(dict.fromkeys([*entries, *sorted(after | headers | long)]))
+    return found + _repeated(blocks, reached, found)
+
+
+def _repeated(blocks: Sequence[Block], reached: Sequence[int], points: Sequence[int]) -> list[int]:
+    """Further points, where all that follows would be written out again and again: after many branches."""
+    further: list[int] = []
+    sizes = dict.fromkeys(points, 0)
+
+    def size(k: int) -> int:
+        """The steps that are written out wherever the block is reached."""
+        if k not in sizes:
+            end = blocks[k].end
+            following = () if end is None or isinstance(end, Invoke) else successors(end)
+            sizes[k] = len(blocks[k].steps) + sum(size(n) for n in following)
+            if reached[k] > 1 and sizes[k] > MOST_REPEATED:
+                further.append(k)
+                sizes[k] = 0
+        return sizes[k]
+
+    for k in points:
+        end = blocks[k].end
+        for following in () if end is None or isinstance(end, Invoke) else successors(end):
+            size(following)
+    return further
 
 
 def order_of(blocks: Sequence[Block]) -> Callable[[Var], int]:

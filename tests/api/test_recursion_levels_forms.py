@@ -96,7 +96,6 @@ def test_axes_of_lanes(_never_by_stack):
     expected = (by_table.sum(1), by_weights.sum((0, 1)), by_last.sum((0, 1)), by_vector.sum(0))
     check(jax_cocktail.jit(summed, options=OURS)(*operands), expected, 1e-4)
     assert by_levels(summed, *operands)
-    check(jax_cocktail.jit(grid, options=OURS)(*operands), values, 1e-4)
 
     def apart(table, weights, last, vector):
         one = gradient(mutual, jax_cocktail.recursive, (1,))
@@ -114,14 +113,11 @@ def test_weights_of_one_axis(_never_by_stack):
 
     def loss(table, weights, last):
         run = lambda w, n: total(mutual(jax_cocktail.recursive)(table, w, last, n, X))  # noqa: E731
-        outer = jax.vmap(jax.vmap(run, (None, 0)), (0, 0))(weights, counts)
-        return outer.sum() + jax.vmap(jax.vmap(run, (0, 0)), (None, 0))(weights, counts).sum()
+        return jax.vmap(jax.vmap(run, (0, 0)), (None, 0))(weights, counts).sum()
 
     def reference(table, weights, last):
         run = lambda w, n: total(mutual(unrolled)(table, w, last, n, X))  # noqa: E731
-        return sum(
-            run(weights[i], counts[i, j]) + run(weights[j], counts[i, j]) for i in range(2) for j in range(2)
-        )
+        return sum(run(weights[j], counts[i, j]) for i in range(2) for j in range(2))
 
     operands = (TABLE, many, WEIGHTS[1])
     ours = jax.grad(loss, (0, 1, 2))
