@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
-from jax_cocktail.primitives import recursion_levels, recursion_paths
+from jax_cocktail.primitives import recursion, recursion_levels
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program
@@ -38,7 +38,7 @@ def main() -> None:
     def fuzz(program, state, units):
         if target == "recursion":
             # level by level where that can be, whether it pays or not
-            with mock.patch.object(recursion_paths, "WEIGHT_BYTES", 0 if program[2] else 16 << 10):
+            with mock.patch.object(recursion, "worth", lambda levels: True):
                 check_recursion(program, state)
         elif target == "cpu":
             check_program(program, state, units)

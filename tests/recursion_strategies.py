@@ -189,8 +189,9 @@ def recursions(ordered: st.SearchStrategy[bool] | None = None) -> st.SearchStrat
     """One to three functions, each with at least one call; sometimes ordered."""
     ordered = st.booleans() if ordered is None else ordered
     some = st.recursive(st.one_of(_step, _call, _vmap), _nested, max_leaves=5)
-    block = st.tuples(_call, st.lists(some, max_size=2).map(tuple), st.integers(0, 2)).map(
-        lambda parts: (*parts[1][: parts[2]], parts[0], *parts[1][parts[2] :])
+    calls = st.lists(_call, min_size=1, max_size=2)
+    block = st.tuples(calls, st.lists(some, max_size=2).map(tuple), st.integers(0, 2)).map(
+        lambda parts: (*parts[1][: parts[2]], *parts[0], *parts[1][parts[2] :])
     )
     function = st.tuples(st.integers(0, 5), block)
     functions = st.lists(function, min_size=1, max_size=3).map(tuple)

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any
 
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
-from jax_cocktail.primitives.recursion_blocks import Block, Goto, Invoke, Leave, Step, Switch
+from jax_cocktail.primitives.recursion_blocks import MOVE, Block, Goto, Invoke, Leave, Step, Switch
 from jax_cocktail.primitives.recursion_guards import branches, guarded, is_cheap
 from jax_cocktail.primitives.recursion_machine import Plan, planned
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
@@ -50,7 +50,9 @@ class Path:
         """`on`, and what is made of it."""
         found = set(on)
         for step in self.steps:
-            if isinstance(step, Op) and not found.isdisjoint(step.inputs):
+            if isinstance(step, Op) and step.name == MOVE:
+                found.update(v for a, v in zip(step.inputs, step.outputs, strict=True) if a in found)
+            elif isinstance(step, Op) and not found.isdisjoint(step.inputs):
                 found.update(step.outputs)
         return frozenset(found)
 
