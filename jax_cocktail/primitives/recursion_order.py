@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cocktail.primitives.recursion_blocks import Goto, Invoke, Leave, Switch
+from jax_cocktail.primitives.recursion_blocks import MOVE, Goto, Invoke, Leave, Switch
 from jax_cocktail.primitives.recursion_machine import Machine, planned
 from jax_cocktail.primitives.recursion_memory import put, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Levels
@@ -309,6 +309,9 @@ class _Walk:
             place = plan.rows[atom]
             number = next(values[n] for n, r in zip(plan.numbers, plan.row_ranges, strict=True) if place in r)
             values[atom] = row(self.tables[place], number)
+        elif makers[atom].name == MOVE:  # what is moved beside it may not be known
+            step = makers[atom]
+            values[atom] = self._read(step.inputs[step.outputs.index(atom)], values, makers)
         else:
             step = makers[atom]
             made = step.run(*(self._read(a, values, makers) for a in step.inputs))
