@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import seed as with_seed
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
-from jax_cocktail.primitives import recursion_siblings, recursion_unroll
+from jax_cocktail.primitives import recursion, recursion_levels, recursion_siblings, recursion_unroll
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program
@@ -37,7 +38,9 @@ def main() -> None:
     @given(recursions() if target == "recursion" else programs(), st.integers(0, 50), st.integers(1, 3))
     def fuzz(program, state, units):
         if target == "recursion":
-            check_recursion(program, state)
+            # level by level where that can be, whether it pays or not
+            with mock.patch.object(recursion, "worth", lambda levels: True):
+                check_recursion(program, state)
         elif target == "cpu":
             check_program(program, state, units)
         else:
@@ -50,6 +53,7 @@ def main() -> None:
     recursion_siblings.FRONTIER, recursion_siblings.ROOM = 4, 16  # smaller than most of the trees
     compiler.place = partial(place, limits=EAGER)
     recursion_unroll.MOST_CALLS = 2 * recursion_unroll.MOST_CALLS
+    recursion_levels.WIDTHS, recursion_levels.FOREST_WIDTHS = (1, 2, 8), (1, 8)
 
     fuzz()
     print(f"{examples} programs, seed {seed}: all equal")

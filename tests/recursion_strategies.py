@@ -4,6 +4,9 @@ A program is a tuple of functions that call each other; each is a tree of plain 
 call has one vector, some scalars, an integer, and a counter that ends the recursion; it returns a vector, a
 scalar and an integer. Integers are computed from integers alone, so that which way a program goes cannot
 depend on how floats were rounded; floats stay bounded.
+
+In an *ordered* program, what a call gets follows from its caller's arguments, and integers from those alone:
+its calls can be known before they run.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ def operands(seed: int, scalars: int) -> tuple[Any, ...]:
 
 def build(program: Any, recursive: Any) -> Any:
     """A function of `operands` and of the first counter."""
-    functions, scalars = program
+    functions, scalars, ordered = program
 
     def run(weights: Any, table: Any, vector: Any, numbers: Any, integer: Any, count: Any) -> Values:
         made: list[Any] = []
         for body in functions:
             like = (vector, jnp.zeros((), vector.dtype), integer)
-            run = _Body(body, made, weights, table, scalars, recursive is unrolled)
+            run = _Body(body, made, weights, table, scalars, (recursive is unrolled, ordered))
             made.append(recursive(out_like=like)(run))
         return made[0](vector, numbers, integer, count)
 
@@ -53,11 +56,11 @@ class _Body:
     """One function. Its own calls go through `self`, those of others by their names."""
 
     def __init__(
-        self, body: Any, made: list[Any], weights: Any, table: Any, scalars: int, in_python: bool
+        self, body: Any, made: list[Any], weights: Any, table: Any, scalars: int, how: tuple[bool, bool]
     ) -> None:
         self.number, (self.last, self.statements) = len(made), body
         self.made, self.weights, self.table, self.scalars = made, weights, table, scalars
-        self.in_python = in_python
+        self.in_python, self.ordered = how
         self.__name__ = f"function_{self.number}"
 
     def __call__(self, myself: Any, vector: Any, numbers: Any, integer: Any, count: Any) -> Values:
@@ -65,11 +68,14 @@ class _Body:
 
         def call(target: int, values: Values, fewer: int) -> Values:
             v, s, i = values
+            if self.ordered:
+                v, s = vector * 0.5, scalar
             rest = tuple(x * 0.5 + s * 0.25 for x in numbers[1:])
             passed = (s, *rest) if numbers else ()
             target %= len(self.made)
             function = myself if target == self.number else self.made[target]
-            return function(v, passed, i, count - fewer)
+            w, t, j = function(v, passed, i, count - fewer)
+            return w, t, i if self.ordered else j
 
         def end() -> Values:
             return self.step(self.last, (vector, scalar, integer))
@@ -184,12 +190,16 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def recursions() -> st.SearchStrategy[Any]:
-    """One to three functions, each with at least one call."""
+def recursions(ordered: st.SearchStrategy[bool] | None = None) -> st.SearchStrategy[Any]:
+    """One to three functions, each with at least one call; sometimes ordered."""
+    ordered = st.booleans() if ordered is None else ordered
     some = st.recursive(st.one_of(_step, _call, _both, _vmap), _nested, max_leaves=5)
-    block = st.tuples(st.one_of(_call, _both), st.lists(some, max_size=2).map(tuple), st.integers(0, 2)).map(
-        lambda parts: (*parts[1][: parts[2]], parts[0], *parts[1][parts[2] :])
+    calls = st.lists(st.one_of(_call, _both), min_size=1, max_size=2)
+    block = st.tuples(calls, st.lists(some, max_size=2).map(tuple), st.integers(0, 2)).map(
+        lambda parts: (*parts[1][: parts[2]], *parts[0], *parts[1][parts[2] :])
     )
     function = st.tuples(st.integers(0, 5), block)
     functions = st.lists(function, min_size=1, max_size=3).map(tuple)
-    return st.tuples(functions, st.integers(0, 3)).filter(lambda p: sum(_calls(b) for _, b in p[0]) <= 6)
+    return st.tuples(functions, st.integers(0, 3), ordered).filter(
+        lambda p: sum(_calls(b) for _, b in p[0]) <= 6
+    )

@@ -13,8 +13,8 @@ more.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -28,25 +28,15 @@ from jax_cocktail.primitives import recursion_linear as linear
 from jax_cocktail.primitives.recursion_failure import FINE, check, description
 from jax_cocktail.primitives.recursion_levels import run_levels, widths
 from jax_cocktail.primitives.recursion_linear import Kind, Source
-from jax_cocktail.primitives.recursion_machine import planned, run_machine
+from jax_cocktail.primitives.recursion_machine import Plan, planned, run_machine
 from jax_cocktail.primitives.recursion_order import room_of
 from jax_cocktail.primitives.recursion_paths import Levels, levels_of, worth
 from jax_cocktail.primitives.recursion_reference import no_tangent
 from jax_cocktail.primitives.recursion_siblings import FRONTIER, Siblings, run_siblings, siblings_of
-from jax_cocktail.primitives.recursion_task import TOKEN, Task, is_float, row_bytes
+from jax_cocktail.primitives.recursion_task import TOKEN, Lanes, Task, is_float, row_bytes
 from jax_cocktail.primitives.units import unit_count
 
 Results = list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """One vmap around a recursion: its size, and which operands and results have a leading axis for it. A
-    result without one is the sum over the lanes."""
-
-    size: int
-    operands: tuple[bool, ...]
-    results: tuple[bool, ...]
 
 
 def _shaped(aval: Any, sizes: Sequence[int]) -> Any:
@@ -90,9 +80,7 @@ def _run(
     """The status of all lanes, and the results but for the token."""
     levels = _side_by_side(task, lanes) if by_levels else None
     if levels is not None:
-        sums = lanes[0].results[1 : 1 + len(task.accumulated)] if lanes else ()
-        known = (lanes[0].size, lanes[0].operands, sums) if lanes else None
-        return run_levels(levels, operands, known, lambda: _run(operands, task, lanes, lockstep, False))
+        return run_levels(levels, operands, lanes, lambda: _run(operands, task, lanes, lockstep, False))
     if not lanes:
         return run_machine(task, operands, unrolled=by_levels)
     level, inner = lanes[0], lanes[1:]
@@ -133,16 +121,15 @@ def _one_by_one(
 
 
 def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | None:
-    """How calls can run side by side, if that can be and pays: without lanes, or with one axis of them."""
+    """How calls can run side by side, if that can be and pays."""
     levels = levels_of(planned(task))
-    if isinstance(levels, str) or not worth(levels) or len(lanes) > 1:
+    if isinstance(levels, str) or not worth(levels) or not _trees(lanes):
         return None
-    products = {site.target for site in levels.plan.sites}
-    for level in lanes:
-        sums, rest = level.results[1 : 1 + len(task.accumulated)], level.results[1 + len(task.accumulated) :]
-        if not all(rest) or any(sums[k] for k in products):
-            return None
     return levels
+
+
+def _trees(lanes: tuple[Lanes, ...]) -> int:
+    return math.prod(level.size for level in lanes)
 
 
 def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
@@ -150,22 +137,26 @@ def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
     plan = planned(task)
     name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
     found = levels_of(plan)
-    size = lanes[0].size if len(lanes) == 1 else 1
+    size = _trees(lanes)
     if _side_by_side(task, lanes) is not None and isinstance(found, Levels):
         what = f"level by level, up to {widths(size)[-1]} calls together"
         trees = f" of {size} lanes" if size > 1 else ""
         return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
     if isinstance(found, Levels):
-        found = "sums are wanted for every lane" if worth(found) else "calls share no large matrix"
+        found = "calls share no large matrix" if size else "there are no lanes"
+    others = f"not level by level: {found}"
+    stack = _stack_text(planned(task, unrolled=True))
     siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
-    plan = planned(task, unrolled=True)
+    if not isinstance(siblings, Siblings):
+        return f"{name}: {stack}; {others}"
+    each = f"{FRONTIER} calls at a time, each by {_stack_text(plan)}"
+    return f"{name}: on several units siblings in parallel: {each}; on one, {stack}; {others}"
+
+
+def _stack_text(plan: Plan) -> str:
     stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
     stack += ", unrolled once" if plan.levels > 1 else ""
-    tails = f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else ""
-    others = f"not level by level: {found}"
-    if isinstance(siblings, Siblings):
-        return f"{name}: siblings in parallel: {FRONTIER} calls at a time, each by {stack}{tails}; {others}"
-    return f"{name}: {stack}{tails}; {others}"
+    return stack + (f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else "")
 
 
 @functools.lru_cache(maxsize=128)

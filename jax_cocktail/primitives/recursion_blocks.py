@@ -83,10 +83,12 @@ class Switch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Invoke:
-    """Calls a function and goes on at `block`, whose `received` are the results."""
+    """Calls a function and goes on at `block`, whose `received` are the results. `guard`: whether there is
+    a call at all (`recursion_guards`)."""
 
     call: Call
     block: int
+    guard: Atom | None = None
 
     @property
     def atoms(self) -> tuple[Atom, ...]:

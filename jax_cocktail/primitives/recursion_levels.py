@@ -10,25 +10,27 @@ If there are more calls than there is room for, the stack machine takes over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Keep
+from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Invoke, Keep
 from jax_cocktail.primitives.recursion_failure import FINE
-from jax_cocktail.primitives.recursion_machine import State, summed
-from jax_cocktail.primitives.recursion_memory import replaced, row, uninitialised
-from jax_cocktail.primitives.recursion_order import Forest, Order, order_calls
+from jax_cocktail.primitives.recursion_machine import State
+from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
+from jax_cocktail.primitives.recursion_order import Axes, Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_plan import placed
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
-from jax_cocktail.primitives.recursion_sums import capacity, clamped_start
-from jax_cocktail.primitives.recursion_task import Aval, Numbering, split
+from jax_cocktail.primitives.recursion_sums import Site, capacity, clamped_start, product
+from jax_cocktail.primitives.recursion_task import Aval, Lanes, Numbering, split
 
 WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
 FOREST_WIDTHS = (1, 4, 16, 64)  # the same of many lanes
@@ -45,14 +47,11 @@ def widths(lanes: int) -> tuple[int, ...]:
 def run_levels(
     levels: Levels,
     operands: Sequence[Any],
-    lanes: tuple[int, tuple[bool, ...], tuple[bool, ...]] | None,
+    lanes: Sequence[Lanes],
     by_stack: Callable[[], tuple[Any, list[Any]]],
 ) -> tuple[Any, list[Any]]:
-    """The status, and the results of a task but for the token, over all lanes.
-
-    `lanes`: how many, which operands have an axis for them, and which sums have; the other sums are over all
-    lanes. `by_stack`: the same in the other way.
-    """
+    """The status, and the results of a task but for the token, over all lanes. `by_stack`: the same in the
+    other way."""
     forest = _forest(levels, operands, lanes)
     order = order_calls(levels, forest, widths(forest.size))
 
@@ -63,24 +62,30 @@ def run_levels(
             state = sweeps.down(state)
         if levels.up:
             state = sweeps.up(state)
-        return jnp.int32(FINE), sweeps.results(state, lanes is not None)
+        return jnp.int32(FINE), sweeps.results(state)
 
     found: tuple[Any, list[Any]] = lax.cond(order.status == FINE, side_by_side, by_stack)
     return found
 
 
-def _forest(
-    levels: Levels, operands: Sequence[Any], lanes: tuple[int, tuple[bool, ...], tuple[bool, ...]] | None
-) -> Forest:
+def _forest(levels: Levels, operands: Sequence[Any], lanes: Sequence[Lanes]) -> Forest:
+    """All axes of lanes become one."""
     task = levels.plan.task
-    size, flags, sums = lanes or (1, (False,) * len(operands), (False,) * len(task.accumulated))
-    head, environment, rows, arguments = task.split_operands(list(zip(operands, flags, strict=True)))
+    sizes = tuple(level.size for level in lanes)
+    known = [(x, Axes(sizes, tuple(level.operands[k] for level in lanes))) for k, x in enumerate(operands)]
+    head, environment, rows, arguments = task.split_operands(known)
 
-    def spread(pairs: Sequence[tuple[Any, bool]]) -> tuple[Any, ...]:
-        return tuple(x if flag else jnp.broadcast_to(x, (size, *x.shape)) for x, flag in pairs)
+    def spread(pairs: Sequence[tuple[Any, Axes]]) -> tuple[Any, ...]:
+        return tuple(axes.spread(x) for x, axes in pairs)
 
-    numbers = tuple(x - 1 for x in spread(head[1:]))
-    return Forest(size, tuple(environment), spread(rows), numbers, spread(arguments), sums)
+    return Forest(
+        math.prod(sizes),
+        tuple((axes.joined(x), axes) for x, axes in environment),
+        spread(rows),
+        tuple(x - 1 for x in spread(head[1:])),
+        spread(arguments),
+        tuple(Axes(sizes, tuple(level.results[k] for level in lanes)) for k in range(1, len(task.results))),
+    )
 
 
 class _Sweeps:
@@ -90,40 +95,65 @@ class _Sweeps:
     def __init__(self, levels: Levels, forest: Forest, order: Order) -> None:
         self.levels, self.forest, self.order = levels, forest, order
         self.task = levels.plan.task
-        self.own = levels.plan.arguments[0]
-        self.row_count = len(self.task.entry.row_results)
+        self.sums = forest.results[: len(self.task.accumulated)]
+        starts = accumulate((len(f.row_results) for f in self.task.functions), initial=0)
+        self.row_ranges = [range(a, b) for a, b in pairwise(starts)]
         self.widths = tuple(w for w in widths(forest.size) if w <= order.room)
         self.rows = [x.reshape(-1, *x.shape[2:]) for x in forest.rows]
 
     def initial(self) -> State:
-        room, size = self.order.room, self.forest.size
-        arguments = []
-        for k in self.levels.floats:
+        room, size, columns = self.order.room, self.forest.size, self.levels.floats
+        last = int(self.levels.has_guards)  # the row of calls that are not made
+        arguments = [uninitialised((room + last, *a.shape), a.dtype) for a in columns.types]
+        for k, place in zip(columns.positions[0], columns.places[0], strict=True):
             first = self.forest.arguments[k]
-            arguments.append(
-                _scattered(uninitialised((room, *first.shape[1:]), first.dtype), self.order.roots, first)
-            )
+            arguments[place] = _scattered(arguments[place], self.order.roots, first)
         rows = [uninitialised((size * self.task.max_calls, *a.shape), a.dtype) for a in self.task.row_results]
         return {
             "arguments": arguments,
-            "results": [uninitialised((room, *a.shape), a.dtype) for a in self.task.entry.results],
+            "results": [uninitialised((room, *a.shape), a.dtype) for a in self.levels.results.types],
             "rows": rows,
             "sums": [
-                jnp.zeros((size, *a.shape) if has_lanes else a.shape, a.dtype)
-                for a, has_lanes in zip(self.task.accumulated, self.forest.sums, strict=True)
+                jnp.zeros((axes.count, *a.shape) if axes.any else a.shape, a.dtype)
+                for a, axes in zip(self.task.accumulated, self.sums, strict=True)
             ],
             "kept": [
-                [uninitialised((capacity(room), *a.shape), a.dtype) for a in site.factors]
-                for site in self.levels.plan.sites
+                [uninitialised((axes.count * self.room(axes), *a.shape), a.dtype) for a in site.factors]
+                for site, axes in self._sites()
             ],
-            "counts": [jnp.int32(0) for _ in self.levels.plan.sites],
+            "counts": [
+                jnp.zeros((axes.count,), jnp.int32) if axes.any else jnp.int32(0) for _, axes in self._sites()
+            ],
         }
 
-    def results(self, state: State, has_lanes: bool) -> list[Any]:
+    def _sites(self) -> list[tuple[Site, Axes]]:
+        """Places that add products to a sum, with the axes of the sum."""
+        return [(site, self.sums[site.target]) for site in self.levels.plan.sites]
+
+    def axes_of(self, site: int) -> Axes:
+        """Of the sum that the products of a site are added to."""
+        return self.sums[self.levels.plan.sites[site].target]
+
+    def room(self, axes: Axes) -> int:
+        """For the factors of products that are added to a sum, of which there is one for these axes."""
+        return capacity(self.order.room // axes.count)
+
+    def results(self, state: State) -> list[Any]:
         """What a task returns, from the last state."""
-        rows = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
-        found = [*rows, *(_rows(x, self.order.roots) for x in state["results"])]
-        return summed(self.levels.plan, state) + (found if has_lanes else [x[0] for x in found])
+        sums = list(state["sums"])
+        for (site, axes), kept, count in zip(self._sites(), state["kept"], state["counts"], strict=True):
+            sums[site.target] += self._product(site, axes, kept, count)
+        sums = [axes.apart(x) for x, axes in zip(sums, self.sums, strict=True)]
+        found = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
+        found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
+        rest = self.forest.results[len(sums) :]
+        return [*sums, *(axes.summed(x) for x, axes in zip(found, rest, strict=True))]
+
+    def _product(self, site: Site, axes: Axes, kept: Sequence[Any], count: Any) -> Any:
+        if not axes.any:
+            return product(site, kept, count)
+        room = self.room(axes)
+        return lax.map(lambda k: product(site, kept, row(count, k), k * room), jnp.arange(axes.count))
 
     def down(self, state: State) -> State:
         """Callers before their calls."""
@@ -188,6 +218,11 @@ class _Group:
         """On the sums."""
         return [s for s in self.path.steps if not isinstance(s, Op)] if self.returns else []
 
+    @property
+    def invokes(self) -> list[Invoke]:
+        """The calls of the path."""
+        return [invoke for invoke, _ in self.path.calls]
+
     def own(self, array: Any, at: Any) -> Any:
         """The rows of the group."""
         return lax.dynamic_slice_in_dim(array, at, self.width)
@@ -209,14 +244,21 @@ class _Group:
         """What is passed to each call, what is returned, and what the sums get: (width, ...) each."""
         sweeps, order = self.sweeps, self.sweeps.order
         floats = [_repeated(self.own(x, at), self.count(at)) for x in state["arguments"]]
-        called = self.called(at)
-        results = [[_rows(x, k) for x in state["results"]] for k in called] if self.returns else []
+        there = [  # a call that is not made returns anything
+            k if invoke.guard is None else jnp.minimum(k, order.room - 1)
+            for k, invoke in zip(self.called(at), self.invokes, strict=True)
+        ]
+        results = []
+        if self.returns:
+            places = [sweeps.levels.results.places[invoke.call.function] for invoke in self.invokes]
+            tables = [[state["results"][p] for p in own] for own in places]
+            results = [[_rows(x, k) for x in own] for own, k in zip(tables, there, strict=True)]
         fresh = sweeps.task.numbering is Numbering.FRESH
-        numbers = [_rows(order.number, k) for k in called] if fresh else []
+        numbers = [_rows(order.number, k) for k in there] if fresh else []
 
         def one(*known: Any) -> Any:
             call = _Call(sweeps, self.path, *known)
-            passed = [call.passed(invoke) for invoke, _ in self.path.calls] if self.passes else []
+            passed = [call.passed(invoke) for invoke in self.invokes] if self.passes else []
             values = [call.read(a) for a in self.path.results] if self.returns else []
             return passed, values, [[call.read(a) for a in s.inputs] for s in self.effects]
 
@@ -241,55 +283,85 @@ class _Group:
         leaves = [blocks[places[k]][: self.width] for k in range(len(jax.tree.leaves(shapes)))]
         passed, values, inputs = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
         state = dict(state)
-        for place, given in zip(self.called(at), passed, strict=False):
-            rows = zip(state["arguments"], given, strict=True)
-            state["arguments"] = [_scattered(x, place, y) for x, y in rows]
+        levels, called = sweeps.levels, self.called(at)
+        for place, invoke, given in zip(called, self.invokes, passed, strict=False):
+            columns = levels.floats.places[invoke.call.function]
+            state["arguments"] = _changed(state["arguments"], columns, given, _scattered, place)
         if self.returns:
-            kept, made = split(values, sweeps.row_count)
-            rows = zip(state["rows"], kept, strict=True)
-            state["rows"] = [_scattered(x, self.address(at), y) for x, y in rows]
-            rows = zip(state["results"], made, strict=True)
-            state["results"] = [_put_rows(x, at, y) for x, y in rows]
+            ranges = sweeps.row_ranges[self.path.function]
+            kept, made = split(values, len(ranges))
+            state["rows"] = _changed(state["rows"], ranges, kept, _scattered, self.address(at))
+            columns = levels.results.places[self.path.function]
+            state["results"] = _changed(state["results"], columns, made, _put_rows, at)
         for effect, operands in zip(self.effects, inputs, strict=True):
             self.affect(state, effect, operands, at)
         return state
 
     def affect(self, state: State, effect: Any, operands: Sequence[Any], at: Any) -> None:
         """What the calls do to the sums."""
-        count, lane, width = self.count(at), self.own(self.sweeps.order.lane, at), self.width
+        sweeps, count = self.sweeps, self.count(at)
         if isinstance(effect, Keep):
-            kept, first = state["kept"], state["counts"][effect.site]
-            rows = [_put_rows(x, first, y) for x, y in zip(kept[effect.site], operands, strict=True)]
-            state["kept"] = replaced(kept, effect.site, rows)
-            state["counts"] = replaced(state["counts"], effect.site, first + count)
+            axes = sweeps.axes_of(effect.site)
+            keep = self.keep_apart if axes.any else self.keep
+            keep(state, effect.site, operands, at)
             return
-        total, has_lanes = state["sums"][effect.target], self.sweeps.forest.sums[effect.target]
+        total, axes = state["sums"][effect.target], sweeps.sums[effect.target]
+        lane = self.own(sweeps.order.lane, at)
+        place = axes.place(lane) if axes.any else lane
 
         def add(k: Any, total: Any) -> Any:
             own = [row(x, k) for x in operands]
             if isinstance(effect, AddInto):
-                return effect.run_in_row(total, lane[k], *own) if has_lanes else effect.run(total, *own)
-            return _put_rows(total, lane[k], (row(total, lane[k]) + own[0])[None])
+                return effect.run_in_row(total, place[k], *own) if axes.any else effect.run(total, *own)
+            return _put_rows(total, place[k], (row(total, place[k]) + own[0])[None])
 
-        if isinstance(effect, Accumulate) and not has_lanes:
-            counts = lax.expand_dims(jnp.arange(width) < count, range(1, operands[0].ndim))
-            terms = jnp.where(counts, operands[0], 0) if width > 1 else operands[0]
+        if isinstance(effect, Accumulate) and not axes.any:
+            counts = lax.expand_dims(jnp.arange(self.width) < count, range(1, operands[0].ndim))
+            terms = jnp.where(counts, operands[0], 0) if self.width > 1 else operands[0]
             total = total + terms.sum(axis=0, dtype=total.dtype)
         else:
-            total = lax.fori_loop(0, count, add, total) if width > 1 else add(0, total)
+            total = self.in_turn(count, add, total)
         state["sums"] = replaced(state["sums"], effect.target, total)
+
+    def keep(self, state: State, site: int, operands: Sequence[Any], at: Any) -> None:
+        """Keeps factors of products."""
+        kept, first = state["kept"], state["counts"][site]
+        rows = [_put_rows(x, first, y) for x, y in zip(kept[site], operands, strict=True)]
+        state["kept"] = replaced(kept, site, rows)
+        state["counts"] = replaced(state["counts"], site, first + self.count(at))
+
+    def keep_apart(self, state: State, site: int, operands: Sequence[Any], at: Any) -> None:
+        """The same if they are added to sums of their own for some axes of lanes."""
+        axes = self.sweeps.axes_of(site)
+        place, room = axes.place(self.own(self.sweeps.order.lane, at)), self.sweeps.room(axes)
+
+        def keep(k: Any, kept: Any) -> Any:
+            tables, counts = kept
+            at, count = row(place, k), row(counts, row(place, k))
+            tables = [put(x, at * room + count, row(y, k)) for x, y in zip(tables, operands, strict=True)]
+            return tables, put(counts, at, count + 1)
+
+        start = (state["kept"][site], state["counts"][site])
+        tables, counts = self.in_turn(self.count(at), keep, start)
+        state["kept"] = replaced(state["kept"], site, tables)
+        state["counts"] = replaced(state["counts"], site, counts)
+
+    def in_turn(self, count: Any, step: Callable[[Any, Any], Any], value: Any) -> Any:
+        """For those of the calls that count."""
+        return lax.fori_loop(0, count, step, value) if self.width > 1 else step(0, value)
 
 
 class _Call:
     """One call: what is asked for is computed."""
 
     def __init__(self, sweeps: _Sweeps, path: Path, *known: Any) -> None:
-        levels, plan = sweeps.levels, sweeps.levels.plan
+        levels, plan, own = sweeps.levels, sweeps.levels.plan, path.function
         self.sweeps, self.plan = sweeps, plan
         self.lane, number, self.address, integers, floats, numbers, results = known
-        self.values: Values = {plan.numbers[0]: number}
-        self.values |= {sweeps.own[k]: x for k, x in zip(levels.integers, integers, strict=True)}
-        self.values |= {sweeps.own[k]: x for k, x in zip(levels.floats, floats, strict=True)}
+        self.values: Values = {plan.numbers[own]: number}
+        for columns, found in ((levels.integers, integers), (levels.floats, floats)):
+            places = zip(columns.positions[own], columns.places[own], strict=True)
+            self.values |= {plan.arguments[own][k]: found[place] for k, place in places}
         for k, ((_, outputs), made) in enumerate(zip(path.calls, results, strict=False)):
             given = [jnp.zeros((), jnp.float32), *numbers[k : k + 1], *made]
             self.values |= zip(outputs, given, strict=True)
@@ -305,8 +377,8 @@ class _Call:
     def _make(self, v: Var) -> None:
         plan = self.plan
         if v in plan.shared:
-            value, has_lanes = self.sweeps.forest.environment[plan.shared[v]]
-            self.values[v] = row(value, self.lane) if has_lanes else value
+            value, axes = self.sweeps.forest.environment[plan.shared[v]]
+            self.values[v] = axes.row(value, self.lane)
         elif v in plan.rows:
             self.values[v] = row(self.sweeps.rows[plan.rows[v]], self.address)
         elif v in self.makers:
@@ -322,18 +394,20 @@ class _Call:
         table = step.inputs[0] if step.name == "dynamic_slice" else None
         if not isinstance(table, Var) or table not in self.plan.shared:
             return None
-        value, has_lanes = self.sweeps.forest.environment[self.plan.shared[table]]
-        if not has_lanes:
+        value, axes = self.sweeps.forest.environment[self.plan.shared[table]]
+        if not axes.any:
             return None
         sizes = (1, *step.params["slice_sizes"])
         spare = [has - takes for has, takes in zip(value.shape[1:], sizes[1:], strict=True)]
         starts = [clamped_start(self.read(a), most) for a, most in zip(step.inputs[1:], spare, strict=True)]
-        return [lax.dynamic_slice(value, [self.lane, *starts], sizes, allow_negative_indices=False)[0]]
+        return [
+            lax.dynamic_slice(value, [axes.place(self.lane), *starts], sizes, allow_negative_indices=False)[0]
+        ]
 
     def passed(self, invoke: Any) -> list[Any]:
         """The float arguments of a call."""
         given = invoke.call.inputs[1 + self.plan.task.numbers :]
-        return [self.read(given[k]) for k in self.sweeps.levels.floats]
+        return [self.read(given[k]) for k in self.sweeps.levels.floats.positions[invoke.call.function]]
 
 
 def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
@@ -341,6 +415,14 @@ def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
     if width > 1:
         return jax.vmap(lane)(*lanes)
     return jax.tree.map(lambda x: jnp.expand_dims(x, 0), lane(*jax.tree.map(lambda x: x[0], lanes)))
+
+
+def _changed(
+    tables: Sequence[Any], places: Sequence[int], values: Sequence[Any], write: Callable[..., Any], at: Any
+) -> list[Any]:
+    """The tables with values written at a place into some of them."""
+    own = dict(zip(places, values, strict=True))
+    return [write(x, at, own[k]) if k in own else x for k, x in enumerate(tables)]
 
 
 def _repeated(rows: Any, count: Any) -> Any:

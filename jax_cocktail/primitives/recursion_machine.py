@@ -32,12 +32,22 @@ from jax_cocktail.primitives.recursion_blocks import (
 )
 from jax_cocktail.primitives.recursion_failure import CALLS, DEPTH, FINE
 from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
-from jax_cocktail.primitives.recursion_structure import Atom, Call, Const, Op, Structure, Var, structure
+from jax_cocktail.primitives.recursion_structure import (
+    SHORT,
+    Atom,
+    Call,
+    Const,
+    Op,
+    Structure,
+    Var,
+    structure,
+)
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, row_bytes, split
 from jax_cocktail.primitives.recursion_unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
 
 SMALL = 12  # steps of a block that is written out wherever it is reached
+MOST_REPEATED = 128  # the same, with all blocks that follow
 
 State = dict[str, Any]
 
@@ -86,13 +96,13 @@ class Plan:
         return frozenset(end.call for end in ends if isinstance(end, Invoke))
 
 
-def bodies_of(task: Task) -> list[Structure]:
-    return [_without_token(structure(f.body, opens_loops=True)) for f in task.functions]
+def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
+    return [_without_token(structure(f.body, True, most_trips)) for f in task.functions]
 
 
-def plan_machine(task: Task) -> Plan:
-    """Blocks, live variables, frames."""
-    return plan_of(task, bodies_of(task))
+def plan_machine(task: Task, most_trips: int = SHORT) -> Plan:
+    """Blocks, live variables, frames. `most_trips`: of a scan that is written out."""
+    return plan_of(task, bodies_of(task, most_trips))
 
 
 def plan_unrolled(task: Task) -> Plan:
@@ -183,7 +193,31 @@ def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[i
                 reached[successor] += 1
     long = {k for k, n in enumerate(reached) if n > 1 and len(blocks[k].steps) > SMALL}
     headers = {k for k, block in enumerate(blocks) if block.is_header}
-    return list(dict.fromkeys([*entries, *sorted(after | headers | long)]))
+    found = list(dict.fromkeys([*entries, *sorted(after | headers | long)]))
+    return found + _repeated(blocks, reached, found)
+
+
+def _repeated(blocks: Sequence[Block], reached: Sequence[int], points: Sequence[int]) -> list[int]:
+    """Further points, where all that follows would be written out again and again: after many branches."""
+    further: list[int] = []
+    sizes = dict.fromkeys(points, 0)
+
+    def size(k: int) -> int:
+        """The steps that are written out wherever the block is reached."""
+        if k not in sizes:
+            end = blocks[k].end
+            following = () if end is None or isinstance(end, Invoke) else successors(end)
+            sizes[k] = len(blocks[k].steps) + sum(size(n) for n in following)
+            if reached[k] > 1 and sizes[k] > MOST_REPEATED:
+                further.append(k)
+                sizes[k] = 0
+        return sizes[k]
+
+    for k in points:
+        end = blocks[k].end
+        for following in () if end is None or isinstance(end, Invoke) else successors(end):
+            size(following)
+    return further
 
 
 def order_of(blocks: Sequence[Block]) -> Callable[[Var], int]:
@@ -222,8 +256,8 @@ def summed(plan: Plan, state: State) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=128)
-def planned(task: Task, unrolled: bool = False) -> Plan:
-    return plan_unrolled(task) if unrolled else plan_machine(task)
+def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> Plan:
+    return plan_unrolled(task) if unrolled else plan_machine(task, most_trips)
 
 
 class Machine:

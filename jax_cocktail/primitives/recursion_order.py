@@ -7,8 +7,10 @@ counting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cocktail.primitives.recursion_blocks import Goto, Invoke, Leave, Switch
+from jax_cocktail.primitives.recursion_blocks import MOVE, Goto, Invoke, Leave, Switch
 from jax_cocktail.primitives.recursion_machine import Machine, planned
 from jax_cocktail.primitives.recursion_memory import put, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Levels
@@ -35,31 +37,95 @@ from jax_cocktail.primitives.recursion_task import (
 
 ROOM_BYTES = 16 << 20  # for what is kept of calls
 MOST_ROOM = 1 << 14
+NONE = -1  # the number of a call that is not made, and its height
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Which of the axes of lanes a value has. Lanes are numbered through all axes, the last one fastest, so
+    a value that has them has one axis for them in the end."""
+
+    sizes: tuple[int, ...]
+    flags: tuple[bool, ...]
+
+    @property
+    def any(self) -> bool:
+        return any(self.flags)
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return math.prod(self.own)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        return tuple(size for size, flag in zip(self.sizes, self.flags, strict=True) if flag)
+
+    def place(self, lane: Any) -> Any:
+        """Which value is a lane's."""
+        if all(self.flags):
+            return lane
+        found, inside, stride = jnp.zeros_like(lane), 1, 1
+        for size, flag in zip(self.sizes[::-1], self.flags[::-1], strict=True):
+            if flag:
+                own = lax.rem(lax.div(lane, jnp.int32(inside)), jnp.int32(size))
+                found, stride = found + own * stride, stride * size
+            inside *= size
+        return found
+
+    def row(self, value: Any, lane: Any) -> Any:
+        """The value of a lane."""
+        return row(value, self.place(lane)) if self.any else value
+
+    def joined(self, value: Any) -> Any:
+        """A value with these axes, which become one."""
+        rest = value.shape[len(self.own) :]
+        return value.reshape(self.count, *rest) if len(self.own) > 1 else value
+
+    def spread(self, value: Any) -> Any:
+        """A value with these axes, for every lane."""
+        if self.any and all(self.flags):
+            return self.joined(value)
+        rest = value.shape[len(self.own) :]
+        shape = (*self.sizes, *rest)
+        own = [k for k, flag in enumerate(self.flags) if flag]
+        every = lax.broadcast_in_dim(value, shape, (*own, *range(len(self.sizes), len(shape))))
+        return every.reshape(-1, *rest) if len(self.sizes) != 1 else every
+
+    def apart(self, values: Any) -> Any:
+        """A value with these axes, from what has one for all of them."""
+        return values.reshape(*self.own, *values.shape[1:]) if len(self.own) > 1 else values
+
+    def summed(self, every: Any) -> Any:
+        """A value with these axes, from the values of all lanes: sums over the others."""
+        apart = every if len(self.sizes) == 1 else every.reshape(*self.sizes, *every.shape[1:])
+        missing = tuple(k for k, flag in enumerate(self.flags) if not flag)
+        return apart.sum(axis=missing, dtype=apart.dtype) if missing else apart
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Forest:
-    """The operands of one recursion for every lane. `size`: lanes; `environment`: values, and whether they
-    have an axis of lanes; all else has one. `sums`: which of them are taken for every lane."""
+    """The operands of one recursion for every lane. `size`: lanes; `environment`: values, and which axes of
+    lanes they have; all else has all of them. `results`: those of the task's results but for the token."""
 
     size: int
-    environment: tuple[tuple[Any, bool], ...]
+    environment: tuple[tuple[Any, Axes], ...]
     rows: tuple[Any, ...]
     numbers: tuple[Any, ...]
     arguments: tuple[Any, ...]
-    sums: tuple[bool, ...]
+    results: tuple[Axes, ...]
 
     def own(self, lane: Any) -> list[Any]:
         """The environment of a lane."""
-        return [row(x, lane) if has_lanes else x for x, has_lanes in self.environment]
+        return [axes.row(x, lane) for x, axes in self.environment]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Order:
     """Calls of all lanes by position: `count` of them, in arrays of length `room`; `path`, `lane` and
     `number` of each; `begin` and `end` of its run of calls that are alike; `integers`: integer arguments;
-    `calls`: positions of its calls; `roots`: positions of the first calls. `status`: whether there was
-    room.
+    `calls`: positions of its calls, or `room` where it does not make one; `roots`: positions of the first
+    calls. `status`: whether there was room.
 
     From `stop` to the end of a run its last call is repeated, so that few groups cover the run: what it
     returns is written twice, but it counts once.
@@ -84,12 +150,13 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
     task = levels.plan.task
     room = room_of(levels, forest.size)
     inspector = _inspector(levels, room)
-    arguments = [forest.arguments[k] for k in levels.integers]
+    arguments = [forest.arguments[k] for k in levels.integers.positions[0]]
 
     def walk(lane: Any, state: Any) -> Any:
         rows, count, status, roots = state
         tables = [row(x, lane) for x in forest.rows]
-        told = [row(x, lane) for x in (*forest.numbers, *arguments)]
+        told = [row(x, lane) for x in forest.numbers]
+        told += _told(levels, 0, [row(x, lane) for x in arguments])
         operands = [jnp.zeros((), TOKEN.dtype), *forest.own(lane), *tables, lane, *told]
         machine = Machine(planned(inspector), operands)
         machine.number = count
@@ -105,15 +172,11 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
     rows = [uninitialised((room, *a.shape), a.dtype) for a in inspector.row_results]
     start = (rows, jnp.int32(0), jnp.int32(0), uninitialised((forest.size,), np.dtype("int32")))
     rows, count, status, roots = _loop(jnp.int32(forest.size), walk, start)
-    (height, path, lane), calls, own = split(rows, 3, _most_calls(levels))
+    (height, path, lane), calls, own = split(rows, 3, levels.most_calls)
     first = roots[lane[:room]]
     numbers = own[:1] if task.numbers else [jnp.arange(room, dtype=jnp.int32) - first]
     seen = (height, path, calls, [lane, *numbers, *own[task.numbers :]])
     return _sorted(levels, (room, count, status, roots), seen, widths)
-
-
-def _most_calls(levels: Levels) -> int:
-    return max(len(path.calls) for path in levels.paths)
 
 
 def room_of(levels: Levels, lanes: int) -> int:
@@ -121,18 +184,20 @@ def room_of(levels: Levels, lanes: int) -> int:
     task = levels.plan.task
     if task.max_calls:
         return task.max_calls * lanes
-    kept = row_bytes((*task.entry.results, *task.entry.arguments))
+    kept = row_bytes((*levels.results.types, *levels.integers.types, *levels.floats.types))
     return max(min(ROOM_BYTES // max(kept, 1), MOST_ROOM), 1)
 
 
 def _inspector(levels: Levels, room: int) -> Task:
+    """One function for all: where there are several, it is told which one a call is of."""
     plan = levels.plan
     task = plan.task
     stacked = tuple(Aval((task.max_calls, *row.shape), row.dtype) for row in task.rows)
     environment = (*task.environment, *stacked, NUMBER)
-    arguments = tuple(plan.arguments[0][k].aval for k in levels.integers)
-    arguments = ((NUMBER,) * task.numbers) + arguments
-    rows = (NUMBER,) * (3 + _most_calls(levels)) + arguments
+    numbers = (NUMBER,) * task.numbers
+    kept = (*numbers, *levels.integers.types)
+    arguments = (*numbers, *(NUMBER for _ in _which(levels, 0)), *levels.integers.types)
+    rows = (NUMBER,) * (3 + levels.most_calls) + kept
 
     def body(token: Any, *operands: Any) -> list[Any]:
         return _Walk(levels, token, operands).result()
@@ -143,6 +208,20 @@ def _inspector(levels: Levels, room: int) -> Task:
     return Task((function,), environment, (), Numbering.FRESH, task.max_depth, room)
 
 
+def _which(levels: Levels, function: int) -> list[Any]:
+    return [jnp.int32(function)] if len(levels.plan.entries) > 1 else []
+
+
+def _told(levels: Levels, function: int, values: Sequence[Any]) -> list[Any]:
+    """What the inspector gets for a call: which function, and the integer arguments in their columns."""
+    own = dict(zip(levels.integers.places[function], values, strict=True))
+    columns = enumerate(levels.integers.types)
+    return [
+        *_which(levels, function),
+        *(own[k] if k in own else jnp.zeros(a.shape, a.dtype) for k, a in columns),
+    ]
+
+
 class _Walk:
     """Traces the inspector's body."""
 
@@ -150,16 +229,21 @@ class _Walk:
         plan = levels.plan
         shared, tables, (lane, *own) = split(operands, len(plan.task.environment), len(plan.task.rows))
         self.levels, self.plan, self.token, self.lane = levels, plan, token, lane
-        self.own, self.shared, self.tables = own, shared, tables
-        numbers = plan.task.numbers
-        values = {plan.arguments[0][k]: x for k, x in zip(levels.integers, own[numbers:], strict=True)}
-        values |= {plan.numbers[0]: own[0]} if numbers else {}
-        self.values: dict[Var, Any] = values
-        self.makers: dict[Var, Op] = {}
+        self.shared, self.tables = shared, tables
+        self.numbers, self.which, self.integers = split(own, plan.task.numbers, len(_which(levels, 0)))
 
     def result(self) -> list[Any]:
-        height, path, *calls = self._visit(self.plan.entries[0], (), self.values, self.makers, [])
-        return [self.token, height, path, self.lane, *calls, *self.own, height]
+        sides = [partial(self._function, k) for k in range(len(self.plan.entries))]
+        height, path, *calls = lax.switch(self.which[0], sides) if self.which else sides[0]()
+        return [self.token, height, path, self.lane, *calls, *self.numbers, *self.integers, height]
+
+    def _function(self, function: int) -> list[Any]:
+        plan, columns = self.plan, self.levels.integers
+        own = plan.arguments[function]
+        pairs = zip(columns.positions[function], columns.places[function], strict=True)
+        values = {own[k]: self.integers[place] for k, place in pairs}
+        values |= zip(plan.numbers[function : function + 1], self.numbers, strict=False)
+        return self._visit(plan.entries[function], (), values, {}, [])
 
     def _visit(
         self,
@@ -174,7 +258,7 @@ class _Walk:
         makers = makers | {v: s for s in block.steps if isinstance(s, Op) for v in s.outputs}
         end = block.end
         if isinstance(end, Leave):
-            return self._leave(choices, calls)
+            return self._leave(end.function, choices, calls)
         if isinstance(end, Goto):
             return self._visit(end.block, choices, values, makers, calls)
         if isinstance(end, Invoke):
@@ -188,23 +272,30 @@ class _Walk:
 
         return list(lax.switch(index, [side(n, b) for n, b in enumerate(end.blocks)]))
 
-    def _leave(self, choices: tuple[int, ...], calls: Sequence[tuple[Any, Any]]) -> list[Any]:
-        path = next(k for k, p in enumerate(self.levels.paths) if p.choices == choices)
+    def _leave(self, function: int, choices: tuple[int, ...], calls: Sequence[tuple[Any, Any]]) -> list[Any]:
+        paths = enumerate(self.levels.paths)
+        path = next(k for k, p in paths if p.function == function and p.choices == choices)
         height = jnp.int32(0)
         for _, below in calls:
             height = jnp.maximum(height, below + 1)
-        numbers = [number for number, _ in calls] + [jnp.int32(0)] * (_most_calls(self.levels) - len(calls))
+        numbers = [number for number, _ in calls] + [jnp.int32(0)] * (self.levels.most_calls - len(calls))
         return [height, jnp.int32(path), *numbers]
 
     def _call(self, end: Invoke, values: dict[Var, Any], makers: dict[Var, Op]) -> tuple[Any, Any]:
         """The number of a call in the inspector, and its height."""
         numbers = self.plan.task.numbers
         _, *inputs = end.call.inputs
-        passed = inputs[numbers:]
-        told = [*inputs[:numbers], *(passed[k] for k in self.levels.integers)]
+        passed, callee = inputs[numbers:], end.call.function
+        if end.guard is not None:
+            made, own = replace(end, guard=None), dict(values)
+            guard = self._read(end.guard, values, makers)
+            none = (jnp.int32(NONE), jnp.int32(NONE))
+            return tuple(lax.cond(guard, lambda: self._call(made, own, makers), lambda: none))
+        integers = [self._read(passed[k], values, makers) for k in self.levels.integers.positions[callee]]
         _, number, height = reference_p.bind(
             self.token,
-            *(self._read(a, values, makers) for a in told),
+            *(self._read(a, values, makers) for a in inputs[:numbers]),
+            *_told(self.levels, callee, integers),
             function=0,
             numbering=Numbering.FRESH,
             results=(NUMBER,),
@@ -220,8 +311,12 @@ class _Walk:
         if atom in plan.shared:
             values[atom] = self.shared[plan.shared[atom]]
         elif atom in plan.rows:
-            number = values[plan.numbers[0]]
-            values[atom] = row(self.tables[plan.rows[atom]], number)
+            place = plan.rows[atom]
+            number = next(values[n] for n, r in zip(plan.numbers, plan.row_ranges, strict=True) if place in r)
+            values[atom] = row(self.tables[place], number)
+        elif makers[atom].name == MOVE:  # what is moved beside it may not be known
+            step = makers[atom]
+            values[atom] = self._read(step.inputs[step.outputs.index(atom)], values, makers)
         else:
             step = makers[atom]
             made = step.run(*(self._read(a, values, makers) for a in step.inputs))
@@ -254,11 +349,16 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widt
     none = uninitialised((room,), np.dtype("int32"))
     _, positions = _loop(count, place, (starts, none))
 
+    def place_of(call: Any) -> Any:
+        if not levels.has_guards:
+            return row(positions, call)
+        return jnp.where(call == NONE, room, row(positions, jnp.maximum(call, 0)))
+
     def tell(c: Any, tables: Any) -> Any:
         k = key(c)
         begin, stop, end = row(starts, k), row(starts, k) + row(sizes, k), row(starts, k + 1)
         known = (row(path, c), begin, stop, end, *(row(x, c) for x in own))
-        values = (*known, *(row(positions, row(x, c)) for x in calls))
+        values = (*known, *(place_of(row(x, c)) for x in calls))
         at = row(positions, c)
 
         def write(n: Any, tables: Any) -> Any:
@@ -266,8 +366,8 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widt
 
         return _loop(jnp.where(at == stop - 1, end - at, 1), write, tables)
 
-    types = [np.dtype("int32")] * 4 + [x.dtype for x in own] + [np.dtype("int32")] * len(calls)
-    tables = _loop(count, tell, [uninitialised((room,), dtype) for dtype in types])
+    types = [*[NUMBER] * 4, *(Aval(x.shape[1:], x.dtype) for x in own), *[NUMBER] * len(calls)]
+    tables = _loop(count, tell, [uninitialised((room, *a.shape), a.dtype) for a in types])
     ends = _loop(lanes, lambda k, x: put(x, k, row(positions, row(roots, k))), roots)
     (kind, begin, stop, end), (lane, number, *integers), below = split(tables, 4, len(own))
     return Order(

@@ -20,6 +20,7 @@ from jax_cocktail.primitives.recursion_task import Aval, aval_of
 
 REFERENCE = "reference"
 SHORT = 8  # trips of a scan that is written out
+WRITTEN = 256  # equations that a longer one may become
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -101,10 +102,10 @@ class Structure:
     results: tuple[Atom, ...]
 
 
-def structure(jaxpr: Any, opens_loops: bool) -> Structure:
+def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structure:
     """The tree of a closed jaxpr. `opens_loops`: else a loop with a reference in it is an `Op`; then nothing
-    is differentiated any more, and calls are inlined."""
-    builder = _Builder(opens_loops)
+    is differentiated any more, and calls are inlined. `most_trips`: of a scan that is written out."""
+    builder = _Builder(opens_loops, most_trips)
     parameters = tuple(Var(aval_of(v.aval)) for v in open_jaxpr(jaxpr).invars)
     results = builder.inline(jaxpr, parameters)
     return Structure(parameters, tuple(builder.items), results)
@@ -138,8 +139,8 @@ def binder(equation: Any) -> Callable[..., Sequence[Any]]:
 
 
 class _Builder:
-    def __init__(self, opens_loops: bool) -> None:
-        self.opens_loops = opens_loops
+    def __init__(self, opens_loops: bool, most_trips: int) -> None:
+        self.opens_loops, self.most_trips = opens_loops, most_trips
         self.items: list[Item] = []
 
     def inline(self, jaxpr: Any, arguments: Sequence[Atom]) -> tuple[Atom, ...]:
@@ -174,7 +175,7 @@ class _Builder:
         elif name == "cond":
             sides = tuple(self._side(branch, inputs[1:]) for branch in equation.params["branches"])
             self.items.append(Choice(inputs[0], sides, outputs))
-        elif name == "scan" and self.opens_loops and equation.params["length"] <= SHORT:
+        elif name == "scan" and self.opens_loops and self._is_short(equation.params):
             return self._unrolled(equation.params, inputs)
         elif name in ("scan", "while"):
             loop = self._scan if name == "scan" else self._while
@@ -191,7 +192,7 @@ class _Builder:
         return outputs
 
     def _side(self, jaxpr: Any, arguments: Sequence[Atom], parameters: tuple[Var, ...] = ()) -> Structure:
-        inner = _Builder(self.opens_loops)
+        inner = _Builder(self.opens_loops, self.most_trips)
         results = inner.inline(jaxpr, arguments)
         return Structure(parameters, tuple(inner.items), results)
 
@@ -202,6 +203,11 @@ class _Builder:
         condition = self._side(params["cond_jaxpr"], (*tested, *parameters), parameters)
         body = self._side(params["body_jaxpr"], (*used, *parameters), parameters)
         return Repeat(carried, body, outputs, condition)
+
+    def _is_short(self, params: Mapping[str, Any]) -> bool:
+        trips: int = params["length"]
+        equations = len(open_jaxpr(params["jaxpr"]).eqns)
+        return trips <= SHORT or (trips <= self.most_trips and trips * equations <= WRITTEN)
 
     def _unrolled(self, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
         """A short scan, trip by trip: its calls can then run side by side."""

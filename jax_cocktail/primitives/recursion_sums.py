@@ -134,8 +134,8 @@ def capacity(max_calls: int) -> int:
     return -(-max_calls // CHUNK) * CHUNK
 
 
-def product(site: Site, kept: Sequence[Any], count: Any) -> Any:
-    """The sum of a site's products over its first `count` rows."""
+def product(site: Site, kept: Sequence[Any], count: Any, begin: Any = None) -> Any:
+    """The sum of a site's products over `count` rows from `begin` on, a multiple of `CHUNK`."""
     params = dict(site.params)
     (left, right), (left_batch, right_batch) = params.pop("dimension_numbers")
     dims = (
@@ -146,7 +146,8 @@ def product(site: Site, kept: Sequence[Any], count: Any) -> Any:
     def add(state: tuple[Any, Any]) -> tuple[Any, Any]:
         first, total = state
         is_kept = first + jnp.arange(CHUNK, dtype=jnp.int32) < count
-        factors = [_masked(lax.dynamic_slice_in_dim(x, first, CHUNK), is_kept) for x in kept]
+        at = first if begin is None else begin + first
+        factors = [_masked(lax.dynamic_slice_in_dim(x, at, CHUNK), is_kept) for x in kept]
         return first + CHUNK, total + lax.dot_general_p.bind(*factors, dimension_numbers=dims, **params)
 
     start = (jnp.int32(0), jnp.zeros(site.product.shape, site.product.dtype))

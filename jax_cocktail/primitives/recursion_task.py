@@ -75,6 +75,16 @@ class Linear:
     transposed: Callable[[], Task]
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """One vmap around a recursion: its size, and which operands and results have a leading axis for it. A
+    result without one is the sum over the lanes."""
+
+    size: int
+    operands: tuple[bool, ...]
+    results: tuple[bool, ...]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
     """Functions that call each other; the first one is called from outside.
