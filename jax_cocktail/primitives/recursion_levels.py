@@ -29,7 +29,7 @@ from jax_cocktail.primitives.recursion_order import Axes, Forest, Order, order_c
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_plan import placed
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
-from jax_cocktail.primitives.recursion_sums import Site, capacity, clamped_start, product
+from jax_cocktail.primitives.recursion_sums import Site, capacity, clamped_start, product, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Lanes, Numbering, split
 
 WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
@@ -140,9 +140,12 @@ class _Sweeps:
 
     def results(self, state: State) -> list[Any]:
         """What a task returns, from the last state."""
-        sums = list(state["sums"])
-        for (site, axes), kept, count in zip(self._sites(), state["kept"], state["counts"], strict=True):
-            sums[site.target] += self._product(site, axes, kept, count)
+        plan = self.levels.plan
+        products = [
+            self._product(*site, kept, count)
+            for site, kept, count in zip(self._sites(), state["kept"], state["counts"], strict=True)
+        ]
+        sums = with_products(state["sums"], plan.blocks, plan.sites, products)
         sums = [axes.apart(x) for x, axes in zip(sums, self.sums, strict=True)]
         found = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
         found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
@@ -445,7 +448,7 @@ def _put_rows(array: Any, at: Any, values: Any) -> Any:
 
 def _scattered(array: Any, at: Any, values: Any) -> Any:
     if at.shape[0] > UNROLLED:
-        return array.at[at].set(values, mode="promise_in_bounds")
+        return lax.fori_loop(0, at.shape[0], lambda k, x: put(x, row(at, k), row(values, k)), array)
     for k in range(at.shape[0]):
-        array = lax.dynamic_update_index_in_dim(array, values[k], at[k], 0, allow_negative_indices=False)
+        array = put(array, at[k], values[k])
     return array

@@ -42,7 +42,7 @@ from jax_cocktail.primitives.recursion_structure import (
     Var,
     structure,
 )
-from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite
+from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, row_bytes, split
 from jax_cocktail.primitives.recursion_unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
 
@@ -249,10 +249,8 @@ def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> 
 
 def summed(plan: Plan, state: State) -> list[Any]:
     """The sums over all calls, with the products that have been put off."""
-    sums = list(state["sums"])
-    for site, kept, count in zip(plan.sites, state["kept"], state["counts"], strict=True):
-        sums[site.target] += product(site, kept, count)
-    return sums
+    kept = zip(plan.sites, state["kept"], state["counts"], strict=True)
+    return with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
 
 
 @functools.lru_cache(maxsize=128)

@@ -19,7 +19,8 @@ from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Block,
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
 from jax_cocktail.primitives.recursion_task import Aval
 
-CHUNK = 64  # calls whose factors are multiplied at a time
+CHUNK = 32  # calls whose factors are multiplied at a time
+WIDE_CHUNK = 256  # the same where there are many: the sum is read and written once for each chunk
 _MOVES = frozenset({"transpose", "reshape"})
 _PATCHES = frozenset({"dynamic_update_slice", "scatter-add", "scatter_add"})
 
@@ -128,6 +129,18 @@ def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return run, run_in_row
 
 
+def with_products(
+    sums: Sequence[Any], blocks: Sequence[Block], sites: Sequence[Site], products: Sequence[Any]
+) -> list[Any]:
+    """The sums, with the products of all sites. Where nothing else is added, a product is the sum."""
+    added = {s.target for block in blocks for s in block.steps if isinstance(s, Accumulate | AddInto)}
+    found = list(sums)
+    for site, value in zip(sites, products, strict=True):
+        found[site.target] = found[site.target] + value if site.target in added else value
+        added.add(site.target)
+    return found
+
+
 # -- the factors ---------------------------------------------------------------------------------------------
 def capacity(max_calls: int) -> int:
     """Rows that are kept: whole chunks."""
@@ -143,15 +156,27 @@ def product(site: Site, kept: Sequence[Any], count: Any, begin: Any = None) -> A
         (tuple(d + 1 for d in left_batch), tuple(d + 1 for d in right_batch)),
     )
 
-    def add(state: tuple[Any, Any]) -> tuple[Any, Any]:
-        first, total = state
-        is_kept = first + jnp.arange(CHUNK, dtype=jnp.int32) < count
+    def chunk(first: Any, rows: int) -> list[Any]:
         at = first if begin is None else begin + first
-        factors = [_masked(lax.dynamic_slice_in_dim(x, at, CHUNK), is_kept) for x in kept]
-        return first + CHUNK, total + lax.dot_general_p.bind(*factors, dimension_numbers=dims, **params)
+        return [lax.dynamic_slice_in_dim(x, at, rows) for x in kept]
 
-    start = (jnp.int32(0), jnp.zeros(site.product.shape, site.product.dtype))
-    _, total = lax.while_loop(lambda state: state[0] < count, add, start)
+    def multiplied(factors: Sequence[Any]) -> Any:
+        return lax.dot_general_p.bind(*factors, dimension_numbers=dims, **params)
+
+    def last(first: Any) -> Any:
+        is_kept = first + jnp.arange(CHUNK, dtype=jnp.int32) < count
+        return multiplied([_masked(x, is_kept) for x in chunk(first, CHUNK)])
+
+    state = (jnp.int32(CHUNK), last(jnp.int32(0)))
+    if kept[0].shape[0] >= CHUNK + WIDE_CHUNK:
+        state = lax.while_loop(
+            lambda state: state[0] + WIDE_CHUNK <= count,
+            lambda state: (state[0] + WIDE_CHUNK, state[1] + multiplied(chunk(state[0], WIDE_CHUNK))),
+            state,
+        )
+    _, total = lax.while_loop(
+        lambda state: state[0] < count, lambda state: (state[0] + CHUNK, state[1] + last(state[0])), state
+    )
     for finish in site.finish:
         (total,) = finish(total)
     return total
