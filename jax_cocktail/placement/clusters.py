@@ -287,10 +287,9 @@ class _Divider:
             return False
         whole = work(statement)
         own = work_inside(statement, cut.axes)
-        if isinstance(statement, BranchUTask):
-            copied = [array for array, axis in _updated(statement, cut) if not self._is_own(array, axis, cut)]
-            if sum(_copy(array).weight for array in copied) > whole.weight:
-                return False
+        copied = [array for array, axis in _updated(statement, cut) if not self._is_own(array, axis, cut)]
+        if sum(_copy(array).weight for array in copied) > whole.weight:
+            return False
         return whole.weight - own.weight <= self.limits.again * whole.weight
 
     def _stays_in_place(self, operator: UOperator, axis: int, cut: AxisClass) -> bool:
@@ -389,18 +388,30 @@ def _is_small_update(operator: UOperator) -> bool:
     return update.type.size * 4 < array.type.size
 
 
-def _updated(branch: BranchUTask, cut: AxisClass) -> list[tuple[Value, int]]:
-    """Arrays of outside of which some side of a branch changes a small part, with the axis of the result."""
-    found: dict[Value, int] = {}
-    for region in branch.branches:
-        makers = {s.output: s for s in region.body if isinstance(s, UOperator) and len(s.outputs) == 1}
-        for output, result in zip(branch.outputs, region.results, strict=True):
-            root = result
-            while root in makers and _is_small_update(makers[root]):
-                root = makers[root].inputs[0]
-            if output in cut.axes and root != result and root not in makers:
-                found[root] = cut.axes[output]
-    return list(found.items())
+def _updated(statement: Statement, cut: AxisClass) -> list[tuple[Value, int]]:
+    """Arrays of outside of which a loop or a branch changes small parts, and the axes of what they become."""
+    found = [(root, v) for v in statement.outputs if v in cut.axes for root in _roots(v, (statement,)) - {v}]
+    return [(root, cut.axes[v]) for root, v in found]
+
+
+def _roots(value: Value, body: Sequence[Statement]) -> frozenset[Value]:
+    """The arrays of outside that a value was before small parts of it were changed; else the value."""
+    maker = next((s for s in body if value in s.outputs), None)
+    if isinstance(maker, UOperator) and _is_small_update(maker):
+        return _roots(maker.inputs[0], body)
+    if isinstance(maker, LoopUTask):
+        place = maker.outputs.index(value)
+        if maker.carried[place] in _roots(maker.body.results[place], maker.body.body):
+            return _roots(maker.initial[place], body)
+    if isinstance(maker, BranchUTask):
+        place = maker.outputs.index(value)
+        sides = (
+            _roots(r.results[place], r.body) - {v for s in r.body for v in s.outputs} for r in maker.branches
+        )
+        outside = frozenset().union(*sides)
+        if outside:
+            return frozenset().union(*(_roots(v, body) for v in outside))
+    return frozenset((value,))
 
 
 def _copy(array: Value) -> Work:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,13 @@ from jax import lax
 
 from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Invoke, Keep
 from jax_cocktail.primitives.recursion_failure import FINE
-from jax_cocktail.primitives.recursion_machine import State
+from jax_cocktail.primitives.recursion_machine import Machine, State, planned
 from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
 from jax_cocktail.primitives.recursion_order import Axes, Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_plan import placed
 from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
-from jax_cocktail.primitives.recursion_sums import Site, capacity, clamped_start, product, with_products
+from jax_cocktail.primitives.recursion_sums import capacity, clamped_start, product, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Lanes, Numbering, split
 
 WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
@@ -37,6 +37,7 @@ FOREST_WIDTHS = (1, 4, 16, 64)  # the same of many lanes
 UNROLLED = 4  # up to so many rows are moved one by one
 
 Values = dict[Var, Any]
+_Made: TypeAlias = tuple[Any, list[Any], list[Any], list[list[Any]], list[Any]]
 
 
 def widths(lanes: int) -> tuple[int, ...]:
@@ -52,20 +53,36 @@ def run_levels(
 ) -> tuple[Any, list[Any]]:
     """The status, and the results of a task but for the token, over all lanes. `by_stack`: the same in the
     other way."""
-    forest = _forest(levels, operands, lanes)
-    order = order_calls(levels, forest, widths(forest.size))
+    plan, forest = levels.plan, _forest(levels, operands, lanes)
+    sweeps = _Sweeps(levels, forest, order_calls(levels, forest, widths(forest.size)))
+    machine_plan = planned(plan.task)
+    keeps = not lanes and machine_plan.sites is plan.sites  # factors, where levels do
 
-    def side_by_side() -> tuple[Any, list[Any]]:
-        sweeps = _Sweeps(levels, forest, order)
+    def side_by_side() -> _Made:
         state = sweeps.initial()
         if levels.down:
             state = sweeps.down(state)
         if levels.up:
             state = sweeps.up(state)
-        return jnp.int32(FINE), sweeps.results(state)
+        return jnp.int32(FINE), sweeps.returned(state), state["sums"], state["kept"], state["counts"]
 
-    found: tuple[Any, list[Any]] = lax.cond(order.status == FINE, side_by_side, by_stack)
-    return found
+    def one_by_one() -> _Made:
+        nothing = sweeps.nothing()
+        if not keeps:
+            status, results = by_stack()
+            sums, rest = split(results, len(sweeps.sums))
+            sums = [axes.joined(x) for x, axes in zip(sums, sweeps.sums, strict=True)]
+            return status, rest, sums, nothing["kept"], nothing["counts"]
+        state = Machine(machine_plan, operands).final(**nothing)
+        rest = [*state["rows"], *state["returned"][0]]
+        return state["status"], rest, state["sums"], state["kept"], state["counts"]
+
+    # the products stand behind both ways, where they are work of their own for the units of a processor
+    found: _Made = lax.cond(sweeps.order.status == FINE, side_by_side, one_by_one)
+    status, rest, sums, kept, counts = found
+    products = [sweeps.product(k, x, n) for k, (x, n) in enumerate(zip(kept, counts, strict=True))]
+    sums = with_products(sums, plan.blocks if keeps else None, plan.sites, products)
+    return status, [*(axes.apart(x) for x, axes in zip(sums, sweeps.sums, strict=True)), *rest]
 
 
 def _forest(levels: Levels, operands: Sequence[Any], lanes: Sequence[Lanes]) -> Forest:
@@ -117,18 +134,21 @@ class _Sweeps:
                 jnp.zeros((axes.count, *a.shape) if axes.any else a.shape, a.dtype)
                 for a, axes in zip(self.task.accumulated, self.sums, strict=True)
             ],
-            "kept": [
-                [uninitialised((axes.count * self.room(axes), *a.shape), a.dtype) for a in site.factors]
-                for site, axes in self._sites()
-            ],
-            "counts": [
-                jnp.zeros((axes.count,), jnp.int32) if axes.any else jnp.int32(0) for _, axes in self._sites()
-            ],
+            **self.nothing(),
         }
 
-    def _sites(self) -> list[tuple[Site, Axes]]:
-        """Places that add products to a sum, with the axes of the sum."""
-        return [(site, self.sums[site.target]) for site in self.levels.plan.sites]
+    def nothing(self) -> State:
+        """No factors of products."""
+        sites = [(site, self.sums[site.target]) for site in self.levels.plan.sites]
+        return {
+            "kept": [
+                [uninitialised((axes.count * self.room(axes), *a.shape), a.dtype) for a in site.factors]
+                for site, axes in sites
+            ],
+            "counts": [
+                jnp.zeros((axes.count,), jnp.int32) if axes.any else jnp.int32(0) for _, axes in sites
+            ],
+        }
 
     def axes_of(self, site: int) -> Axes:
         """Of the sum that the products of a site are added to."""
@@ -138,25 +158,20 @@ class _Sweeps:
         """For the factors of products that are added to a sum, of which there is one for these axes."""
         return capacity(self.order.room // axes.count)
 
-    def results(self, state: State) -> list[Any]:
-        """What a task returns, from the last state."""
-        plan = self.levels.plan
-        products = [
-            self._product(*site, kept, count)
-            for site, kept, count in zip(self._sites(), state["kept"], state["counts"], strict=True)
-        ]
-        sums = with_products(state["sums"], plan.blocks, plan.sites, products)
-        sums = [axes.apart(x) for x, axes in zip(sums, self.sums, strict=True)]
+    def returned(self, state: State) -> list[Any]:
+        """What a task returns but for sums, from the last state."""
         found = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
         found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
-        rest = self.forest.results[len(sums) :]
-        return [*sums, *(axes.summed(x) for x, axes in zip(found, rest, strict=True))]
+        rest = self.forest.results[len(self.sums) :]
+        return [axes.summed(x) for x, axes in zip(found, rest, strict=True)]
 
-    def _product(self, site: Site, axes: Axes, kept: Sequence[Any], count: Any) -> Any:
+    def product(self, site: int, kept: Sequence[Any], count: Any) -> Any:
+        """What the factors of a site come to."""
+        axes, own = self.axes_of(site), self.levels.plan.sites[site]
         if not axes.any:
-            return product(site, kept, count)
+            return product(own, kept, count)
         room = self.room(axes)
-        return lax.map(lambda k: product(site, kept, row(count, k), k * room), jnp.arange(axes.count))
+        return lax.map(lambda k: product(own, kept, row(count, k), k * room), jnp.arange(axes.count))
 
     def down(self, state: State) -> State:
         """Callers before their calls."""

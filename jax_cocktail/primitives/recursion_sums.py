@@ -130,10 +130,13 @@ def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def with_products(
-    sums: Sequence[Any], blocks: Sequence[Block], sites: Sequence[Site], products: Sequence[Any]
+    sums: Sequence[Any], blocks: Sequence[Block] | None, sites: Sequence[Site], products: Sequence[Any]
 ) -> list[Any]:
-    """The sums, with the products of all sites. Where nothing else is added, a product is the sum."""
-    added = {s.target for block in blocks for s in block.steps if isinstance(s, Accumulate | AddInto)}
+    """The sums, with the products of all sites. A sum that `blocks` add nothing to is a product; None: they
+    may add to any."""
+    steps = (step for block in blocks or () for step in block.steps)
+    added = {s.target for s in steps if isinstance(s, Accumulate | AddInto)}
+    added |= set() if blocks is not None else {site.target for site in sites}
     found = list(sums)
     for site, value in zip(sites, products, strict=True):
         found[site.target] = found[site.target] + value if site.target in added else value
