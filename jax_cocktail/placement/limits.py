@@ -9,6 +9,7 @@ from math import ceil, inf
 from typing import cast
 
 from jax_cocktail.device import DeviceSpec
+from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.classes import AxisClass
 from jax_cocktail.placement.cost import Work, has_loop, total
 from jax_cocktail.placement.reuse import Cache, streaming_seconds
@@ -98,11 +99,13 @@ class Limits:
     def rank(
         self, cut: AxisClass, units: int, statements: Sequence[Statement], domains: tuple[float, int | None]
     ) -> tuple[float, float]:
-        """Orders classes that want the same statements, the best first: most work, then least lost.
+        """Orders classes that want the same statements, the best first: most work that parts share, then
+        least lost. Of a product, every part reads the operand that is not cut.
 
         `domains`: what `domains` says of the loops among the statements.
         """
-        return -total(statements).weight, domains[0]
+        again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
+        return again.weight - total(statements).weight, domains[0]
 
     def domains(
         self,
@@ -160,6 +163,14 @@ class Limits:
 
     def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
         return cut.parts % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance
+
+
+def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:
+    """Operands of a product that every part reads whole."""
+    if not isinstance(statement, UOperator) or statement.kind != "dot":
+        return []
+    tie = rule(statement).along([cut.axes.get(statement.output)])
+    return [v for v, d in zip(statement.inputs, tie.inputs, strict=True) if d is None] if tie else []
 
 
 @dataclass(frozen=True, slots=True)
