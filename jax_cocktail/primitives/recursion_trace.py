@@ -146,8 +146,8 @@ class Recursive:
             bound = self._signature.bind(None, *args, **named)
         except TypeError as error:
             raise TypeError(
-                f"{self.name}{self._signature} gets itself as its first parameter, and a call gives the others: "
-                f"{error}, at {where()}"
+                f"{self.name}{self._signature} gets itself as its first parameter, and a call gives the "
+                f"others: {error}, at {where()}"
             ) from None
         bound.apply_defaults()
         return bound.args[1:], bound.kwargs
@@ -185,6 +185,17 @@ def _refuse_varying(function: Recursive, values: Sequence[Any]) -> None:
         raise UnsupportedError(
             f"{function.name} gets values that differ between devices where jax.shard_map checks for them; "
             "pass jax.shard_map(..., check_vma=False) to call it",
+            function.source,
+        )
+
+
+def _refuse_effects(function: Recursive, body: Any) -> None:
+    """They would be lost: `recursion` is an equation without effects. That an axis is named is none."""
+    effects = sorted({type(effect).__name__ for effect in body.effects} - {"NamedAxisEffect"})
+    if effects:
+        raise UnsupportedError(
+            f"the body of {function.name} has side effects ({', '.join(effects)}; jax.debug.print is one); "
+            "return what is to be seen beside the result, or use jax.pure_callback",
             function.source,
         )
 
@@ -256,6 +267,7 @@ def _body(scope: _Scope, member: _Member) -> Any:
 
     open_arguments = [a for a, value in zip(member.arguments, member.shared, strict=True) if value is None]
     body = jax.make_jaxpr(run)(TOKEN, *open_arguments)
+    _refuse_effects(function, body)
     if any(numbering is not Numbering.NONE for numbering in numberings(body)):
         raise RecursionTypeError(
             f"the body of {function.name} differentiates a call of its own; differentiate {function.name} "
