@@ -1,4 +1,4 @@
-"""Recursion in the reference interpreter, which poisons memory that nobody has written: every way to run it."""
+"""Recursion in the reference interpreter, which poisons memory that nobody has written."""
 
 from __future__ import annotations
 
@@ -94,9 +94,10 @@ def test_lanes():
     def gradient(recursive):
         return jax.value_and_grad(lambda n, x: total(wave(recursive)(n, x)), 1)
 
-    lanes = [
-        by_python(lambda: gradient(unrolled)(*widened(lane))) for lane in zip(counts, vectors, strict=True)
-    ]
+    def lane(*arguments):
+        return by_python(lambda: gradient(unrolled)(*widened(arguments)))
+
+    lanes = [lane(*one) for one in zip(counts, vectors, strict=True)]
     expected = jax.tree.map(lambda *x: np.stack(x), *lanes)
     check(interpreted(jax.vmap(gradient(recursive)), (counts, vectors)), expected, 1e-4)
 
