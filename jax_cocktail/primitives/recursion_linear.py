@@ -18,7 +18,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
-from jax_cocktail.primitives.recursion_plan import Plan, Traced, forward, pull, push
+from jax_cocktail.primitives.recursion_plan import Stage, Traced, forward, pull, push
 from jax_cocktail.primitives.recursion_structure import Var, structure
 from jax_cocktail.primitives.recursion_task import (
     NUMBER,
@@ -72,7 +72,7 @@ class _Traced:
 
     function: Function
     jaxpr: Any
-    plan: tuple[Plan, ...]
+    plan: tuple[Stage, ...]
     parameters: tuple[Var, ...]
     results: tuple[Any, ...]
     residuals: tuple[tuple[str, int], ...]

@@ -49,7 +49,7 @@ class Run:
 class Side:
     """One side of a branch. `residuals`: places among those of the structure around it."""
 
-    plan: tuple[Plan, ...]
+    plan: tuple[Stage, ...]
     residuals: tuple[int, ...]
     results: tuple[Atom, ...]
 
@@ -75,7 +75,7 @@ class Fork:
         return tuple(found)
 
 
-Plan = Run | Fork
+Stage = Run | Fork
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,7 +84,7 @@ class Traced:
 
     results: list[Any]
     residuals: list[Any]
-    plan: tuple[Plan, ...]
+    plan: tuple[Stage, ...]
     active: frozenset[Var]
 
     def without_values(self) -> Traced:
@@ -105,7 +105,7 @@ class _Forward:
         self.values = values
         self.active = active
         self.residuals: list[Any] = []
-        self.plan: list[Plan] = []
+        self.plan: list[Stage] = []
 
     def read(self, atom: Atom) -> Any:
         return jnp.asarray(atom.value, atom.aval.dtype) if isinstance(atom, Const) else self.values[atom]
@@ -213,7 +213,7 @@ class _TracedSide:
     which are values of outside; `results`: its structure's."""
 
     jaxpr: Any
-    plan: tuple[Plan, ...]
+    plan: tuple[Stage, ...]
     count: int
     avals: Mapping[int, Aval]
     known: Mapping[int, Any]
@@ -277,7 +277,7 @@ def _zeros(var: Atom) -> Any:
     return jnp.zeros(var.aval.shape, var.aval.dtype)
 
 
-def push(plan: Sequence[Plan], residuals: Sequence[Any], moves: Values) -> Values:
+def push(plan: Sequence[Stage], residuals: Sequence[Any], moves: Values) -> Values:
     """The tangents of everything, from those of the inputs."""
     moves = dict(moves)
     for step in plan:
@@ -299,7 +299,7 @@ def _pushed(side: Side, residuals: Sequence[Any], moves: Values) -> Callable[[],
     return run
 
 
-def pull(plan: Sequence[Plan], residuals: Sequence[Any], cotangents: Values) -> Values:
+def pull(plan: Sequence[Stage], residuals: Sequence[Any], cotangents: Values) -> Values:
     """The cotangents of the inputs, from those of the results."""
     cotangents = dict(cotangents)
     for step in reversed(plan):

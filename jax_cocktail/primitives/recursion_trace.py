@@ -13,7 +13,8 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -141,7 +142,13 @@ class Recursive:
     def bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> Given:
         """Arguments as Python binds them to the parameters of the body but for the first: an argument is
         given by name only if it has to be, and defaults are given like all else."""
-        bound = self._signature.bind(None, *args, **named)
+        try:
+            bound = self._signature.bind(None, *args, **named)
+        except TypeError as error:
+            raise TypeError(
+                f"{self.name}{self._signature} gets itself as its first parameter, and a call gives the "
+                f"others: {error}, at {where()}"
+            ) from None
         bound.apply_defaults()
         return bound.args[1:], bound.kwargs
 
@@ -182,6 +189,17 @@ def _refuse_varying(function: Recursive, values: Sequence[Any]) -> None:
         )
 
 
+def _refuse_effects(function: Recursive, body: Any) -> None:
+    """They would be lost: `recursion` is an equation without effects. That an axis is named is none."""
+    effects = sorted({type(effect).__name__ for effect in body.effects} - {"NamedAxisEffect"})
+    if effects:
+        raise UnsupportedError(
+            f"the body of {function.name} has side effects ({', '.join(effects)}; jax.debug.print is one); "
+            "return what is to be seen beside the result, or use jax.pure_callback",
+            function.source,
+        )
+
+
 def _traced(
     function: Recursive, tree: Any, avals: tuple[Aval, ...], shared: Sequence[Sequence[Any]]
 ) -> list[_Member]:
@@ -204,7 +222,8 @@ def _join(scope: _Scope, function: Recursive, tree: Any, avals: tuple[Aval, ...]
     like = function.out_like
     args, named = jax.tree.unflatten(tree, avals)
     if callable(like):
-        like = like(*args, **named)
+        with _noted(f"out_like= of {function.name}, which gets the arguments of a call: {function.source}"):
+            like = like(*args, **named)
     elif like is None:
         if not args and not named:
             raise RecursionTypeError(
@@ -240,13 +259,15 @@ def _body(scope: _Scope, member: _Member) -> Any:
         leaves = [next(given) if value is None else value for value in member.shared]
         try:
             args, named = jax.tree.unflatten(member.tree, leaves)
-            results = function.body(myself, *args, **named)
+            with _noted(_what_calls_return(member)):
+                results = function.body(myself, *args, **named)
         finally:
             scope.token = None
         return [token, *_results(member, results)]
 
     open_arguments = [a for a, value in zip(member.arguments, member.shared, strict=True) if value is None]
     body = jax.make_jaxpr(run)(TOKEN, *open_arguments)
+    _refuse_effects(function, body)
     if any(numbering is not Numbering.NONE for numbering in numberings(body)):
         raise RecursionTypeError(
             f"the body of {function.name} differentiates a call of its own; differentiate {function.name} "
@@ -254,6 +275,25 @@ def _body(scope: _Scope, member: _Member) -> Any:
             function.source,
         )
     return body
+
+
+@contextmanager
+def _noted(what: str) -> Iterator[None]:
+    """Where JAX, or the user's own code, does not know what its error is about."""
+    try:
+        yield
+    except RecursionTypeError:
+        raise
+    except TypeError as error:
+        error.add_note(what)
+        raise
+
+
+def _what_calls_return(member: _Member) -> str:
+    function = member.function
+    types = jax.tree.unflatten(member.results_tree, [_spelled(a) for a in member.results])
+    why = ", like its first argument; say out_like= if that is not so" if function.out_like is None else ""
+    return f"in the body of {function.name}, whose calls return {types}{why}: {function.source}"
 
 
 def _inside_of(function: Recursive) -> RecursionTypeError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,8 +90,8 @@ def test_defaults_that_are_no_arrays():
 
 
 WRONG = {
-    "missing a required.*'x'": lambda: power(offset=1.0),
-    "too many positional": lambda: power(1.0, 2, 3),
+    r"power\(self, x, n=2.* as its first parameter.*missing a required.*'x'": lambda: power(offset=1.0),
+    f"too many positional.*{__name__.rpartition('.')[2]}": lambda: power(1.0, 2, 3),
     "multiple values for argument 'x'": lambda: power(1.0, x=2.0),
 }
 
@@ -107,6 +109,37 @@ def test_calls_of_itself_that_do_not_fit():
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'm'"):
         count(3)
+
+
+@recursive
+def of_first(self, n, x):
+    return lax.cond(n < 1, lambda: x, lambda: self(n - 1, x * 2))
+
+
+@recursive(out_like=lambda n: n)
+def of_few(self, n, x):
+    return lax.cond(n < 1, lambda: x, lambda: self(n - 1, x * 2))
+
+
+@recursive
+def in_python(self, n, x):
+    return n if n < 1 else self(n - 1, x)
+
+
+NOTED = {
+    of_first: r"the body of of_first, whose calls return int32\[\], like its first argument; say out_like=",
+    of_few: "out_like= of of_few, which gets the arguments",
+    in_python: "the body of in_python",
+}
+
+
+@pytest.mark.parametrize("function", NOTED, ids=lambda f: f.__name__)
+def test_errors_of_others_say_whose_body_it_is(function):
+    with pytest.raises(TypeError) as caught:
+        function(3, jnp.ones(4))
+    note, *_ = caught.value.__notes__  # the others are of JAX
+    assert re.search(NOTED[function], note)
+    assert f"{__file__}:{function.__wrapped__.__code__.co_firstlineno} " in note
 
 
 def test_names_that_not_every_call_has():

@@ -364,6 +364,17 @@ def test_errors_name_the_line(function):
     assert any(f"{__file__}:{line} " in message for line in lines), message
 
 
+@pytest.mark.parametrize("compiler", [lambda f: f, jax.jit, jax_cocktail.jit])
+def test_side_effects_are_not_lost_in_silence(compiler):
+    @recursive
+    def told(self, n):
+        return lax.cond(n < 1, lambda: n, lambda: (jax.debug.print("{}", n), self(n - 1))[1])
+
+    with pytest.raises(jax_cocktail.UnsupportedError, match="told has side effects.*DebugEffect") as caught:
+        compiler(told)(3)
+    assert f"{__file__}:" in str(caught.value)
+
+
 def test_called_after_it_returned():
     keeps_itself(3)
     with pytest.raises(jax_cocktail.RecursionTypeError, match="after keeps_itself had returned") as caught:
