@@ -2,8 +2,8 @@
 
 `recursion_order` walks the tree of calls with integers alone and puts the calls in order, the highest first.
 Then calls that need nothing of each other run together, in groups of 1, 2, 4 ... calls: a product of a vector
-and the weights becomes a product of a matrix and the weights, which are read once for all calls of a group.
-What callers make for their calls goes down the order (arguments), what calls return goes up.
+and the weights becomes a product of a matrix and the weights, which are read once for all calls of a group. Groups that would not be full are filled up
+with calls that are repeated. What callers make for their calls goes down the order (arguments), what calls return goes up.
 
 If there are more calls than there is room for, the stack machine takes over.
 """
