@@ -99,7 +99,7 @@ class _Sweeps:
         starts = accumulate((len(f.row_results) for f in self.task.functions), initial=0)
         self.row_ranges = [range(a, b) for a, b in pairwise(starts)]
         self.widths = tuple(w for w in widths(forest.size) if w <= order.room)
-        self.rows = [x.reshape(-1, *x.shape[2:]) for x in forest.rows]
+        self.rows = [x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in forest.rows]
 
     def initial(self) -> State:
         room, size, columns = self.order.room, self.forest.size, self.levels.floats
@@ -144,7 +144,8 @@ class _Sweeps:
         for (site, axes), kept, count in zip(self._sites(), state["kept"], state["counts"], strict=True):
             sums[site.target] += self._product(site, axes, kept, count)
         sums = [axes.apart(x) for x, axes in zip(sums, self.sums, strict=True)]
-        found = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
+        every = (self.forest.size, self.task.max_calls)
+        found = [x.reshape(*every, *x.shape[1:]) for x in state["rows"]]
         found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
         rest = self.forest.results[len(sums) :]
         return [*sums, *(axes.summed(x) for x, axes in zip(found, rest, strict=True))]
