@@ -37,6 +37,7 @@ from jax_cocktail.primitives.recursion_task import TOKEN, Lanes, Task, is_float,
 from jax_cocktail.primitives.units import unit_count
 
 Results = list[Any]
+MOST_ROWS = 1 << 30  # half of what numbers of 32 bits tell apart
 
 
 def _shaped(aval: Any, sizes: Sequence[int]) -> Any:
@@ -62,7 +63,7 @@ def expanded(
     """The recursion as JAX's own loops and branches. `lockstep`: lanes take their steps together.
     `by_levels`: calls run side by side where that can be and pays."""
     siblings = siblings_of(planned(task)) if by_levels and not lanes else ""
-    if isinstance(siblings, str) or _side_by_side(task, lanes) is not None:
+    if isinstance(siblings, str) or isinstance(_side_by_side(task, lanes), Levels):
         status, results = _run(operands, task, lanes, lockstep, by_levels)
     else:
         status, results = lax.cond(
@@ -78,8 +79,8 @@ def _run(
     operands: Sequence[Any], task: Task, lanes: tuple[Lanes, ...], lockstep: bool, by_levels: bool
 ) -> tuple[Any, Results]:
     """The status of all lanes, and the results but for the token."""
-    levels = _side_by_side(task, lanes) if by_levels else None
-    if levels is not None:
+    levels = _side_by_side(task, lanes) if by_levels else ""
+    if isinstance(levels, Levels):
         return run_levels(levels, operands, lanes, lambda: _run(operands, task, lanes, lockstep, False))
     if not lanes:
         return run_machine(task, operands, unrolled=by_levels)
@@ -120,12 +121,16 @@ def _one_by_one(
     return worst, [next(kept) if flag else next(summed) for flag in flags]
 
 
-def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | None:
-    """How calls can run side by side, if that can be and pays."""
-    levels = levels_of(planned(task))
-    if isinstance(levels, str) or not worth(levels) or not _trees(lanes):
-        return None
-    return levels
+def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | str:
+    """How calls can run side by side, or why they do not: it cannot be, or does not pay."""
+    levels, size = levels_of(planned(task)), _trees(lanes)
+    if isinstance(levels, str):
+        return levels
+    if not size:
+        return "there are no lanes"
+    if (task.rows or task.row_results) and task.max_calls * size > MOST_ROWS:
+        return "what is kept of the calls of all lanes has too many rows"
+    return levels if worth(levels) else "calls share no large matrix"
 
 
 def _trees(lanes: tuple[Lanes, ...]) -> int:
@@ -136,14 +141,12 @@ def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
     """How our compiler runs a task, for people."""
     plan = planned(task)
     name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
-    found = levels_of(plan)
-    size = _trees(lanes)
-    if _side_by_side(task, lanes) is not None and isinstance(found, Levels):
+    found = _side_by_side(task, lanes)
+    if isinstance(found, Levels):
+        size = _trees(lanes)
         what = f"level by level, up to {widths(size)[-1]} calls together"
         trees = f" of {size} lanes" if size > 1 else ""
         return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
-    if isinstance(found, Levels):
-        found = "calls share no large matrix" if size else "there are no lanes"
     others = f"not level by level: {found}"
     stack = _stack_text(planned(task, unrolled=True))
     siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"

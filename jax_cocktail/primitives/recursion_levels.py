@@ -2,8 +2,9 @@
 
 `recursion_order` walks the tree of calls with integers alone and puts the calls in order, the highest first.
 Then calls that need nothing of each other run together, in groups of 1, 2, 4 ... calls: a product of a vector
-and the weights becomes a product of a matrix and the weights, which are read once for all calls of a group. Groups that would not be full are filled up
-with calls that are repeated. What callers make for their calls goes down the order (arguments), what calls return goes up.
+and the weights becomes a product of a matrix and the weights, which are read once for all calls of a group.
+Groups that would not be full are filled up with calls that are repeated. What callers make for their calls
+goes down the order (arguments), what calls return goes up.
 
 If there are more calls than there is room for, the stack machine takes over.
 """
@@ -116,7 +117,7 @@ class _Sweeps:
         starts = accumulate((len(f.row_results) for f in self.task.functions), initial=0)
         self.row_ranges = [range(a, b) for a, b in pairwise(starts)]
         self.widths = tuple(w for w in widths(forest.size) if w <= order.room)
-        self.rows = [x.reshape(-1, *x.shape[2:]) for x in forest.rows]
+        self.rows = [x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in forest.rows]
 
     def initial(self) -> State:
         room, size, columns = self.order.room, self.forest.size, self.levels.floats
@@ -160,7 +161,8 @@ class _Sweeps:
 
     def returned(self, state: State) -> list[Any]:
         """What a task returns but for sums, from the last state."""
-        found = [x.reshape(self.forest.size, -1, *x.shape[1:]) for x in state["rows"]]
+        every = (self.forest.size, self.task.max_calls)
+        found = [x.reshape(*every, *x.shape[1:]) for x in state["rows"]]
         found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
         rest = self.forest.results[len(self.sums) :]
         return [axes.summed(x) for x, axes in zip(found, rest, strict=True)]

@@ -35,8 +35,10 @@ from jax_cocktail.primitives.recursion_task import (
     split,
 )
 
-ROOM_BYTES = 16 << 20  # for what is kept of calls
+ROOM_BYTES = 16 << 20  # for what is kept of calls, where nothing is said of their number
 MOST_ROOM = 1 << 14
+MOST_BYTES = 1 << 30  # the same where it is, but nothing else is kept of so many calls
+ORDER_COLUMNS = 12  # of numbers that the order keeps of every call, those of its calls aside
 NONE = -1  # the number of a call that is not made, and its height
 
 
@@ -90,7 +92,7 @@ class Axes:
         shape = (*self.sizes, *rest)
         own = [k for k, flag in enumerate(self.flags) if flag]
         every = lax.broadcast_in_dim(value, shape, (*own, *range(len(self.sizes), len(shape))))
-        return every.reshape(-1, *rest) if len(self.sizes) != 1 else every
+        return every.reshape(math.prod(self.sizes), *rest) if len(self.sizes) != 1 else every
 
     def apart(self, values: Any) -> Any:
         """A value with these axes, from what has one for all of them."""
@@ -182,10 +184,13 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
 def room_of(levels: Levels, lanes: int) -> int:
     """How many calls can be ordered."""
     task = levels.plan.task
-    if task.max_calls:
+    types = (*levels.results.types, *levels.integers.types, *levels.floats.types)
+    if not task.max_calls:
+        return max(min(ROOM_BYTES // max(row_bytes(types), 1), MOST_ROOM), 1)
+    if task.numbering is not Numbering.NONE:  # sums of a lane have room for all that its calls add
         return task.max_calls * lanes
-    kept = row_bytes((*levels.results.types, *levels.integers.types, *levels.floats.types))
-    return max(min(ROOM_BYTES // max(kept, 1), MOST_ROOM), 1)
+    places = (NUMBER,) * (ORDER_COLUMNS + 2 * levels.most_calls)
+    return min(task.max_calls * lanes, max(MOST_BYTES // (2 * row_bytes((*types, *places))), 1))
 
 
 def _inspector(levels: Levels, room: int) -> Task:

@@ -69,8 +69,8 @@ def run_siblings(siblings: Siblings, operands: Sequence[Any]) -> tuple[Any, list
     search = _Search(siblings, operands)
     state = search.found()
     statuses, results = search.frontier(state)
-    status = jnp.maximum(state["status"], statuses.max())
-    return status, [row(x, 0) for x in search.finished(state, results)]
+    state["status"] = jnp.maximum(state["status"], statuses.max())
+    return state["status"], [row(x, 0) for x in search.finished(state, results)]
 
 
 class _Search:
@@ -174,7 +174,7 @@ class _Search:
         return statuses, results
 
     def finished(self, state: State, results: Sequence[Any]) -> list[Any]:
-        """The results of all calls by position."""
+        """The results of all calls by position. Nothing is made of those that failed: loops might not end."""
         places = np.argsort(_order())
         tables = []
         for x in results:
@@ -213,8 +213,7 @@ def _order() -> np.ndarray[Any, Any]:
 
 
 def _put_rows(array: Any, at: Any, values: Any) -> Any:
-    starts = (at, *[0] * (array.ndim - 1))
-    return lax.dynamic_update_slice(array, values, starts, allow_negative_indices=False)
+    return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
 
 
 class _Known:

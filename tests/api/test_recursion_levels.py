@@ -144,6 +144,52 @@ def test_more_calls_than_room(monkeypatch):
         check(jax_cocktail.jit(value, options=OURS)(TABLE, WEIGHTS, n), jax.jit(value)(TABLE, WEIGHTS, n))
 
 
+@pytest.mark.parametrize("lanes", [(), (3,)])
+def test_arrays_without_elements(lanes):
+    def loss(weights, n, rest):
+        @recursive(out_like=lambda n, rest: (weights[0], rest), max_depth=8, max_calls=32)
+        def value(self, n, rest):
+            def inner():
+                (x, rest_x), (y, rest_y) = self(n - 1, rest), self(n - 2, rest * 2)
+                return jnp.tanh(jnp.concatenate([x, y]) @ weights), jnp.sin(rest_x) * rest_y
+
+            return lax.cond(n < 2, lambda: (weights[n], rest + 1), inner)
+
+        x, rest = value(n, rest)
+        return x.sum() + rest.sum()
+
+    counts = np.full(lanes, 5, np.int32)
+    gradients = jax.value_and_grad(loss, (0, 2))
+    gradients = jax.vmap(gradients, (None, 0, None)) if lanes else gradients
+    operands = (WEIGHTS, counts, np.zeros((0, 3), np.float32))
+    ours = jax_cocktail.jit(gradients, options=OURS | {"strict": True})
+    check(ours(*operands), jax.jit(gradients)(*operands))
+    assert says_so(gradients, *operands)
+
+
+def test_far_more_calls_allowed_than_there_are():
+    """Memory is for calls that come, where nothing of them is kept for derivatives."""
+    many = 1_000_000
+
+    def values(table, weights, counts):
+        @recursive(out_like=lambda n: table[0], max_depth=8, max_calls=many)
+        def value(self, n):
+            inner = lambda: jnp.tanh(jnp.concatenate([self(n - 1), self(n - 2)]) @ weights)  # noqa: E731
+            return lax.cond(n < 2, lambda: table[n], inner)
+
+        return jax.vmap(value)(counts)
+
+    def loss(*operands):
+        return values(*operands).sum()
+
+    counts = np.arange(3000, dtype=np.int32) % 6  # with `many`, there are more than 32 bits count
+    ours = jax_cocktail.jit(values, options=OURS | {"strict": True})
+    check(ours(TABLE, WEIGHTS, counts), jax.jit(values)(TABLE, WEIGHTS, counts))
+    assert says_so(values, TABLE, WEIGHTS, counts)
+    assert not says_so(jax.grad(loss, 1), TABLE, WEIGHTS, counts)
+    assert says_so(jax.grad(loss, 1), TABLE, WEIGHTS, counts[:30])
+
+
 @settings(
     max_examples=3, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )

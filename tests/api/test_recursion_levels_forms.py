@@ -23,8 +23,8 @@ from tests.recursion_levels_programs import (
 )
 from tests.recursion_python import by_python, total, unrolled, widened
 
-
 pytestmark = pytest.mark.one_jax  # long, and about schedules, of which jax knows nothing
+
 
 @pytest.fixture(autouse=True)
 def _whatever_the_weights(monkeypatch):

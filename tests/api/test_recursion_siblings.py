@@ -14,6 +14,7 @@ import jax_cocktail
 from jax_cocktail import recursive
 from jax_cocktail.lowering import decisions, lower
 from jax_cocktail.primitives import recursion_siblings
+from tests.process import python
 from tests.recursion_compare import check
 from tests.recursion_python import by_python, unrolled, widened
 
@@ -159,6 +160,14 @@ def test_in_a_scan(queue):
     check(ours(many)(ends), jax.jit(many)(ends), 1e-4)
 
 
+def test_in_64_bits():
+    with jax.enable_x64(True):
+        arguments = (jnp.float64(0), jnp.float64(2), jnp.float64(1e-6))
+        function = quadrature(recursive)
+        np.testing.assert_allclose(ours(function)(*arguments), jax.jit(function)(*arguments), rtol=1e-12)
+        assert runs_siblings(function, *arguments)
+
+
 def test_derivatives_and_lanes():
     """Those keep something of every call, or have lanes of their own: they go by the stack."""
     function = quadrature(recursive)
@@ -222,6 +231,33 @@ def test_no_numbers_after_a_failure():
     make = jax.jit(lambda n: jax_cocktail.jit(deep_on_one_side, options=SHARED)(n))
     with pytest.raises(ERRORS, match="9 deep"):
         jax.block_until_ready(make(20))
+
+
+ENDLESS = """
+    import jax, jax.numpy as jnp, jax_cocktail
+    from jax import lax
+
+    @jax_cocktail.recursive(max_depth=10)
+    def count(self, n):
+        def more():
+            both = self(n - 1) + self(n - 1)  # at least 2
+            return lax.while_loop(lambda x: x < 100, lambda x: x + both, jnp.int32(0)) % 7 + 1
+
+        return lax.cond(n < 1, lambda: jnp.int32(1), more)
+
+    ours = jax_cocktail.jit(count, options={"force": "cocktail", "units": 2, "strict": True})
+    assert any("siblings in parallel: " in text for text in jax_cocktail.explain(ours)(9).recursions)
+    assert ours(9) == jax.jit(count)(9)
+    try:
+        ours(12).block_until_ready()
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        print(error)
+"""
+
+
+def test_nothing_is_made_of_calls_that_failed():
+    """A loop of a call that waits for them would have no end."""
+    assert "called itself more than 10 deep" in python(ENDLESS)
 
 
 # ---- what is said, and which way is taken ------------------------------------------------------------------
