@@ -12,7 +12,8 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import recursive
-from jax_cocktail.primitives import recursion_levels, recursion_paths
+from jax_cocktail.primitives import recursion_levels, recursion_paths, recursion_sums
+from jax_cocktail.primitives.recursion_order import padded
 from tests.recursion_compare import OURS, check, check_recursion
 from tests.recursion_programs import CASES
 from tests.recursion_python import by_python, total, unrolled, widened
@@ -100,6 +101,43 @@ def test_forest():
     expected = jax.grad(plain, (0, 1))(jnp.asarray(tables), jnp.asarray(WEIGHTS))
     check(jax_cocktail.jit(jax.grad(loss, (0, 1)), options=OURS)(tables, WEIGHTS), expected)
     assert says_so(loss, tables, WEIGHTS)
+
+
+@pytest.mark.parametrize("calls", [31, 32, 33, 288, 511])
+def test_products_of_many_calls(calls):
+    """As many factors as fill chunks of both widths, or one less, or one more."""
+    assert (recursion_sums.CHUNK, recursion_sums.WIDE_CHUNK) == (32, 256)
+
+    def make(recursive):
+        def function(weights, x):
+            @recursive(out_like=lambda n, y: y, max_depth=12, max_calls=511)
+            def value(self, n, y):
+                z = jnp.tanh(y @ weights)
+                return lax.cond(
+                    2 * n > calls, lambda: z, lambda: z + self(2 * n, z) * self(2 * n + 1, z * 0.5)
+                )
+
+            return value(jnp.int32(1), x).sum()
+
+        return function
+
+    weights, x = np.cos(np.arange(16, dtype=np.float32)).reshape(4, 4) / 2, np.ones(4, np.float32)
+    expected = by_python(lambda: jax.grad(make(unrolled))(*widened((weights, x))))
+    check(jax_cocktail.jit(jax.grad(make(recursive)), options=OURS)(weights, x), expected, 1e-4)
+    assert says_so(make(recursive), weights, x)
+
+
+@pytest.mark.parametrize("widths", [(1, 2, 4, 8, 16), (1, 4, 16, 64), (1,), (1, 2)])
+def test_groups_cover_runs(widths):
+    for size in range(1, 200):
+        whole = int(padded(jnp.int32(size), widths))
+        assert size <= whole < 2 * size
+
+        def groups(rest):
+            return 0 if not rest else 1 + groups(rest - max(w for w in widths if w <= rest))
+
+        assert groups(whole) <= groups(size)
+        assert whole - size < max(w for w in widths if w <= whole)  # the last group has a call that counts
 
 
 def test_sums_of_every_lane():

@@ -8,7 +8,7 @@ from jax_cocktail.placement.axes import RULES
 from jax_cocktail.placement.classes import AxisClass, axis_classes
 from jax_cocktail.placement.clusters import divide
 from jax_cocktail.placement.limits import Limits
-from jax_cocktail.utask.ir import LoopUTask, UTaskRef
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UTaskRef
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
 
@@ -211,6 +211,41 @@ def test_stages_count_crossings():
     division = divide(program.entry.body, program.entry.results, 2, SMALL)
     assert [[c.positions for c in s.clusters] for s in division.stages] == [[(0, 1)], [(2, 3)]]
     assert division.meetings == 2
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_small_updates_in_branches_stay_in_place(alone):
+    """A table of which a side of a branch changes a row is cut only if units read nothing but their parts of
+    it: else it would be copied."""
+
+    def body(b, which, table, row, at):
+        zero = b.constant(0, "int32")
+        row = elementwise(b, "tanh", elementwise(b, "sin", row))
+        (changed,) = branch(
+            b,
+            which,
+            lambda: (b.emit("dynamic_update_slice", (table, row, at, zero), "float32", (64, 32)),),
+            lambda: (table,),
+        )
+        return changed, row if alone else b.emit("reverse", (table,), "float32", (64, 32), dimensions=(1,))
+
+    program = build(["int32[]", "float32[64,32]", "float32[1,32]", "int32[]"], body)
+    region = program.entry
+    division = divide(region.body, region.results, 2, SMALL, parameters=region.parameters)
+    place = next(n for n, s in enumerate(region.body) if isinstance(s, BranchUTask))
+    assert (place in division.cluster_of) == alone
+
+
+def test_products_share_their_weights():
+    """Of two ways to cut a product, the one by which no unit reads all of the larger operand."""
+
+    def body(b, x, w):
+        return (elementwise(b, "tanh", matmul(b, elementwise(b, "tanh", x), w)),)
+
+    program = build(["float32[32,64]", "float32[64,512]"], body)
+    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    product = next(s for s in program.entry.body if isinstance(s, UOperator) and s.kind == "dot")
+    assert next(c.axes[product.output] for c in division.clusters if product.output in c.axes) == 1
 
 
 def test_weak_clusters_stay_at_mesh_level():
