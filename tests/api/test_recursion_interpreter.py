@@ -19,6 +19,8 @@ from tests.recursion_compare import check
 from tests.recursion_levels_programs import BELOW, CHILDREN, child_sum, mutual, mutual_arguments
 from tests.recursion_python import by_python, total, unrolled, widened
 
+pytestmark = pytest.mark.one_jax  # about programs that are translated already
+
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):

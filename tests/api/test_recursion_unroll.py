@@ -23,6 +23,8 @@ from tests.recursion_python import by_python, unrolled, widened
 OURS = {"force": "cocktail", "strict": True, "units": 1}
 ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 
+pytestmark = pytest.mark.one_jax  # about a plan that no jax sees
+
 
 def fibonacci(recursive, depth):
     @recursive(max_depth=depth)
