@@ -16,8 +16,8 @@ from jax_cocktail.primitives.recursion_siblings import Siblings, siblings_of
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import build, depth_of, operands
 
-OURS = {"force": "cocktail"}
-SHARED = {"force": "cocktail", "units": 2}
+OURS = {"force": "cocktail", "strict": True}
+SHARED = {**OURS, "units": 2}
 COMPILERS = {
     "eager": lambda f: f,
     "stock": jax.jit,
