@@ -25,19 +25,19 @@ from jax import lax
 from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Invoke, Keep
 from jax_cocktail.primitives.recursion_failure import FINE
 from jax_cocktail.primitives.recursion_machine import Machine, State, planned
-from jax_cocktail.primitives.recursion_memory import put, replaced, row, uninitialised
+from jax_cocktail.primitives.recursion_memory import put, put_rows, replaced, row, uninitialised
 from jax_cocktail.primitives.recursion_order import Axes, Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
 from jax_cocktail.primitives.recursion_plan import placed
-from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
+from jax_cocktail.primitives.recursion_structure import Op, Var
 from jax_cocktail.primitives.recursion_sums import capacity, clamped_start, product, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Lanes, Numbering, split
+from jax_cocktail.primitives.recursion_values import CallValues
 
 WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
 FOREST_WIDTHS = (1, 4, 16, 64)  # the same of many lanes
 UNROLLED = 4  # up to so many rows are moved one by one
 
-Values = dict[Var, Any]
 _Made: TypeAlias = tuple[Any, list[Any], list[Any], list[list[Any]], list[Any]]
 
 
@@ -215,11 +215,12 @@ class _Sweeps:
         paths = self.levels.paths
         groups = [_Group(self, p, w, passes, returns) for w in self.widths for p in paths]
         slots: list[Aval] = []
-        places = [placed(group.types(at, state), slots) for group in groups]
+        shapes = [jax.eval_shape(group.made, at, state) for group in groups]
+        places = [placed(_types(shape), slots) for shape in shapes]
         index = width * len(paths) + row(self.order.path, at)
-        each = list(zip(groups, places, strict=True))
-        made = lax.switch(index, [partial(g.filled, place, slots) for g, place in each], at, state)
-        state = lax.switch(index, [partial(g.stored, place) for g, place in each], at, made, state)
+        each = list(zip(groups, places, shapes, strict=True))
+        made = lax.switch(index, [partial(g.filled, place, slots) for g, place, _ in each], at, state)
+        state = lax.switch(index, [partial(g.stored, *known) for g, *known in each], at, made, state)
         return at + self._span(width), state
 
 
@@ -286,22 +287,19 @@ class _Group:
         told = (self.own(order.lane, at), self.own(order.number, at), self.address(at))
         return _side_by_side(one, (*told, integers, floats, numbers, results), self.width)
 
-    def types(self, at: Any, state: State) -> dict[int, Aval]:
-        """Of what is made, in order, without its first axis."""
-        made = jax.tree.leaves(jax.eval_shape(self.made, at, state))
-        return {k: Aval(x.shape[1:], x.dtype) for k, x in enumerate(made)}
-
     def filled(self, places: Mapping[int, int], slots: Sequence[Aval], at: Any, state: State) -> list[Any]:
         """What is made, in slots that are as long as the widest group."""
         own = {places[k]: x for k, x in enumerate(jax.tree.leaves(self.made(at, state)))}
         blocks = [uninitialised((self.sweeps.widths[-1], *a.shape), a.dtype) for a in slots]
-        return [_put_rows(x, 0, own[n]) if n in own else x for n, x in enumerate(blocks)]
+        return [put_rows(x, 0, own[n]) if n in own else x for n, x in enumerate(blocks)]
 
-    def stored(self, places: Mapping[int, int], at: Any, blocks: Sequence[Any], state: State) -> State:
-        """The state with what was made."""
-        sweeps, shapes = self.sweeps, jax.eval_shape(self.made, at, state)
-        leaves = [blocks[places[k]][: self.width] for k in range(len(jax.tree.leaves(shapes)))]
-        passed, values, inputs = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+    def stored(
+        self, places: Mapping[int, int], shapes: Any, at: Any, blocks: Sequence[Any], state: State
+    ) -> State:
+        """The state with what was made, which has these shapes."""
+        sweeps, structure = self.sweeps, jax.tree.structure(shapes)
+        leaves = [blocks[places[k]][: self.width] for k in range(structure.num_leaves)]
+        passed, values, inputs = jax.tree.unflatten(structure, leaves)
         state = dict(state)
         levels, called = sweeps.levels, self.called(at)
         for place, invoke, given in zip(called, self.invokes, passed, strict=False):
@@ -312,7 +310,7 @@ class _Group:
             kept, made = split(values, len(ranges))
             state["rows"] = _changed(state["rows"], ranges, kept, _scattered, self.address(at))
             columns = levels.results.places[self.path.function]
-            state["results"] = _changed(state["results"], columns, made, _put_rows, at)
+            state["results"] = _changed(state["results"], columns, made, put_rows, at)
         for effect, operands in zip(self.effects, inputs, strict=True):
             self.affect(state, effect, operands, at)
         return state
@@ -333,7 +331,7 @@ class _Group:
             own = [row(x, k) for x in operands]
             if isinstance(effect, AddInto):
                 return effect.run_in_row(total, place[k], *own) if axes.any else effect.run(total, *own)
-            return _put_rows(total, place[k], (row(total, place[k]) + own[0])[None])
+            return put_rows(total, place[k], (row(total, place[k]) + own[0])[None])
 
         if isinstance(effect, Accumulate) and not axes.any:
             counts = lax.expand_dims(jnp.arange(self.width) < count, range(1, operands[0].ndim))
@@ -346,7 +344,7 @@ class _Group:
     def keep(self, state: State, site: int, operands: Sequence[Any], at: Any) -> None:
         """Keeps factors of products."""
         kept, first = state["kept"], state["counts"][site]
-        rows = [_put_rows(x, first, y) for x, y in zip(kept[site], operands, strict=True)]
+        rows = [put_rows(x, first, y) for x, y in zip(kept[site], operands, strict=True)]
         state["kept"] = replaced(kept, site, rows)
         state["counts"] = replaced(state["counts"], site, first + self.count(at))
 
@@ -371,42 +369,31 @@ class _Group:
         return lax.fori_loop(0, count, step, value) if self.width > 1 else step(0, value)
 
 
-class _Call:
-    """One call: what is asked for is computed."""
+class _Call(CallValues):
+    """One call of a group."""
 
     def __init__(self, sweeps: _Sweeps, path: Path, *known: Any) -> None:
         levels, plan, own = sweeps.levels, sweeps.levels.plan, path.function
         self.sweeps, self.plan = sweeps, plan
         self.lane, number, self.address, integers, floats, numbers, results = known
-        self.values: Values = {plan.numbers[own]: number}
+        makers = {v: step for step in path.steps if isinstance(step, Op) for v in step.outputs}
+        super().__init__({plan.numbers[own]: number}, makers)
         for columns, found in ((levels.integers, integers), (levels.floats, floats)):
             places = zip(columns.positions[own], columns.places[own], strict=True)
             self.values |= {plan.arguments[own][k]: found[place] for k, place in places}
         for k, ((_, outputs), made) in enumerate(zip(path.calls, results, strict=False)):
             given = [jnp.zeros((), jnp.float32), *numbers[k : k + 1], *made]
             self.values |= zip(outputs, given, strict=True)
-        self.makers = {v: step for step in path.steps if isinstance(step, Op) for v in step.outputs}
 
-    def read(self, atom: Atom) -> Any:
-        if isinstance(atom, Const):
-            return jnp.asarray(atom.value, atom.aval.dtype)
-        if atom not in self.values:
-            self._make(atom)
-        return self.values[atom]
-
-    def _make(self, v: Var) -> None:
+    def outside(self, v: Var) -> Any | None:
         plan = self.plan
         if v in plan.shared:
             value, axes = self.sweeps.forest.environment[plan.shared[v]]
-            self.values[v] = axes.row(value, self.lane)
-        elif v in plan.rows:
-            self.values[v] = row(self.sweeps.rows[plan.rows[v]], self.address)
-        elif v in self.makers:
-            step = self.makers[v]
-            made = self._looked_up(step) or step.run(*(self.read(a) for a in step.inputs))
-            self.values |= zip(step.outputs, made, strict=True)
-        else:  # a token
-            self.values[v] = jnp.zeros(v.aval.shape, v.aval.dtype)
+            return axes.row(value, self.lane)
+        return row(self.sweeps.rows[plan.rows[v]], self.address) if v in plan.rows else None
+
+    def run(self, step: Op) -> Sequence[Any]:
+        return self._looked_up(step) or super().run(step)
 
     def _looked_up(self, step: Op) -> list[Any] | None:
         """A slice of a table that every lane has one of: found in all of them at once, since the lane's own
@@ -428,6 +415,11 @@ class _Call:
         """The float arguments of a call."""
         given = invoke.call.inputs[1 + self.plan.task.numbers :]
         return [self.read(given[k]) for k in self.sweeps.levels.floats.positions[invoke.call.function]]
+
+
+def _types(shapes: Any) -> dict[int, Aval]:
+    """Of what a group makes, in order, without its first axis."""
+    return {k: Aval(x.shape[1:], x.dtype) for k, x in enumerate(jax.tree.leaves(shapes))}
 
 
 def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
@@ -457,10 +449,6 @@ def _rows(array: Any, at: Any) -> Any:
     if at.shape[0] > UNROLLED:
         return array.at[at].get(mode="promise_in_bounds")
     return jnp.stack([row(array, at[k]) for k in range(at.shape[0])])
-
-
-def _put_rows(array: Any, at: Any, values: Any) -> Any:
-    return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
 
 
 def _scattered(array: Any, at: Any, values: Any) -> Any:

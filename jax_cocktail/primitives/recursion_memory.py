@@ -48,6 +48,11 @@ def put(array: Any, at: Any, value: Any) -> Any:
     return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
 
 
+def put_rows(array: Any, at: Any, values: Any) -> Any:
+    """The array with other rows from one on."""
+    return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
+
+
 def replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
     """The list with another element."""
     return [*values[:at], value, *values[at + 1 :]]

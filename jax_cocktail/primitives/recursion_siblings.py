@@ -23,10 +23,11 @@ from jax import lax
 from jax_cocktail.primitives.recursion_blocks import Goto, Invoke, Leave, Switch
 from jax_cocktail.primitives.recursion_failure import DEPTH, FINE
 from jax_cocktail.primitives.recursion_machine import Machine, Plan, State
-from jax_cocktail.primitives.recursion_memory import put, row, uninitialised
+from jax_cocktail.primitives.recursion_memory import put, put_rows, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Path, independent_paths
-from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
+from jax_cocktail.primitives.recursion_structure import Op, Var
 from jax_cocktail.primitives.recursion_task import NUMBER, Numbering, row_bytes
+from jax_cocktail.primitives.recursion_values import CallValues
 from jax_cocktail.schedule.sharing import REPLICATED_BYTES
 
 FRONTIER = 64  # calls that run side by side; a power of two
@@ -141,9 +142,9 @@ class _Search:
         calls = [invoke for invoke, _ in paths[number].calls]
         if calls:  # all at once: a second update would be of an array that is still read
             passed = zip(*([known.read(a) for a in invoke.call.inputs[1:]] for invoke in calls), strict=True)
-            rows = [_put_rows(x, count, jnp.stack(y)) for x, y in zip(rows, passed, strict=True)]
+            rows = [put_rows(x, count, jnp.stack(y)) for x, y in zip(rows, passed, strict=True)]
             depth = jnp.stack([own if id(invoke) in self.tails else own + 1 for invoke in calls])
-            depths = _put_rows(depths, count, depth)
+            depths = put_rows(depths, count, depth)
             status = jnp.where(depth.max() >= self.plan.task.max_depth, DEPTH, status)
         return {
             "arguments": rows,
@@ -179,7 +180,7 @@ class _Search:
         tables = []
         for x in results:
             table = uninitialised((self.siblings.room + FRONTIER, *x.shape[1:]), x.dtype)
-            tables.append(_put_rows(table, state["head"], x[places]))
+            tables.append(put_rows(table, state["head"], x[places]))
 
         def finish(path: Path, at: Any, tables: list[Any]) -> list[Any]:
             first = row(state["first"], at)
@@ -212,34 +213,18 @@ def _order() -> np.ndarray[Any, Any]:
     return numbers
 
 
-def _put_rows(array: Any, at: Any, values: Any) -> Any:
-    return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
-
-
-class _Known:
-    """What is known of one call: values, and the steps that make others when they are asked for."""
+class _Known(CallValues):
+    """What is known of one call."""
 
     def __init__(self, search: _Search, values: dict[Var, Any], makers: Mapping[Var, Op]) -> None:
-        self.search, self.values, self.makers = search, values, makers
+        super().__init__(values, makers)
+        self.search = search
 
     def after(self, steps: Sequence[Any]) -> _Known:
         """The same call later: what is asked for from now on is not known to who asked before."""
         made = {v: s for s in steps if isinstance(s, Op) for v in s.outputs}
         return _Known(self.search, dict(self.values), {**self.makers, **made})
 
-    def read(self, atom: Atom) -> Any:
-        if isinstance(atom, Const):
-            return jnp.asarray(atom.value, atom.aval.dtype)
-        if atom not in self.values:
-            self._make(atom)
-        return self.values[atom]
-
-    def _make(self, v: Var) -> None:
+    def outside(self, v: Var) -> Any | None:
         shared = self.search.plan.shared
-        if v in shared:
-            self.values[v] = self.search.environment[shared[v]]
-        elif v in self.makers:
-            step = self.makers[v]
-            self.values |= zip(step.outputs, step.run(*map(self.read, step.inputs)), strict=True)
-        else:  # a token
-            self.values[v] = jnp.zeros(v.aval.shape, v.aval.dtype)
+        return self.search.environment[shared[v]] if v in shared else None
