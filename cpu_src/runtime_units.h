@@ -35,6 +35,10 @@ const u64 kSpins = 2000;
 const u64 kSpinsOversubscribed = 30;  // when the unit waited for probably needs this core
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kIdleNanoseconds = 50000;   // how long a worker watches for its next call before it sleeps
+// The same for a worker whose last call came that soon: one of a program that is called again and again, with
+// other work in between. It offers its core at every look, and sleeps once another thread has taken it.
+const u64 kBusyNanoseconds = 1000000;
+const u64 kTakenNanoseconds = 20000;  // a yield that takes longer than that let another thread run
 
 void Yield(u64 times) {
   if (times < kYields) {
@@ -78,7 +82,7 @@ struct Call {
   void* const* results;
   u8* workspace;
   u64 float_mode;
-  u64 idle_nanoseconds;
+  bool fits;  // every unit has a core
 };
 
 const u32 kAsleep = 1;  // in the ticket: the worker must be woken
@@ -124,18 +128,33 @@ void AllowAllCores() {
   if (cores.bytes) syscall(SYS_sched_setaffinity, 0, cores.bytes, cores.words);
 }
 
-// Returns the new ticket, after sleep with all cores allowed.
-u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds) {
+// Whether the ticket changed while this thread watched it for so long.
+bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket) {
   const int kPollsPerLook = 64;  // at the clock
-  u32 ticket;
-  u64 start = nanoseconds ? Nanoseconds() : 0;
+  u64 start = nanoseconds ? Nanoseconds() : 0, now = start;
   do {
     for (int i = 0; i < kPollsPerLook; ++i) {
-      ticket = __atomic_load_n(&self->ticket, __ATOMIC_ACQUIRE);
-      if (ticket != seen) return ticket;
+      *ticket = __atomic_load_n(&self->ticket, __ATOMIC_ACQUIRE);
+      if (*ticket != seen) return true;
       ck_pause();
     }
-  } while (nanoseconds && Nanoseconds() - start < nanoseconds);
+    if (nanoseconds == 0) return false;
+    u64 looked = Nanoseconds();
+    if (looked - start > kIdleNanoseconds) {
+      sched_yield();
+      now = Nanoseconds();
+      if (now - looked > kTakenNanoseconds) return false;
+    } else {
+      now = looked;
+    }
+  } while (now - start < nanoseconds);
+  return false;
+}
+
+// Returns the new ticket, after sleep with all cores allowed.
+u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds) {
+  u32 ticket;
+  if (WatchTicket(self, seen, nanoseconds, &ticket)) return ticket;
   ticket = seen;
   if (!__atomic_compare_exchange_n(&self->ticket, &ticket, seen | kAsleep, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE)) {
@@ -156,10 +175,12 @@ void* WorkerMain(void* argument) {
   u32 ticket = 0;
   u64 watch = kIdleNanoseconds;
   for (u64 calls = 1;; ++calls) {
+    u64 start = Nanoseconds();
     ticket = AwaitTicket(self, ticket, watch);
+    bool busy = Nanoseconds() - start < kBusyNanoseconds;
     const Call* call = self->call;
     CkUnit unit = self->unit;
-    watch = call->idle_nanoseconds;
+    watch = !call->fits ? 0 : busy ? kBusyNanoseconds : kIdleNanoseconds;
     SetFloatMode(call->float_mode);
     self->code = call->function(call->operands, call->results, call->workspace, &unit);
     self->core = sched_getcpu();
@@ -309,7 +330,7 @@ __attribute__((noinline)) int RunTeam(Call call, i64 num_workers, Worker** worke
   bool fits = count <= Cores();
   *team = CkTeam{counters, counters + count, Yield, fits ? kSpins : kSpinsOversubscribed, {0}, {0}};
   for (i64 i = 0; i < count + groups; ++i) counters[i].value = 0;
-  call.idle_nanoseconds = fits ? kIdleNanoseconds : 0;
+  call.fits = fits;
   int core = fits && num_workers > 0 ? sched_getcpu() : -1;
   for (i64 i = 1; i < count; ++i) Begin(workers[i - 1], &call, {i, count, own + i * stride, team}, core);
   CkUnit unit = {0, count, own, team};
@@ -357,7 +378,7 @@ bool RunProgram(const Entry& entry, const void* const* operands, void* const* re
   } else {
     Worker* workers[CK_MOST_UNITS];
     i64 got = LeaseWorkers(wanted - 1, units > 0, workers);
-    Call call = {entry.function, operands, results, workspace, FloatMode(), 0};
+    Call call = {entry.function, operands, results, workspace, FloatMode(), true};
     *code = RunTeam(call, got, workers, own, stride);
     ReturnWorkers(got, workers);
   }

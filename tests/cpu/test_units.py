@@ -200,6 +200,26 @@ def test_workers_take_no_signals_and_sleep_when_idle(units: Units) -> None:
     assert time.process_time() - start < 0.05
 
 
+def _sleeps(units: Units, apart: float) -> int:
+    """How often a worker slept in 100 calls that begin so many seconds after the end of the last."""
+    before = {status["Pid"]: int(status["voluntary_ctxt_switches"]) for status in _worker_status()}
+    for _ in range(100):
+        end = time.perf_counter() + apart
+        while time.perf_counter() < end:
+            pass
+        units.run(EXCHANGE, 10, 2)
+    return max(int(s["voluntary_ctxt_switches"]) - before.get(s["Pid"], 0) for s in _worker_status())
+
+
+def test_workers_watch_for_calls_that_come_again_and_again(units: Units) -> None:
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one core only")
+    units.run(EXCHANGE, 10, 2)
+    assert _sleeps(units, 0.003) > 90
+    # Other processes may take the core, and then the worker does sleep.
+    assert any(_sleeps(units, 0.0003) < 30 for _ in range(10))
+
+
 def test_workers_are_not_bound_to_the_core_of_a_thread(units: Units) -> None:
     cores = os.sched_getaffinity(0)
 
