@@ -61,7 +61,6 @@ struct CkShape {
   i64 m, n, k, a_m, a_k, b_k, b_n, o_m, o_n;
 };
 
-constexpr i64 kCkInnerRows = 16;  // above, transposing the right operand pays
 constexpr i64 kCkFewProducts = 256;
 
 // A stride over one element does not matter: the one that fits best.

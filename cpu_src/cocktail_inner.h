@@ -7,6 +7,7 @@
 
 constexpr i64 kCkInnerBlock = 4096;  // elements that are added in the lanes before their sum goes to an f64
 constexpr i64 kCkInnerTile = 64;
+constexpr i64 kCkInnerRows = 16;  // at most: above, transposing the right operand pays
 
 // Lanes from `at` on of which the first `skip` are zero: they have been added before.
 template <class C, int BYTES, class T>
@@ -72,40 +73,41 @@ CK_NOINLINE void ck_inner_block(i64 k, const A* a, i64 a_m, const B* b, i64 b_n,
   }
 }
 
-// ROWS rows from i on, all columns.
-template <class C, int BYTES, int ROWS, class A, class B, class Sink>
-CK_NOINLINE void ck_inner_rows(const CkColumns<B>& d, const CkRows<C, A>& rows, i64 i, const Sink& sink) {
-  constexpr int wide = 8, narrow = 4;
-  alignas(64) C tile[ROWS * kCkInnerTile];
-  const A* a = rows.a + i * rows.a_m;
-  for (i64 begin = 0; begin < d.n; begin += kCkInnerTile) {
-    const i64 count = d.n - begin < kCkInnerTile ? d.n - begin : kCkInnerTile;
-    const B* b = d.b + begin * d.b_n;
-    i64 c = 0;
-    for (; c + wide <= count; c += wide) {
-      ck_inner_block<C, A, B, BYTES, ROWS, wide>(d.k, a, rows.a_m, b + c * d.b_n, d.b_n, tile + c,
-                                                 kCkInnerTile);
-    }
-    for (; c + narrow <= count; c += narrow) {
-      ck_inner_block<C, A, B, BYTES, ROWS, narrow>(d.k, a, rows.a_m, b + c * d.b_n, d.b_n, tile + c,
-                                                   kCkInnerTile);
-    }
-    for (; c < count; ++c) {
-      ck_inner_block<C, A, B, BYTES, ROWS, 1>(d.k, a, rows.a_m, b + c * d.b_n, d.b_n, tile + c, kCkInnerTile);
-    }
-    sink(i, begin, ROWS, count, tile, kCkInnerTile);
+// ROWS x COLUMNS blocks of the rows from i on. Their sums depend on neither number.
+template <class C, int BYTES, int ROWS, int COLUMNS, class A, class B>
+CK_INLINE i64 ck_inner_rows(const CkColumns<B>& d, const CkRows<C, A>& rows, i64 i, const B* b, C* tile) {
+  for (; i + ROWS <= d.m; i += ROWS) {
+    ck_inner_block<C, A, B, BYTES, ROWS, COLUMNS>(d.k, rows.a + i * rows.a_m, rows.a_m, b, d.b_n,
+                                                  tile + i * kCkInnerTile, kCkInnerTile);
   }
+  return i;
+}
+
+// COLUMNS columns, all rows: what is read of the columns comes from the nearest cache but for the first rows.
+template <class C, int BYTES, int COLUMNS, class A, class B>
+CK_INLINE void ck_inner_columns(const CkColumns<B>& d, const CkRows<C, A>& rows, const B* b, C* tile) {
+  i64 i = 0;
+  if constexpr (CK_VECTOR_BYTES == 64) {
+    i = ck_inner_rows<C, BYTES, 3, COLUMNS>(d, rows, i, b, tile);
+    i = ck_inner_rows<C, BYTES, 2, COLUMNS>(d, rows, i, b, tile);
+  }
+  ck_inner_rows<C, BYTES, 1, COLUMNS>(d, rows, i, b, tile);
 }
 
 template <class C, class A, class B, class Sink>
 CK_INLINE void ck_inner(const CkColumns<B>& d, const CkRows<C, A>& rows, const Sink& sink) {
-  constexpr int most = CK_VECTOR_BYTES == 64 ? 3 : 1;
-  i64 i = 0;
-  if (d.m >= most) {
-    for (; i + most <= d.m; i += most) ck_inner_rows<C, CK_VECTOR_BYTES, most>(d, rows, i, sink);
-  }
-  if constexpr (most > 1) {
-    for (; i < d.m; ++i) ck_inner_rows<C, CK_VECTOR_BYTES, 1>(d, rows, i, sink);
+  constexpr int wide = 8, narrow = 4, bytes = CK_VECTOR_BYTES;
+  alignas(64) C tile[kCkInnerRows * kCkInnerTile];
+  for (i64 begin = 0; begin < d.n; begin += kCkInnerTile) {
+    const i64 count = d.n - begin < kCkInnerTile ? d.n - begin : kCkInnerTile;
+    const B* b = d.b + begin * d.b_n;
+    i64 c = 0;
+    for (; c + wide <= count; c += wide) ck_inner_columns<C, bytes, wide>(d, rows, b + c * d.b_n, tile + c);
+    for (; c + narrow <= count; c += narrow) {
+      ck_inner_columns<C, bytes, narrow>(d, rows, b + c * d.b_n, tile + c);
+    }
+    for (; c < count; ++c) ck_inner_columns<C, bytes, 1>(d, rows, b + c * d.b_n, tile + c);
+    sink(0, begin, d.m, count, tile, kCkInnerTile);
   }
 }
 
