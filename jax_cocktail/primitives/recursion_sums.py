@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,8 +20,8 @@ from jax_cocktail.primitives.recursion_blocks import Accumulate, AddInto, Block,
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
 from jax_cocktail.primitives.recursion_task import Aval
 
-CHUNK = 32  # calls whose factors are multiplied at a time
-WIDE_CHUNK = 256  # the same where there are many: the sum is read and written once for each chunk
+CHUNK = 32  # fewest calls whose factors are multiplied at a time
+WIDE_CHUNK = 256  # most: the sum is read and written once for each chunk
 _MOVES = frozenset({"transpose", "reshape"})
 _PATCHES = frozenset({"dynamic_update_slice", "scatter-add", "scatter_add"})
 
@@ -150,39 +151,54 @@ def capacity(max_calls: int) -> int:
     return -(-max_calls // CHUNK) * CHUNK
 
 
-def product(site: Site, kept: Sequence[Any], count: Any, begin: Any = None) -> Any:
-    """The sum of a site's products over `count` rows from `begin` on, a multiple of `CHUNK`."""
+def product(site: Site, kept: Sequence[Any], count: Any, begin: Any = 0) -> Any:
+    """The sum of a site's products over `count` rows from `begin` on: wide chunks, and what is left over in
+    one product of as many rows, or up to twice as many. A sum of few calls is that product, nowhere added."""
+    room = kept[0].shape[0]
+    rest = (jnp.maximum(count, 1) - 1) % WIDE_CHUNK + 1
+
+    def widest(sizes: Sequence[int]) -> Any:
+        which = sum((rest > size).astype(jnp.int32) for size in sizes[:-1])
+        return lax.switch(which, [partial(some, size) for size in sizes]) if sizes[1:] else some(sizes[0])
+
+    def some(size: int) -> Any:
+        first = jnp.minimum(begin, room - size)
+        at = first + jnp.arange(size, dtype=jnp.int32)
+        is_kept = (at >= begin) & (at < begin + jnp.minimum(count, rest))
+        return _multiplied(site, [_masked(lax.dynamic_slice_in_dim(x, first, size), is_kept) for x in kept])
+
+    def chunk(first: Any) -> Any:
+        return _multiplied(site, [lax.dynamic_slice_in_dim(x, begin + first, WIDE_CHUNK) for x in kept])
+
+    total = widest(_sizes(min(room, WIDE_CHUNK)))
+    if room > WIDE_CHUNK:
+        _, total = lax.while_loop(
+            lambda state: state[0] < count,
+            lambda state: (state[0] + WIDE_CHUNK, state[1] + chunk(state[0])),
+            (rest, total),
+        )
+    for finish in site.finish:
+        (total,) = finish(total)
+    return total
+
+
+def _sizes(most: int) -> list[int]:
+    """Rows of a product, doubled up to the most."""
+    sizes = [CHUNK]
+    while sizes[-1] < most:
+        sizes.append(min(2 * sizes[-1], most))
+    return sizes
+
+
+def _multiplied(site: Site, factors: Sequence[Any]) -> Any:
+    """The sum of the products of the rows of all factors."""
     params = dict(site.params)
     (left, right), (left_batch, right_batch) = params.pop("dimension_numbers")
     dims = (
         ((0, *(d + 1 for d in left)), (0, *(d + 1 for d in right))),
         (tuple(d + 1 for d in left_batch), tuple(d + 1 for d in right_batch)),
     )
-
-    def chunk(first: Any, rows: int) -> list[Any]:
-        at = first if begin is None else begin + first
-        return [lax.dynamic_slice_in_dim(x, at, rows) for x in kept]
-
-    def multiplied(factors: Sequence[Any]) -> Any:
-        return lax.dot_general_p.bind(*factors, dimension_numbers=dims, **params)
-
-    def last(first: Any) -> Any:
-        is_kept = first + jnp.arange(CHUNK, dtype=jnp.int32) < count
-        return multiplied([_masked(x, is_kept) for x in chunk(first, CHUNK)])
-
-    state = (jnp.int32(CHUNK), last(jnp.int32(0)))
-    if kept[0].shape[0] >= CHUNK + WIDE_CHUNK:
-        state = lax.while_loop(
-            lambda state: state[0] + WIDE_CHUNK <= count,
-            lambda state: (state[0] + WIDE_CHUNK, state[1] + multiplied(chunk(state[0], WIDE_CHUNK))),
-            state,
-        )
-    _, total = lax.while_loop(
-        lambda state: state[0] < count, lambda state: (state[0] + CHUNK, state[1] + last(state[0])), state
-    )
-    for finish in site.finish:
-        (total,) = finish(total)
-    return total
+    return lax.dot_general_p.bind(*factors, dimension_numbers=dims, **params)
 
 
 def _masked(rows: Any, is_kept: Any) -> Any:
