@@ -46,6 +46,7 @@ from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.pipeline import pipeline
 from jax_cocktail.schedule.residency import resident_parts
 from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.sink import sink
 from jax_cocktail.schedule.unit_count import know_units
 from jax_cocktail.schedule.unroll import unroll_pairs
 from jax_cocktail.stitch.fuse import stitch
@@ -91,7 +92,7 @@ def passes(
         if target.has_threads:
             table.append(("exchange", partial(exchange, remark=remark)))
         table += [("unroll", unroll_pairs), ("tidy parts", simplify)]
-    return (*table, ("stitch", stitch))
+    return (*table, ("sink", sink), ("stitch", stitch))
 
 
 @dataclass(frozen=True, slots=True)

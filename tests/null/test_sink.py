@@ -1,0 +1,155 @@
+"""What belongs to a branch moves into it, with the same results, and nothing else moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from jax_cocktail.schedule.memory_plan import plan_memory
+from jax_cocktail.schedule.sink import sink
+from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, walk
+from jax_cocktail.utask.verifier import verify
+from tests.null.programs import branch, build, counted, elementwise, kinds, matmul, same_results, while_loop
+
+ROWS, WEIGHTS, FLAG = "float32[2,4]", "float32[4,3]", "int32[]"
+
+
+def update(b, array, new, at):
+    return b.emit("dynamic_update_slice", (array, new, at, at), array.type.dtype, array.type.shape)
+
+
+def zeros(b, shape=(6, 9)):
+    return b.full(0.0, "float32", shape)
+
+
+def sunk(program):
+    after = sink(program)
+    verify(after)
+    for seed in range(4):
+        same_results(program, after, seed)
+    return after
+
+
+def test_product_and_update_move_into_the_case():
+    def body(b, x, w, flag):
+        def step(i, array):
+            zero = b.constant(0, "int64")
+            product = b.emit("dot", (x, w), "float32", (1, 3), **AXES)
+            (chosen,) = branch(b, flag, lambda: [b.full(9.0, "float32", (1, 3))], lambda: [product])
+            return [b.emit("dynamic_update_slice", (array, chosen, i, zero), "float32", (5, 3))]
+
+        return counted(b, 5, [zeros(b, (5, 3))], step)
+
+    program = build(["float32[1,4]", WEIGHTS, FLAG], body)
+    after = sunk(program)
+    (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
+    assert [s.kind for s in chosen.branches[1].body] == ["dot", "dynamic_update_slice"]
+    assert sink(after) is after
+    stitched = stitch(after)
+    plan = plan_memory(stitched)
+    into = [s for s in walk(stitched.entry) if isinstance(s, StitchedUTask) and s.members[0].kind == "dot"]
+    assert [m.kind for m in into[0].members] == ["dot", "dynamic_update_slice"]  # nothing is made beside it
+    assert plan.workspace_bytes == 0
+
+
+AXES = {"lhs_batch": (), "lhs_contract": (1,), "rhs_batch": (), "rhs_contract": (0,)}
+
+
+def nested(b, x, w, flag, array, at):
+    """A product by one of two ways, of which a branch takes none, some or one."""
+    (way,) = branch(b, flag, lambda: [matmul(b, x, w)], lambda: [matmul(b, elementwise(b, "neg", x), w)])
+    (chosen,) = branch(b, flag, lambda: [b.full(9.0, "float32", (2, 3))], lambda: [way])
+    return update(b, array, chosen, at)
+
+
+def test_branches_move_into_branches():
+    def body(b, x, w, flag):
+        return counted(b, 3, [zeros(b, (6, 9))], lambda i, array: [nested(b, x, w, flag, array, i)])
+
+    after = sunk(build([ROWS, WEIGHTS, FLAG], body))
+    outer = next(s for s in walk(after.entry) if hasattr(s, "branches"))
+    (inner,) = [s for s in outer.branches[1].body if hasattr(s, "branches")]
+    assert all("dynamic_update_slice" in [s.kind for s in case.body] for case in inner.branches)
+    (loop,) = [s for s in walk(after.entry) if isinstance(s, LoopUTask)]
+    assert [s for s in loop.body.body if getattr(s, "kind", "") == "dynamic_update_slice"] == []
+
+
+def test_updates_by_rows():
+    """As `scan` stacks what its steps give."""
+
+    def body(b, x, w, flag):
+        def step(i, array):
+            (chosen,) = branch(b, flag, lambda: [b.full(9.0, "float32", (2, 3))], lambda: [matmul(b, x, w)])
+            row, zero = b.reshape(chosen, (1, 2, 3)), b.constant(0, "int64")
+            starts = i, zero, zero
+            return [b.emit("dynamic_update_slice", (array, row, *starts), "float32", (5, 2, 3))]
+
+        return counted(b, 5, [zeros(b, (5, 2, 3))], step)
+
+    after = sunk(build([ROWS, WEIGHTS, FLAG], body))
+    (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
+    assert [s.kind for s in chosen.branches[1].body] == ["dot", "reshape", "dynamic_update_slice"]
+    into = [s for s in walk(stitch(after).entry) if isinstance(s, StitchedUTask)]
+    assert ["dot", "reshape", "dynamic_update_slice"] in [[m.kind for m in s.members] for s in into]
+
+
+def twice_read(b, x, w, flag, array, i):
+    """Somebody else reads the product."""
+    product = matmul(b, x, w)
+    (chosen,) = branch(b, flag, lambda: [b.full(9.0, "float32", (2, 3))], lambda: [product])
+    return update(b, array, elementwise(b, "add", chosen, product), i)
+
+
+def read_array(b, x, w, flag, array, i):
+    """The update overwrites what is read after it."""
+    (new,) = branch(b, flag, lambda: [matmul(b, x, w)], lambda: [b.full(9.0, "float32", (2, 3))])
+    after = update(b, array, new, i)
+    return elementwise(b, "add", after, array)
+
+
+def late_start(b, x, w, flag, array, i):
+    """Where to write follows from the branch."""
+    made, at = branch(
+        b,
+        flag,
+        lambda: [matmul(b, x, w), b.constant(2, "int64")],
+        lambda: [b.full(9.0, "float32", (2, 3)), b.constant(3, "int64")],
+    )
+    return update(b, array, made, at)
+
+
+def no_product(b, x, w, flag, array, i):
+    """What is computed by element is stitched anyway."""
+    (made,) = branch(
+        b, flag, lambda: [b.full(1.0, "float32", (2, 3))], lambda: [b.full(9.0, "float32", (2, 3))]
+    )
+    return update(b, array, made, i)
+
+
+@pytest.mark.parametrize("step", [twice_read, read_array, late_start, no_product])
+def test_what_stays(step):
+    def body(b, x, w, flag):
+        return counted(b, 3, [zeros(b)], lambda i, array: [step(b, x, w, flag, array, i)])
+
+    program = build([ROWS, WEIGHTS, FLAG], body)
+    assert kinds(sunk(program)).index("branch") > kinds(program).index("loop")
+    (loop,) = [s for s in walk(sink(program).entry) if isinstance(s, LoopUTask)]
+    assert any(getattr(s, "kind", "") == "dynamic_update_slice" for s in loop.body.body)
+
+
+def test_a_product_that_a_loop_reads_stays():
+    def body(b, x, w, flag):
+        product = matmul(b, x, w)
+
+        def more():
+            return while_loop(
+                b,
+                [product],
+                lambda c: b.emit("lt", (flag, flag), "bool", ()),
+                lambda c: [elementwise(b, "add", c, product)],
+            )
+
+        return branch(b, flag, lambda: [b.full(9.0, "float32", (2, 3))], more)
+
+    program = build([ROWS, WEIGHTS, FLAG], body)
+    assert sink(program) is program
