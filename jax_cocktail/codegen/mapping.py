@@ -8,14 +8,15 @@ each: as many as keep the block busy (AStitch, ASPLOS'22, section 4.4, adaptive 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 
 from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.loops import loop_over
-from jax_cocktail.codegen.text import MOST_ELEMENTS, Index, variable
+from jax_cocktail.codegen.text import MOST_ELEMENTS, Index, Writer, variable
 from jax_cocktail.errors import UnsupportedError
 
 Axes = Sequence[tuple[str, int]]  # loop variable and count, outermost first
@@ -38,8 +39,35 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
     with ExitStack() as stack:
         for position, (name, count) in enumerate(axes):
             last = position == len(axes) - 1
+            stack.enter_context(_lifting(writer, name) if last else nullcontext())
             stack.enter_context(writer.loop(name, count, target.lanes if last and count > 1 else ""))
         yield
+
+
+_WORD = re.compile(r"\w+")
+_CONST = re.compile(r" *const [\w:]+ (\w+) = (.*);")
+_STORE = re.compile(r" *\w+\[.*\] = \w+;")
+
+
+@contextmanager
+def _lifting(writer: Writer, name: str) -> Iterator[None]:
+    """Around a loop: what does not depend on its variable is computed before it. The compiler cannot do so
+    with a load, and gathers: for all it knows the loop's stores change what is loaded."""
+    start = len(writer.lines)
+    yield
+    lines = writer.lines[start:]
+    first = next((k for k, line in enumerate(lines, 1) if line.endswith("{")), len(lines))
+    matches = [_CONST.fullmatch(line) for line in lines[first:-1]]
+    if not all(m or _STORE.fullmatch(line) for m, line in zip(matches, lines[first:-1], strict=True)):
+        return
+    inside, before, body = {name}, list[str](), list[str]()
+    for match, line in zip(matches, lines[first:-1], strict=True):
+        if match is None or not inside.isdisjoint(_WORD.findall(match[2])):
+            body.append(line)
+            inside |= {match[1]} if match else set()
+        else:
+            before.append(line[2:])
+    writer.lines[start:] = [*before, *lines[:first], *body, lines[-1]]
 
 
 def lane_loop(context: Context, name: str, count: int, pragma: bool = False) -> AbstractContextManager[None]:

@@ -26,10 +26,10 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     }
     {
       for (i64 i0 = 0; i0 < 4; ++i0) {
+        const f32 t4 = w128_f32[i0];
         CK_LANES
         for (i64 i1 = 0; i1 < 8; ++i1) {
           const f32 t3 = r0[8 * i0 + i1];
-          const f32 t4 = w128_f32[i0];
           const f32 t5 = t3 - t4;
           const f32 t6 = ck_exp(t5);
           w0_f32[8 * i0 + i1] = t6;
@@ -49,10 +49,10 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     }
     {
       for (i64 i0 = 0; i0 < 4; ++i0) {
+        const f32 t10 = w128_f32[i0];
         CK_LANES
         for (i64 i1 = 0; i1 < 8; ++i1) {
           const f32 t9 = w0_f32[8 * i0 + i1];
-          const f32 t10 = w128_f32[i0];
           const f32 t11 = ck_div(t9, t10);
           r0[8 * i0 + i1] = t11;
         }
