@@ -259,12 +259,10 @@ def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, 
         raise UnsupportedError(
             "a recursion is transposed only after it has been linearised; use jax.vjp or jax.grad"
         )
-    is_linear = linear.linear_operands(task)
-    known = [x for x, lin in zip(operands, is_linear, strict=True) if not lin]
-    if any(ad.is_undefined_primal(x) for x in known):
+    transposed, sources, targets = linear.transpose(task)
+    if any(kind is Kind.PRIMAL and ad.is_undefined_primal(operands[k]) for kind, k in sources):
         raise UnsupportedError("a recursion is transposed in an operand that it is not linear in")
     dense = [ad.instantiate_zeros(ct) if _is_zero(ct) else ct for ct in cotangents]
-    transposed, sources, targets = linear.transpose(task)
     levels = tuple(
         Lanes(
             level.size,
