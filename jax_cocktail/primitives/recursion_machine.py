@@ -45,6 +45,7 @@ from jax_cocktail.primitives.recursion_structure import (
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, row_bytes, split
 from jax_cocktail.primitives.recursion_unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
+from jax_cocktail.primitives.recursion_values import CallValues
 
 SMALL = 12  # steps of a block that is written out wherever it is reached
 MOST_REPEATED = 128  # the same, with all blocks that follow
@@ -85,6 +86,11 @@ class Plan:
         """The rows of every function."""
         starts = accumulate((len(f.rows) for f in self.task.functions), initial=0)
         return tuple(range(a, b) for a, b in pairwise(starts))
+
+    def number_of(self, v: Var) -> Var:
+        """The number by which the row is found that a variable stands for."""
+        ranges = zip(self.numbers, self.row_ranges, strict=True)
+        return next(number for number, own in ranges if self.rows[v] in own)
 
     @property
     def frame(self) -> tuple[Aval, ...]:
@@ -326,7 +332,7 @@ class Machine:
             values += [state["number"]] if self.plan.task.numbering is Numbering.FRESH else []
             values += state["returned"][self.registers[callee.key]]
             local = dict(zip(block.received, values, strict=True))
-        return self.block(at, _Frame(self, state, local, set(local)))
+        return self.block(at, _Frame(self, state, local))
 
     def block(self, at: int, frame: _Frame) -> State:
         block = self.plan.blocks[at]
@@ -430,44 +436,37 @@ class Machine:
         return frame.state
 
 
-class _Frame:
+class _Frame(CallValues):
     """The current call: what has been computed since the last point, and what is read from the stack."""
 
-    def __init__(self, machine: Machine, state: State, local: dict[Var, Any], new: set[Var]) -> None:
-        self.machine, self.state, self.local, self.new = machine, state, local, new
+    def __init__(self, machine: Machine, state: State, received: dict[Var, Any]) -> None:
+        super().__init__(received, {})
+        self.machine, self.state, self.new = machine, state, set(received)
 
     def copy(self) -> _Frame:
-        return _Frame(self.machine, dict(self.state), dict(self.local), set(self.new))
+        other = self.after()
+        other.new = set(self.new)
+        return other
 
     def set(self, **changes: Any) -> None:
         self.state = self.state | changes
 
     def define(self, variables: Sequence[Var], values: Sequence[Any]) -> None:
-        self.local |= zip(variables, values, strict=True)
+        self.values |= zip(variables, values, strict=True)
         self.new.update(variables)
 
-    def read(self, atom: Atom) -> Any:
-        if isinstance(atom, Const):
-            return jnp.asarray(atom.value, atom.aval.dtype)
-        if atom not in self.local:
-            self.local[atom] = self._fetch(atom)
-        return self.local[atom]
-
-    def _fetch(self, v: Var) -> Any:
+    def outside(self, v: Var) -> Any | None:
         machine, plan = self.machine, self.machine.plan
         if v in plan.shared:
             return machine.environment[plan.shared[v]]
         if v in plan.rows:
-            number = next(n for n, f in zip(plan.numbers, plan.row_ranges, strict=True) if plan.rows[v] in f)
-            return row(machine.rows[plan.rows[v]], self.read(number))
-        if v not in plan.slots:  # a token
-            return jnp.zeros(v.aval.shape, v.aval.dtype)
-        return row(self.state["frames"][plan.slots[v]], self.state["top"])
+            return row(machine.rows[plan.rows[v]], self.read(plan.number_of(v)))
+        return row(self.state["frames"][plan.slots[v]], self.state["top"]) if v in plan.slots else None
 
     def store(self, live: Collection[Var]) -> None:
         """Writes what is new and needed later into the frame."""
         frames, slots = self.state["frames"], self.machine.plan.slots
         for v in sorted((v for v in live if v in self.new), key=slots.__getitem__):
-            frames = replaced(frames, slots[v], put(frames[slots[v]], self.state["top"], self.local[v]))
+            frames = replaced(frames, slots[v], put(frames[slots[v]], self.state["top"], self.values[v]))
         self.set(frames=frames)
         self.new.clear()

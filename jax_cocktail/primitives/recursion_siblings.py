@@ -220,11 +220,6 @@ class _Known(CallValues):
         super().__init__(values, makers)
         self.search = search
 
-    def after(self, steps: Sequence[Any]) -> _Known:
-        """The same call later: what is asked for from now on is not known to who asked before."""
-        made = {v: s for s in steps if isinstance(s, Op) for v in s.outputs}
-        return _Known(self.search, dict(self.values), {**self.makers, **made})
-
     def outside(self, v: Var) -> Any | None:
         shared = self.search.plan.shared
         return self.search.environment[shared[v]] if v in shared else None
