@@ -137,23 +137,32 @@ def _trees(lanes: tuple[Lanes, ...]) -> int:
     return math.prod(level.size for level in lanes)
 
 
-def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
-    """How our compiler runs a task, for people."""
-    plan = planned(task)
-    name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
+def schedule_text(task: Task, lanes: tuple[Lanes, ...], on_stock: bool = False) -> str:
+    """How the loops run that a task becomes for our compiler, for people. `on_stock`: stock XLA got them."""
+    plan, name = planned(task), _name(task, on_stock)
     found = _side_by_side(task, lanes)
     if isinstance(found, Levels):
         size = _trees(lanes)
         what = f"level by level, up to {widths(size)[-1]} calls together"
         trees = f" of {size} lanes" if size > 1 else ""
-        return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
+        return f"{name}{what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
     others = f"not level by level: {found}"
     stack = _stack_text(planned(task, unrolled=True))
     siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
-    if not isinstance(siblings, Siblings):
-        return f"{name}: {stack}; {others}"
+    if on_stock or not isinstance(siblings, Siblings):
+        return f"{name}{stack}; {others}"
     each = f"{FRONTIER} calls at a time, each by {_stack_text(plan)}"
-    return f"{name}: on several units siblings in parallel: {each}; on one, {stack}; {others}"
+    return f"{name}on several units siblings in parallel: {each}; on one, {stack}; {others}"
+
+
+def stock_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
+    """How a task runs that stock XLA gets as it is, for people."""
+    return _name(task, on_stock=True) + _stack_text(planned(task))
+
+
+def _name(task: Task, on_stock: bool) -> str:
+    name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
+    return f"{name}: on stock XLA " if on_stock else f"{name}: "
 
 
 def _stack_text(plan: Plan) -> str:
