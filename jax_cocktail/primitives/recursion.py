@@ -28,7 +28,7 @@ from jax_cocktail.primitives import recursion_linear as linear
 from jax_cocktail.primitives.recursion_failure import FINE, check, description
 from jax_cocktail.primitives.recursion_levels import run_levels, widths
 from jax_cocktail.primitives.recursion_linear import Kind, Source
-from jax_cocktail.primitives.recursion_machine import Plan, planned, run_machine
+from jax_cocktail.primitives.recursion_machine import StackPlan, planned, run_machine
 from jax_cocktail.primitives.recursion_order import room_of
 from jax_cocktail.primitives.recursion_paths import Levels, levels_of, worth
 from jax_cocktail.primitives.recursion_reference import no_tangent
@@ -165,7 +165,7 @@ def _name(task: Task, on_stock: bool) -> str:
     return f"{name}: on stock XLA " if on_stock else f"{name}: "
 
 
-def _stack_text(plan: Plan) -> str:
+def _stack_text(plan: StackPlan) -> str:
     stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
     stack += ", unrolled once" if plan.levels > 1 else ""
     return stack + (f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else "")

@@ -54,7 +54,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
+class StackPlan:
     """The blocks of a task, and where values live.
 
     `points`: blocks that the loop can go on at, in the order of their labels; `slots`: variable -> place in a
@@ -106,12 +106,12 @@ def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
     return [_without_token(structure(f.body, True, most_trips)) for f in task.functions]
 
 
-def plan_machine(task: Task, most_trips: int = SHORT) -> Plan:
+def plan_machine(task: Task, most_trips: int = SHORT) -> StackPlan:
     """Blocks, live variables, frames. `most_trips`: of a scan that is written out."""
     return plan_of(task, bodies_of(task, most_trips))
 
 
-def plan_unrolled(task: Task) -> Plan:
+def plan_unrolled(task: Task) -> StackPlan:
     """The plan in which a frame stands for several levels of calls, if that can be and pays."""
     bodies = bodies_of(task)
     plain = plan_of(task, bodies)
@@ -122,7 +122,7 @@ def plan_unrolled(task: Task) -> Plan:
     return plan if row_bytes(plan.frame) <= MOST_FRAME_BYTES else plain
 
 
-def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None = None) -> Plan:
+def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None = None) -> StackPlan:
     blocks, entries = blocks_of(bodies, len(task.accumulated))
     shared: dict[Var, int] = {}
     rows: dict[Var, int] = {}
@@ -145,7 +145,7 @@ def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None =
     tails = frozenset(_tails(task, blocks, unrolled))
     points = _points(blocks, entries, tails)
     kept = dict.fromkeys(v for k in points for v in sorted(live[k], key=order_of(blocks)))
-    return Plan(
+    return StackPlan(
         task,
         tuple(blocks),
         tuple(live),
@@ -253,14 +253,14 @@ def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> 
     return state["status"], [*summed(plan, state), *state["rows"], *state["returned"][0]]
 
 
-def summed(plan: Plan, state: State) -> list[Any]:
+def summed(plan: StackPlan, state: State) -> list[Any]:
     """The sums over all calls, with the products that have been put off."""
     kept = zip(plan.sites, state["kept"], state["counts"], strict=True)
     return with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
 
 
 @functools.lru_cache(maxsize=128)
-def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> Plan:
+def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> StackPlan:
     return plan_unrolled(task) if unrolled else plan_machine(task, most_trips)
 
 
@@ -269,7 +269,7 @@ class Machine:
     what has just been `returned`, the `number` of the call that returned and how many calls there were,
     `sums`, the factors that are `kept` for them with their `counts`, `rows`, `status`."""
 
-    def __init__(self, plan: Plan, operands: Sequence[Any]) -> None:
+    def __init__(self, plan: StackPlan, operands: Sequence[Any]) -> None:
         self.plan = plan
         head, self.environment, self.rows, self.arguments = plan.task.split_operands(operands)
         #: calls that are under way around the first one, if it is not the first of all; they count as depth
