@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jax_cocktail.primitives.jaxprs import call_body, scan_counts
 from jax_cocktail.primitives.jaxprs import constants as constants
 from jax_cocktail.primitives.jaxprs import nested_jaxprs as nested_jaxprs
 from jax_cocktail.primitives.jaxprs import open_jaxpr as open_jaxpr
-from jax_cocktail.primitives.recursion import RECURSION, expanded_jaxpr, schedule_text
+from jax_cocktail.primitives.recursion import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source
 
 REMATERIALISED = frozenset({"checkpoint", "remat", "remat2"})
@@ -65,15 +65,6 @@ def holds_control_flow(equation: Any) -> bool:
     if primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION:
         return True
     return any(control_flow_in(inner) for inner in nested_jaxprs(equation))
-
-
-def recursions(jaxpr: Any) -> Iterator[str]:
-    """How every recursion in a jaxpr runs, at any depth, in words."""
-    for equation in open_jaxpr(jaxpr).eqns:
-        if primitive_name(equation) == RECURSION:
-            yield schedule_text(**equation.params)
-        for inner in nested_jaxprs(equation):
-            yield from recursions(inner)
 
 
 def source_of(equation: Any) -> Source:

@@ -19,17 +19,20 @@ from jax_cocktail.lowering.adapter import (
     open_jaxpr,
     primitive_name,
 )
+from jax_cocktail.primitives.recursion import RECURSION
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Flat:
-    """Equations in order. `constvars` and `consts` belong together; `outvars` may be literals."""
+    """Equations in order. `constvars` and `consts` belong together; `outvars` may be literals; `recursions`:
+    equations that were one, with the positions of what they have become."""
 
     original: Any
     constvars: tuple[Any, ...]
     consts: tuple[Any, ...]
     equations: tuple[Any, ...]
     outvars: tuple[Any, ...]
+    recursions: tuple[tuple[Any, range], ...] = ()
 
     def close(self, equations: Sequence[Any]) -> Any:
         """A closed jaxpr with these equations instead."""
@@ -44,6 +47,7 @@ class _Inliner:
         self.equations: list[Any] = []
         self.constvars: list[Any] = []
         self.consts: list[Any] = []
+        self.recursions: list[tuple[Any, range]] = []
         self._names: dict[Any, Any] = {}
         self._new = jex.gensym()
 
@@ -66,11 +70,13 @@ class _Inliner:
             if body is None:
                 self._keep(equation, operands, outermost)
                 continue
-            inner = open_jaxpr(body)
+            inner, start = open_jaxpr(body), len(self.equations)
             for var, value in zip(inner.constvars, constants(body), strict=True):
                 self.constant(var, value)
             self._names.update(zip(inner.invars, operands, strict=True))
             self.run(inner.eqns, outermost=False)
+            if primitive_name(equation) == RECURSION:
+                self.recursions.append((equation, range(start, len(self.equations))))
             results = [self.read(atom) for atom in inner.outvars]
             self._names.update(zip(equation.outvars, results, strict=True))
 
@@ -93,4 +99,5 @@ def flatten(closed: Any) -> Flat:
         consts=(*constants(closed), *inliner.consts),
         equations=tuple(inliner.equations),
         outvars=tuple(inliner.read(atom) for atom in jaxpr.outvars),
+        recursions=tuple(inliner.recursions),
     )

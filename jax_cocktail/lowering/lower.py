@@ -14,13 +14,12 @@ import numpy as np
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import custom_call, decisions, stopwatch
+from jax_cocktail.lowering import custom_call, decisions, recursions, stopwatch
 from jax_cocktail.lowering.adapter import (
     control_flow_in,
     holds_control_flow,
     open_jaxpr,
     primitive_name,
-    recursions,
     source_of,
 )
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
@@ -118,7 +117,9 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
         return report, Outcome(closed, True)
     prepared = prepare(closed, mark.function, platform, spec)
     captured = prepared.captured
-    report = replace(report, left=captured.left, beside=captured.beside, recursions=tuple(recursions(closed)))
+    report = replace(
+        report, left=captured.left, beside=captured.beside, recursions=recursions.on_stock(closed)
+    )
     if force != "stock":
         _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
@@ -275,6 +276,9 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
         replace(t, chosen=t.name == (plan.name if decision.choice == "cocktail" else decisions.STOCK))
         for t in decision.trials
     )
+    if decision.choice == "cocktail":
+        ours = {position for n in prepared.taken(plan) for position in regions[n].members}
+        report = replace(report, recursions=recursions.with_ours(prepared.captured.flat, ours))
     return replace(
         report,
         captured=tuple(_describe(prepared, n, built[n], mark) for n in prepared.taken(plan)),

@@ -28,7 +28,7 @@ from jax_cocktail.primitives import recursion_linear as linear
 from jax_cocktail.primitives.recursion_failure import FINE, check, description
 from jax_cocktail.primitives.recursion_levels import run_levels, widths
 from jax_cocktail.primitives.recursion_linear import Kind, Source
-from jax_cocktail.primitives.recursion_machine import Plan, planned, run_machine
+from jax_cocktail.primitives.recursion_machine import StackPlan, planned, run_machine
 from jax_cocktail.primitives.recursion_order import room_of
 from jax_cocktail.primitives.recursion_paths import Levels, levels_of, worth
 from jax_cocktail.primitives.recursion_reference import no_tangent
@@ -137,26 +137,35 @@ def _trees(lanes: tuple[Lanes, ...]) -> int:
     return math.prod(level.size for level in lanes)
 
 
-def schedule_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
-    """How our compiler runs a task, for people."""
-    plan = planned(task)
-    name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
+def schedule_text(task: Task, lanes: tuple[Lanes, ...], on_stock: bool = False) -> str:
+    """How the loops run that a task becomes for our compiler, for people. `on_stock`: stock XLA got them."""
+    plan, name = planned(task), _name(task, on_stock)
     found = _side_by_side(task, lanes)
     if isinstance(found, Levels):
         size = _trees(lanes)
         what = f"level by level, up to {widths(size)[-1]} calls together"
         trees = f" of {size} lanes" if size > 1 else ""
-        return f"{name}: {what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
+        return f"{name}{what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
     others = f"not level by level: {found}"
     stack = _stack_text(planned(task, unrolled=True))
     siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
-    if not isinstance(siblings, Siblings):
-        return f"{name}: {stack}; {others}"
+    if on_stock or not isinstance(siblings, Siblings):
+        return f"{name}{stack}; {others}"
     each = f"{FRONTIER} calls at a time, each by {_stack_text(plan)}"
-    return f"{name}: on several units siblings in parallel: {each}; on one, {stack}; {others}"
+    return f"{name}on several units siblings in parallel: {each}; on one, {stack}; {others}"
 
 
-def _stack_text(plan: Plan) -> str:
+def stock_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
+    """How a task runs that stock XLA gets as it is, for people."""
+    return _name(task, on_stock=True) + _stack_text(planned(task))
+
+
+def _name(task: Task, on_stock: bool) -> str:
+    name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
+    return f"{name}: on stock XLA " if on_stock else f"{name}: "
+
+
+def _stack_text(plan: StackPlan) -> str:
     stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
     stack += ", unrolled once" if plan.levels > 1 else ""
     return stack + (f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else "")
@@ -259,12 +268,10 @@ def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, 
         raise UnsupportedError(
             "a recursion is transposed only after it has been linearised; use jax.vjp or jax.grad"
         )
-    is_linear = linear.linear_operands(task)
-    known = [x for x, lin in zip(operands, is_linear, strict=True) if not lin]
-    if any(ad.is_undefined_primal(x) for x in known):
+    transposed, sources, targets = linear.transpose(task)
+    if any(kind is Kind.PRIMAL and ad.is_undefined_primal(operands[k]) for kind, k in sources):
         raise UnsupportedError("a recursion is transposed in an operand that it is not linear in")
     dense = [ad.instantiate_zeros(ct) if _is_zero(ct) else ct for ct in cotangents]
-    transposed, sources, targets = linear.transpose(task)
     levels = tuple(
         Lanes(
             level.size,

@@ -28,7 +28,7 @@ from jax_cocktail.primitives.recursion_machine import Machine, State, planned
 from jax_cocktail.primitives.recursion_memory import put, put_rows, replaced, row, uninitialised
 from jax_cocktail.primitives.recursion_order import Axes, Forest, Order, order_calls
 from jax_cocktail.primitives.recursion_paths import Levels, Path
-from jax_cocktail.primitives.recursion_plan import placed
+from jax_cocktail.primitives.recursion_stages import placed
 from jax_cocktail.primitives.recursion_structure import Op, Var
 from jax_cocktail.primitives.recursion_sums import capacity, clamped_start, product, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Lanes, Numbering, split

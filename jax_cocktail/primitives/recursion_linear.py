@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
-from jax_cocktail.primitives.recursion_plan import Stage, Traced, forward, pull, push
+from jax_cocktail.primitives.recursion_layout import Layout, Moving, operands_of, results_of
+from jax_cocktail.primitives.recursion_stages import Stage, Traced, forward, pull, push
 from jax_cocktail.primitives.recursion_structure import Var, structure
 from jax_cocktail.primitives.recursion_task import (
     NUMBER,
@@ -67,37 +68,15 @@ class Parts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Traced:
-    """A function with its tape. `residuals`: for each one ("environment" | "row" | "number", position) or
-    ("tape", n)."""
+    """A function with its tape. `residuals`: parameters by position, or what is on the tape."""
 
     function: Function
     jaxpr: Any
-    plan: tuple[Stage, ...]
+    stages: tuple[Stage, ...]
     parameters: tuple[Var, ...]
     results: tuple[Any, ...]
-    residuals: tuple[tuple[str, int], ...]
+    residuals: tuple[Source, ...]
     tape: tuple[Aval, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Which operands of every sort the linear task has: positions in the task's own, constant then moving."""
-
-    environment: tuple[int, ...]
-    moving_environment: tuple[int, ...]
-    rows: tuple[tuple[int, ...], ...]
-    moving_rows: tuple[tuple[int, ...], ...]
-
-
-def linear_operands(task: Task) -> tuple[bool, ...]:
-    """Which operands of a linear task it is linear in."""
-    assert task.linear is not None
-    count = task.linear.environment
-    found = [True] + [False] * task.numbers
-    found += [k >= len(task.environment) - count for k in range(len(task.environment))]
-    for function, moving in zip(task.functions, task.linear.rows, strict=True):
-        found += [k >= len(function.rows) - moving for k in range(len(function.rows))]
-    return (*found, *(True for _ in task.entry.arguments))
 
 
 @functools.lru_cache(maxsize=128)
@@ -118,13 +97,12 @@ def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
             replace(t.function, body=t.jaxpr, row_results=(*t.function.row_results, *t.tape)) for t in traced
         ),
     )
-    layout = _layout(task, traced, environment, own_rows)
-    linear_task = _linear_task(task, traced, layout)
+    layouts = _layouts(task, traced, environment, own_rows)
     return Parts(
         forward_task,
-        linear_task,
+        _linear_task(task, [_Linear(task, *x) for x in zip(traced, layouts, strict=True)]),
         tuple(_forward_results(task, traced)),
-        tuple(_linear_operands(task, traced, layout)),
+        _operands(task, traced, layouts).flat,
         tuple(k for k, aval in enumerate(task.results) if is_float(aval)),
     )
 
@@ -145,27 +123,23 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
     jaxpr = jax.make_jaxpr(run)(*(v.aval for v in body.parameters))
     traced, opened = cell[-1], open_jaxpr(jaxpr)
     place = {v: k for k, v in enumerate(opened.invars)}
-    residuals: list[tuple[str, int]] = []
+    residuals: list[Source] = []
     kept: list[int] = []  # results that go on the tape
-    first_row = start + len(environment)
+    no_tape = range(1, start + len(environment) + len(rows))
     for k in range(len(traced.results), len(opened.outvars)):
         atom = opened.outvars[k]
         position = -1 if isinstance(atom, jex.Literal) else place.get(atom, -1)
-        if 1 <= position < start:
-            residuals.append(("number", 0))
-        elif start <= position < first_row:
-            residuals.append(("environment", position - start))
-        elif first_row <= position < first_row + len(rows):
-            residuals.append(("row", position - first_row))
+        if position in no_tape:
+            residuals.append((Kind.PRIMAL, position))
         else:
-            residuals.append(("tape", len(kept)))
+            residuals.append((Kind.TAPE, len(kept)))
             kept.append(k)
     count = 1 + len(task.accumulated) + len(function.row_results)
     order = [*range(count), *kept, *range(count, len(traced.results))]
     tape = tuple(aval_of(opened.outvars[k].aval) for k in kept)
     chosen = _picked(jaxpr, order, [v.aval for v in body.parameters])
     results = tuple(v if v in traced.active else None for v in body.results)
-    return _Traced(function, chosen, traced.plan, body.parameters, results, tuple(residuals), tape)
+    return _Traced(function, chosen, traced.stages, body.parameters, results, tuple(residuals), tape)
 
 
 def _picked(jaxpr: Any, order: Sequence[int], avals: Sequence[Aval]) -> Any:
@@ -178,15 +152,52 @@ def _picked(jaxpr: Any, order: Sequence[int], avals: Sequence[Aval]) -> Any:
     return jax.make_jaxpr(run)(*avals)
 
 
-def _layout(
+def _layouts(
     task: Task, traced: Sequence[_Traced], environment: Sequence[bool], rows: Sequence[Sequence[bool]]
-) -> _Layout:
-    used = {k for t in traced for kind, k in t.residuals if kind == "environment"}
-    return _Layout(
-        tuple(sorted(used)),
-        tuple(k for k, flag in enumerate(environment) if flag),
-        tuple(tuple(sorted({k for kind, k in t.residuals if kind == "row"})) for t in traced),
-        tuple(tuple(k for k, flag in enumerate(r) if flag) for r, _ in zip(rows, traced, strict=False)),
+) -> list[Layout[Source]]:
+    """Where the operands of every function of the linear task come from; positions are those of its own
+    parameters. `environment`, `rows`: what has tangents."""
+    start = 1 + task.numbers
+    first_row = start + len(environment)
+    known = {k for t in traced for kind, k in t.residuals if kind is Kind.PRIMAL}
+    moving = [start + k for k, flag in enumerate(environment) if flag]
+    found = []
+    for t, flags in zip(traced, rows, strict=False):
+        first = first_row + len(flags)
+        own = {k for kind, k in t.residuals if kind is Kind.PRIMAL and k >= first_row}
+        layout = Layout(
+            (Kind.PRIMAL, 1) if task.numbers else (Kind.NUMBER, 0),
+            _from(Kind.PRIMAL, [k for k in range(start, first_row) if k in known]),
+            (_from(Kind.PRIMAL, sorted(own)) + _from(Kind.TAPE, range(len(t.tape))),),
+            Moving(
+                (Kind.TANGENT, 0),
+                _from(Kind.TANGENT, moving),
+                (_from(Kind.TANGENT, [first_row + k for k, flag in enumerate(flags) if flag]),),
+                _from(Kind.TANGENT, [first + k for k in floats(t.function.arguments)]),
+            ),
+        )
+        found.append(layout)
+    return found
+
+
+def _from(kind: Kind, positions: Sequence[int]) -> tuple[Source, ...]:
+    return tuple((kind, k) for k in positions)
+
+
+def _operands(task: Task, traced: Sequence[_Traced], layouts: Sequence[Layout[Source]]) -> Layout[Source]:
+    """Where the operands of the linear task come from: those of its functions, side by side."""
+    rows, moving_rows, row, tape = [], [], 0, 0
+    for t, layout in zip(traced, layouts, strict=True):
+        rows.append(tuple((kind, k + (tape if kind is Kind.TAPE else row)) for kind, k in layout.rows[0]))
+        moving_rows.append(tuple((kind, k + row) for kind, k in layout.moving.rows[0]))
+        row, tape = row + len(t.function.rows), tape + len(t.tape)
+    entry = layouts[0]
+    others = len(task.rows) - len(task.entry.rows)
+    arguments = tuple((kind, k + others) for kind, k in entry.moving.arguments)
+    return replace(
+        entry,
+        rows=tuple(rows),
+        moving=replace(entry.moving, rows=tuple(moving_rows), arguments=arguments),
     )
 
 
@@ -201,125 +212,86 @@ def _forward_results(task: Task, traced: Sequence[_Traced]) -> list[Source]:
     return found + [(Kind.RESULT, start + k) for k in range(len(task.entry.results))]
 
 
-def _linear_operands(task: Task, traced: Sequence[_Traced], layout: _Layout) -> list[Source]:
-    start = 1 + task.numbers
-    found: list[Source] = [(Kind.TANGENT, 0), (Kind.PRIMAL, 1) if task.numbers else (Kind.NUMBER, 0)]
-    found += [(Kind.PRIMAL, start + k) for k in layout.environment]
-    found += [(Kind.TANGENT, start + k) for k in layout.moving_environment]
-    row, tape = start + len(task.environment), 0
-    for t, constant, moving in zip(traced, layout.rows, layout.moving_rows, strict=True):
-        found += [(Kind.PRIMAL, row + k) for k in constant]
-        found += [(Kind.TAPE, tape + k) for k in range(len(t.tape))]
-        found += [(Kind.TANGENT, row + k) for k in moving]
-        row, tape = row + len(t.function.rows), tape + len(t.tape)
-    return found + [(Kind.TANGENT, row + k) for k in floats(task.entry.arguments)]
-
-
 # -- the linear task and its transpose -----------------------------------------------------------------------
-def _linear_task(task: Task, traced: Sequence[_Traced], layout: _Layout) -> Task:
-    parts = [_Linear(task, t, layout, n) for n, t in enumerate(traced)]
-    constant = tuple(task.environment[k] for k in layout.environment)
-    moving = tuple(task.environment[k] for k in layout.moving_environment)
-    accumulated = tuple(a for a in task.accumulated if is_float(a))
-    tapes = tuple(len(p.moving_rows) for p in parts), tuple(len(p.float_rows) for p in parts)
+def _linear_task(task: Task, parts: Sequence[_Linear]) -> Task:
+    operands, results = parts[0].operands, parts[0].results
 
     def pull() -> Task:
         return replace(
             pushed,
             functions=tuple(p.function(transposed=True) for p in parts),
-            environment=(*constant, *accumulated),
-            accumulated=moving,
-            linear=Linear(len(accumulated), tapes[1], lambda: pushed),
+            environment=operands.environment + results.environment,
+            accumulated=operands.moving.environment,
+            linear=_linear([p.results for p in parts], lambda: pushed),
         )
 
     pushed = Task(
         functions=tuple(p.function(transposed=False) for p in parts),
-        environment=(*constant, *moving),
-        accumulated=accumulated,
+        environment=operands.environment + operands.moving.environment,
+        accumulated=results.environment,
         numbering=Numbering.GIVEN,
         max_depth=task.max_depth,
         max_calls=task.max_calls,
-        linear=Linear(len(moving), tapes[0], functools.cache(pull)),
+        linear=_linear([p.operands.moving for p in parts], functools.cache(pull)),
     )
     return pushed
 
 
-class _Linear:
-    """One function of the linear task: operands and results of every sort, constant ones first."""
+def _linear(moving: Sequence[Moving[Aval]], transposed: Callable[[], Task]) -> Linear:
+    return Linear(len(moving[0].environment), tuple(len(m.rows[0]) for m in moving), transposed)
 
-    def __init__(self, task: Task, traced: _Traced, layout: _Layout, number: int) -> None:
+
+class _Linear:
+    """One function of the linear task: the types of its operands and results."""
+
+    def __init__(self, task: Task, traced: _Traced, sources: Layout[Source]) -> None:
         function = traced.function
         self.traced = traced
-        self.constant = tuple(task.environment[k] for k in layout.environment)
-        self.places = layout.environment
-        self.moving = tuple(task.environment[k] for k in layout.moving_environment)
-        self.row_places = layout.rows[number]
-        self.rows = (*(function.rows[k] for k in self.row_places), *traced.tape)
-        self.moving_rows = tuple(function.rows[k] for k in layout.moving_rows[number])
-        self.arguments = tuple(function.arguments[k] for k in floats(function.arguments))
-        self.accumulated = tuple(a for a in task.accumulated if is_float(a))
-        self.float_rows = tuple(a for a in function.row_results if is_float(a))
-        self.results = tuple(a for a in function.results if is_float(a))
-        self.inputs = self._inputs(task, layout, number)
+        self.residuals = [sources.constant.index(s) for s in traced.residuals]  # places in what is constant
+        self.inputs = [traced.parameters[k] for _, k in sources.moving.flat]
+        self.operands = sources.each(self._aval)
         avals = (TOKEN, *task.accumulated, *function.row_results, *function.results)
-        self.outputs = tuple(v for v, a in zip(traced.results, avals, strict=True) if is_float(a))
-
-    def _inputs(self, task: Task, layout: _Layout, number: int) -> tuple[Var, ...]:
-        """The parameters that move, in the order of the linear operands."""
-        first, environment, rows, arguments = split(
-            self.traced.parameters, 1 + task.numbers, len(task.environment), len(self.traced.function.rows)
-        )
-        return (
-            first[0],
-            *(environment[k] for k in layout.moving_environment),
-            *(rows[k] for k in layout.moving_rows[number]),
-            *(arguments[k] for k in floats(self.traced.function.arguments)),
+        self.outputs = [v for v, a in zip(traced.results, avals, strict=True) if is_float(a)]
+        self.results = Moving(
+            TOKEN,
+            _only_floats(task.accumulated),
+            (_only_floats(function.row_results),),
+            _only_floats(function.results),
         )
 
-    def residuals(self, number: Any, environment: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
-        tape = rows[len(self.row_places) :]
-        found = []
-        for kind, k in self.traced.residuals:
-            if kind == "tape":
-                found.append(tape[k])
-            elif kind == "row":
-                found.append(rows[self.row_places.index(k)])
-            else:
-                found.append(number if kind == "number" else environment[self.places.index(k)])
-        return found
+    def _aval(self, source: Source) -> Aval:
+        kind, k = source
+        if kind is Kind.NUMBER:
+            return NUMBER
+        return self.traced.tape[k] if kind is Kind.TAPE else self.traced.parameters[k].aval
 
     def function(self, transposed: bool) -> Function:
-        """The body as a jaxpr. Transposed, moving operands and results change places."""
-        ins = (self.moving, self.moving_rows, self.arguments)
-        outs = (self.accumulated, self.float_rows, self.results)
+        """The body as a jaxpr. Transposed, what moves and the results change places."""
+        ins, outs = self.operands.moving, self.results
         ins, outs = (outs, ins) if transposed else (ins, outs)
+        operands = replace(self.operands, moving=ins)
         run = self._pull if transposed else self._push
 
-        def body(token: Any, number: Any, *operands: Any) -> list[Any]:
-            constant, environment, rows, moving_rows, arguments = split(
-                operands, len(self.constant), len(ins[0]), len(self.rows), len(ins[1])
-            )
-            known = self.residuals(number, constant, rows)
-            return run(known, [token, *environment, *moving_rows, *arguments])
+        def body(*values: Any) -> list[Any]:
+            given = operands.filled(values)
+            return run([given.constant[k] for k in self.residuals], given.moving.flat)
 
-        avals = (TOKEN, NUMBER, *self.constant, *ins[0], *self.rows, *ins[1], *ins[2])
         own = self.traced.function
         return Function(
             own.name,
-            jax.make_jaxpr(body)(*avals),
-            (*self.rows, *ins[1]),
-            ins[2],
-            outs[1],
-            outs[2],
+            jax.make_jaxpr(body)(*operands.flat),
+            operands.rows[0] + ins.rows[0],
+            ins.arguments,
+            outs.rows[0],
+            outs.arguments,
             own.source,
         )
 
     def _push(self, residuals: Sequence[Any], moves: Sequence[Any]) -> list[Any]:
-        made = push(self.traced.plan, residuals, dict(zip(self.inputs, moves, strict=True)))
-        avals = (TOKEN, *self.accumulated, *self.float_rows, *self.results)
+        made = push(self.traced.stages, residuals, dict(zip(self.inputs, moves, strict=True)))
         return [
             made[v] if v is not None and v in made else jnp.zeros(a.shape, a.dtype)
-            for v, a in zip(self.outputs, avals, strict=True)
+            for v, a in zip(self.outputs, self.results.flat, strict=True)
         ]
 
     def _pull(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -327,26 +299,19 @@ class _Linear:
         for v, ct in zip(self.outputs, cotangents, strict=True):
             if v is not None:
                 start[v] = start[v] + ct if v in start else ct
-        made = pull(self.traced.plan, residuals, start)
+        made = pull(self.traced.stages, residuals, start)
         return [made[v] if v in made else jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.inputs]
+
+
+def _only_floats(avals: Sequence[Aval]) -> tuple[Aval, ...]:
+    return tuple(a for a in avals if is_float(a))
 
 
 def transpose(task: Task) -> tuple[Task, tuple[Source, ...], tuple[int, ...]]:
     """The transpose of a linear task, where its operands come from (the task's operands, and cotangents of
     its results), and of which operands its results are the cotangents."""
     assert task.linear is not None
-    partner = task.linear.transposed()
-    is_linear = linear_operands(task)
-    first, environment, rows, arguments = task.split_operands(range(len(is_linear)))
-    results = task.split_results(range(len(task.results)))
-    sources: list[Source] = [(Kind.RESULT, 0), (Kind.PRIMAL, 1)]
-    sources += [(Kind.PRIMAL, k) for k in environment if not is_linear[k]]
-    sources += [(Kind.RESULT, k) for k in results[1]]
-    row, row_result = iter(rows), iter(results[2])
-    for function in task.functions:
-        own = [next(row) for _ in function.rows]
-        sources += [(Kind.PRIMAL, k) for k in own if not is_linear[k]]
-        sources += [(Kind.RESULT, next(row_result)) for _ in function.row_results]
-    sources += [(Kind.RESULT, k) for k in results[3]]
-    targets = [first[0]] + [k for k in (*environment, *rows, *arguments) if is_linear[k]]
-    return partner, tuple(sources), tuple(targets)
+    operands, results = operands_of(task), results_of(task)
+    sources: Layout[Source] = operands.each(lambda k: (Kind.PRIMAL, k))
+    sources = replace(sources, moving=results.each(lambda k: (Kind.RESULT, k)))
+    return task.linear.transposed(), sources.flat, operands.moving.flat

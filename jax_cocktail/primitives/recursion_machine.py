@@ -45,6 +45,7 @@ from jax_cocktail.primitives.recursion_structure import (
 from jax_cocktail.primitives.recursion_sums import Site, capacity, product, rewrite, with_products
 from jax_cocktail.primitives.recursion_task import Aval, Numbering, Task, row_bytes, split
 from jax_cocktail.primitives.recursion_unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
+from jax_cocktail.primitives.recursion_values import CallValues
 
 SMALL = 12  # steps of a block that is written out wherever it is reached
 MOST_REPEATED = 128  # the same, with all blocks that follow
@@ -53,7 +54,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
+class StackPlan:
     """The blocks of a task, and where values live.
 
     `points`: blocks that the loop can go on at, in the order of their labels; `slots`: variable -> place in a
@@ -86,6 +87,11 @@ class Plan:
         starts = accumulate((len(f.rows) for f in self.task.functions), initial=0)
         return tuple(range(a, b) for a, b in pairwise(starts))
 
+    def number_of(self, v: Var) -> Var:
+        """The number by which the row is found that a variable stands for."""
+        ranges = zip(self.numbers, self.row_ranges, strict=True)
+        return next(number for number, own in ranges if self.rows[v] in own)
+
     @property
     def frame(self) -> tuple[Aval, ...]:
         return tuple(v.aval for v in self.slots)
@@ -100,12 +106,12 @@ def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
     return [_without_token(structure(f.body, True, most_trips)) for f in task.functions]
 
 
-def plan_machine(task: Task, most_trips: int = SHORT) -> Plan:
+def plan_machine(task: Task, most_trips: int = SHORT) -> StackPlan:
     """Blocks, live variables, frames. `most_trips`: of a scan that is written out."""
     return plan_of(task, bodies_of(task, most_trips))
 
 
-def plan_unrolled(task: Task) -> Plan:
+def plan_unrolled(task: Task) -> StackPlan:
     """The plan in which a frame stands for several levels of calls, if that can be and pays."""
     bodies = bodies_of(task)
     plain = plan_of(task, bodies)
@@ -116,7 +122,7 @@ def plan_unrolled(task: Task) -> Plan:
     return plan if row_bytes(plan.frame) <= MOST_FRAME_BYTES else plain
 
 
-def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None = None) -> Plan:
+def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None = None) -> StackPlan:
     blocks, entries = blocks_of(bodies, len(task.accumulated))
     shared: dict[Var, int] = {}
     rows: dict[Var, int] = {}
@@ -139,7 +145,7 @@ def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None =
     tails = frozenset(_tails(task, blocks, unrolled))
     points = _points(blocks, entries, tails)
     kept = dict.fromkeys(v for k in points for v in sorted(live[k], key=order_of(blocks)))
-    return Plan(
+    return StackPlan(
         task,
         tuple(blocks),
         tuple(live),
@@ -247,14 +253,14 @@ def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> 
     return state["status"], [*summed(plan, state), *state["rows"], *state["returned"][0]]
 
 
-def summed(plan: Plan, state: State) -> list[Any]:
+def summed(plan: StackPlan, state: State) -> list[Any]:
     """The sums over all calls, with the products that have been put off."""
     kept = zip(plan.sites, state["kept"], state["counts"], strict=True)
     return with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
 
 
 @functools.lru_cache(maxsize=128)
-def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> Plan:
+def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> StackPlan:
     return plan_unrolled(task) if unrolled else plan_machine(task, most_trips)
 
 
@@ -263,7 +269,7 @@ class Machine:
     what has just been `returned`, the `number` of the call that returned and how many calls there were,
     `sums`, the factors that are `kept` for them with their `counts`, `rows`, `status`."""
 
-    def __init__(self, plan: Plan, operands: Sequence[Any]) -> None:
+    def __init__(self, plan: StackPlan, operands: Sequence[Any]) -> None:
         self.plan = plan
         head, self.environment, self.rows, self.arguments = plan.task.split_operands(operands)
         #: calls that are under way around the first one, if it is not the first of all; they count as depth
@@ -326,7 +332,7 @@ class Machine:
             values += [state["number"]] if self.plan.task.numbering is Numbering.FRESH else []
             values += state["returned"][self.registers[callee.key]]
             local = dict(zip(block.received, values, strict=True))
-        return self.block(at, _Frame(self, state, local, set(local)))
+        return self.block(at, _Frame(self, state, local))
 
     def block(self, at: int, frame: _Frame) -> State:
         block = self.plan.blocks[at]
@@ -430,44 +436,37 @@ class Machine:
         return frame.state
 
 
-class _Frame:
+class _Frame(CallValues):
     """The current call: what has been computed since the last point, and what is read from the stack."""
 
-    def __init__(self, machine: Machine, state: State, local: dict[Var, Any], new: set[Var]) -> None:
-        self.machine, self.state, self.local, self.new = machine, state, local, new
+    def __init__(self, machine: Machine, state: State, received: dict[Var, Any]) -> None:
+        super().__init__(received, {})
+        self.machine, self.state, self.new = machine, state, set(received)
 
     def copy(self) -> _Frame:
-        return _Frame(self.machine, dict(self.state), dict(self.local), set(self.new))
+        other = self.after()
+        other.new = set(self.new)
+        return other
 
     def set(self, **changes: Any) -> None:
         self.state = self.state | changes
 
     def define(self, variables: Sequence[Var], values: Sequence[Any]) -> None:
-        self.local |= zip(variables, values, strict=True)
+        self.values |= zip(variables, values, strict=True)
         self.new.update(variables)
 
-    def read(self, atom: Atom) -> Any:
-        if isinstance(atom, Const):
-            return jnp.asarray(atom.value, atom.aval.dtype)
-        if atom not in self.local:
-            self.local[atom] = self._fetch(atom)
-        return self.local[atom]
-
-    def _fetch(self, v: Var) -> Any:
+    def outside(self, v: Var) -> Any | None:
         machine, plan = self.machine, self.machine.plan
         if v in plan.shared:
             return machine.environment[plan.shared[v]]
         if v in plan.rows:
-            number = next(n for n, f in zip(plan.numbers, plan.row_ranges, strict=True) if plan.rows[v] in f)
-            return row(machine.rows[plan.rows[v]], self.read(number))
-        if v not in plan.slots:  # a token
-            return jnp.zeros(v.aval.shape, v.aval.dtype)
-        return row(self.state["frames"][plan.slots[v]], self.state["top"])
+            return row(machine.rows[plan.rows[v]], self.read(plan.number_of(v)))
+        return row(self.state["frames"][plan.slots[v]], self.state["top"]) if v in plan.slots else None
 
     def store(self, live: Collection[Var]) -> None:
         """Writes what is new and needed later into the frame."""
         frames, slots = self.state["frames"], self.machine.plan.slots
         for v in sorted((v for v in live if v in self.new), key=slots.__getitem__):
-            frames = replaced(frames, slots[v], put(frames[slots[v]], self.state["top"], self.local[v]))
+            frames = replaced(frames, slots[v], put(frames[slots[v]], self.state["top"], self.values[v]))
         self.set(frames=frames)
         self.new.clear()

@@ -23,7 +23,7 @@ from jax_cocktail.primitives.recursion_machine import Machine, planned
 from jax_cocktail.primitives.recursion_memory import put, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Levels
 from jax_cocktail.primitives.recursion_reference import reference_p
-from jax_cocktail.primitives.recursion_structure import Atom, Const, Op, Var
+from jax_cocktail.primitives.recursion_structure import Var
 from jax_cocktail.primitives.recursion_task import (
     NUMBER,
     TOKEN,
@@ -34,6 +34,7 @@ from jax_cocktail.primitives.recursion_task import (
     row_bytes,
     split,
 )
+from jax_cocktail.primitives.recursion_values import CallValues
 
 ROOM_BYTES = 16 << 20  # for what is kept of calls, where nothing is said of their number
 MOST_ROOM = 1 << 14
@@ -248,32 +249,30 @@ class _Walk:
         pairs = zip(columns.positions[function], columns.places[function], strict=True)
         values = {own[k]: self.integers[place] for k, place in pairs}
         values |= zip(plan.numbers[function : function + 1], self.numbers, strict=False)
-        return self._visit(plan.entries[function], (), values, {}, [])
+        return self._visit(plan.entries[function], (), _Seen(self, values), [])
 
     def _visit(
         self,
         at: int,
         choices: tuple[int, ...],
-        values: dict[Var, Any],
-        makers: dict[Var, Op],
+        seen: _Seen,
         calls: list[tuple[Any, Any]],
     ) -> list[Any]:
         """Height, path, numbers of the calls."""
         block = self.plan.blocks[at]
-        makers = makers | {v: s for s in block.steps if isinstance(s, Op) for v in s.outputs}
-        end = block.end
+        seen, end = seen.after(block.steps), block.end
         if isinstance(end, Leave):
             return self._leave(end.function, choices, calls)
         if isinstance(end, Goto):
-            return self._visit(end.block, choices, values, makers, calls)
+            return self._visit(end.block, choices, seen, calls)
         if isinstance(end, Invoke):
-            called = self._call(end, values, makers)
-            return self._visit(end.block, choices, values, makers, [*calls, called])
+            called = self._call(end, seen)
+            return self._visit(end.block, choices, seen, [*calls, called])
         assert isinstance(end, Switch)
-        index = self._read(end.index, values, makers).astype(jnp.int32)
+        index = seen.read(end.index).astype(jnp.int32)
 
         def side(number: int, block: int) -> Callable[[], list[Any]]:
-            return lambda: self._visit(block, (*choices, number), dict(values), makers, calls)
+            return lambda: self._visit(block, (*choices, number), seen, calls)
 
         return list(lax.switch(index, [side(n, b) for n, b in enumerate(end.blocks)]))
 
@@ -286,20 +285,19 @@ class _Walk:
         numbers = [number for number, _ in calls] + [jnp.int32(0)] * (self.levels.most_calls - len(calls))
         return [height, jnp.int32(path), *numbers]
 
-    def _call(self, end: Invoke, values: dict[Var, Any], makers: dict[Var, Op]) -> tuple[Any, Any]:
+    def _call(self, end: Invoke, seen: _Seen) -> tuple[Any, Any]:
         """The number of a call in the inspector, and its height."""
         numbers = self.plan.task.numbers
         _, *inputs = end.call.inputs
         passed, callee = inputs[numbers:], end.call.function
         if end.guard is not None:
-            made, own = replace(end, guard=None), dict(values)
-            guard = self._read(end.guard, values, makers)
+            made, guard = replace(end, guard=None), seen.read(end.guard)
             none = (jnp.int32(NONE), jnp.int32(NONE))
-            return tuple(lax.cond(guard, lambda: self._call(made, own, makers), lambda: none))
-        integers = [self._read(passed[k], values, makers) for k in self.levels.integers.positions[callee]]
+            return tuple(lax.cond(guard, lambda: self._call(made, seen.after()), lambda: none))
+        integers = [seen.read(passed[k]) for k in self.levels.integers.positions[callee]]
         _, number, height = reference_p.bind(
             self.token,
-            *(self._read(a, values, makers) for a in inputs[:numbers]),
+            *map(seen.read, inputs[:numbers]),
             *_told(self.levels, callee, integers),
             function=0,
             numbering=Numbering.FRESH,
@@ -307,26 +305,26 @@ class _Walk:
         )
         return number, height
 
-    def _read(self, atom: Atom, values: dict[Var, Any], makers: dict[Var, Op]) -> Any:
-        if isinstance(atom, Const):
-            return jnp.asarray(atom.value, atom.aval.dtype)
-        if atom in values:
-            return values[atom]
-        plan = self.plan
-        if atom in plan.shared:
-            values[atom] = self.shared[plan.shared[atom]]
-        elif atom in plan.rows:
-            place = plan.rows[atom]
-            number = next(values[n] for n, r in zip(plan.numbers, plan.row_ranges, strict=True) if place in r)
-            values[atom] = row(self.tables[place], number)
-        elif makers[atom].name == MOVE:  # what is moved beside it may not be known
-            step = makers[atom]
-            values[atom] = self._read(step.inputs[step.outputs.index(atom)], values, makers)
+
+class _Seen(CallValues):
+    """What is known of a call on the way through its blocks."""
+
+    def __init__(self, walk: _Walk, values: dict[Var, Any]) -> None:
+        super().__init__(values, {})
+        self.walk = walk
+
+    def outside(self, v: Var) -> Any | None:
+        walk, plan = self.walk, self.walk.plan
+        if v in plan.shared:
+            return walk.shared[plan.shared[v]]
+        return row(walk.tables[plan.rows[v]], self.read(plan.number_of(v))) if v in plan.rows else None
+
+    def _make(self, v: Var) -> None:
+        step = self.makers.get(v)
+        if step is not None and step.name == MOVE:  # what is moved beside it may not be known
+            self.values[v] = self.read(step.inputs[step.outputs.index(v)])
         else:
-            step = makers[atom]
-            made = step.run(*(self._read(a, values, makers) for a in step.inputs))
-            values |= zip(step.outputs, made, strict=True)
-        return values[atom]
+            super()._make(v)
 
 
 # -- sorting -------------------------------------------------------------------------------------------------

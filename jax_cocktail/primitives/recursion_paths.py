@@ -16,7 +16,7 @@ from typing import Any
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.primitives.recursion_blocks import MOVE, Block, Goto, Invoke, Leave, Step, Switch
 from jax_cocktail.primitives.recursion_guards import branches, guarded, is_cheap
-from jax_cocktail.primitives.recursion_machine import Plan, planned
+from jax_cocktail.primitives.recursion_machine import StackPlan, planned
 from jax_cocktail.primitives.recursion_structure import Atom, Op, Var
 from jax_cocktail.primitives.recursion_task import Aval, is_float, row_bytes
 
@@ -96,7 +96,7 @@ class Levels:
     returns is used by its caller.
     """
 
-    plan: Plan
+    plan: StackPlan
     paths: tuple[Path, ...]
     integers: Columns
     floats: Columns
@@ -121,7 +121,7 @@ class Levels:
         return max(len(path.calls) for path in self.paths)
 
 
-def levels_of(plan: Plan) -> Levels | str:
+def levels_of(plan: StackPlan) -> Levels | str:
     """How the calls of a task can be ordered, or why they cannot."""
     if _loops_over_calls(plan):
         plan = planned(plan.task, most_trips=MOST_SITES)
@@ -150,11 +150,11 @@ def levels_of(plan: Plan) -> Levels | str:
     return Levels(plan, paths, integers, floats, results)
 
 
-def _loops_over_calls(plan: Plan) -> bool:
+def _loops_over_calls(plan: StackPlan) -> bool:
     return any(block.is_header for block in plan.blocks)
 
 
-def _with_fewer_paths(plan: Plan) -> Plan:
+def _with_fewer_paths(plan: StackPlan) -> StackPlan:
     """Branches become guards where there are many: cheap ones first, the innermost of the others if need
     be."""
     blocks = plan.blocks
@@ -175,7 +175,7 @@ def _at_most(count: int, blocks: Sequence[Block], function: int, at: int) -> boo
     return len(list(islice(_paths_of(blocks, function, at), count + 1))) <= count
 
 
-def _unordered(plan: Plan, path: Path, integers: Columns, moving: frozenset[Var]) -> str | None:
+def _unordered(plan: StackPlan, path: Path, integers: Columns, moving: frozenset[Var]) -> str | None:
     """Why the calls of a path cannot be known from integers. `moving`: arguments that are none."""
     numbers = plan.task.numbers
     unknown = path.depends(moving | path.received)
@@ -193,7 +193,7 @@ def _unordered(plan: Plan, path: Path, integers: Columns, moving: frozenset[Var]
     return None
 
 
-def independent_paths(plan: Plan) -> tuple[Path, ...] | str:
+def independent_paths(plan: StackPlan) -> tuple[Path, ...] | str:
     """The ways through the function of a task, if no call depends on what another one of the same body
     returns; else why not."""
     if len(plan.task.functions) > 1:
@@ -213,7 +213,7 @@ def independent_paths(plan: Plan) -> tuple[Path, ...] | str:
     return paths
 
 
-def _ways(plan: Plan) -> tuple[Path, ...] | str:
+def _ways(plan: StackPlan) -> tuple[Path, ...] | str:
     """The ways through the functions of a task, if there are few and some call makes two calls."""
     every = chain.from_iterable(_paths_of(plan.blocks, k, at) for k, at in enumerate(plan.entries))
     paths = tuple(islice(every, MOST_PATHS + 1))

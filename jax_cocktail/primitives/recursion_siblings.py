@@ -22,7 +22,7 @@ from jax import lax
 
 from jax_cocktail.primitives.recursion_blocks import Goto, Invoke, Leave, Switch
 from jax_cocktail.primitives.recursion_failure import DEPTH, FINE
-from jax_cocktail.primitives.recursion_machine import Machine, Plan, State
+from jax_cocktail.primitives.recursion_machine import Machine, StackPlan, State
 from jax_cocktail.primitives.recursion_memory import put, put_rows, row, uninitialised
 from jax_cocktail.primitives.recursion_paths import Path, independent_paths
 from jax_cocktail.primitives.recursion_structure import Op, Var
@@ -42,7 +42,7 @@ class Siblings:
     """A function whose calls can be found before they run. `paths`: the ways through it; `room`: for calls
     that are taken from the queue or wait in it."""
 
-    plan: Plan
+    plan: StackPlan
     paths: tuple[Path, ...]
     room: int
 
@@ -52,7 +52,7 @@ class Siblings:
         return max(len(path.calls) for path in self.paths)
 
 
-def siblings_of(plan: Plan) -> Siblings | str:
+def siblings_of(plan: StackPlan) -> Siblings | str:
     """How calls can run in parallel, or why they cannot."""
     task = plan.task
     if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
@@ -219,11 +219,6 @@ class _Known(CallValues):
     def __init__(self, search: _Search, values: dict[Var, Any], makers: Mapping[Var, Op]) -> None:
         super().__init__(values, makers)
         self.search = search
-
-    def after(self, steps: Sequence[Any]) -> _Known:
-        """The same call later: what is asked for from now on is not known to who asked before."""
-        made = {v: s for s in steps if isinstance(s, Op) for v in s.outputs}
-        return _Known(self.search, dict(self.values), {**self.makers, **made})
 
     def outside(self, v: Var) -> Any | None:
         shared = self.search.plan.shared

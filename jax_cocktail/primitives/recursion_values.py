@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import jax.numpy as jnp
 
@@ -15,6 +16,13 @@ class CallValues:
 
     def __init__(self, values: dict[Var, Any], makers: Mapping[Var, Op]) -> None:
         self.values, self.makers = values, makers
+
+    def after(self, steps: Sequence[Any] = ()) -> Self:
+        """The same call later: what is asked for from now on is not known to who asked before."""
+        later = copy(self)
+        later.values = dict(self.values)
+        later.makers = {**self.makers, **{v: s for s in steps if isinstance(s, Op) for v in s.outputs}}
+        return later
 
     def read(self, atom: Atom) -> Any:
         if isinstance(atom, Const):

@@ -134,7 +134,6 @@ class _Deriver:
         self.plan = plan
         self.constants = constants
         self.layouts: Mapping[Value, Layout] = plan.layouts
-        self.alias = dict(plan.aliases)
 
     # -- regions -----------------------------------------------------------------------------------------
     def region(self, region: Region, state: State, tail: Iterable[Access]) -> tuple[Region, State]:
@@ -302,8 +301,8 @@ class _Deriver:
         for position, value in enumerate(values):
             if value not in self.layouts or not value.type.size:
                 continue
-            layout, slot = self.layouts[value], self._slot(value)
-            if not (layout.is_whole and (slot.space, slot.index) == ("output", position)):
+            layout = self.layouts[value]
+            if not (layout.is_whole and self.plan.slots[layout.root] == Slot("output", position)):
                 found += self._whole(value, False, FIRST)
                 found.append(Access(f"output {position}", 0, value.type.nbytes, True, FIRST))
         return found
@@ -347,23 +346,11 @@ class _Deriver:
         return found
 
     # -- memory ------------------------------------------------------------------------------------------
-    def _slot(self, value: Value) -> Slot:
-        return self.plan.slots[self.layouts[value].root]
-
     def _shared(self, value: Value) -> bool:
-        return value in self.layouts and self._slot(value).space not in ("own", "private")
+        return value in self.layouts and self.plan.place(value).space not in ("own", "private")
 
     def _same(self, source: Value, target: Value) -> bool:
-        if source not in self.layouts:
-            return True
-        a, b = self.layouts[source], self.layouts[target]
-        return a.is_whole and b.is_whole and self._place(source) == self._place(target)
-
-    def _place(self, value: Value) -> tuple[str, int]:
-        slot = self._slot(value)
-        if slot.space == "input" and slot.index in self.alias:
-            return "output", self.alias[slot.index]
-        return slot.space, slot.index
+        return source not in self.layouts or self.plan.same_place(source, target)
 
     def _whole(
         self, value: Value, write: bool, performer: Performer, bands: tuple[Band, ...] = ()
@@ -372,7 +359,8 @@ class _Deriver:
         touched, where that is less than what the value shows."""
         if value not in self.layouts or not value.type.size:
             return
-        space, index = self._place(value)
+        slot = self.plan.place(value)
+        space, index = slot.space, slot.index
         size = self.layouts[value].root.type.nbytes
         if space == "workspace":
             yield Access(space, index, index + size, write, performer, bands or self._shown(value))

@@ -81,7 +81,6 @@ def touches_of(statement: Statement, plan: MemoryPlan, end: Region | None = None
 class _Deriver:
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
-        self.alias = dict(plan.aliases)
 
     def region(self, region: Region, state: State, tail: Iterable[Touch]) -> tuple[Region, State]:
         """The region with its meets, and what is open after it. `tail`: copies at its end."""
@@ -215,16 +214,11 @@ class _Deriver:
 
     # -- memory ------------------------------------------------------------------------------------------
     def _same(self, source: Value, target: Value) -> bool:
-        if source not in self.plan.layouts:
-            return True
-        a, b = self.plan.layouts[source], self.plan.layouts[target]
-        return a.is_whole and b.is_whole and self._place(source) == self._place(target)
+        return source not in self.plan.layouts or self.plan.same_place(source, target)
 
     def _place(self, value: Value) -> tuple[str, int]:
         """Memory space and first byte."""
-        slot = self.plan.slots[self.plan.layouts[value].root]
-        if slot.space == "input" and slot.index in self.alias:
-            return f"output {self.alias[slot.index]}", 0
+        slot = self.plan.place(value)
         if slot.space in ("input", "output", "constant"):
             return f"{slot.space} {slot.index}", 0
         return slot.space, slot.index

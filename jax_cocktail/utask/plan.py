@@ -59,6 +59,16 @@ class MemoryPlan:
         """Memory that the slices of a unit take."""
         return max((part.offset + part.bytes for part in self.parts.values()), default=0)
 
+    def place(self, value: Value) -> Slot:
+        """Memory behind a value in a layout; what an operand shares with a result is the result's."""
+        slot = self.slots[self.layouts[value].root]
+        results = (Slot("output", b) for a, b in self.aliases if Slot("input", a) == slot)
+        return next(results, slot)
+
+    def same_place(self, a: Value, b: Value) -> bool:
+        """True if two whole values share a buffer, so that copying one to the other is no work."""
+        return self.layouts[a].is_whole and self.layouts[b].is_whole and self.place(a) == self.place(b)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -164,6 +164,39 @@ def test_trips_of_a_parallel_loop_have_one_unit():
     np.testing.assert_allclose(run(many, [x])[0], run(program, [x])[0] + LANES)
 
 
+def pairs(body, outside):
+    """A loop of which every trip fills two places, from twice its index on. `outside`: where that two is."""
+
+    def make(b, xs):
+        two = b.constant(2, "int64") if outside else None
+
+        def step(i, whole):
+            at = b.emit("mul", (i, two or b.constant(2, "int64")), "int64", ())
+            x = b.reshape(b.emit("dynamic_slice", (xs, i), "float32", (1,)), ())
+            made = b.broadcast(body(b, x), (2,), ())
+            return (b.emit("dynamic_update_slice", (whole, made, at), "float32", (2 * LANES,)),)
+
+        return counted(b, LANES, (b.emit("empty", (), "float32", (2 * LANES,)),), step)
+
+    return build([f"float32[{LANES}]"], make)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_who_asks_knows_the_constants_that_placement_knows(outside):
+    """Such a loop goes to units by trips; what is in it runs on one."""
+
+    def body(b, x):
+        units = b.emit("units", (), "int32", ())
+        return elementwise(b, "add", halved(b, x), b.convert(units, "float32"))
+
+    program = pairs(body, outside)
+    (x,) = arguments(program)
+    known = know_units(program, 2)
+    np.testing.assert_allclose(run(known, [x])[0], run(program, [x])[0])
+    assert len(parallel(place(known, TWO, limits=NEVER))) == 1
+    assert no_price_tells(pairs(halved, outside))
+
+
 def test_who_does_not_ask():
     program = lanes(halved)
     assert know_units(program, 2) is program

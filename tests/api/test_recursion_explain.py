@@ -1,0 +1,88 @@
+"""What the report says of recursions: how each runs where it runs, which may be stock XLA."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.lowering import decisions, lower
+from jax_cocktail.primitives import recursion_levels, recursion_paths
+
+OURS = {"force": "cocktail", "units": 2}
+UNSUPPORTED = "ignore:.*'qr'.*:jax_cocktail.CocktailWarning"
+WEIGHT = jnp.full((4, 4), 0.5)
+
+
+@jax_cocktail.recursive(max_depth=16)
+def steps(self, n):
+    return lax.cond(n < 2, lambda: n, lambda: self(n - 1) + self(n - 2))
+
+
+@jax_cocktail.recursive(out_like=lambda n, x: x, max_depth=16, max_calls=64)
+def orthogonal(self, n, x):
+    """Of a matrix of 4 by 4; what it does stays with stock XLA."""
+
+    def more():
+        return jnp.linalg.qr(self(n - 1, x) + WEIGHT @ self(n - 2, x))[0]
+
+    return lax.cond(n < 1, lambda: x, more)
+
+
+def told(function, *arguments, **options):
+    return jax_cocktail.explain(jax_cocktail.jit(function, options=options or OURS))(*arguments).recursions
+
+
+def test_ours():
+    (text,) = told(steps, 5)
+    assert "siblings in parallel: " in text and "stock" not in text
+
+
+def is_plain_stack(text):
+    return ": on stock XLA a stack of 16 frames" in text and "siblings" not in text and "level" not in text
+
+
+@pytest.mark.parametrize("options", [{"force": "stock"}, {"force": "auto"}], ids=str)
+def test_all_on_stock(options, monkeypatch):
+    """Whoever decided it."""
+    decided = decisions.Decision("stock", why="stock XLA is faster")
+    monkeypatch.setattr(lower, "_decide", lambda *_: decided)
+    (text,) = told(steps, 5, **options)
+    assert is_plain_stack(text)
+
+
+@pytest.mark.filterwarnings(UNSUPPORTED)
+def test_nothing_captured():
+    def loop(x):
+        return lax.fori_loop(0, 2, lambda i, y: jnp.linalg.qr(y)[0] * steps(i), x)
+
+    (text,) = told(loop, WEIGHT)
+    assert is_plain_stack(text)
+
+
+@pytest.mark.filterwarnings(UNSUPPORTED)
+def test_one_on_stock():
+    """Beside one of ours, and in a loop that is stock XLA's."""
+
+    def both(x):
+        loop = lax.fori_loop(0, 2, lambda i, y: jnp.linalg.qr(y)[0] * steps(i), x)
+        return loop, steps(6), orthogonal(3, x)
+
+    loop, ours, other = told(both, WEIGHT)
+    assert "siblings in parallel: " in ours and "stock" not in ours
+    assert "steps" in loop and is_plain_stack(loop)
+    assert "orthogonal" in other and ": on stock XLA a stack of 8 frames" in other
+    assert "unrolled once" in other and "siblings" not in other
+
+
+@pytest.mark.filterwarnings(UNSUPPORTED)
+def test_levels_on_stock(monkeypatch):
+    """Beside one of ours, stock XLA gets the loops that are made for us."""
+    monkeypatch.setattr(recursion_paths, "WEIGHT_BYTES", 0)
+    monkeypatch.setattr(recursion_levels, "WIDTHS", (1, 2))
+    jax.clear_caches()
+    texts = told(lambda x: (steps(6), jax.vmap(lambda y: orthogonal(3, y))(x)), jnp.stack([WEIGHT, WEIGHT]))
+    assert "siblings in parallel: " in texts[0]
+    assert ": on stock XLA level by level" in texts[1]
