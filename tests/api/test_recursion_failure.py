@@ -98,7 +98,10 @@ def test_debug_nans_names_the_function(path):
     def descend(self, x, n):
         return lax.cond(n < 1, lambda: jnp.log(x), lambda: self(x - 1, n - 1))
 
-    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="invalid value encountered in descend"):
+    with (
+        jax.debug_nans(True),
+        pytest.raises(FloatingPointError, match="invalid value encountered in descend"),
+    ):
         path(descend)(1.0, 3)
 
 
