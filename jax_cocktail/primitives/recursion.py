@@ -184,7 +184,13 @@ def expanded_jaxpr(task: Task, lanes: tuple[Lanes, ...]) -> Any:
 def _eager(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
     if jax.config.jax_disable_jit:
         return expanded(*operands, task=task, lanes=lanes)
-    return list(jax.jit(lambda *x: recursion_p.bind(*x, task=task, lanes=lanes))(*operands))
+
+    def run(*given: Any) -> Results:
+        if not isinstance(given[0], jax.core.Tracer):  # jax.debug_nans looks for the step that is to blame
+            raise FloatingPointError(f"invalid value encountered in {task.entry.name}, {task.entry.source}")
+        return list(recursion_p.bind(*given, task=task, lanes=lanes))
+
+    return list(jax.jit(run)(*operands))
 
 
 def _in_lockstep(*operands: Any, **params: Any) -> Results:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.extend.core as jex
 
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr, scan_counts
 from jax_cocktail.primitives.recursion_structure import REFERENCE, holds_reference
 from jax_cocktail.primitives.recursion_task import Numbering
 
+NAMED_AXIS = "NamedAxisEffect"
 Place = tuple[int, int]  # function, argument
 
 
@@ -108,3 +111,23 @@ def _bodies(equation: Any, passed: list[int | None]) -> Iterator[tuple[Any, list
         for body in nested_jaxprs(equation):
             same = len(open_jaxpr(body).invars) == len(passed)
             yield body, passed if same else []
+
+
+def refuse_effects(body: Any, name: str, source: str) -> None:
+    """They would be lost: `recursion` is an equation without effects. That an axis is named is none, if it is
+    one of devices: an axis of lanes is gone when the calls are laid out, since lanes call by themselves."""
+    axes = {str(effect.name) for effect in body.effects if type(effect).__name__ == NAMED_AXIS}
+    axes -= set(map(str, jax.sharding.get_abstract_mesh().manual_axes))
+    if axes:
+        raise UnsupportedError(
+            f"the body of {name} names the axis {', '.join(sorted(axes))} of jax.vmap, whose lanes make "
+            "calls of their own; do what they share before or after the recursion",
+            source,
+        )
+    effects = sorted({type(effect).__name__ for effect in body.effects} - {NAMED_AXIS})
+    if effects:
+        raise UnsupportedError(
+            f"the body of {name} has side effects ({', '.join(effects)}; jax.debug.print is one); "
+            "return what is to be seen beside the result, or use jax.pure_callback",
+            source,
+        )

@@ -26,7 +26,7 @@ import numpy as np
 from jax_cocktail.errors import RecursionTypeError, UnsupportedError
 from jax_cocktail.primitives.jaxprs import constants
 from jax_cocktail.primitives.recursion import recursion_p
-from jax_cocktail.primitives.recursion_check import endless, invariants, numberings
+from jax_cocktail.primitives.recursion_check import endless, invariants, numberings, refuse_effects
 from jax_cocktail.primitives.recursion_machine import plan_machine
 from jax_cocktail.primitives.recursion_reference import reference_p
 from jax_cocktail.primitives.recursion_task import (
@@ -44,6 +44,7 @@ from jax_cocktail.primitives.recursion_unroll import LEVELS
 
 STACK_BYTES = 4 << 20  # of frames, if `max_depth` is not given
 MOST_DEPTH = 1 << 16
+MOST_LIMIT = 1 << 30  # half of what numbers of 32 bits tell apart
 
 Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and those by name
 
@@ -189,17 +190,6 @@ def _refuse_varying(function: Recursive, values: Sequence[Any]) -> None:
         )
 
 
-def _refuse_effects(function: Recursive, body: Any) -> None:
-    """They would be lost: `recursion` is an equation without effects. That an axis is named is none."""
-    effects = sorted({type(effect).__name__ for effect in body.effects} - {"NamedAxisEffect"})
-    if effects:
-        raise UnsupportedError(
-            f"the body of {function.name} has side effects ({', '.join(effects)}; jax.debug.print is one); "
-            "return what is to be seen beside the result, or use jax.pure_callback",
-            function.source,
-        )
-
-
 def _traced(
     function: Recursive, tree: Any, avals: tuple[Aval, ...], shared: Sequence[Sequence[Any]]
 ) -> list[_Member]:
@@ -267,7 +257,7 @@ def _body(scope: _Scope, member: _Member) -> Any:
 
     open_arguments = [a for a, value in zip(member.arguments, member.shared, strict=True) if value is None]
     body = jax.make_jaxpr(run)(TOKEN, *open_arguments)
-    _refuse_effects(function, body)
+    refuse_effects(body, function.name, function.source)
     if any(numbering is not Numbering.NONE for numbering in numberings(body)):
         raise RecursionTypeError(
             f"the body of {function.name} differentiates a call of its own; differentiate {function.name} "
@@ -485,8 +475,8 @@ def recursive(
 
     for name, limit in (("max_depth", max_depth), ("max_calls", max_calls)):
         is_number = isinstance(limit, int) and not isinstance(limit, bool)
-        if limit is not None and not (is_number and limit > 0):
-            raise ValueError(f"{name} is a positive integer or None, not {limit!r}")
+        if limit is not None and not (is_number and 0 < limit <= MOST_LIMIT):
+            raise ValueError(f"{name} is an integer from 1 to {MOST_LIMIT} or None, not {limit!r}")
 
     def wrapped(body: Callable[..., Any]) -> Recursive:
         return Recursive(body, out_like, Limits(max_depth, max_calls))

@@ -93,6 +93,18 @@ def test_gradient_that_is_too_deep(path):
     refused("deep called itself more than 3 deep; raise max_depth=3", gradient, 3, 1.5)
 
 
+def test_debug_nans_names_the_function(path):
+    @recursive
+    def descend(self, x, n):
+        return lax.cond(n < 1, lambda: jnp.log(x), lambda: self(x - 1, n - 1))
+
+    with (
+        jax.debug_nans(True),
+        pytest.raises(FloatingPointError, match="invalid value encountered in descend"),
+    ):
+        path(descend)(1.0, 3)
+
+
 def test_any_lane(path):
     function = path(jax.vmap(count))
     np.testing.assert_array_equal(function(jnp.array([7, 0, 3])), [7, 0, 3])

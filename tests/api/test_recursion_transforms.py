@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend import source_info_util
 
 import jax_cocktail
 from jax_cocktail.models.rae import post_order, tree_of
@@ -373,6 +374,27 @@ def test_side_effects_are_not_lost_in_silence(compiler):
     with pytest.raises(jax_cocktail.UnsupportedError, match="told has side effects.*DebugEffect") as caught:
         compiler(told)(3)
     assert f"{__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS.values(), ids=COMPILERS)
+def test_axes_of_lanes_are_refused(compiler):
+    @recursive
+    def centred(self, x, n):
+        return lax.cond(n < 1, lambda: x - lax.pmean(x, "lane"), lambda: self(x / 2, n - 1))
+
+    with pytest.raises(jax_cocktail.UnsupportedError, match="centred names the axis lane of jax.vmap"):
+        compiler(jax.vmap(centred, (0, None), axis_name="lane"))(jnp.arange(3.0), 2)
+
+
+@pytest.mark.parametrize("limit", ["max_depth", "max_calls"])
+def test_limits_that_32_bits_do_not_hold(limit):
+    with pytest.raises(ValueError, match=f"{limit} is an integer from 1 to"):
+        recursive(lambda self, n: n, **{limit: 2**31})
+
+
+def test_a_call_is_on_the_users_line():
+    (equation,) = jax.make_jaxpr(lambda: keeps_itself(3))().eqns
+    assert f"{__file__}:" in str(source_info_util.summarize(equation.source_info))
 
 
 def test_called_after_it_returned():
