@@ -26,8 +26,8 @@ TARGET = "jax_cocktail_cpu"
 PLATFORM = "cpu"
 PLATFORMS = ("cpu", "cuda")  # as jax calls those that are compiled for
 # Up to here the scratch memory is a result of the call, which XLA places beside its other buffers; more than
-# that would be fresh pages in every call, and comes from memory that the runtime keeps.
-WORKSPACE_RESULT_BYTES = 16 << 20
+# that may be fresh pages in any call, and comes from memory that the runtime keeps.
+WORKSPACE_RESULT_BYTES = 256 << 10
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
