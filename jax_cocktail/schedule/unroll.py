@@ -5,7 +5,7 @@ Copies of a body get fresh names. What indices become constants is for `simplify
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -35,6 +35,7 @@ from jax_cocktail.utask.types import Source, TensorType, Value
 
 INDEX, SELECTOR = TensorType("int64"), TensorType("int32")
 FEWEST_TRIPS = 4  # of a loop that is worth alternating between two buffers
+MOST_STATEMENTS = 600  # of a loop that is worth compiling twice: beside more, a barrier hardly counts
 
 Names = dict[Value, Value]
 
@@ -297,17 +298,21 @@ def unroll_pairs(program: UProgram) -> UProgram:
     entry = _pairs(program.entry, fresh)
     if entry is not program.entry:
         program = replace(program, entry=entry)
-    for outputs in [loop.outputs for loop in _waiting(program.entry)]:
+    waiting = [loop.outputs for loop in _waiting(program.entry)]
+    if not waiting:
+        return program
+    planned = _barriers(program)
+    for outputs in waiting:
         loop = next(s for s in _waiting(program.entry) if s.outputs == outputs)
-        fewest, chosen = 2 * _barriers(program, loop), program
+        fewest, chosen = 2 * planned(loop), program
         apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
         for trial in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
             twice = guarded(trial, fresh)
             wide = replace(program, entry=_replaced(program.entry, loop, twice))
             (inner,) = (s for s in twice if isinstance(s, LoopUTask))
-            found = _barriers(wide, inner)
-            if found < fewest:
-                fewest, chosen = found, wide
+            trial_plan = _barriers(wide)
+            if trial_plan(inner) < fewest:
+                fewest, chosen, planned = trial_plan(inner), wide, trial_plan
         program = chosen
     return program
 
@@ -318,7 +323,13 @@ def _waiting(region: Region) -> Iterator[LoopUTask]:
         for inner in regions_of(statement):
             yield from _waiting(inner)
         inside = (s for region in regions_of(statement) for s in walk(region) if isinstance(s, LoopUTask))
-        if isinstance(statement, LoopUTask) and statement.condition and any(s.parallel for s in inside):
+        short = sum(1 for region in regions_of(statement) for _ in walk(region)) <= MOST_STATEMENTS
+        if (
+            isinstance(statement, LoopUTask)
+            and statement.condition
+            and any(s.parallel for s in inside)
+            and short
+        ):
             yield statement
 
 
@@ -338,17 +349,19 @@ def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> 
     return replace(region, body=tuple(body))
 
 
-def _barriers(program: UProgram, loop: LoopUTask) -> float:
-    """In a trip of the loop with this one's outputs, once the program is planned."""
+def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
+    """How many there are in a trip of the loop with the same outputs, once the program is planned."""
+    found: dict[Value, float] = {}
     try:
         ready = explicit_copies(stitch(simplify(program)))
         final = synchronise(ready, plan_memory(ready))
     except PlacementError:
-        return inf
+        return lambda loop: inf
     for statement in walk(final.entry):
-        if isinstance(statement, LoopUTask) and not set(loop.outputs).isdisjoint(statement.outputs):
-            return sum(waits(s) for region in statement.regions for s in region.body)
-    return inf
+        if isinstance(statement, LoopUTask):
+            count = sum(waits(s) for region in statement.regions for s in region.body)
+            found |= dict.fromkeys(statement.outputs, count)
+    return lambda loop: next((found[v] for v in loop.outputs if v in found), inf)
 
 
 def _pairs(region: Region, fresh: FreshValues) -> Region:

@@ -8,7 +8,7 @@ import pytest
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule import sharing
+from jax_cocktail.schedule import sharing, unroll
 from jax_cocktail.schedule.barriers import ALL, FIRST, Access
 from jax_cocktail.schedule.barriers import waits as run_waits
 from jax_cocktail.schedule.simplify import simplify
@@ -212,6 +212,17 @@ def test_odd_and_even_trips(name, bound):
 
 
 # -- two trips in one ----------------------------------------------------------------------------------------
+def test_long_loops_are_compiled_once(monkeypatch):
+    once = divided("greedy", 2)
+    assert unroll_pairs(once) is not once
+    (loop,) = [s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition]
+    statements = sum(1 for region in loop.regions for _ in walk(region))
+    monkeypatch.setattr(unroll, "MOST_STATEMENTS", statements - 1)
+    assert unroll_pairs(once) is once
+    monkeypatch.setattr(unroll, "MOST_STATEMENTS", statements)
+    assert unroll_pairs(once) is not once
+
+
 def whiles(program: UProgram) -> list[LoopUTask]:
     return [s for s in walk(program.entry) if isinstance(s, LoopUTask) and s.condition is not None]
 
