@@ -77,6 +77,6 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
         if mesh.size > 1 and frozenset(manual) != frozenset(mesh.axis_names):
             return "some axes of the mesh are not manual in this shard_map"
         return ""
-    if (getattr(axes, "num_devices", 1) or 1) > 1:
-        return f"the module runs on {axes.num_devices} devices and this is not under shard_map"
+    if (devices := getattr(axes, "num_devices", 1) or 1) > 1:
+        return f"it runs on {devices} devices; call jax_cocktail.jit inside of what jax.shard_map maps"
     return ""

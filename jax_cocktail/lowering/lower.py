@@ -99,7 +99,8 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
         if holds_control_flow(equation)
     )
     if left and not quiet:
-        text = f"{mark.function}: {reason}; {left[0].what} at {left[0].where}"
+        place = f" at {left[0].where}" if left[0].where else ""
+        text = f"{mark.function}: {reason}; {left[0].what}{place}"
         if mark.options.strict:
             raise StrictModeError(f"{text} would run on stock XLA")
         _warn((reason, left[0].where), f"{text} runs on stock XLA; {_SILENCE}")

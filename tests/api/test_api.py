@@ -347,6 +347,12 @@ def test_several_devices():
         mapped = jax.jit(jax.shard_map(ours, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
         assert "jax_cocktail_cpu" in mapped.lower(x).as_text()
         assert np.allclose(mapped(x), jax.jit(f)(x))
+        outside = jax_cocktail.jit(jax.shard_map(f, mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert np.allclose(outside(x), jax.jit(f)(x))
+        text = str(caught[0].message)
+        assert "inside of what jax.shard_map maps" in text and " at  " not in text, text
         print("fine")
         """,
         XLA_FLAGS="--xla_force_host_platform_device_count=2",
