@@ -215,8 +215,8 @@ def test_workers_watch_for_calls_that_come_again_and_again(units: Units) -> None
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("there is one core only")
     units.run(EXCHANGE, 10, 2)
-    assert _sleeps(units, 0.003) > 90
-    # Other processes may take the core, and then the worker does sleep.
+    # Other processes may take the core: then a call comes late, or the worker does sleep.
+    assert any(_sleeps(units, 0.003) > 80 for _ in range(10))
     assert any(_sleeps(units, 0.0003) < 30 for _ in range(10))
 
 
