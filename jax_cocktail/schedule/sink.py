@@ -18,7 +18,7 @@ inside the parts that units do by themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -95,12 +95,11 @@ class _Sinker:
                 array, new, *starts = update.inputs
                 moves = [s for s in body[at + 1 :] if _is(s, "reshape") and new in s.outputs] + [update]
                 made = moves[0].inputs[0] if moves[1:] else new
-                once = uses[array] == uses[new] == uses[made] == 1
+                once = all(uses[v] <= 1 for v in (new, made, *self._shown(array)))
                 if (
                     once
                     and late.isdisjoint((array, *starts))
                     and made in branch.outputs
-                    and not any(map(self._reader(array), body[at + 1 : body.index(update)]))
                     and _is_made(made, branch)
                 ):
                     branch = self._with_update(branch, made, moves)
@@ -126,11 +125,16 @@ class _Sinker:
                 return False
         return True
 
-    def _root(self, value: Value) -> Value:
-        """The array that a value shows, if it is only another view of it."""
+    def _shown(self, value: Value) -> Iterator[Value]:
+        """A value, and what it is a view of."""
+        yield value
         while value in self.views:
             value = self.views[value]
-        return value
+            yield value
+
+    def _root(self, value: Value) -> Value:
+        """The array that a value shows, if it is only another view of it."""
+        return list(self._shown(value))[-1]
 
     def _reader(self, array: Value) -> Callable[[Statement], bool]:
         """What tells whether a statement reads an array, or shows it."""

@@ -208,6 +208,26 @@ def test_an_update_stays_behind_what_reads_its_array_by_another_name():
     assert sunk(program) is program
 
 
+def test_a_part_of_an_array_is_not_moved_within_it():
+    """A branch gives a product, or a row of what is updated by it."""
+
+    def body(b, x, w, flag, array):
+        def trip(i, flat):
+            stacked = b.reshape(flat, (5, 4))
+
+            def row():
+                at = b.emit("mul", (i, b.constant(4, "int64")), "int64", ())
+                return [b.reshape(b.emit("dynamic_slice", (flat, at), "float32", (4,)), (1, 4))]
+
+            (new,) = branch(b, flag, lambda: [matmul(b, x, w)], row)
+            return [b.reshape(put(b, stacked, new, b.constant(0, "int64")), (20,))]
+
+        return counted(b, 5, [array], trip)
+
+    program = build(["float32[1,4]", "float32[4,4]", FLAG, "float32[20]"], body)
+    assert plan_memory(stitch(sunk(program))).workspace_bytes <= 64, "a row"
+
+
 def test_what_may_fail_fails_whatever_another_branch_chooses():
     def body(b, x, w, flag, status):
         def failing():
