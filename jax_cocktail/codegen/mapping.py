@@ -46,7 +46,7 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
 
 _WORD = re.compile(r"\w+")
 _CONST = re.compile(r" *const [\w:]+ (\w+) = (.*);")
-_STORE = re.compile(r" *\w+\[.*\] = \w+;")
+_STORE = re.compile(r" *\w+\[.*\] = (\w+|ck_down<\w+>\(\w+\));")
 
 
 @contextmanager

@@ -222,15 +222,18 @@ def _alias_inputs(
     live: Liveness,
     pinned: Mapping[int, Value],
 ) -> tuple[tuple[int, int], ...]:
-    """Operands that may be overwritten share memory with the result that grows out of them."""
+    """Operands that may be overwritten share memory with the result that grows out of them. XLA wants both to
+    be of one type."""
     aliases: list[tuple[int, int]] = []
-    parameters = program.entry.parameters
+    parameters, given = program.entry.parameters, program.entry.results
     for _, source, target in live.wishes:
         if source not in parameters:
             continue
         operand = parameters.index(source)
         leader = classes.find(target)
-        results = [n for n, root in pinned.items() if classes.find(root) == leader]
+        results = [
+            n for n, root in pinned.items() if classes.find(root) == leader and given[n].type == source.type
+        ]
         fresh = results and all(operand != i and results[0] != o for i, o in aliases)
         if operand not in program.donated or not fresh:
             continue

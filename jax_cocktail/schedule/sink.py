@@ -8,6 +8,9 @@ An array that one case alone gives on is made in that case, and an update by wha
 every case. `stitch` then lets what makes the array write straight into its place: a product made beside it
 and moved costs as much again as the product of a few rows.
 
+A statement that moves down must not find its operands overwritten: they would have to be copied, and an array
+that a parallel loop carries cannot be. So what reads an array stays before what may write over it.
+
 Barriers depend on which statements stand where all units pass, so programs of several units are changed only
 inside the parts that units do by themselves.
 """
@@ -15,11 +18,12 @@ inside the parts that units do by themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
 from jax_cocktail.schedule.unroll import copied
+from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -27,17 +31,22 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    operators_in,
+    reads,
     regions_of,
     walk,
 )
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
+_VIEWS = frozenset({"broadcast", "dynamic_slice", "reshape", "reverse", "slice", "transpose"})
+
 
 def sink(program: UProgram) -> UProgram:
     """Expects no stitched groups. Returns its argument if nothing moves."""
     divided = any(_is_parallel(s) for s in walk(program.entry))
-    sinker = _Sinker(FreshValues(program))
+    views = {o.output: o.inputs[0] for o in operators_in(program.entry) if o.kind in _VIEWS}
+    sinker = _Sinker(FreshValues(program), views)
     entry = sinker.inside(program.entry, alone=not divided)
     return replace(program, entry=entry) if sinker.moved else program
 
@@ -47,8 +56,9 @@ def _is_parallel(statement: Statement) -> bool:
 
 
 class _Sinker:
-    def __init__(self, fresh: FreshValues) -> None:
+    def __init__(self, fresh: FreshValues, views: Mapping[Value, Value]) -> None:
         self.fresh = fresh
+        self.views = views
         self.moved = False
 
     def inside(self, region: Region, alone: bool) -> Region:
@@ -65,7 +75,8 @@ class _Sinker:
             cases = list(branch.branches)
             for maker in [s for s in body[: body.index(branch)][::-1] if _makes_arrays(s)]:
                 case = _only_case(maker, cases, uses)
-                if case is not None:
+                span = body.index(maker) + 1, body.index(branch)
+                if case is not None and self._finds(maker, replace(region, body=tuple(body)), *span):
                     cases[case] = replace(cases[case], body=(maker, *cases[case].body))
                     body.remove(maker)
             if any(a is not b for a, b in zip(cases, branch.branches, strict=True)):
@@ -84,7 +95,7 @@ class _Sinker:
                 array, new, *starts = update.inputs
                 moves = [s for s in body[at + 1 :] if _is(s, "reshape") and new in s.outputs] + [update]
                 made = moves[0].inputs[0] if moves[1:] else new
-                once = uses[array] == uses[new] == uses[made] == 1
+                once = all(uses[v] <= 1 for v in (new, made, *self._shown(array)))
                 if (
                     once
                     and late.isdisjoint((array, *starts))
@@ -97,6 +108,38 @@ class _Sinker:
                 body[at] = branch
                 self.moved = True
         return replace(region, body=tuple(body))
+
+    def _finds(self, maker: Statement, region: Region, start: int, end: int) -> bool:
+        """Whether the arrays that `maker` reads are as they were behind the statements from `start` to `end`,
+        without a copy that nobody else needs."""
+        between, late = region.body[start:end], region.body[end:]
+        made = {v for s in region.body for v in s.outputs}
+        homes = {v.type for s in between for v in s.outputs if v in region.results}
+        for root in {self._root(v) for v in reads(maker) if not v.type.is_scalar}:
+            is_read = self._reader(root)
+            if any(map(is_read, late)) or root in map(self._root, region.results):
+                continue
+            if root not in made and root.type in homes:  # of a carry, whose next value may be there by then
+                return False
+            if any(is_read(s) and not _only_multiplies(s) for s in between):
+                return False
+        return True
+
+    def _shown(self, value: Value) -> Iterator[Value]:
+        """A value, and what it is a view of."""
+        yield value
+        while value in self.views:
+            value = self.views[value]
+            yield value
+
+    def _root(self, value: Value) -> Value:
+        """The array that a value shows, if it is only another view of it."""
+        return list(self._shown(value))[-1]
+
+    def _reader(self, array: Value) -> Callable[[Statement], bool]:
+        """What tells whether a statement reads an array, or shows it."""
+        root = self._root(array)
+        return lambda statement: any(self._root(v) == root for v in _named(statement))
 
     def _with_update(self, branch: BranchUTask, made: Value, moves: Sequence[UOperator]) -> BranchUTask:
         """The branch, whose cases do by themselves what is done with an array that it has `made`."""
@@ -132,7 +175,15 @@ def _makes_arrays(statement: Statement) -> bool:
     """Whether it makes arrays that it could as well make elsewhere: what stitching lets write into a part."""
     if isinstance(statement, UOperator):
         return statement.kind == "dot" and not statement.output.type.is_scalar
-    return isinstance(statement, BranchUTask) and not any(v.type.is_scalar for v in statement.outputs)
+    if not isinstance(statement, BranchUTask) or any(v.type.is_scalar for v in statement.outputs):
+        return False
+    found = (o for region in statement.branches for o in operators_in(region))
+    return all(o.kind != FAIL for o in found)  # that fails whatever others choose
+
+
+def _only_multiplies(statement: Statement) -> bool:
+    """Whether it writes over nothing that it reads: a product, or a view."""
+    return isinstance(statement, UOperator) and statement.kind in (_VIEWS | {"dot"})
 
 
 def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> int | None:

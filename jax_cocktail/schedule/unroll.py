@@ -303,7 +303,9 @@ def unroll_pairs(program: UProgram) -> UProgram:
         return program
     planned = _barriers(program)
     for outputs in waiting:
-        loop = next(s for s in _waiting(program.entry) if s.outputs == outputs)
+        loop = next((s for s in _waiting(program.entry) if s.outputs == outputs), None)
+        if loop is None:  # too long by now, with a loop inside that is there twice
+            continue
         fewest, chosen = 2 * planned(loop), program
         apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
         for trial in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
@@ -318,7 +320,7 @@ def unroll_pairs(program: UProgram) -> UProgram:
 
 
 def _waiting(region: Region) -> Iterator[LoopUTask]:
-    """Loops with a condition and parallel loops inside, inner loops first."""
+    """Loops with a condition and parallel loops inside, that are not too long; inner loops first."""
     for statement in region.body:
         for inner in regions_of(statement):
             yield from _waiting(inner)

@@ -62,8 +62,9 @@ class MemoryPlan:
     def place(self, value: Value) -> Slot:
         """Memory behind a value in a layout; what an operand shares with a result is the result's."""
         slot = self.slots[self.layouts[value].root]
-        results = (Slot("output", b) for a, b in self.aliases if Slot("input", a) == slot)
-        return next(results, slot)
+        if slot.space != "input":
+            return slot
+        return next((Slot("output", b) for a, b in self.aliases if a == slot.index), slot)
 
     def same_place(self, a: Value, b: Value) -> bool:
         """True if two whole values share a buffer, so that copying one to the other is no work."""

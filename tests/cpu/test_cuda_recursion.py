@@ -13,6 +13,9 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import recursive
+from jax_cocktail.compiler import Emitted
+from jax_cocktail.device import H200
+from jax_cocktail.lowering.variants import prepare, survey
 from jax_cocktail.primitives import recursion_levels
 from tests.cpu.emulated import Emulation
 
@@ -118,3 +121,28 @@ def test_no_races(kernel, name, monkeypatch):
         options = {"force": "cocktail", "units": 2}
         ours = jax_cocktail.jit(lambda *x: function(*x), options=options)(*arguments)
     np.testing.assert_allclose(ours, stock, rtol=2e-4, atol=2e-4)
+
+
+def planned_for_h200(depth: int, lanes: int, units: int) -> Emitted:
+    """Frames of a number and 64 floats."""
+
+    @recursive(max_depth=depth, out_like=lambda n, x: x)
+    def wave(self, n, x):
+        return lax.cond(n < 1, lambda: x, lambda: jnp.sin(self(n - 1, x * 2)) + self(n // 2, x))
+
+    x = jnp.ones((lanes, 64))
+    jaxpr = jax.make_jaxpr(jax.vmap(lambda x: wave(jnp.int32(5), x)))(x)
+    prepared = prepare(jaxpr, "wave", "cuda", H200)
+    survey(prepared, units)
+    return next(e for (candidate, _), e in prepared.emitted.items() if candidate.units == units)
+
+
+@pytest.mark.parametrize("lanes, units", [(1, 1), (8, 1), (8, 4)])
+def test_a_stack_is_in_the_memory_of_its_unit_if_it_fits(lanes, units):
+    """One stack for all lanes that a unit runs, one after the other."""
+    near, far = planned_for_h200(16, lanes, units).plan, planned_for_h200(1 << 14, lanes, units).plan
+    frames = 64 * 4 << 14
+    assert near.own_bytes > 16 * 64 * 4 / 2 and near.workspace_bytes + near.private_bytes <= 64
+    assert far.own_bytes <= H200.shared_bytes
+    stacks = far.private_bytes if units > 1 else far.workspace_bytes
+    assert frames / 2 <= stacks < 4 * frames

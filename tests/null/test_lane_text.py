@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from jax_cocktail.compiler import emit
 from tests.null.programs import build, elementwise
@@ -45,12 +46,13 @@ def test_a_row_number_is_read_once_per_row():
     assert len(inside) == 3 and not any("p1[" in line for line in inside)
 
 
-def test_a_chain_of_what_does_not_change_leaves_together():
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_chain_of_what_does_not_change_leaves_together(dtype):
     def body(b, x, scale):
         wide = b.broadcast(elementwise(b, "neg", elementwise(b, "abs", scale)), (4, 6), (0,))
         return [elementwise(b, "mul", x, wide)]
 
-    before, inside = around_lanes(build(["float32[4,6]", "float32[4]"], body))
+    before, inside = around_lanes(build([f"{dtype}[4,6]", f"{dtype}[4]"], body))
     assert sum("p1[" in line for line in before) == 1
     assert len(inside) == 3, "x, the product, and where it goes"
 

@@ -38,6 +38,16 @@ def test_operand_that_is_also_a_result_is_not_overwritten():
     assert emitted.plan.aliases == ()
 
 
+def test_operand_of_another_shape_is_not_the_result():
+    """XLA refuses to give both one buffer."""
+
+    def body(b, x):
+        (y,) = counted(b, 3, (x,), lambda _, x: (elementwise(b, "sin", x),))
+        return (b.reshape(y, (2, 4)),)
+
+    assert emit(build(["float32[8]"], body, (0,))).plan.aliases == ()
+
+
 def test_operand_read_after_the_loop_is_not_overwritten():
     def body(b, x):
         (y,) = counted(b, 3, (x,), lambda _, x: (elementwise(b, "sin", x),))

@@ -9,6 +9,7 @@ from jax_cocktail.schedule.sink import sink
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, walk
 from jax_cocktail.utask.verifier import verify
+from tests.null.meshes import agrees, block, parts, planned, put
 from tests.null.programs import branch, build, counted, elementwise, kinds, matmul, same_results, while_loop
 
 ROWS, WEIGHTS, FLAG = "float32[2,4]", "float32[4,3]", "int32[]"
@@ -152,4 +153,91 @@ def test_a_product_that_a_loop_reads_stays():
         return branch(b, flag, lambda: [b.full(9.0, "float32", (2, 3))], more)
 
     program = build([ROWS, WEIGHTS, FLAG], body)
+    assert sink(program) is program
+
+
+def row_after(b, w, flag, sums, array, i):
+    """A row of an array is multiplied, then overwritten; a branch gives the product on."""
+    product = b.emit("dot", (block(b, array, i), w), "float32", (1, 4), **AXES)
+    after = put(b, array, b.full(2.0, "float32", (1, 4)), i)
+    (chosen,) = branch(b, flag, lambda: [product], lambda: [b.full(9.0, "float32", (1, 4))])
+    return [put(b, sums, chosen, i), after]
+
+
+@pytest.mark.parametrize("loop", [counted, parts])
+def test_a_product_stays_before_what_overwrites_its_operand(loop):
+    """Moved behind it, the whole array would be copied in every trip, and no parallel loop could run."""
+
+    def body(b, w, flag, array):
+        def trip(i, sums, array):
+            return row_after(b, w, flag, sums, array, i)
+
+        return loop(b, 5, [zeros(b, (5, 4)), array], trip)
+
+    program = build(["float32[4,4]", FLAG, "float32[5,4]"], body)
+    after = sunk(program)
+    (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
+    assert "dot" not in [s.kind for s in chosen.branches[0].body]
+    assert plan_memory(stitch(after)).workspace_bytes <= 64, "a row, and no array"
+    agrees(program, planned(after), 0)
+
+
+def test_a_product_stays_before_the_next_value_of_a_carry():
+    def body(b, x, w, flag):
+        def step(i, sums, x):
+            product = matmul(b, x, w)
+            after = elementwise(b, "neg", x)
+            (chosen,) = branch(b, flag, lambda: [product], lambda: [b.full(9.0, "float32", (2, 4))])
+            return [update(b, sums, chosen, i), after]
+
+        return counted(b, 5, [zeros(b), x], step)
+
+    after = sunk(build(["float32[2,4]", "float32[4,4]", FLAG], body))
+    (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
+    assert "dot" not in [s.kind for s in chosen.branches[0].body]
+
+
+def test_an_update_stays_behind_what_reads_its_array_by_another_name():
+    def body(b, x, w, flag, array):
+        flat = b.reshape(array, (6, 9))
+        (new,) = branch(b, flag, lambda: [matmul(b, x, w)], lambda: [b.full(9.0, "float32", (2, 3))])
+        largest = b.emit("reduce", (array,), "float32", (), axes=(0,), op="max")
+        return [update(b, flat, new, b.constant(1, "int32")), largest]
+
+    program = build([ROWS, WEIGHTS, FLAG, "float32[54]"], body)
+    assert sunk(program) is program
+
+
+def test_a_part_of_an_array_is_not_moved_within_it():
+    """A branch gives a product, or a row of what is updated by it."""
+
+    def body(b, x, w, flag, array):
+        def trip(i, flat):
+            stacked = b.reshape(flat, (5, 4))
+
+            def row():
+                at = b.emit("mul", (i, b.constant(4, "int64")), "int64", ())
+                return [b.reshape(b.emit("dynamic_slice", (flat, at), "float32", (4,)), (1, 4))]
+
+            (new,) = branch(b, flag, lambda: [matmul(b, x, w)], row)
+            return [b.reshape(put(b, stacked, new, b.constant(0, "int64")), (20,))]
+
+        return counted(b, 5, [array], trip)
+
+    program = build(["float32[1,4]", "float32[4,4]", FLAG, "float32[20]"], body)
+    assert plan_memory(stitch(sunk(program))).workspace_bytes <= 64, "a row"
+
+
+def test_what_may_fail_fails_whatever_another_branch_chooses():
+    def body(b, x, w, flag, status):
+        def failing():
+            checked = b.emit("fail", (status,), "int32", (), text="too deep")
+            return [
+                elementwise(b, "mul", matmul(b, x, w), b.broadcast(b.convert(checked, "float32"), (2, 3), ()))
+            ]
+
+        (made,) = branch(b, status, lambda: [matmul(b, x, w)], failing)
+        return branch(b, flag, lambda: [b.full(9.0, "float32", (2, 3))], lambda: [made])
+
+    program = build([ROWS, WEIGHTS, FLAG, FLAG], body)
     assert sink(program) is program

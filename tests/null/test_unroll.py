@@ -7,12 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.mesh import UnitMesh
+from jax_cocktail.placement.place import place
+from jax_cocktail.schedule import unroll as unrolling
 from jax_cocktail.schedule.simplify import simplify
 from jax_cocktail.schedule.unroll import unroll, unroll_pairs
 from jax_cocktail.utask.ir import LoopUTask, Region, walk
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.verifier import verify
-from tests.null.programs import branch, build, counted, elementwise, same_results
+from tests.null.programs import branch, build, counted, elementwise, same_results, while_loop
 
 V = "float32[3]"
 
@@ -131,3 +135,38 @@ def test_unrolling_an_index_that_is_carried_on():
     after = simplify(unrolled(program, 2))
     same_results(program, after)
     assert np.prod([t or 1 for t in trip_counts(after)]) in (1, 2)
+
+
+# -- loops whose trips only the run counts -------------------------------------------------------------------
+def steps(b, x, trips, body):
+    """`x` after so many steps, as a loop with a condition."""
+
+    def going(count, _):
+        return elementwise(b, "lt", count, b.constant(trips, "int32"), dtype="bool")
+
+    def step(count, x):
+        return elementwise(b, "add", count, b.constant(1, "int32")), body(x)
+
+    return while_loop(b, (b.constant(0, "int32"), x), going, step)[1]
+
+
+def roots(b, a):
+    """In steps of several, in each of which all units read what all of them have written."""
+
+    def better(x):
+        top = b.broadcast(b.emit("reduce", (x,), "float32", (), axes=(0,), op="max"), (24,), ())
+        return elementwise(b, "sub", elementwise(b, "add", x, elementwise(b, "div", a, x)), top)
+
+    return [steps(b, a, 3, lambda x: steps(b, x, 5, better))]
+
+
+def test_a_loop_may_become_too_long_by_what_it_holds(monkeypatch):
+    limits = Limits(flops=0, bytes=0, light=20.0, again=1.0, pack_trips=2)
+    once = place(simplify(build(["float32[24]"], roots)), UnitMesh(units=2), limits=limits)
+    outer = next(s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition)
+    statements = sum(1 for region in outer.regions for _ in walk(region))
+    monkeypatch.setattr(unrolling, "MOST_STATEMENTS", statements)
+    after = unroll_pairs(once)
+    verify(after)
+    assert after is not once, "the inner loop is short enough"
+    same_results(once, after)
