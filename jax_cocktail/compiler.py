@@ -1,8 +1,8 @@
 """The whole compiler on one page.
 
     trace (JAX) -> capture -> translate
-      -> [ units -> inline -> simplify -> layers -> hoist -> distribute -> canonicalise -> stitch
-           -> plan memory -> emit -> build ]
+      -> [ units -> inline -> simplify -> layers -> hoist -> distribute -> canonicalise -> place -> sink
+           -> stitch -> plan memory -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
 program that returns its argument when it has nothing to do; `passes` says which there are for a candidate
