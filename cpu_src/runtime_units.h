@@ -20,6 +20,7 @@
 
 #include "cocktail_units.h"
 #include "runtime_cores.h"
+#include "runtime_float.h"
 #include "runtime_memory.h"
 
 namespace {
@@ -35,10 +36,12 @@ const u64 kSpins = 2000;
 const u64 kSpinsOversubscribed = 30;  // when the unit waited for probably needs this core
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kIdleNanoseconds = 50000;   // how long a worker watches for its next call before it sleeps
-// The same for a worker whose last call came that soon: one of a program that is called again and again, with
-// other work in between. It offers its core at every look, and sleeps once another thread has taken it.
-const u64 kBusyNanoseconds = 1000000;
+// The same for a worker whose last call came that soon: one of a program that is called again and again,
+// with other work in between. It offers its core at every look, and sleeps once another thread has taken it:
+// who is woken gets a core sooner than who waits for its turn. From then on it is shy for some calls.
+const u64 kBusyNanoseconds = 2000000;
 const u64 kTakenNanoseconds = 20000;  // a yield that takes longer than that let another thread run
+const u64 kShyCalls = 100;
 
 void Yield(u64 times) {
   if (times < kYields) {
@@ -54,24 +57,6 @@ u64 Nanoseconds() {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return u64(now.tv_sec) * 1000000000u + u64(now.tv_nsec);
 }
-
-// ---- the floating-point mode ----------------------------------------------------------------------------
-// XLA's threads flush denormals and new threads do not: without care, answers would depend on the unit.
-
-#if defined(__x86_64__)
-u64 FloatMode() { return __builtin_ia32_stmxcsr() & ~0x3fu; }  // without the sticky exception flags
-void SetFloatMode(u64 mode) { __builtin_ia32_ldmxcsr(u32(mode)); }
-#elif defined(__aarch64__)
-u64 FloatMode() {
-  u64 mode;
-  __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-  return mode;
-}
-void SetFloatMode(u64 mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
-#else
-u64 FloatMode() { return 0; }
-void SetFloatMode(u64) {}
-#endif
 
 // ---- workers --------------------------------------------------------------------------------------------
 
@@ -128,8 +113,8 @@ void AllowAllCores() {
   if (cores.bytes) syscall(SYS_sched_setaffinity, 0, cores.bytes, cores.words);
 }
 
-// Whether the ticket changed while this thread watched it for so long.
-bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket) {
+// Whether the ticket changed while this thread watched it for so long. `taken`: another took the core.
+bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket, bool* taken) {
   const int kPollsPerLook = 64;  // at the clock
   u64 start = nanoseconds ? Nanoseconds() : 0, now = start;
   do {
@@ -143,7 +128,8 @@ bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket) {
     if (looked - start > kIdleNanoseconds) {
       sched_yield();
       now = Nanoseconds();
-      if (now - looked > kTakenNanoseconds) return false;
+      *taken = now - looked > kTakenNanoseconds;
+      if (*taken) return false;
     } else {
       now = looked;
     }
@@ -152,9 +138,9 @@ bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket) {
 }
 
 // Returns the new ticket, after sleep with all cores allowed.
-u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds) {
+u32 AwaitTicket(Worker* self, u32 seen, u64 nanoseconds, bool* taken) {
   u32 ticket;
-  if (WatchTicket(self, seen, nanoseconds, &ticket)) return ticket;
+  if (WatchTicket(self, seen, nanoseconds, &ticket, taken)) return ticket;
   ticket = seen;
   if (!__atomic_compare_exchange_n(&self->ticket, &ticket, seen | kAsleep, false, __ATOMIC_ACQ_REL,
                                    __ATOMIC_ACQUIRE)) {
@@ -173,11 +159,13 @@ void* WorkerMain(void* argument) {
   prctl(PR_SET_NAME, "cocktail_unit");
   AllowAllCores();  // not those of the thread that happened to start this one
   u32 ticket = 0;
-  u64 watch = kIdleNanoseconds;
+  u64 watch = kIdleNanoseconds, shy_until = 0;  // a number of calls
   for (u64 calls = 1;; ++calls) {
     u64 start = Nanoseconds();
-    ticket = AwaitTicket(self, ticket, watch);
-    bool busy = Nanoseconds() - start < kBusyNanoseconds;
+    bool taken = false;
+    ticket = AwaitTicket(self, ticket, watch, &taken);
+    if (taken) shy_until = calls + kShyCalls;
+    bool busy = calls >= shy_until && Nanoseconds() - start < kBusyNanoseconds;
     const Call* call = self->call;
     CkUnit unit = self->unit;
     watch = !call->fits ? 0 : busy ? kBusyNanoseconds : kIdleNanoseconds;

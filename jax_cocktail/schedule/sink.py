@@ -18,7 +18,7 @@ inside the parts that units do by themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -45,8 +45,7 @@ _VIEWS = frozenset({"broadcast", "dynamic_slice", "reshape", "reverse", "slice",
 def sink(program: UProgram) -> UProgram:
     """Expects no stitched groups. Returns its argument if nothing moves."""
     divided = any(_is_parallel(s) for s in walk(program.entry))
-    views = {o.output: o.inputs[0] for o in operators_in(program.entry) if o.kind in _VIEWS}
-    sinker = _Sinker(FreshValues(program), views)
+    sinker = _Sinker(program)
     entry = sinker.inside(program.entry, alone=not divided)
     return replace(program, entry=entry) if sinker.moved else program
 
@@ -56,9 +55,11 @@ def _is_parallel(statement: Statement) -> bool:
 
 
 class _Sinker:
-    def __init__(self, fresh: FreshValues, views: Mapping[Value, Value]) -> None:
-        self.fresh = fresh
-        self.views = views
+    def __init__(self, program: UProgram) -> None:
+        operators = list(operators_in(program.entry))
+        self.fresh = FreshValues(program)
+        self.views = {o.output: o.inputs[0] for o in operators if o.kind in _VIEWS}
+        self.empty = {o.output for o in operators if o.kind == "empty"}
         self.moved = False
 
     def inside(self, region: Region, alone: bool) -> Region:
@@ -100,7 +101,7 @@ class _Sinker:
                     once
                     and late.isdisjoint((array, *starts))
                     and made in branch.outputs
-                    and _is_made(made, branch)
+                    and self._pays(made, branch)
                 ):
                     branch = self._with_update(branch, made, moves)
                     body = [s for s in body if s not in moves]
@@ -149,10 +150,53 @@ class _Sinker:
             names = {made: region.results[place]}
             own = tuple(copied(move, names, self.fresh) for move in moves)
             results = (*region.results[:place], names[result], *region.results[place + 1 :])
-            return replace(region, body=region.body + own, results=results)
+            return self._short(replace(region, body=region.body + own, results=results), place)
 
         outputs = (*branch.outputs[:place], result, *branch.outputs[place + 1 :])
         return replace(branch, branches=tuple(map(case, branch.branches)), outputs=outputs)
+
+    def _pays(self, made: Value, branch: BranchUTask) -> bool:
+        """Whether a case makes what the branch gives by a product or another branch, or fills only a part."""
+        place = branch.outputs.index(made)
+        return any(
+            region.results[place] in self.empty or self._is_filled(statement) or _makes_arrays(statement)
+            for region in branch.branches
+            for statement in region.body
+            if region.results[place] in statement.outputs or region.results[place] in self.empty
+        )
+
+    def _is_filled(self, statement: Statement | None) -> TypeGuard[UOperator]:
+        """Whether it writes a part of an array of which nothing is known."""
+        return _is(statement, "dynamic_update_slice") and statement.inputs[0] in self.empty
+
+    def _short(self, case: Region, place: int) -> Region:
+        """The case, whose last update writes what has been made, and not what is unknown beside it."""
+        makers = {v: s for s in case.body for v in s.outputs}
+        update = makers[case.results[place]]
+        assert isinstance(update, UOperator)
+        array, new, *starts = update.inputs
+        filled, rest = makers.get(new), case.body[:-1]
+        if _uses(case)[new] != 1:
+            return case
+        if new in self.empty:
+            results = (*case.results[:place], array, *case.results[place + 1 :])
+            return replace(case, body=rest, results=results)
+        at = _starts(update, filled) if self._is_filled(filled) else None
+        if filled is None or at is None:
+            return case
+        own = replace(update, inputs=(array, filled.inputs[1], *at))
+        return replace(case, body=(*(s for s in rest if s is not filled), own))
+
+
+def _starts(update: UOperator, filled: UOperator) -> tuple[Value, ...] | None:
+    """Where an update writes what another one has put into the array that it writes, if a start says it."""
+    found = []
+    whole, middle, part = update.output.type.shape, filled.output.type.shape, filled.inputs[1].type.shape
+    for axis, (outer, inner) in enumerate(zip(update.inputs[2:], filled.inputs[2:], strict=True)):
+        if middle[axis] not in (whole[axis], part[axis]):
+            return None
+        found.append(outer if middle[axis] == part[axis] else inner)
+    return tuple(found)
 
 
 def _uses(region: Region) -> Counter[Value]:
@@ -194,19 +238,8 @@ def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> i
     return None
 
 
-def _is(statement: Statement, kind: str) -> TypeGuard[UOperator]:
+def _is(statement: Statement | None, kind: str) -> TypeGuard[UOperator]:
     return isinstance(statement, UOperator) and statement.kind == kind
-
-
-def _is_made(value: Value, branch: BranchUTask) -> bool:
-    """Whether a case makes what the branch gives as `value` by a product, or by another branch."""
-    place = branch.outputs.index(value)
-    return any(
-        region.results[place] in statement.outputs
-        for region in branch.branches
-        for statement in region.body
-        if _makes_arrays(statement)
-    )
 
 
 def _mapped(region: Region, change: Callable[[Statement, Region], Region]) -> Region:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from jax_cocktail.schedule.memory_plan import plan_memory
 from jax_cocktail.schedule.sink import sink
 from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.interpreter import run
 from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, walk
 from jax_cocktail.utask.verifier import verify
 from tests.null.meshes import agrees, block, parts, planned, put
@@ -92,6 +94,69 @@ def test_updates_by_rows():
     assert [s.kind for s in chosen.branches[1].body] == ["dot", "reshape", "dynamic_update_slice"]
     into = [s for s in walk(stitch(after).entry) if isinstance(s, StitchedUTask)]
     assert ["dot", "reshape", "dynamic_update_slice"] in [[m.kind for m in s.members] for s in into]
+
+
+def test_only_what_is_filled_is_written():
+    """Blocks of rows, of which the cases fill one, none or all: the others keep what they were."""
+
+    def body(b, x, flag, array):
+        zero = b.constant(0, "int64")
+
+        def filled(row):
+            unknown = b.emit("empty", (), "float32", (4, 3))
+            return b.emit("dynamic_update_slice", (unknown, row, zero, zero), "float32", (4, 3))
+
+        def step(i, carried):
+            at = elementwise(b, "mul", i, b.constant(3, "int64"))
+            (block,) = branch(
+                b,
+                flag,
+                lambda: [filled(b.emit("slice", (x,), "float32", (1, 3), starts=(0, 0), strides=(1, 1)))],
+                lambda: [b.emit("empty", (), "float32", (4, 3))],
+                lambda: [elementwise(b, "neg", x)],
+            )
+            return [b.emit("dynamic_update_slice", (carried, block, zero, at), "float32", (4, 6))]
+
+        return counted(b, 2, [array], step)
+
+    program = build(["float32[4,3]", FLAG, "float32[4,6]"], body)
+    after = sink(program)
+    verify(after)
+    (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
+    updates = [
+        [s.inputs[1].type.shape for s in case.body if getattr(s, "kind", "") == "dynamic_update_slice"]
+        for case in chosen.branches
+    ]
+    assert updates == [[(1, 3)], [], [(4, 3)]]
+    x, array = np.arange(12, dtype=np.float32).reshape(4, 3), -np.ones((4, 6), np.float32)
+    for flag, rows in enumerate((1, 0, 4)):
+        (found,) = run(after, [x, np.int32(flag), array])
+        expected = array.copy()
+        expected[:rows] = np.tile(x if flag == 0 else -x, 2)[:rows]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_part_that_is_placed_along_the_same_axis_is_written_whole():
+    """No single start says where it goes."""
+
+    def body(b, x, flag, array):
+        zero, one = b.constant(0, "int64"), b.constant(1, "int64")
+
+        def filled():
+            unknown = b.emit("empty", (), "float32", (4, 3))
+            return b.emit("dynamic_update_slice", (unknown, x, one, zero), "float32", (4, 3))
+
+        def step(i, carried):
+            (block,) = branch(b, flag, lambda: [filled()], lambda: [filled()])
+            return [b.emit("dynamic_update_slice", (carried, block, i, zero), "float32", (9, 3))]
+
+        return counted(b, 2, [array], step)
+
+    after = sink(build(["float32[2,3]", FLAG, "float32[9,3]"], body))
+    verify(after)
+    (chosen,) = [s for s in walk(after.entry) if hasattr(s, "branches")]
+    kinds_ = [[s.kind for s in case.body] for case in chosen.branches]
+    assert kinds_ == [["empty", "dynamic_update_slice", "dynamic_update_slice"]] * 2
 
 
 def twice_read(b, x, w, flag, array, i):
