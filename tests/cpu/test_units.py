@@ -200,24 +200,41 @@ def test_workers_take_no_signals_and_sleep_when_idle(units: Units) -> None:
     assert time.process_time() - start < 0.05
 
 
-def _sleeps(units: Units, apart: float) -> int:
-    """How often a worker slept in 100 calls that begin so many seconds after the end of the last."""
-    before = {status["Pid"]: int(status["voluntary_ctxt_switches"]) for status in _worker_status()}
-    for _ in range(100):
+def _switches(kind: str) -> dict[str, int]:
+    return {status["Pid"]: int(status[f"{kind}_ctxt_switches"]) for status in _worker_status()}
+
+
+def _sleeps(units: Units, apart: float) -> tuple[int, int]:
+    """How often a worker slept, and lost its core to another process, in 150 calls that begin so many seconds
+    after the end of the last."""
+    kinds = "voluntary", "nonvoluntary"
+    before = [_switches(kind) for kind in kinds]
+    for _ in range(150):
         end = time.perf_counter() + apart
         while time.perf_counter() < end:
             pass
         units.run(EXCHANGE, 10, 2)
-    return max(int(s["voluntary_ctxt_switches"]) - before.get(s["Pid"], 0) for s in _worker_status())
+    found = [
+        max(count - old.get(worker, 0) for worker, count in _switches(kind).items())
+        for kind, old in zip(kinds, before, strict=True)
+    ]
+    return found[0], found[1]
 
 
 def test_workers_watch_for_calls_that_come_again_and_again(units: Units) -> None:
     if len(os.sched_getaffinity(0)) == 1:
         pytest.skip("there is one core only")
     units.run(EXCHANGE, 10, 2)
-    # Other processes may take the core: then a call comes late, or the worker does sleep.
-    assert any(_sleeps(units, 0.003) > 80 for _ in range(10))
-    assert any(_sleeps(units, 0.0003) < 30 for _ in range(10))
+    # Other processes may take the core: then a call comes late, or the worker does sleep, for some calls.
+    assert any(_sleeps(units, 0.004)[0] > 100 for _ in range(5))
+    alone = 0  # runs in a row in which nobody took the core
+    for _ in range(20):
+        sleeps, lost = _sleeps(units, 0.0003)
+        if sleeps < 60:
+            return
+        alone = 0 if lost else alone + 1
+        assert alone < 2, f"{sleeps} sleeps in 150 calls"
+    pytest.skip("other processes take the core all the time")
 
 
 def test_workers_are_not_bound_to_the_core_of_a_thread(units: Units) -> None:
