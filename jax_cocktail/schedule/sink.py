@@ -6,7 +6,8 @@
 
 An array that one case alone gives on is made in that case, and an update by what a branch gives is done in
 every case. `stitch` then lets what makes the array write straight into its place: a product made beside it
-and moved costs as much again as the product of a few rows.
+and moved costs as much again as the product of a few rows. Where a case fills a part of an array of which
+nothing is known (`empty`), that part is all it writes.
 
 A statement that moves down must not find its operands overwritten: they would have to be copied, and an array
 that a parallel loop carries cannot be. So what reads an array stays before what may write over it.
@@ -158,12 +159,15 @@ class _Sinker:
     def _pays(self, made: Value, branch: BranchUTask) -> bool:
         """Whether a case makes what the branch gives by a product or another branch, or fills only a part."""
         place = branch.outputs.index(made)
-        return any(
-            region.results[place] in self.empty or self._is_filled(statement) or _makes_arrays(statement)
-            for region in branch.branches
-            for statement in region.body
-            if region.results[place] in statement.outputs or region.results[place] in self.empty
-        )
+
+        def case(region: Region) -> bool:
+            given = region.results[place]
+            maker = next((s for s in region.body if given in s.outputs), None)
+            return (
+                given in self.empty or self._is_filled(maker) or (maker is not None and _makes_arrays(maker))
+            )
+
+        return any(map(case, branch.branches))
 
     def _is_filled(self, statement: Statement | None) -> TypeGuard[UOperator]:
         """Whether it writes a part of an array of which nothing is known."""
