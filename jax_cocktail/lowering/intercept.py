@@ -78,5 +78,5 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
             return "some axes of the mesh are not manual in this shard_map"
         return ""
     if (devices := getattr(axes, "num_devices", 1) or 1) > 1:
-        return f"the module runs on {devices} devices; call jax_cocktail.jit inside of what jax.shard_map maps"
+        return f"the module runs on {devices} devices; call jax_cocktail.jit inside of what shard_map maps"
     return ""
