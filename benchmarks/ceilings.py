@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_cocktail.build import build_program, host_toolchain
+from jax_cocktail.build.host import build_program, host_toolchain
 
 SOURCE = """
 #include "cocktail_base.h"

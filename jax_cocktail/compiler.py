@@ -19,45 +19,45 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from jax_cocktail.build import build_program, host_toolchain
-from jax_cocktail.build_device import build_device_program, check_registers, device_toolchain
+from jax_cocktail.analysis.parallel import BARRIERS
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
+from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import launch_plan, near_words_bytes
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.target import Target
-from jax_cocktail.device import DeviceSpec
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.barriers import synchronise
-from jax_cocktail.schedule.canonicalise import canonicalise
-from jax_cocktail.schedule.copies import explicit_copies
-from jax_cocktail.schedule.distribute import distribute
-from jax_cocktail.schedule.exchange import exchange
-from jax_cocktail.schedule.gates import stack_gates
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.inline import inline
-from jax_cocktail.schedule.lanes import recover_lanes
-from jax_cocktail.schedule.layers import separate_layers
-from jax_cocktail.schedule.meet import meet_lanes
-from jax_cocktail.schedule.memory_plan import plan_memory
-from jax_cocktail.schedule.pipeline import pipeline
-from jax_cocktail.schedule.residency import resident_parts
-from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.loops.concat_gates import stack_gates
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
+from jax_cocktail.schedule.loops.layers import separate_layers
+from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
+from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
+from jax_cocktail.schedule.memory.plan import plan_memory
+from jax_cocktail.schedule.memory.residency import resident_parts
+from jax_cocktail.schedule.simplify.canonicalise import canonicalise
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.inline import inline
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
+from jax_cocktail.schedule.sync.barriers import synchronise
+from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync.exchange import exchange
+from jax_cocktail.schedule.sync.thread_barriers import meet_lanes
 from jax_cocktail.schedule.unit_count import know_units
-from jax_cocktail.schedule.unroll import unroll_pairs
+from jax_cocktail.schedule.vmap.recover import recover_lanes
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import UProgram, operators_in
-from jax_cocktail.utask.parallel import BARRIERS
 from jax_cocktail.utask.plan import MAILBOX_BYTES, LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.verifier import verify
 
 Pass = Callable[[UProgram], UProgram]
 Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, seconds)

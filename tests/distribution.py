@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.inline import inline
-from jax_cocktail.schedule.layers import separate_layers
-from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.loops.layers import separate_layers
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.inline import inline
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.remarks import Remark
 

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
-from jax_cocktail.primitives import recursion, recursion_levels, recursion_siblings, recursion_unroll
+from jax_cocktail.recursion import levels as recursion_levels
+from jax_cocktail.recursion import primitive as recursion
+from jax_cocktail.recursion import siblings as recursion_siblings
+from jax_cocktail.recursion import unroll as recursion_unroll
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
 from tests.cpu.test_random_programs import check_program

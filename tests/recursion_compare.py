@@ -11,8 +11,8 @@ import numpy as np
 
 import jax_cocktail
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
-from jax_cocktail.primitives.recursion_machine import planned
-from jax_cocktail.primitives.recursion_siblings import Siblings, siblings_of
+from jax_cocktail.recursion.machine import planned
+from jax_cocktail.recursion.siblings import Siblings, siblings_of
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import build, depth_of, operands
 

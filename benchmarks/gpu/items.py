@@ -21,12 +21,14 @@ from benchmarks.gpu import emulated, peer, peers, plans, stock_micro, timing
 from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail import device_store
-from jax_cocktail.build_device import build_device_program, device_toolchain
-from jax_cocktail.device import DEFAULT, DeviceSpec, spec_for
+from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.device import store as device_store
+from jax_cocktail.device.spec import DEFAULT, DeviceSpec, spec_for
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering import gpu_card, gpu_measure, gpu_micro
 from jax_cocktail.models import largest_difference
+from jax_cocktail.runtime.cuda import card as gpu_card
+from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail.runtime.cuda import micro as gpu_micro
 
 CARD = "card"  # in the place of an architecture: the card that is here
 SPIN = "#define CK_SPIN_LIMIT (1 << 24)\n"  # a wait that never ends fails the launch, some seconds later

@@ -21,7 +21,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.gpu.peers import NoPeer
-from jax_cocktail.device import DeviceSpec
+from jax_cocktail.device.spec import DeviceSpec
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 UNKNOWN_TRIPS = 10  # of a loop whose trip count XLA does not know

@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 
-from jax_cocktail.build_device import build_device_program, check_registers, device_toolchain
+from benchmarks.gpu.roofline import predict
+from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.compiler import Artifact, Emitted, build
-from jax_cocktail.device import DeviceSpec
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.variants import prepare, survey
-from jax_cocktail.schedule.predict import predict
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from unittest import mock
 import jax
 import numpy as np
 
+from benchmarks.gpu.roofline import predict
 from jax_cocktail.compiler import Artifact
-from jax_cocktail.device import DeviceSpec
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering import variants
-from jax_cocktail.lowering.gpu_card import Card, CudaError, Launch
-from jax_cocktail.schedule.predict import predict
+from jax_cocktail.runtime.cuda.card import Card, CudaError, Launch
 from jax_cocktail.utask.plan import LaunchPlan
 
 
@@ -45,7 +45,7 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
 
     def limit_seconds(self, spec: DeviceSpec) -> float:
-        """The limit of all calls together (see `jax_cocktail.schedule.predict`)."""
+        """The limit of all calls together (see `benchmarks.gpu.roofline`)."""
         return sum(predict(self.artifacts[call.digest].emitted, spec).limit_seconds for call in self.calls)
 
     def predicted_seconds(self, spec: DeviceSpec) -> float:

@@ -19,7 +19,7 @@ from jax_cocktail.primitives.jaxprs import call_body, scan_counts
 from jax_cocktail.primitives.jaxprs import constants as constants
 from jax_cocktail.primitives.jaxprs import nested_jaxprs as nested_jaxprs
 from jax_cocktail.primitives.jaxprs import open_jaxpr as open_jaxpr
-from jax_cocktail.primitives.recursion import RECURSION, expanded_jaxpr
+from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source
 
 REMATERIALISED = frozenset({"checkpoint", "remat", "remat2"})

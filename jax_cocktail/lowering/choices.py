@@ -2,7 +2,7 @@
 
 A vmapped `cond` or `switch` leaves no control flow behind: both sides stand among the other equations, and a
 `select_n` with an integer index per lane (`jnp.where` has a bool) picks from them. Where a side is work, the
-compiler has it done for the lanes that take it (`schedule.lanes`).
+compiler has it done for the lanes that take it (`schedule.vmap`).
 """
 
 from __future__ import annotations

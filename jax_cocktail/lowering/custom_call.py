@@ -14,7 +14,7 @@ import jax.extend.core as jex
 import numpy as np
 
 from jax_cocktail import config
-from jax_cocktail.build import build_runtime, host_toolchain
+from jax_cocktail.build.host import build_runtime, host_toolchain
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call

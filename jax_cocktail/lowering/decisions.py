@@ -22,7 +22,7 @@ import jax
 import jaxlib
 
 from jax_cocktail import cache
-from jax_cocktail.build import program_folders, source_folder
+from jax_cocktail.build.host import program_folders, source_folder
 from jax_cocktail.config import VERSION
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.stopwatch import CAPTURE, Times

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from jax_cocktail.lowering import custom_call
-from jax_cocktail.primitives.recursion_failure import lowers_to
+from jax_cocktail.recursion.failure import lowers_to
 
 TARGET = "jax_cocktail_failure"
 PLATFORM = "cpu"
@@ -39,6 +39,6 @@ def install() -> None:
 
 
 def _in_python() -> Any:
-    from jax_cocktail.lowering import failure_callback  # who has a compiler need not wait for it
+    from jax_cocktail.runtime import failure_handler  # who has a compiler need not wait for it
 
-    return failure_callback.execute
+    return failure_handler.execute

@@ -19,7 +19,7 @@ from jax_cocktail.lowering.adapter import (
     open_jaxpr,
     primitive_name,
 )
-from jax_cocktail.primitives.recursion import RECURSION
+from jax_cocktail.recursion.primitive import RECURSION
 
 
 @dataclass(frozen=True, eq=False, slots=True)

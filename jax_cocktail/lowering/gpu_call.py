@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cocktail.build import build_gpu_handler, host_toolchain
+from jax_cocktail.build.host import build_gpu_handler, host_toolchain
 from jax_cocktail.compiler import Artifact
-from jax_cocktail.device import DeviceSpec, card_like, spec_for
+from jax_cocktail.device.spec import DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
-from jax_cocktail.lowering import gpu_measure
+from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import operators_in
 
@@ -122,7 +122,7 @@ def _built() -> tuple[Any, Any, Any, Any] | None:
 
 
 def _in_python() -> tuple[Any, Any, Any, Any]:
-    from jax_cocktail.lowering import gpu_callback as module  # who has a compiler need not wait for it
+    from jax_cocktail.runtime.cuda import handler as module  # who has a compiler need not wait for it
 
     return module.initialize, module.execute, module.execute_nograph, module
 

@@ -11,10 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_cocktail.analysis.levels import Level, program_level
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
+from jax_cocktail.cost.price import barriers_per_iteration
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import custom_call, decisions, recursions, stopwatch
+from jax_cocktail.lowering import custom_call, decisions, stopwatch
+from jax_cocktail.lowering import recursion_strategies as recursions
 from jax_cocktail.lowering.adapter import (
     control_flow_in,
     holds_control_flow,
@@ -40,9 +43,7 @@ from jax_cocktail.lowering.variants import (
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.report import Captured, Left, Report
 from jax_cocktail.schedule.policy import shortlist
-from jax_cocktail.schedule.price import barriers_per_iteration
 from jax_cocktail.schedule.unit_count import no_price_tells
-from jax_cocktail.utask.levels import Level, program_level
 
 LEVELS = {
     Level.LANE: "lane (L0): one {unit} runs the whole region, in registers",

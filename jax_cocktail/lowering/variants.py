@@ -11,23 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from jax_cocktail.build_device import device_toolchain
+from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.target import Target
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
-from jax_cocktail.device import DeviceSpec
+from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.dump import Dump
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
 from jax_cocktail.lowering.decisions import Plan, cores
-from jax_cocktail.lowering.dump import Dump
-from jax_cocktail.lowering.gpu_driver import driver_version
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
+from jax_cocktail.runtime.cuda.driver import driver_version
 from jax_cocktail.schedule.policy import Growth, candidates, model_profiler, worth_planning, worth_taking
-from jax_cocktail.schedule.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.schedule.unit_count import asks_units, know_units
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram

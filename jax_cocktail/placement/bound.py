@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from jax_cocktail.placement.access import reads_own_part
+from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.placement.clusters import Cluster, Division
 from jax_cocktail.utask.ir import LoopUTask, reads
 from jax_cocktail.utask.types import Value

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.placement.access import reads_own_part
-from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.classes import AxisClass, axis_classes
-from jax_cocktail.placement.cost import Work, has_loop, total, trips, work
+from jax_cocktail.analysis.access import reads_own_part
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.graph import strong_components
+from jax_cocktail.cost.work import Work, has_loop, total, trips, work
 from jax_cocktail.placement.limits import Limits
-from jax_cocktail.utask.graph import strong_components
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from jax_cocktail.analysis.classes import AxisClass
+from jax_cocktail.cost.work import has_loop, total, work
 from jax_cocktail.placement.bound import recurrence_bound
-from jax_cocktail.placement.classes import AxisClass
 from jax_cocktail.placement.clusters import Division
-from jax_cocktail.placement.cost import has_loop, total, work
 from jax_cocktail.placement.grid import Grid
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator

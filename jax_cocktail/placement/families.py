@@ -15,11 +15,11 @@ from math import gcd
 
 import numpy as np
 
+from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.axes import Tie, rule
 from jax_cocktail.placement.parts import part_attributes
-from jax_cocktail.utask.interpreter import EVALUATE
-from jax_cocktail.utask.interpreter_common import Array
+from jax_cocktail.utask.interpreter.common import Array
+from jax_cocktail.utask.interpreter.run import EVALUATE
 from jax_cocktail.utask.ir import Attributes, UOperator
 from jax_cocktail.utask.types import Shape, TensorType, Value
 

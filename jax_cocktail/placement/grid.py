@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from jax_cocktail.placement.access import reads_own_part
-from jax_cocktail.placement.axes import Tie
-from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.access import reads_own_part
+from jax_cocktail.analysis.axes import Tie
+from jax_cocktail.analysis.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.parallel import parallel_fault
+from jax_cocktail.cost.work import VIEWS, Work, has_loop, total, work
 from jax_cocktail.placement.clusters import work_inside
-from jax_cocktail.placement.cost import VIEWS, Work, has_loop, total, work
 from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.tile import Sources, Tiler
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.parallel import parallel_fault
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 

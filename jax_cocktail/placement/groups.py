@@ -17,15 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.classes import AxisClass, axis_classes
+from jax_cocktail.cost.unit_time import Part, unit_seconds
+from jax_cocktail.cost.work import total
 from jax_cocktail.placement.clusters import Cluster, Fitting, axes_inside
-from jax_cocktail.placement.cost import total
 from jax_cocktail.placement.families import any_runs, num_utasks
 from jax_cocktail.placement.limits import DeviceLimits, Limits
 from jax_cocktail.placement.parts import run_type
 from jax_cocktail.placement.tile import Sources, beginning, tile
-from jax_cocktail.placement.unit_time import Part, unit_seconds
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,

@@ -8,12 +8,10 @@ from itertools import product
 from math import ceil, inf
 from typing import cast
 
-from jax_cocktail.device import DeviceSpec
-from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.classes import AxisClass
-from jax_cocktail.placement.cost import Work, has_loop, total
-from jax_cocktail.placement.reuse import Cache, streaming_seconds
-from jax_cocktail.placement.unit_time import (
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.classes import AxisClass
+from jax_cocktail.cost.reuse import Cache, streaming_seconds
+from jax_cocktail.cost.unit_time import (
     FAR_SECONDS,
     STATEMENT_SECONDS,
     Part,
@@ -21,6 +19,8 @@ from jax_cocktail.placement.unit_time import (
     unit_of,
     unit_seconds,
 )
+from jax_cocktail.cost.work import Work, has_loop, total
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.utask.ir import Statement, UOperator
 from jax_cocktail.utask.types import Value
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import cast
 
-from jax_cocktail.placement.axes import Tie
+from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.utask.ir import Attribute, Attributes, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
 
-from jax_cocktail.placement.access import reads_own_part
-from jax_cocktail.placement.axes import rule
+from jax_cocktail.analysis.access import reads_own_part
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.parallel import scalar_constants
+from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
+from jax_cocktail.cost.work import UNKNOWN_TRIPS, total
 from jax_cocktail.placement.clusters import Cluster, Division, divide, light_positions
-from jax_cocktail.placement.cost import UNKNOWN_TRIPS, total
 from jax_cocktail.placement.explain import (
     cluster_notes,
     first_source,
@@ -33,7 +35,6 @@ from jax_cocktail.placement.prune import prune
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.skeleton import skeleton
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
-from jax_cocktail.placement.trips import goes_by_trips, side_by_side
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -44,7 +45,6 @@ from jax_cocktail.utask.ir import (
     operators_in,
     reads,
 )
-from jax_cocktail.utask.parallel import scalar_constants
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from jax_cocktail.placement.axes import rule
-from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.utask.ir import (
     Attribute,
     BranchUTask,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jax_cocktail.analysis.axes import Tie, rule
+from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.axes import Tie, rule
 from jax_cocktail.placement.families import any_runs, num_utasks, schedule_operator
 from jax_cocktail.placement.parts import Emitter, Packed, constant_run, part_attributes, run_type
-from jax_cocktail.utask.graph import with_reads
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,

@@ -1,4 +1,4 @@
-"""Failures at run time (`recursion_failure`)."""
+"""Failures at run time (`recursion.failure`)."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from jax_cocktail.device import DeviceSpec
-from jax_cocktail.schedule.price import LAUNCH_SECONDS, profile
+from jax_cocktail.cost.price import LAUNCH_SECONDS, profile
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.types import Source

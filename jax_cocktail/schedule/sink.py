@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from jax_cocktail.schedule.unroll import copied
+from jax_cocktail.utask.copies import copied
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     BranchUTask,

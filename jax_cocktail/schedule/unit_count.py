@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from jax_cocktail.placement.trips import goes_by_trips
+from jax_cocktail.analysis.parallel import Constants, scalar_constants
+from jax_cocktail.analysis.trips import goes_by_trips
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -15,7 +16,6 @@ from jax_cocktail.utask.ir import (
     operators_in,
     walk,
 )
-from jax_cocktail.utask.parallel import Constants, scalar_constants
 
 KIND = "units"
 

@@ -13,6 +13,7 @@ from typing import cast
 from jax_cocktail.utask.ir import UOperator
 
 KIND = "fail"
+FINE = 0  # the status of what did not fail
 
 
 def text_of(operator: UOperator) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail.lowering import gpu_kernels, gpu_micro
+from jax_cocktail.runtime.cuda import micro as gpu_micro
+from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
 from tests.cpu.emulation import emulator
 from tests.cpu.fake_cuda.driver import HERE, compiled, copied
 

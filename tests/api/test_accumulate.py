@@ -11,16 +11,16 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.lowering.adapter import program as adapt
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.distribute import distribute
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.inline import inline
-from jax_cocktail.schedule.layers import separate_layers
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
+from jax_cocktail.schedule.loops.layers import separate_layers
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.inline import inline
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from jax_cocktail.utask.verifier import verify
 
 HIDDEN, STEPS = 32, 12
 

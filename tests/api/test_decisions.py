@@ -13,12 +13,12 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.cost.price import Comparison, Price
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import decisions, stopwatch, variants
 from jax_cocktail.lowering.decisions import STOCK, Decision, Plan
 from jax_cocktail.lowering.stopwatch import QUICK, THOROUGH, Times
 from jax_cocktail.report import Trial
-from jax_cocktail.schedule.price import Comparison, Price
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import walk
 from tests.process import python

@@ -20,7 +20,7 @@ from benchmarks import gpu_check
 from benchmarks.gpu import items, peer, peers, pool, report, stock_micro, targets, timing
 from benchmarks.gpu.rows import QUICK, ROWS
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
-from jax_cocktail.device import H200, spec_for
+from jax_cocktail.device.spec import H200, spec_for
 from jax_cocktail.models import largest_difference
 from tests.api.fake_card import FakeCard
 from tests.cpu.cuda_compilers import nvcc

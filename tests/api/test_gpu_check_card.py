@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu import items, recorded
-from jax_cocktail import device_store
-from jax_cocktail.build_device import build_device_program
-from jax_cocktail.device import H200, spec_for
-from jax_cocktail.device_store import Measured
+from jax_cocktail.build.device import build_device_program
+from jax_cocktail.device import store as device_store
+from jax_cocktail.device.spec import H200, spec_for
+from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering import gpu_card, gpu_kernels, gpu_micro
+from jax_cocktail.runtime.cuda import card as gpu_card
+from jax_cocktail.runtime.cuda import micro as gpu_micro
+from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.api.fake_card import FakeCard, emulate
 from tests.cpu.cuda_compilers import nvcc, nvrtc

@@ -14,13 +14,15 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import device_store
 from jax_cocktail.config import Options
-from jax_cocktail.device import H100, H200
-from jax_cocktail.device_store import Measured
+from jax_cocktail.device import store as device_store
+from jax_cocktail.device.spec import H100, H200
+from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError, CocktailWarning
-from jax_cocktail.lowering import gpu_call, gpu_measure, gpu_micro, variants
+from jax_cocktail.lowering import gpu_call, variants
 from jax_cocktail.lowering.gpu_call import Gpu
+from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail.runtime.cuda import micro as gpu_micro
 from tests.api.fake_card import FakeCard, emulate
 from tests.cpu.fake_cuda.driver import Fake
 from tests.process import python
@@ -87,7 +89,7 @@ def test_clear_cache_forgets(fake):
 def test_a_second_process_measures_nothing(fake, tmp_path):
     spec = variants.spec_of(mark(), "cuda")
     text = (
-        "from jax_cocktail.lowering import gpu_measure, gpu_micro\n"
+        "from jax_cocktail.runtime.cuda import measure as gpu_measure, micro as gpu_micro\n"
         "gpu_micro.program = gpu_measure.Card = None\n"
         f"gpu_measure.measure_once({NAME!r}, {ARCH!r})\n"
         f"print(gpu_measure.kept({NAME!r}, {ARCH!r}).barrier_seconds)"

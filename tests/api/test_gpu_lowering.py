@@ -22,7 +22,7 @@ from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
 from jax_cocktail.lowering.state import collecting
-from jax_cocktail.primitives.recursion_failure import failure_p
+from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.fake_cuda.driver import Handlers
 
@@ -260,7 +260,7 @@ def test_without_a_host_compiler_the_handlers_are_in_python(monkeypatch):
     with pytest.warns(CocktailWarning, match="microseconds: no C"):
         found = registered(monkeypatch)
     assert set(found) == {"jax_cocktail_gpu", "jax_cocktail_gpu_nograph"}
-    assert gpu_call._handlers.__name__ == "jax_cocktail.lowering.gpu_callback"
+    assert gpu_call._handlers.__name__ == "jax_cocktail.runtime.cuda.handler"
 
 
 @pytest.mark.parametrize(("platforms", "count"), [("cuda,cpu", 1), ("cpu", 0)])

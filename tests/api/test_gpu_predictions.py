@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from jax_cocktail.device import H200
+from benchmarks.gpu.roofline import predict
+from jax_cocktail.cost.price import our_price, stock_price
+from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.capture import capture
 from jax_cocktail.models import MODELS
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.policy import candidates
-from jax_cocktail.schedule.predict import predict
-from jax_cocktail.schedule.price import our_price, stock_price
 from jax_cocktail.utask.ir import UProgram
 from tests.null.gpus import OnDevice, plan_for
 

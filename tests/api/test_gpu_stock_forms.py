@@ -14,13 +14,14 @@ import jax_cocktail
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.errors import BuildError, CocktailWarning
-from jax_cocktail.lowering import custom_call, decisions, gpu_call, gpu_measure, lower, stopwatch, variants
+from jax_cocktail.lowering import custom_call, decisions, gpu_call, lower, stopwatch, variants
 from jax_cocktail.lowering.decisions import CAPTURED, STOCK, Plan
 from jax_cocktail.lowering.gpu_call import Gpu
 from jax_cocktail.lowering.state import STATE, collecting
 from jax_cocktail.lowering.stopwatch import CAPTURE, Times
+from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.plan import LaunchPlan
 

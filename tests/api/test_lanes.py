@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.lanes import recover_lanes
-from jax_cocktail.schedule.lanes_limits import Limits
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run as interpret
-from jax_cocktail.utask.verifier import verify
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.vmap.limits import Limits
+from jax_cocktail.schedule.vmap.recover import recover_lanes
+from jax_cocktail.utask.interpreter.run import run as interpret
 from tests.strategies import initial_state, programs, run
 
 WIDTH = 48

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jax_cocktail.build import host_toolchain
+from jax_cocktail.build.host import host_toolchain
 from tests.process import python
 
 PROGRAM = """

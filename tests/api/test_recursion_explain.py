@@ -9,7 +9,8 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering import decisions, lower
-from jax_cocktail.primitives import recursion_levels, recursion_paths
+from jax_cocktail.recursion import levels as recursion_levels
+from jax_cocktail.recursion import paths as recursion_paths
 
 OURS = {"force": "cocktail", "units": 2}
 UNSUPPORTED = "ignore:.*'qr'.*:jax_cocktail.CocktailWarning"

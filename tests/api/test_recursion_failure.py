@@ -14,7 +14,7 @@ from jax import export, lax
 import jax_cocktail
 from jax_cocktail import recursive
 from jax_cocktail.lowering import failure_call, lower, stopwatch
-from jax_cocktail.primitives.recursion_failure import failure_p
+from jax_cocktail.recursion.failure import failure_p
 from tests.process import python
 
 # What jax raises for an error of a custom call: the second where its fast path made the call.
@@ -310,7 +310,7 @@ def test_without_a_compiler(tmp_path):
 
 def test_the_handler_in_python():
     """Many calls, and a collection of garbage: ctypes keeps what XLA calls."""
-    from jax_cocktail.lowering import failure_callback
+    from jax_cocktail.runtime import failure_handler as failure_callback
 
     jax.ffi.register_ffi_target(
         "jax_cocktail_failure_in_python",

@@ -9,12 +9,15 @@ import pytest
 from jax import lax
 
 from jax_cocktail import recursive
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import ProgramFailure
 from jax_cocktail.lowering import adapter
-from jax_cocktail.primitives import recursion_levels, recursion_paths, recursion_siblings, translate
+from jax_cocktail.primitives import translate
+from jax_cocktail.recursion import levels as recursion_levels
+from jax_cocktail.recursion import paths as recursion_paths
+from jax_cocktail.recursion import siblings as recursion_siblings
 from jax_cocktail.schedule.unit_count import asks_units, know_units
-from jax_cocktail.utask.interpreter import run
-from jax_cocktail.utask.verifier import verify
+from jax_cocktail.utask.interpreter.run import run
 from tests.recursion_compare import check
 from tests.recursion_levels_programs import BELOW, CHILDREN, child_sum, mutual, mutual_arguments
 from tests.recursion_python import by_python, total, unrolled, widened

@@ -12,8 +12,10 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import recursive
-from jax_cocktail.primitives import recursion_levels, recursion_paths, recursion_sums
-from jax_cocktail.primitives.recursion_order import padded
+from jax_cocktail.recursion import levels as recursion_levels
+from jax_cocktail.recursion import paths as recursion_paths
+from jax_cocktail.recursion import sums as recursion_sums
+from jax_cocktail.recursion.order import padded
 from tests.recursion_compare import OURS, check, check_recursion
 from tests.recursion_programs import CASES
 from tests.recursion_python import by_python, total, unrolled, widened
@@ -168,7 +170,7 @@ def test_arrays_of_integers(size):
 
 def test_more_calls_than_room(monkeypatch):
     """The stack machine takes over."""
-    monkeypatch.setattr("jax_cocktail.primitives.recursion_order.MOST_ROOM", 4)
+    monkeypatch.setattr("jax_cocktail.recursion.order.MOST_ROOM", 4)
 
     def value(table, weights, n):
         @recursive(out_like=lambda n: table[0], max_depth=8)

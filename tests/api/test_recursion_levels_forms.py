@@ -9,7 +9,9 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.primitives import recursion, recursion_levels, recursion_paths
+from jax_cocktail.recursion import levels as recursion_levels
+from jax_cocktail.recursion import paths as recursion_paths
+from jax_cocktail.recursion import primitive as recursion
 from tests.recursion_compare import OURS, check
 from tests.recursion_levels_programs import (
     BELOW,
@@ -174,7 +176,7 @@ def test_loops_without_a_bound_go_by_the_stack():
 
 def test_limits_of_several_functions(monkeypatch):
     """More calls than room: the stack. Too deep: an error."""
-    monkeypatch.setattr("jax_cocktail.primitives.recursion_order.MOST_ROOM", 4)
+    monkeypatch.setattr("jax_cocktail.recursion.order.MOST_ROOM", 4)
 
     def value(n, depth):
         @jax_cocktail.recursive(out_like=lambda n: jnp.zeros(4), max_depth=depth)

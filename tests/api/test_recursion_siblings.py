@@ -13,7 +13,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import recursive
 from jax_cocktail.lowering import decisions, lower
-from jax_cocktail.primitives import recursion_siblings
+from jax_cocktail.recursion import siblings as recursion_siblings
 from tests.process import python
 from tests.recursion_compare import check
 from tests.recursion_python import by_python, unrolled, widened

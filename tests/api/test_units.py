@@ -13,13 +13,13 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.compiler import emit
+from jax_cocktail.cost.price import barriers_per_iteration
 from jax_cocktail.lowering import variants
 from jax_cocktail.lowering.adapter import program as adapt
 from jax_cocktail.models.attention import decoder
 from jax_cocktail.models.lstm import cell_weights, lstm
 from jax_cocktail.models.model import generator
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.price import barriers_per_iteration
 from jax_cocktail.utask.candidate import Candidate
 
 UNITS = 2

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_cocktail import build
+from jax_cocktail.build import host as build
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {

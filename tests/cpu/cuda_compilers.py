@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jax_cocktail import build_device, build_job
-from jax_cocktail.build_device import DeviceToolchain
+from jax_cocktail.build import device as build_device
+from jax_cocktail.build import job as build_job
+from jax_cocktail.build.device import DeviceToolchain
 from jax_cocktail.errors import BuildError
 
 SOURCE = """#define CK_THREADS 256

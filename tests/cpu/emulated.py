@@ -19,7 +19,7 @@ import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import Artifact, Emitted
-from jax_cocktail.device import H200, DeviceSpec
+from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.lowering import custom_call, variants
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.candidate import Candidate

@@ -24,10 +24,10 @@ from typing import Any
 import jax
 
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.build_device import DeviceBuilt, DeviceToolchain, build_device_program, device_toolchain
+from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, build_device_program, device_toolchain
 from jax_cocktail.codegen.cuda import launch_plan
 from jax_cocktail.compiler import Emitted
-from jax_cocktail.device import A100, B200, H200, DeviceSpec
+from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec
 from jax_cocktail.lowering.decisions import Plan
 from jax_cocktail.lowering.variants import prepare, survey
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_cocktail.compiler import compile_program
 from jax_cocktail.placement.limits import Limits
-from jax_cocktail.utask.interpreter_common import numpy_dtype
+from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.ir import UProgram
 
 # Work of any size is divided: test programs are small.

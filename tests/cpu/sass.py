@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jax_cocktail.build_job import package_folders
+from jax_cocktail.build.job import package_folders
 
 NO_TOOLS = "needs cuobjdump and nvdisasm (the gates extra, or a CUDA toolkit on PATH)"
 

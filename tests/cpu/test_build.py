@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail import build, cache
+from jax_cocktail import cache
+from jax_cocktail.build import host as build
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 SOURCE = """#include "cocktail_base.h"

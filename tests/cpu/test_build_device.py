@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail import build, build_device, build_job, device
-from jax_cocktail.build_device import DeviceBuilt, DeviceToolchain, KernelFacts, build_device_program
+from jax_cocktail.build import device as build_device
+from jax_cocktail.build import host as build
+from jax_cocktail.build import job as build_job
+from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, KernelFacts, build_device_program
+from jax_cocktail.device import spec as device
 from jax_cocktail.errors import BuildError, CocktailWarning
 from tests.cpu import cuda_text
 from tests.cpu.cuda_compilers import EACH_COMPILER, SPILLING, Choose, nvrtc, program

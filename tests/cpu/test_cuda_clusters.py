@@ -12,13 +12,13 @@ import pytest
 from jax import lax
 
 from jax_cocktail import compiler
+from jax_cocktail.analysis.parallel import BARRIERS
 from jax_cocktail.codegen.cuda import cuda, launch_plan
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models import MODELS
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
-from jax_cocktail.utask.parallel import BARRIERS
 from tests.cpu.cuda_text import FOLDERS, NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import KERNELS, Emulation, array, check_launches, greedy_decoder
 from tests.cpu.emulation import emulator

@@ -15,17 +15,17 @@ from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda, launch_plan
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.compiler import Emitted
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models import MODELS
 from jax_cocktail.models.lstm import cell, cell_weights
 from jax_cocktail.models.model import generator
-from jax_cocktail.schedule.canonicalise import canonicalise
-from jax_cocktail.schedule.exchange import exchange
-from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.simplify.canonicalise import canonicalise
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, operators_in, walk
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import KERNELS, SPEC, THREADS, Emulation, array, check_launches, greedy_decoder

@@ -12,7 +12,7 @@ import json
 import pytest
 
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.device import A100, H200
+from jax_cocktail.device.spec import A100, H200
 from jax_cocktail.models import MODELS
 from tests.cpu import gates
 from tests.cpu.cuda_compilers import nvcc, nvrtc

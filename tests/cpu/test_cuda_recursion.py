@@ -14,9 +14,9 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import recursive
 from jax_cocktail.compiler import Emitted
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare, survey
-from jax_cocktail.primitives import recursion_levels
+from jax_cocktail.recursion import levels as recursion_levels
 from tests.cpu.emulated import Emulation
 
 SIZE = 48  # the weights of a pair are worth reading once for several calls

@@ -10,11 +10,11 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import compiler
+from jax_cocktail.analysis.parallel import block_access, scalar_constants
 from jax_cocktail.models import attention as decoding
 from jax_cocktail.models import nasrnn as cells
 from jax_cocktail.models import seq2seq as sentences
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
-from jax_cocktail.utask.parallel import block_access, scalar_constants
 from tests.cpu.emulated import Emulation
 from tests.null.grids import EagerGrids
 

@@ -17,7 +17,7 @@ from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import emit
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.placement.place import place
-from jax_cocktail.primitives.recursion_failure import failure_p
+from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.failure import KIND
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk

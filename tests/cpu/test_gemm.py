@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_cocktail import build
+from jax_cocktail.build import host as build
 from tests.cpu.arrays import DTYPES, FLOATS, Library, compiled, pointer
 
 # Switches that take wide vectors away from -march=native.

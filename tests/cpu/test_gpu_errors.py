@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail.lowering import ffi_layout as ffi
+from jax_cocktail.runtime import ffi
 from tests.cpu.fake_cuda.calls import PLAN, Doubling, memory, refused, run, simple
 from tests.cpu.fake_cuda.driver import EXECUTE, Call, Fake, Handlers, Xla
 

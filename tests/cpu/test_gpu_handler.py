@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_cocktail import build
-from jax_cocktail.lowering import ffi_layout as ffi
+from jax_cocktail.build import host as build
+from jax_cocktail.runtime import ffi
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.cuda_text import program
 from tests.cpu.emulation import emulator

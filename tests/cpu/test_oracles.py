@@ -7,14 +7,14 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.compiler import transform
 from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run as interpret
-from jax_cocktail.utask.verifier import verify
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.run import run as interpret
 from tests.strategies import check_state, initial_state, programs, run
 
 

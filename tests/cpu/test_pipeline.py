@@ -10,12 +10,13 @@ import jax
 import numpy as np
 import pytest
 
-from jax_cocktail import build, compiler
+from jax_cocktail import compiler
+from jax_cocktail.build import host as build
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.pipeline import pipeline
+from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter import run
-from jax_cocktail.utask.interpreter_common import numpy_dtype
+from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UProgram
 from tests.cpu.runner import EAGER
 from tests.null.programs import arguments

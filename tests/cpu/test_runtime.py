@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_cocktail import build
+from jax_cocktail.build import host as build
 
 TARGET = "jax_cocktail_runtime_test"
 # Doubles its input; with a workspace, through it. Negative input: error 7.

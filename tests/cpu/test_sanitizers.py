@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail import build, compiler
+from jax_cocktail import compiler
+from jax_cocktail.build import host as build
 from jax_cocktail.compiler import emit
 from jax_cocktail.placement.place import place
 from jax_cocktail.utask.candidate import Candidate

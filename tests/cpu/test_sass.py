@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jax_cocktail.build_device import build_device_program
+from jax_cocktail.build.device import build_device_program
 from tests.cpu import sass
 from tests.cpu.cuda_compilers import EACH_COMPILER, SPILLING, Choose, program
 

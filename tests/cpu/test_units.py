@@ -18,7 +18,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_cocktail import build
+from jax_cocktail.build import host as build
 
 PAGE = 4096
 # operands[0]: what to do and a number; results[0]: int64[units, 4].

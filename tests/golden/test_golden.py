@@ -6,7 +6,7 @@ import pytest
 
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import emit
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.utask.printer import print_program
 from tests.golden.programs import PROGRAMS
 

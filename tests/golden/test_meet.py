@@ -8,8 +8,8 @@ import pytest
 
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import emit
-from jax_cocktail.device import H200
-from jax_cocktail.schedule.meet import meet_lanes, touches_of
+from jax_cocktail.device.spec import H200
+from jax_cocktail.schedule.sync.thread_barriers import meet_lanes, touches_of
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, walk
 from tests.golden.programs import PROGRAMS

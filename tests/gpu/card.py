@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cocktail
-from jax_cocktail.build_device import build_device_program, device_toolchain
+from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.config import Options
 from jax_cocktail.lowering import gpu_call
 from jax_cocktail.utask.plan import LaunchPlan

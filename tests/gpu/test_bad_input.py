@@ -10,7 +10,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import build_device, compiler
+from jax_cocktail import compiler
+from jax_cocktail.build import device as build_device
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import gpu_call
 from tests.gpu import programs

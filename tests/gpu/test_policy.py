@@ -12,9 +12,10 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import device_store
+from jax_cocktail.device import store as device_store
 from jax_cocktail.errors import CocktailWarning
-from jax_cocktail.lowering import decisions, gpu_call, gpu_measure, stopwatch
+from jax_cocktail.lowering import decisions, gpu_call, stopwatch
+from jax_cocktail.runtime.cuda import measure as gpu_measure
 from tests.gpu import programs
 from tests.gpu.card import Card, check_close, in_float64
 

@@ -11,7 +11,7 @@ from jax import lax
 from benchmarks.gpu import peer
 from benchmarks.gpu.peers import COMMAND_BUFFERS
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from tests.h200.card import compiled
 
 X = jnp.zeros((128, 128), jnp.float32)

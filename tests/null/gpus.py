@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import passes, schedule
-from jax_cocktail.device import H200, DeviceSpec
+from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import build, counted, elementwise, matmul, while_loop
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from jax_cocktail.placement.classes import AxisClass
+from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.placement.limits import Divided, GridOffer, Limits
 from jax_cocktail.utask.ir import Statement
 

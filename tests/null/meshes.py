@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.primitives.builder import Builder
-from jax_cocktail.schedule.barriers import synchronise
-from jax_cocktail.schedule.canonicalise import canonicalise
-from jax_cocktail.schedule.copies import explicit_copies
-from jax_cocktail.schedule.memory_plan import plan_memory
-from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
+from jax_cocktail.schedule.memory.plan import plan_memory
+from jax_cocktail.schedule.simplify.canonicalise import canonicalise
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync.barriers import synchronise
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UProgram
-from jax_cocktail.utask.mesh_interpreter import barrier_count, run_mesh, simulate
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import Body, arguments, branch, counted, elementwise, like, region, while_loop
+from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 Planned = tuple[UProgram, MemoryPlan]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.primitives.builder import Builder
-from jax_cocktail.utask.interpreter import run
-from jax_cocktail.utask.interpreter_common import numpy_dtype
+from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import TensorType, Value
-from jax_cocktail.utask.verifier import verify
 
 Body = Callable[..., Sequence[Value]]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.schedule.canonicalise import canonicalise
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.gates import stack_gates
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.schedule.loops.concat_gates import stack_gates
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.simplify.canonicalise import canonicalise
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import arguments, build, counted, elementwise, matmul, while_loop
 
 ALWAYS = Limits(flops=0, trips=2)

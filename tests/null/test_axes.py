@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jax_cocktail.placement.axes import RULES, consumed, made_whole, rule
+from jax_cocktail.analysis.axes import RULES, consumed, made_whole, rule
 from jax_cocktail.utask.operators import KINDS
 from tests.null.operators import SAMPLES, Sample, sample
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.schedule.counters import count_loops
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run
-from jax_cocktail.utask.interpreter_common import numpy_dtype
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.simplify.trip_counts import count_loops
+from jax_cocktail.utask.interpreter.common import numpy_dtype
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import build, counted, elementwise, while_loop
 
 ALWAYS = Limits(flops=0, trips=2, chunk=4)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jax_cocktail.placement.axes import RULES
-from jax_cocktail.placement.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.axes import RULES
+from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.placement.clusters import divide
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UTaskRef

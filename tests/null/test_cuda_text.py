@@ -11,7 +11,7 @@ from jax import lax
 
 from jax_cocktail.codegen.cuda import SMALL_BYTES, TILE_BYTES, cuda, launch_plan
 from jax_cocktail.compiler import emit
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate

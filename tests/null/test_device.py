@@ -7,10 +7,23 @@ from dataclasses import fields, replace
 
 import pytest
 
-from jax_cocktail import config, device, device_store
+from jax_cocktail import config
 from jax_cocktail.config import Options, resolve
-from jax_cocktail.device import A100, B200, CARDS, DEFAULT, H100, H200, RTX_3090, from_json, spec_for, to_json
-from jax_cocktail.device_store import Measured
+from jax_cocktail.device import spec as device
+from jax_cocktail.device import store as device_store
+from jax_cocktail.device.spec import (
+    A100,
+    B200,
+    CARDS,
+    DEFAULT,
+    H100,
+    H200,
+    RTX_3090,
+    from_json,
+    spec_for,
+    to_json,
+)
+from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError
 
 EACH_CARD = pytest.mark.parametrize("spec", CARDS, ids=lambda spec: spec.name)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jax_cocktail.device import A100, H200
-from jax_cocktail.placement.classes import AxisClass
+from jax_cocktail.analysis.classes import AxisClass
+from jax_cocktail.cost.price import barriers_per_iteration
+from jax_cocktail.cost.unit_time import Part, arithmetic, device_flops, unit_of, unit_seconds
+from jax_cocktail.device.spec import A100, H200
 from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.placement.unit_time import Part, arithmetic, device_flops, unit_of, unit_seconds
-from jax_cocktail.schedule.price import barriers_per_iteration
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.programs import arguments, build, elementwise, matmul

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.division import analyse
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.loops.distribution.division import analyse
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import arguments, build, counted, elementwise
 
 ALWAYS = Limits(flops=0, trips=2)

@@ -8,16 +8,14 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.schedule.exchange import exchange
+from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.utask.exchange import Blocks, blocks_of, tagged_words, widest, words_of
-from jax_cocktail.utask.infer import fault
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.infer.infer import fault
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, UOperator, UProgram, operators_in, walk
-from jax_cocktail.utask.mesh_interpreter import barrier_count, run_mesh, simulate
-from jax_cocktail.utask.mesh_interpreter_exchange import TaggedWords
 from jax_cocktail.utask.types import TensorType, Value
-from jax_cocktail.utask.verifier import verify
 from tests.null.meshes import (
     RandomMesh,
     agrees,
@@ -31,6 +29,8 @@ from tests.null.meshes import (
     put,
 )
 from tests.null.programs import branch, build, counted, elementwise, while_loop
+from tests.oracle.exchange import TaggedWords
+from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 MATRIX = "float32[4,6]"
 BIG = "float32[4,512]"

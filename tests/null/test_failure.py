@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda, launch_plan
 from jax_cocktail.compiler import emit
-from jax_cocktail.device import H200
+from jax_cocktail.device.spec import H200
 from jax_cocktail.errors import ProgramFailure, VerificationError
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.equation import Equation, Program, Variable
-from jax_cocktail.schedule.dead_code import remove_dead_code
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.candidate import SINGLE
 from jax_cocktail.utask.failure import first_codes, line_of, lines_of
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, operators_in
 from jax_cocktail.utask.printer import fingerprint
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import build, elementwise, matmul, unverified, while_loop
 
 TEXT = "too deep\ntoo many"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.axes import Tie, rule
 from jax_cocktail.placement.families import (
     Family,
     compute,
@@ -17,7 +17,7 @@ from jax_cocktail.placement.families import (
     schedule_operator,
 )
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.operators import SAMPLES, Sample, sample
 from tests.null.programs import arguments

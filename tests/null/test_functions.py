@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.graph import with_reads
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.compiler import emit, transform
 from jax_cocktail.errors import UnsupportedError, VerificationError
 from jax_cocktail.primitives.builder import Builder
-from jax_cocktail.schedule.inline import inline
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.graph import with_reads
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.schedule.simplify.inline import inline
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import FunctionUTask, UProgram, UTaskRef, free_values, reads, walk
 from jax_cocktail.utask.printer import fingerprint, print_program, print_statement
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import arguments, branch, counted, elementwise, fresh, region, tensor, while_loop
 
 F3 = "float32[3]"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.device import A100, H200
-from jax_cocktail.placement.cost import UNKNOWN_TRIPS
-from jax_cocktail.schedule import price_xla
-from jax_cocktail.schedule.predict import predict
-from jax_cocktail.schedule.price import Comparison, our_price, stock_price
-from jax_cocktail.schedule.price_gpu import COOPERATIVE_SECONDS, SCALAR_SECONDS, Spent, spent
+from benchmarks.gpu.roofline import predict
+from jax_cocktail.cost import xla as price_xla
+from jax_cocktail.cost.gpu import COOPERATIVE_SECONDS, SCALAR_SECONDS, Spent, spent
+from jax_cocktail.cost.price import Comparison, our_price, stock_price
+from jax_cocktail.cost.work import UNKNOWN_TRIPS
+from jax_cocktail.device.spec import A100, H200
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import MemoryPlan
@@ -228,7 +228,7 @@ def convolution(size, features):
 def test_only_long_operators_are_heavy():
     small, large = (stock_price(convolution(*s), 1, H200) for s in ((32, 16), (512, 256)))
     assert small.convolutions == 0.0
-    assert large.heavy == large.convolutions == large.least_convolutions > price_xla.HEAVY
+    assert large.heavy == large.convolutions == large.least_convolutions > xla.HEAVY
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((32, 16), True), ((1024, 256), False)])
@@ -238,7 +238,7 @@ def test_small_operators_are_fused_and_large_ones_left(shape, expected):
     ours = our_price(plan_for(program).program, UNITS, H200)
     comparison = Comparison(ours, stock_price(program, 1, H200))
     assert comparison.favours_stock() != expected
-    assert (stock_price(program, 1, H200).heavy > price_xla.HEAVY) != expected
+    assert (stock_price(program, 1, H200).heavy > xla.HEAVY) != expected
 
 
 def test_the_least_of_a_branch_counts_as_certain():

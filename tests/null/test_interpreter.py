@@ -11,7 +11,7 @@ import pytest
 
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.interpreter import EVALUATE, run
+from jax_cocktail.utask.interpreter.run import EVALUATE, run
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import FLOATS
 from tests.null.programs import apply, branch, build, counted, elementwise, same_results, while_loop

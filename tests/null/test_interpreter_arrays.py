@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_cocktail.utask.infer_anchors import window_count
+from jax_cocktail.utask.infer.anchors import window_count
 from tests.null.programs import apply, apply_many, shape_text
 
 INF, NAN = math.inf, math.nan

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.primitives.builder import Builder
-from jax_cocktail.schedule.lanes import recover_lanes
-from jax_cocktail.schedule.lanes_cut import Cut, Uncuttable
-from jax_cocktail.schedule.lanes_limits import Limits
-from jax_cocktail.schedule.lanes_proof import lane_loop
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
+from jax_cocktail.schedule.vmap.limits import Limits
+from jax_cocktail.schedule.vmap.lockstep import lane_loop
+from jax_cocktail.schedule.vmap.recover import recover_lanes
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import Value
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import arguments, build, counted, elementwise, while_loop
 
 EAGER = Limits(slots=4, rows=2, rounds=2, branch_flops=16.0, parallel_flops=1.0)

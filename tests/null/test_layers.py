@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.schedule.distribute import Limits, distribute
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.layers import separate_layers, unroll_layers
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.schedule.stacked import split_stacked
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
+from jax_cocktail.schedule.loops.layers import separate_layers, unroll_layers
+from jax_cocktail.schedule.loops.scalar_replacement import split_stacked
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
-from jax_cocktail.utask.verifier import verify
 from tests.distribution import explain_distribution
 from tests.null.programs import arguments, branch, build, counted, elementwise, same_results, while_loop
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from jax_cocktail.analysis.levels import Level, function_levels, level_fault, program_level, unit_level
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import FunctionUTask, LoopUTask, Region, UOperator, UProgram, UTaskRef
-from jax_cocktail.utask.levels import Level, function_levels, level_fault, program_level, unit_level
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import branch, build, counted, elementwise, fresh, region, tensor, while_loop
 
 ARRIVE, WAIT = UOperator("arrive", (), ()), UOperator("wait", (), ())

@@ -11,13 +11,11 @@ from jax_cocktail.errors import PlacementError, VerificationError
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule import sharing
-from jax_cocktail.schedule.barriers import FIRST, Access
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.schedule.memory import sharing
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync.barriers import FIRST, Access
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
-from jax_cocktail.utask.mesh_interpreter import barrier_count, run_mesh, simulate, without_barrier
-from jax_cocktail.utask.mesh_interpreter_memory import RaceError
 from tests.null.meshes import (
     Planned,
     RandomMesh,
@@ -33,6 +31,8 @@ from tests.null.meshes import (
 )
 from tests.null.operators import SAMPLES, Sample
 from tests.null.programs import arguments, build, counted, elementwise, random_program
+from tests.oracle.memory import RaceError
+from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate, without_barrier
 
 MATRIX = "float32[4,6]"
 

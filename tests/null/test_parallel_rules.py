@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.errors import VerificationError
-from jax_cocktail.schedule.canonicalise import canonicalise
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, UOperator, UProgram, walk
-from jax_cocktail.utask.parallel import (
+from jax_cocktail.analysis.parallel import (
     own_slices,
     parallel_fault,
     scalar_constants,
     tile_access,
 )
-from jax_cocktail.utask.verifier import verify
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.schedule.simplify.canonicalise import canonicalise
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, UOperator, UProgram, walk
 from tests.null.meshes import block, empty, parts, put
 from tests.null.programs import branch, build, counted, elementwise, unverified, while_loop
 

@@ -7,22 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.limits import Limits as PlaceLimits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule.barriers import Access
-from jax_cocktail.schedule.distribute import Limits as DistributeLimits
-from jax_cocktail.schedule.distribute import distribute
-from jax_cocktail.schedule.pipeline import Limits
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.schedule.unroll import unroll_pairs
+from jax_cocktail.schedule.loops.distribution.distribute import Limits as DistributeLimits
+from jax_cocktail.schedule.loops.distribution.distribute import distribute
+from jax_cocktail.schedule.loops.wavefront.pipeline import Limits
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync.barriers import Access
+from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, walk
-from jax_cocktail.utask.mesh_interpreter import barrier_count, run_mesh, simulate
 from jax_cocktail.utask.printer import fingerprint, print_statement
 from jax_cocktail.utask.types import TensorType, Value
-from jax_cocktail.utask.verifier import verify
 from tests.null.meshes import agrees, mapped, planned, useless_barriers
 from tests.null.programs import arguments, build, counted, elementwise, matmul, while_loop
 from tests.null.wavefronts import (
@@ -35,6 +34,7 @@ from tests.null.wavefronts import (
     row,
     stacked_lstm,
 )
+from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 EAGER = PlaceLimits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
 

@@ -7,16 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.compiler import emit, identity, passes
-from jax_cocktail.device import A100, H200
-from jax_cocktail.schedule import policy
-from jax_cocktail.schedule.policy import (
-    candidates,
-    model_profiler,
-    schedule_control_flow,
-    shortlist,
-    worth_taking,
-)
-from jax_cocktail.schedule.price import (
+from jax_cocktail.cost.price import (
     BARRIER_SECONDS,
     Comparison,
     Price,
@@ -25,6 +16,15 @@ from jax_cocktail.schedule.price import (
     launch_seconds,
     our_price,
     stock_price,
+)
+from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.schedule import policy
+from jax_cocktail.schedule.policy import (
+    candidates,
+    model_profiler,
+    schedule_control_flow,
+    shortlist,
+    worth_taking,
 )
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.device import H200
-from jax_cocktail.schedule.residency import residency, resident_parts
+from jax_cocktail.device.spec import H200
+from jax_cocktail.schedule.memory.residency import residency, resident_parts
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import Part

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.schedule.peephole import is_lossless
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.utask.interpreter_common import numpy_dtype
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.schedule.simplify.peephole import is_lossless
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import (
     branch,
     build,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_cocktail.schedule.memory_plan import plan_memory
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.sink import sink
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, walk
-from jax_cocktail.utask.verifier import verify
 from tests.null.meshes import agrees, block, parts, planned, put
 from tests.null.programs import branch, build, counted, elementwise, kinds, matmul, same_results, while_loop
 

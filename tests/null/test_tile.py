@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.axes import rule
 from jax_cocktail.placement.tile import Sources, pack, tile
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, UProgram
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.verifier import verify
 from tests.null.operators import SAMPLES, Sample
 from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.placement.trips import goes_by_trips, side_by_side
-from jax_cocktail.schedule.hoist import hoist
-from jax_cocktail.schedule.simplify import simplify
+from jax_cocktail.schedule.simplify.hoist import hoist
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.unit_count import asks_units, know_units, no_price_tells
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, walk
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
 
 LANES = 6

@@ -7,20 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jax_cocktail.device import H200
-from jax_cocktail.placement.grid import numbers_of_parts
-from jax_cocktail.placement.limits import Limits
-from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.placement.place import place
-from jax_cocktail.placement.unit_time import Part, operand_bytes, unit_of, unit_seconds
-from jax_cocktail.schedule.barriers import ALL, Access
-from jax_cocktail.schedule.canonicalise import canonicalise
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.schedule.unroll import unroll_pairs
-from jax_cocktail.utask.interpreter import run
-from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, free_values, operators_in, walk
-from jax_cocktail.utask.mesh_interpreter import barrier_count
-from jax_cocktail.utask.parallel import (
+from jax_cocktail.analysis.parallel import (
     Digit,
     Run,
     block_access,
@@ -29,11 +16,24 @@ from jax_cocktail.utask.parallel import (
     scalar_constants,
     tile_access,
 )
-from jax_cocktail.utask.verifier import verify
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.cost.unit_time import Part, operand_bytes, unit_of, unit_seconds
+from jax_cocktail.device.spec import H200
+from jax_cocktail.placement.grid import numbers_of_parts
+from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.mesh import UnitMesh
+from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.simplify.canonicalise import canonicalise
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync.barriers import ALL, Access
+from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.utask.interpreter.run import run
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, free_values, operators_in, walk
 from tests.null.gpus import plan_for, recurrence
 from tests.null.grids import EagerGrids
 from tests.null.meshes import agrees, empty, parts, planned, useless_barriers
 from tests.null.programs import arguments, build, counted, elementwise, matmul, unverified
+from tests.oracle.mesh_interpreter import barrier_count
 
 # -- the rule ------------------------------------------------------------------------------------------------
 

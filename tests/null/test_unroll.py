@@ -7,15 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule import unroll as unrolling
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.schedule.unroll import unroll, unroll_pairs
+from jax_cocktail.schedule.loops.unroll import unroll
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync import double_buffer
+from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.utask.ir import LoopUTask, Region, walk
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import branch, build, counted, elementwise, same_results, while_loop
 
 V = "float32[3]"
@@ -165,7 +166,7 @@ def test_a_loop_may_become_too_long_by_what_it_holds(monkeypatch):
     once = place(simplify(build(["float32[24]"], roots)), UnitMesh(units=2), limits=limits)
     outer = next(s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition)
     statements = sum(1 for region in outer.regions for _ in walk(region))
-    monkeypatch.setattr(unrolling, "MOST_STATEMENTS", statements)
+    monkeypatch.setattr(double_buffer, "MOST_STATEMENTS", statements)
     after = unroll_pairs(once)
     verify(after)
     assert after is not once, "the inner loop is short enough"

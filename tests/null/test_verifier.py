@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.infer import RULES
+from jax_cocktail.utask.infer.infer import RULES
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Source, TensorType, Value
-from jax_cocktail.utask.verifier import verify
 from tests.null.programs import build, random_program, tensor, unverified
 
 F = TensorType("float32", (3,))

@@ -5,23 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jax_cocktail.analysis.parallel import scalar_constants
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
-from jax_cocktail.schedule import sharing, unroll
-from jax_cocktail.schedule.barriers import ALL, FIRST, Access
-from jax_cocktail.schedule.barriers import waits as run_waits
-from jax_cocktail.schedule.simplify import simplify
-from jax_cocktail.schedule.unroll import guarded, out_of_place, unroll_pairs
+from jax_cocktail.schedule.loops.unroll import guarded, out_of_place
+from jax_cocktail.schedule.memory import sharing
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync import double_buffer
+from jax_cocktail.schedule.sync.barriers import ALL, FIRST, Access
+from jax_cocktail.schedule.sync.barriers import waits as run_waits
+from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.utask.guard import stopping_branch
-from jax_cocktail.utask.interpreter import run
+from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, UProgram, operators_in, walk
-from jax_cocktail.utask.mesh_interpreter import barrier_count, run_mesh, simulate
-from jax_cocktail.utask.parallel import scalar_constants
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.verifier import verify
 from tests.null.meshes import Planned, block, empty, mapped, parts, planned, put
 from tests.null.programs import branch, build, elementwise, matmul, same_results, while_loop
+from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 PRODUCTS = Limits(flops=200, light=400)  # alone are worth dividing
 EAGER = Limits(flops=0, bytes=0, light=20.0, again=1.0, pack_trips=2)
@@ -217,9 +219,9 @@ def test_long_loops_are_compiled_once(monkeypatch):
     assert unroll_pairs(once) is not once
     (loop,) = [s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition]
     statements = sum(1 for region in loop.regions for _ in walk(region))
-    monkeypatch.setattr(unroll, "MOST_STATEMENTS", statements - 1)
+    monkeypatch.setattr(double_buffer, "MOST_STATEMENTS", statements - 1)
     assert unroll_pairs(once) is once
-    monkeypatch.setattr(unroll, "MOST_STATEMENTS", statements)
+    monkeypatch.setattr(double_buffer, "MOST_STATEMENTS", statements)
     assert unroll_pairs(once) is not once
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import jax
 
-from jax_cocktail import build
-from jax_cocktail.lowering import ffi_layout as ffi
+from jax_cocktail.build import host as build
+from jax_cocktail.runtime import ffi
 from jax_cocktail.utask.plan import LaunchPlan
 
 HERE = Path(__file__).parent
@@ -109,8 +109,8 @@ class Handlers:
 
     def __init__(self, kind: str, folder: Path) -> None:
         if kind == "callback":
-            module = self._module = _fresh("jax_cocktail.lowering.gpu_callback")
-            module.the_driver = _fresh("jax_cocktail.lowering.gpu_driver").the_driver
+            module = self._module = _fresh("jax_cocktail.runtime.cuda.handler")
+            module.the_driver = _fresh("jax_cocktail.runtime.cuda.driver").the_driver
             self.initialize, self.execute = module.initialize, module.execute
             self.execute_nograph, self.load_count = module.execute_nograph, module.load_count
             return

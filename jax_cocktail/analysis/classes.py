@@ -1,0 +1,174 @@
+"""Axis classes: which axes of which values can only be cut together (design, section 1.1).
+
+Union-find over (value, axis) of the values made by some statements, nested regions and back edges included.
+Axes that an operator's rule ties are in one class, so a class gets one decision. Values from outside are in
+no class: every reader takes the part that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+from jax_cocktail.analysis.axes import consumed, made_whole, rule
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    reads,
+    regions_of,
+)
+from jax_cocktail.utask.types import Value
+
+Axis = tuple[Value, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A leaf statement that needs more than a part: it reads `value` whole along `axis`, or makes it whole.
+
+    `position`: of the statement, among those analysed, that the leaf is or is in.
+    """
+
+    leaf: Statement
+    value: Value
+    axis: int
+    position: int
+    makes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AxisClass:
+    """Axes that are cut together, into any number of parts that divides `parts`.
+
+    `clash`: it holds two axes of one value, which no part can be cut along. `axes` then names one of them.
+    """
+
+    axes: Mapping[Value, int]
+    parts: int
+    crossings: tuple[Crossing, ...] = ()
+    clash: bool = False
+    extents: frozenset[int] = field(default=frozenset())
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all axes are equally long and every tie holds for any parts of them."""
+        return self.extents == {self.parts}
+
+    @property
+    def is_consumed(self) -> bool:
+        return self.clash or any(not c.makes for c in self.crossings)
+
+
+def axis_classes(statements: Sequence[Statement]) -> tuple[AxisClass, ...]:
+    """The classes of all axes of more than one element, of the values that `statements` make."""
+    return _Union(statements).classes()
+
+
+class _Union:
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        self.parent: dict[Axis, Axis] = {}
+        self.parts: dict[Axis, int] = {}  # by root
+        self.crossings: list[Crossing] = []
+        self.position = 0
+        for statement in statements:
+            self._declare(statement)
+        for self.position, statement in enumerate(statements):
+            self._statement(statement)
+
+    def _declare(self, statement: Statement) -> None:
+        for value in _made(statement):
+            for axis, n in enumerate(value.type.shape):
+                if n > 1:
+                    self.parent[value, axis] = (value, axis)
+                    self.parts[value, axis] = n
+
+    def find(self, axis: Axis) -> Axis:
+        while self.parent[axis] != axis:
+            self.parent[axis] = self.parent[self.parent[axis]]
+            axis = self.parent[axis]
+        return axis
+
+    def tie(self, axes: Sequence[Axis], parts: int = 0) -> None:
+        """`parts`: 0 if the tie itself sets no limit."""
+        roots = [self.find(axis) for axis in axes if axis in self.parent]
+        for root in roots:
+            first = self.find(roots[0])
+            other = self.find(root)
+            self.parts[first] = gcd(self.parts[first], self.parts[other], parts)
+            self.parent[other] = first
+
+    def tie_values(self, values: Sequence[Value]) -> None:
+        """Values that stand for each other: a carry, or the ways to a branch's result."""
+        for axis in range(values[0].type.rank):
+            self.tie([(value, axis) for value in values])
+
+    # -- statements --------------------------------------------------------------------------------------
+    def _statement(self, statement: Statement) -> None:
+        if isinstance(statement, UOperator):
+            self._operator(statement)
+        elif isinstance(statement, LoopUTask):
+            for region in statement.regions:
+                self._region(region)
+            tested = statement.carried if statement.condition is None else statement.condition.parameters
+            body = statement.body.results
+            for carry in zip(
+                statement.carried, statement.initial, tested, body, statement.outputs, strict=True
+            ):
+                self.tie_values(carry)
+        elif isinstance(statement, BranchUTask):
+            for region in statement.branches:
+                self._region(region)
+            for k, output in enumerate(statement.outputs):
+                self.tie_values((output, *(region.results[k] for region in statement.branches)))
+        else:  # nothing is known of calls and groups: they read whole and make whole
+            for value in (*reads(statement), *statement.outputs):
+                for axis in range(value.type.rank):
+                    self._cross(statement, value, axis, value in statement.outputs)
+
+    def _region(self, region: Region) -> None:
+        for statement in region.body:
+            self._statement(statement)
+
+    def _operator(self, operator: UOperator) -> None:
+        for tie in rule(operator).ties:
+            axes = [*zip(operator.outputs, tie.outputs, strict=True)]
+            pairs = zip(operator.inputs, tie.inputs, strict=True)
+            axes += [(value, axis) for value, axis in pairs if axis is not None]
+            self.tie(axes, tie.parts)
+        for k, axis in consumed(operator):
+            self._cross(operator, operator.inputs[k], axis, False)
+        for k, axis in made_whole(operator):
+            self._cross(operator, operator.outputs[k], axis, True)
+
+    def _cross(self, leaf: Statement, value: Value, axis: int, makes: bool) -> None:
+        if (value, axis) in self.parent:
+            self.crossings.append(Crossing(leaf, value, axis, self.position, makes))
+
+    # -- result ------------------------------------------------------------------------------------------
+    def classes(self) -> tuple[AxisClass, ...]:
+        members: dict[Axis, list[Axis]] = {}
+        for axis in self.parent:
+            members.setdefault(self.find(axis), []).append(axis)
+        crossings: dict[Axis, list[Crossing]] = {}
+        for crossing in self.crossings:
+            crossings.setdefault(self.find((crossing.value, crossing.axis)), []).append(crossing)
+        found = []
+        for root, axes in members.items():
+            places = dict(axes)
+            extents = frozenset(value.type.shape[axis] for value, axis in axes)
+            clash = len(places) != len(axes)
+            found.append(AxisClass(places, self.parts[root], tuple(crossings.get(root, ())), clash, extents))
+        return tuple(found)
+
+
+def _made(statement: Statement) -> Iterator[Value]:
+    """Every value that a statement makes, nested regions included."""
+    yield from statement.outputs
+    for region in regions_of(statement):
+        yield from region.parameters
+        for inner in region.body:
+            yield from _made(inner)

@@ -1,0 +1,212 @@
+"""Whole-program rules of the uTask IR: scoping, single definition, types of every operator, regions, groups.
+
+Run after every pass; a fault is always a fault of the pass that made the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from jax_cocktail.analysis.levels import level_fault
+from jax_cocktail.analysis.parallel import BARRIERS, parallel_fault, scalar_constants
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.infer.infer import fault
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+)
+from jax_cocktail.utask.printer import print_statement
+from jax_cocktail.utask.types import TensorType, Value
+
+_INDEX = TensorType("int64")
+_PREDICATE = TensorType("bool")
+_SELECTOR = TensorType("int32")
+
+
+def verify(program: UProgram) -> None:
+    """Raises VerificationError if `program` breaks a rule of the IR."""
+    _Verifier(program).run()
+
+
+class _Verifier:
+    def __init__(self, program: UProgram) -> None:
+        self._program = program
+        self._types: dict[int, TensorType] = {}
+        self._made: set[int] = set()  # defined for good, anywhere in the program
+        self._recomputed: dict[int, UOperator] = {}  # by members of groups
+        self._operators: dict[int, UOperator] = {}
+        self._functions = {function.name: function for function in program.functions}
+        self._where: Statement | None = None
+
+    def run(self) -> None:
+        program = self._program
+        count = len(program.entry.parameters)
+        if len(set(program.donated)) != len(program.donated):
+            self._fail("a parameter is donated twice")
+        if any(type(index) is not int or not 0 <= index < count for index in program.donated):
+            self._fail(f"donated indices {program.donated} of {count} parameters")
+        if len(self._functions) != len(program.functions):
+            self._fail("two functions have one name")
+        for region in program.regions:
+            self._region(region, frozenset())
+        self._where, message = level_fault(program)
+        if message:
+            self._fail(message)
+        for id_, member in self._recomputed.items():
+            origin = self._operators.get(id_, member)
+            if origin != member or (id_ in self._made and id_ not in self._operators):
+                self._where = member
+                self._fail(f"%{id_} is recomputed by another operator than its own")
+
+    def _fail(self, message: str) -> NoReturn:
+        where = ""
+        if self._where is not None:
+            source = str(self._where.source)
+            where = f" in\n{print_statement(self._where)}" + (f"\nfrom {source}" if source else "")
+        raise VerificationError(
+            f"program {self._program.name}: {message}{where}\ntry: print the program before and after"
+            " the pass that made it"
+        )
+
+    # -- values ------------------------------------------------------------------------------------------
+    def _typed(self, value: Value) -> None:
+        if self._types.setdefault(value.id, value.type) != value.type:
+            self._fail(f"{value} is {value.type} here and {self._types[value.id]} elsewhere")
+
+    def _define(self, values: Iterable[Value]) -> frozenset[int]:
+        """Notes new values and returns their ids."""
+        ids = set()
+        for value in values:
+            self._typed(value)
+            if value.id in self._made:
+                self._fail(f"{value} is defined twice")
+            self._made.add(value.id)
+            ids.add(value.id)
+        return frozenset(ids)
+
+    def _use(self, values: Iterable[Value], visible: frozenset[int] | set[int]) -> None:
+        for value in values:
+            if value.id not in visible:
+                elsewhere = "outside its scope" if value.id in self._made else "before its definition"
+                self._fail(f"{value} is used {elsewhere}")
+            self._typed(value)
+
+    # -- regions -----------------------------------------------------------------------------------------
+    def _region(self, region: Region, outer: frozenset[int]) -> None:
+        owner = self._where
+        visible = set(outer | self._define(region.parameters))
+        for statement in region.body:
+            self._where = statement
+            self._statement(statement, visible)
+        self._where = owner
+        self._use(region.results, visible)
+
+    def _statement(self, statement: Statement, visible: set[int]) -> None:
+        self._use(statement.inputs, visible)
+        if isinstance(statement, UOperator):
+            self._operator(statement)
+            self._operators.update((value.id, statement) for value in statement.outputs)
+        elif isinstance(statement, LoopUTask):
+            self._loop(statement, frozenset(visible))
+        elif isinstance(statement, BranchUTask):
+            if statement.selector.type != _SELECTOR:
+                self._fail(f"selector is {statement.selector.type}, not {_SELECTOR}")
+            for region in statement.branches:
+                self._region(region, frozenset(visible))
+        elif isinstance(statement, UTaskRef):
+            self._reference(statement)
+        else:
+            self._stitched(statement)
+        self._where = statement
+        visible |= self._define(statement.outputs)
+
+    def _operator(self, operator: UOperator) -> None:
+        message = fault(operator)
+        if message:
+            self._where = operator
+            self._fail(f"{operator.kind}: {message}")
+
+    def _reference(self, reference: UTaskRef) -> None:
+        function = self._functions.get(reference.function)
+        if function is None:
+            self._fail(f"there is no function {reference.function}")
+        sides = (reference.arguments, function.parameters), (reference.outputs, function.results)
+        for what, (given, declared) in zip(("arguments", "results"), sides, strict=True):
+            types = [[str(value.type) for value in values] for values in (given, declared)]
+            if types[0] != types[1]:
+                self._fail(f"{what} are {', '.join(types[0])}; {function.name} has {', '.join(types[1])}")
+
+    def _loop(self, loop: LoopUTask, visible: frozenset[int]) -> None:
+        extra = 1 if loop.condition is None else 0
+        if len(loop.body.parameters) != len(loop.initial) + extra:
+            self._fail("body parameters are not the index (of a counted loop) and the carried values")
+        if loop.index is not None and loop.index.type != _INDEX:
+            self._fail(f"loop index is {loop.index.type}, not {_INDEX}")
+        if loop.trip_count is not None and (type(loop.trip_count) is not int or loop.trip_count < 0):
+            self._fail(f"trip count {loop.trip_count!r} is no count")
+        if loop.condition is not None:
+            if tuple(value.type for value in loop.condition.results) != (_PREDICATE,):
+                self._fail(f"condition gives not one {_PREDICATE}")
+            self._region(loop.condition, visible)
+        self._region(loop.body, visible)
+        if loop.parallel:
+            message = parallel_fault(loop, scalar_constants(self._operators.values()))
+            if message:
+                self._where = loop
+                self._fail(message)
+
+    # -- groups ------------------------------------------------------------------------------------------
+    def _stitched(self, group: StitchedUTask) -> None:
+        if not group.members:
+            self._fail("a group without members")
+        made: dict[int, UOperator] = {}
+        for member in group.members:
+            self._operator(member)
+            for value in member.outputs:
+                self._typed(value)
+                if value.id in made:
+                    self._fail(f"{value} is defined twice")
+                made[value.id] = member
+        self._member_order(group)
+        self._closers(group.members)
+        outputs = {value.id for value in group.outputs}
+        if not outputs <= made.keys():
+            self._fail("an output of a group is made by none of its members")
+        for id_, member in made.items():
+            if id_ in outputs:
+                self._operators[id_] = member
+            elif self._recomputed.setdefault(id_, member) != member:
+                self._fail(f"%{id_} is recomputed by another operator than its own")
+
+    def _member_order(self, group: StitchedUTask) -> None:
+        known = {value.id for value in group.inputs}
+        own = {value.id for member in group.members for value in member.outputs}
+        if known & own:
+            self._fail("a value is input and member of one group")
+        for member in group.members:
+            for value in member.inputs:
+                self._typed(value)
+                if value.id not in known:
+                    self._fail(f"{value} is neither an input of its group nor made by an earlier member")
+            known |= {value.id for value in member.outputs}
+        if len({value.id for value in group.inputs}) != len(group.inputs):
+            self._fail("a group lists an input twice")
+
+    def _closers(self, members: Sequence[UOperator]) -> None:
+        """In-place updates may stand anywhere; any other anchor closes its group; barriers are statements.
+        A matrix product may open the group that writes it into an array."""
+        into = members[0].kind == "dot" and members[-1].kind == "dynamic_update_slice"
+        for member in members[into:-1]:
+            if not member.is_element and member.kind != "dynamic_update_slice":
+                self._where = member
+                self._fail(f"anchor {member.kind} is not the last member of its group")
+        if members[-1].kind in BARRIERS:
+            self._where = members[-1]
+            self._fail(f"{members[-1].kind} is a member of a group")

@@ -1,0 +1,337 @@
+"""From CUDA text to code for one GPU architecture: nvcc, else NVRTC, through the same cache as CPU programs.
+
+No GPU and no driver are needed. As on the CPU there is no fast math; a product and a sum may contract.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import functools
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from jax_cocktail.build.job import (
+    Facts,
+    Language,
+    Toolchain,
+    answer,
+    headers_of,
+    make_job,
+    obtain,
+    package_folders,
+    program_folders,
+)
+from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
+from jax_cocktail.device.spec import ARCHES, DeviceSpec
+from jax_cocktail.errors import BuildError
+
+STANDARD = "c++17"
+NVCC_FLAGS = (
+    f"-std={STANDARD}",
+    "-O3",
+    "--disable-warnings",
+    "-Xptxas",
+    "-v",
+    # Names of what is static are made of the source's path. It lies elsewhere in every build, and the same
+    # text must give the same binary: executables that embed it are looked up by their content.
+    "-Xcudafe",
+    "--orig_src_path_name,program.cu",
+)
+NVRTC_FLAGS = (f"--std={STANDARD}", "--disable-warnings", "--ptxas-options=-v")
+_NOT_OF_PROGRAMS = ("runtime_", "handler")  # begin the names of headers that programs do not include
+_MAGIC = (bytes.fromhex("50ed55ba"), b"\x7fELF")  # of a fatbin and of a cubin
+_INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceToolchain(Toolchain):
+    """A CUDA compiler. `kind`: "nvcc" or "nvrtc"; `arches`: what it compiles for, empty if it does not say.
+    `version` begins with a line that is the release alone ("13.0.88")."""
+
+    kind: str = "nvcc"
+    arches: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.release}"
+
+    @property
+    def release(self) -> str:
+        """The version as a number."""
+        return self.version.splitlines()[0]
+
+    def knows(self, arch: str) -> bool:
+        """Whether it compiles for "sm_90"; of "sm_90a" only the number is looked at."""
+        return not self.arches or arch.rstrip("af") in self.arches
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What a kernel needs: registers of a thread; bytes that a thread writes to and reads from memory because
+    registers ran out, in the kernel and the functions it calls, counted once each; the stack
+    of the deepest call, bytes of a thread; static shared memory, bytes of a block."""
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBuilt:
+    """A compiled program. `binary`: from nvcc a fatbin with machine code and PTX, from NVRTC a cubin;
+    `digest`: its SHA-256; `kernels`: by name; `seconds`: spent here, compiling or reading."""
+
+    binary: bytes
+    digest: str
+    path: str
+    seconds: float
+    cached: bool
+    arch: str = ""
+    kernels: Mapping[str, KernelFacts] = field(default_factory=dict)
+
+    @property
+    def spills(self) -> Mapping[str, int]:
+        """The kernels that spill, and how many bytes; empty if none does."""
+        return {name: facts.spill_bytes for name, facts in self.kernels.items() if facts.spill_bytes}
+
+
+# ---- the compiler ------------------------------------------------------------------------------------------
+
+
+def device_toolchain(arch: str = "") -> DeviceToolchain:
+    """The CUDA compiler to use: nvcc on PATH, in $CUDA_HOME, in $CUDA_PATH or from wheels, else NVRTC from a
+    wheel or the system. `arch`: only one that compiles for it. Raises BuildError if there is none."""
+    places = tuple(os.environ.get(name, "") for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN"))
+    return _find_toolchain(arch, *places, package_folders("nvidia"))
+
+
+@functools.lru_cache(maxsize=32)
+def _find_toolchain(
+    arch: str, path: str, home: str, other_home: str, host: str, wheels: tuple[str, ...]
+) -> DeviceToolchain:
+    homes = [Path(folder) for folder in (home, other_home) if folder]
+    seen: list[DeviceToolchain] = []
+    host_arguments, host_version = _host_compiler(path, host)
+    programs = list(_nvcc_programs(path, homes, wheels))
+    for program in programs if host_version else []:
+        found = _nvcc(program, host_arguments, host_version)
+        if found and (not arch or found.knows(arch)):
+            return found
+        seen += [found] if found else []
+    for library in _nvrtc_libraries(homes, wheels):
+        found = _nvrtc(library)
+        if found and (not arch or found.knows(arch)):
+            return found
+        seen += [found] if found else []
+    if seen:
+        raise _unknown_arch(arch, seen[0])
+    if programs and not host_version:
+        problem = f"{programs[0]} needs a C++ compiler beside it, none was found on PATH"
+        raise BuildError(f"{problem}, and there is no NVRTC", "apt install g++, or set NVCC_CCBIN")
+    raise BuildError(
+        "no CUDA compiler was found (nvcc on PATH, in CUDA_HOME or CUDA_PATH, or from nvidia-cuda-nvcc;"
+        " NVRTC from nvidia-cuda-nvrtc or the system)",
+        _INSTALL,
+    )
+
+
+def _unknown_arch(arch: str, toolchain: DeviceToolchain) -> BuildError:
+    return BuildError(
+        f"{toolchain} does not compile for {arch!r}, only for {', '.join(toolchain.arches)}",
+        f"a newer CUDA compiler: {_INSTALL}; or the option gpu_arch",
+    )
+
+
+def _host_compiler(path: str, chosen: str) -> tuple[tuple[str, ...], str]:
+    """What nvcc preprocesses with: arguments that choose it, and its version ("": there is none)."""
+    if chosen:  # nvcc reads NVCC_CCBIN itself
+        return (), answer([chosen, "--version"]) or chosen
+    for name in ("g++", "c++", "clang++"):
+        program = shutil.which(name, path=path)
+        version = answer([program, "--version"]) if program else ""
+        if program and version:
+            return (() if name == "g++" else ("-ccbin", program)), version
+    return (), ""
+
+
+def _nvcc_programs(path: str, homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str]:
+    """Every nvcc there is, the one to prefer first."""
+    on_path = shutil.which("nvcc", path=path)
+    if on_path:
+        yield on_path
+    for folder in (*homes, *_toolkits(wheels, "cuda_nvcc")):
+        if os.access(folder / "bin" / "nvcc", os.X_OK):
+            yield str(folder / "bin" / "nvcc")
+
+
+def _nvrtc_libraries(homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str]:
+    """Every NVRTC there is, the one to prefer first."""
+    for folder in (*_toolkits(wheels, "cuda_nvrtc"), *homes):
+        for library in ("lib64", "lib"):
+            yield from map(str, sorted((folder / library).glob("libnvrtc.so*"), reverse=True))
+    system = ctypes.util.find_library("nvrtc")
+    if system:
+        yield system
+
+
+def _toolkits(wheels: tuple[str, ...], older: str) -> Iterator[Path]:
+    """Folders of CUDA in the packages: one for all since CUDA 13 (nvidia/cu13), before it one for each."""
+    for wheel in map(Path, wheels):
+        yield from sorted(wheel.glob("cu[0-9]*"), reverse=True)
+        yield from wheel.glob(older)
+
+
+def _nvcc(program: str, host_arguments: tuple[str, ...], host_version: str) -> DeviceToolchain | None:
+    """None: the program does not run."""
+    release = re.search(r"\bV(\d[\w.]*)", answer([program, "--version"]))
+    if release is None:
+        return None
+    arches = answer([program, "--list-gpu-code"]).split()
+    version = f"{release[1]}\n{host_version.splitlines()[0]}"
+    known = tuple(word for word in arches if word.startswith("sm_"))
+    return DeviceToolchain((program, *host_arguments), version, "", kind="nvcc", arches=known)
+
+
+def _nvrtc(library: str) -> DeviceToolchain | None:
+    """None: the library cannot be loaded."""
+    script = str(Path(__file__).with_name("nvrtc.py"))
+    command = (sys.executable, "-I", "-S", script, library)
+    said = answer([*command, "--version"]).splitlines() if sys.executable else []
+    if len(said) != 2:
+        return None
+    return DeviceToolchain(command, said[0], "", kind="nvrtc", arches=tuple(said[1].split()))
+
+
+# ---- building ----------------------------------------------------------------------------------------------
+
+
+def build_device_program(
+    source: str,
+    toolchain: DeviceToolchain,
+    device: DeviceSpec | str,
+    *,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+) -> DeviceBuilt:
+    """Compiles a program's text for a device or an architecture ("sm_90"), or takes it from the cache."""
+    arch = device if isinstance(device, str) else device.arch
+    if not re.fullmatch(r"sm_\d+[af]?", arch):
+        raise BuildError(f"{arch!r} is no architecture of CUDA", f"one of {', '.join(ARCHES)}")
+    if not toolchain.knows(arch):
+        raise _unknown_arch(arch, toolchain)
+    folders = program_folders("cuda_src")
+    headers = [path for path in headers_of(folders) if not path.name.startswith(_NOT_OF_PROGRAMS)]
+    flags: tuple[str, ...]
+    if toolchain.kind == "nvcc":
+        code = f"arch=compute_{arch[3:]},code=[{arch},compute_{arch[3:]}]"
+        flags = (*NVCC_FLAGS, "-fatbin", "-gencode", code)
+        includes = [f"-I{folder}" for folder in folders]
+    else:
+        flags = (*NVRTC_FLAGS, f"--gpu-architecture={arch}")
+        includes = [f"--include-path={folder}" for folder in folders]
+        headers.append(Path(toolchain.command[3]))  # the script is a part of the compiler
+    job = make_job(source, flags, (), includes, headers, toolchain, CUDA)
+    built = obtain(job, cache_limit_bytes)
+    kernels = _kernels(built.facts)
+    return DeviceBuilt(built.binary, built.digest, built.path, built.seconds, built.cached, arch, kernels)
+
+
+def _remedy(log: str) -> str:
+    """What to try when compiling failed with this log."""
+    table = {
+        r"unsupported (GNU|clang) version": "set NVCC_CCBIN to an older g++, or CUDA_HOME to a newer CUDA",
+        r"(gcc|g\+\+|cc1plus)\W+(No such file|not found)": "apt install g++, or set NVCC_CCBIN",
+        r"(cuda_runtime|crt/|nv/target).*No such file|cicc\W+not found|ptxas\W+not found": _INSTALL,
+        r"[Uu]nsupported gpu architecture|invalid value for --gpu-architecture": "another gpu_arch",
+        r"BUILTIN_OPERATION|libnvrtc-builtins": "pip install --upgrade nvidia-cuda-nvrtc",
+        r"stopped after": "fewer operators in one loop (the text of the program is too long)",
+    }
+    for pattern, remedy in table.items():
+        if re.search(pattern, log):
+            return remedy
+    return "another CUDA compiler with CUDA_HOME or PATH, and report the log below"
+
+
+def _inspect(path: Path, log: str) -> Facts:
+    """The facts to keep, from ptxas's report in the log."""
+    with path.open("rb") as file:
+        beginning = file.read(4)
+    kernels = parse_report(log)
+    if beginning not in _MAGIC or not kernels:
+        what = "holds no kernel that the log tells of" if beginning in _MAGIC else "is not code for a GPU"
+        raise BuildError(f"what the CUDA compiler built {what}", "another CUDA compiler with CUDA_HOME", log)
+    return {"kernels": {name: asdict(facts) for name, facts in kernels.items()}}
+
+
+def _kernels(facts: Facts) -> Mapping[str, KernelFacts]:
+    """The kernels of a cache entry; ValueError, TypeError or KeyError if it does not say."""
+    said = facts["kernels"]
+    if not isinstance(said, dict) or not said:
+        raise ValueError("no kernels")
+    kernels = {str(name): KernelFacts(**values) for name, values in said.items()}
+    if any(
+        type(value) is not int or value < 0 for each in kernels.values() for value in asdict(each).values()
+    ):
+        raise ValueError("no numbers")
+    return kernels
+
+
+CUDA = Language("program.cu", "CUDA compiler", _remedy, _inspect, _kernels)
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_STACK = re.compile(r"(\d+) bytes cumulative stack size")
+_SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+
+
+def parse_report(log: str) -> dict[str, KernelFacts]:
+    """What ``ptxas -v`` says about each kernel. The functions that it calls are listed behind it."""
+    kernels: dict[str, KernelFacts] = {}
+    _, *sections = _ENTRY.split(log)
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        frames = [[int(number) for number in frame] for frame in _FRAME.findall(text)]
+        used, shared, stack = _USED.search(text), _SHARED.search(text), _STACK.search(text)
+        if used is None or not frames:
+            continue
+        kernels[name] = KernelFacts(
+            registers=int(used[1]),
+            spill_bytes=sum(stores + loads for _, stores, loads in frames),
+            stack_bytes=int(stack[1]) if stack else max(frame for frame, _, _ in frames),
+            shared_bytes=int(shared[1]) if shared else 0,
+        )
+    return kernels
+
+
+# ---- what was built ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCheck:
+    """Whether every kernel can be launched, and whether one spills; `remark`: both, in words."""
+
+    launches: bool
+    spills: bool
+    remark: str
+
+
+def check_registers(built: DeviceBuilt, spec: DeviceSpec, threads: int) -> RegisterCheck:
+    """Whether the register file has room for a block of `threads`, and what the registers cost."""
+    launches, words = True, []
+    for name, facts in sorted(built.kernels.items()):
+        needed = spec.block_registers(threads, facts.registers)
+        text = f"{name} uses {facts.registers} registers in each of {threads} threads"
+        if needed > spec.registers:
+            launches = False
+            text += f", which takes {needed} of the {spec.registers} in a unit: it cannot be launched"
+        if facts.spill_bytes:
+            text += f" and spills {facts.spill_bytes} bytes of each thread to memory"
+            room = spec.most_registers(threads // 2 if threads > spec.warp else threads)
+            if room > facts.registers:
+                text += f" (half the threads could have {room} registers)"
+        words.append(text)
+    return RegisterCheck(launches, bool(built.spills), "; ".join(words))

@@ -1,0 +1,332 @@
+"""One compilation: run in a folder of its own, once, by whatever compiler, and kept in the cache on disk."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import filelock
+
+from jax_cocktail import cache
+from jax_cocktail.errors import BuildError, CocktailWarning
+
+_CACHE_FORMAT = "2"
+_COMPILE_SECONDS = 900.0
+_LOCK_SECONDS = 900.0
+_FULL_DISK = "No space left on device"
+_FACTS = "facts"  # their name in the entry's `cache.META`
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A compiler of this machine. `command`: program and leading arguments; `version`: its own words;
+    `processor`: what else its output depends on."""
+
+    command: tuple[str, ...]
+    version: str
+    processor: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{Path(self.command[0]).name} ({self.version.splitlines()[0] if self.version else 'unknown'})"
+
+
+Facts = Mapping[str, object]  # what JSON can say
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled program. `digest`: SHA-256 of `binary`; `seconds`: spent here, compiling or reading;
+    `facts`: what was found out about the binary when it was compiled."""
+
+    binary: bytes
+    digest: str
+    path: str
+    seconds: float
+    cached: bool
+    facts: Facts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How a kind of source is compiled.
+
+    `file`: name of the source file; `compiler`: what errors call the compiler; `remedy`: what to try, from
+    the log of a failure; `inspect`: facts about a new binary, from its path and the log (raises BuildError if
+    it is of no use); `check`: raises ValueError, KeyError or TypeError for facts that `inspect` cannot have
+    said.
+    """
+
+    file: str
+    compiler: str
+    remedy: Callable[[str], str]
+    inspect: Callable[[Path, str], Facts]
+    check: Callable[[Facts], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One translation unit to compile. `key` covers all that the binary depends on."""
+
+    source: str
+    arguments: tuple[str, ...]
+    libraries: tuple[str, ...]
+    toolchain: Toolchain
+    language: Language
+    key: str
+
+
+def make_job(
+    source: str,
+    flags: tuple[str, ...],
+    libraries: tuple[str, ...],
+    includes: Sequence[str],
+    headers: Sequence[Path],
+    toolchain: Toolchain,
+    language: Language,
+) -> Job:
+    """A job and its key. `includes`: arguments that say where headers lie. Headers count by content, not by
+    place: two checkouts share a cache."""
+    parts: list[str | bytes] = [_CACHE_FORMAT, source, *flags, *libraries]
+    parts += [*toolchain.command, toolchain.version, toolchain.processor]
+    for header in headers:
+        parts += [header.name, header.read_bytes()]
+    return Job(source, (*flags, *includes), libraries, toolchain, language, _key(parts))
+
+
+def _key(parts: Sequence[str | bytes]) -> str:
+    """SHA-256 over length-prefixed parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+# ---- sources and programs on this machine ------------------------------------------------------------------
+
+
+def source_folder(name: str) -> Path:
+    """The folder of C++ sources called `name`: in the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "_src" / name, package.parent / name):
+        if folder.is_dir():
+            return folder
+    raise BuildError(f"the source folder {name} is missing from the installation", "reinstall jax_cocktail")
+
+
+def program_folders(target_folder: str) -> tuple[Path, Path]:
+    """Where the headers of programs lie: those of the target, and those that all targets share."""
+    return source_folder(target_folder), source_folder("common_src")
+
+
+def headers_of(folders: Sequence[Path]) -> list[Path]:
+    """Every header in the folders, in a fixed order."""
+    return [path for folder in folders for path in sorted(folder.glob("*.h"))]
+
+
+def answer(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """What a short command prints; "" if it does not run or fails."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **(environment or {})},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def package_folders(name: str) -> tuple[str, ...]:
+    """Where the package `name` is installed, without importing it; several for a namespace package."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return ()
+    return tuple(spec.submodule_search_locations or ()) if spec else ()
+
+
+# ---- the way through the cache -----------------------------------------------------------------------------
+
+
+class _CompilerFailure(Exception):
+    """The compiler rejected the program: no other folder will help."""
+
+    def __init__(self, error: BuildError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+def obtain(job: Job, limit_bytes: int) -> Built:
+    """The cache first; a private folder, with a warning, if the cache cannot be used."""
+    start = time.perf_counter()
+    try:
+        root = cache.prepare_root()
+        found = _load(job, cache.entry_folder(root, job.key), cached=True)
+        if found is None:
+            found = _build_locked(job, root, limit_bytes)
+    except _CompilerFailure as failure:
+        raise failure.error from None
+    except (BuildError, OSError, filelock.Timeout) as problem:
+        warnings.warn(
+            f"the cache of compiled programs is not used: {problem}; programs are compiled again in every"
+            " process until JAX_COCKTAIL_CACHE_DIR names a folder that works",
+            CocktailWarning,
+            stacklevel=4,
+        )
+        found = _build_private(job)
+    return Built(
+        found.binary, found.digest, found.path, time.perf_counter() - start, found.cached, found.facts
+    )
+
+
+def _load(job: Job, folder: Path, *, cached: bool) -> Built | None:
+    """The build in `folder`; None where there is none, or one that is damaged or says nothing sensible."""
+    entry = cache.load(folder)
+    if entry is None:
+        return None
+    try:
+        facts = json.loads((folder / cache.META).read_text(encoding="utf-8"))[_FACTS]
+        job.language.check(facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Built(entry.binary, entry.digest, entry.path, entry.seconds, cached, facts)
+
+
+def _build_locked(job: Job, root: Path, limit_bytes: int) -> Built:
+    target = cache.entry_folder(root, job.key)
+    with filelock.FileLock(cache.lock_path(root, job.key), timeout=_LOCK_SECONDS):
+        found = _load(job, target, cached=True)  # another process may have been first
+        if found is not None:
+            return found
+        folder = cache.build_folder(root)
+        try:
+            _compile(job, folder)
+            cache.publish(folder, target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        found = _load(job, target, cached=False)
+        if found is None:
+            raise OSError(errno.EIO, f"the new entry {target} cannot be read back")
+        cache.evict(root, limit_bytes, job.key)
+    return found
+
+
+@functools.cache
+def _private_root(process: int) -> Path:
+    """A folder for this process alone, removed at its end."""
+    del process  # part of the key: a forked child must not share its parent's folder
+    folder = Path(tempfile.mkdtemp(prefix="jax_cocktail-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _build_private(job: Job) -> Built:
+    try:
+        target = _private_root(os.getpid()) / job.key
+        found = _load(job, target, cached=True)
+        if found is not None:
+            return found
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(mode=0o700)
+        _compile(job, target)
+        found = _load(job, target, cached=False)
+    except _CompilerFailure as failure:
+        raise failure.error from None
+    except OSError as error:
+        raise BuildError(
+            f"there is no place to compile in ({error.strerror or error})",
+            "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to folders that can be written",
+        ) from error
+    if found is None:
+        raise BuildError("the compiled program cannot be read back", "set TMPDIR to another folder")
+    return found
+
+
+# ---- the compiler runs -------------------------------------------------------------------------------------
+
+
+def _compile(job: Job, folder: Path) -> None:
+    """Compiles into `folder` and completes the entry. OSError: the place is at fault."""
+    (folder / job.language.file).write_text(job.source, encoding="utf-8")
+    command = [*job.toolchain.command, *job.arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
+    (folder / "command.txt").write_text(shlex.join(command) + "\n", encoding="utf-8")
+    start = time.perf_counter()
+    status, log = _run(command, folder, dict(job.toolchain.environment))
+    seconds = time.perf_counter() - start
+    if status != 0 or not (folder / cache.BINARY).is_file():
+        if _FULL_DISK in log:
+            raise OSError(errno.ENOSPC, _FULL_DISK)
+        problem = f"the {job.language.compiler} {job.toolchain} failed with status {status}"
+        raise _CompilerFailure(BuildError(problem, job.language.remedy(log), shortened(log)))
+    (folder / "log.txt").write_text(log, encoding="utf-8")
+    try:
+        facts = job.language.inspect(folder / cache.BINARY, log)
+    except BuildError as error:
+        raise _CompilerFailure(error) from error
+    meta = {"compiler": job.toolchain.version, "seconds": seconds, "flags": list(job.arguments)}
+    cache.seal(folder, {**meta, _FACTS: facts})
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Exit status and output. A driver's own children are ended with it: they would hold its output open."""
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return -1, f"{command[0]}: {error.strerror}"
+    with process:
+        try:
+            output, _ = process.communicate(timeout=_COMPILE_SECONDS)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return -1, f"stopped after {_COMPILE_SECONDS:.0f} s"
+        except BaseException:
+            _end(process)
+            raise
+    return process.returncode, output.decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+    except ProcessLookupError:
+        process.kill()
+
+
+def shortened(log: str, most: int = 1900) -> str:
+    """The part of a compiler's log that says most: from the first error on, and how it ends."""
+    lines = log.strip().splitlines()
+    first = next((k for k, line in enumerate(lines) if "error" in line.lower()), 0)
+    text = "\n".join(lines[max(first - 2, 0) :])
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 400]}\n... ({len(text) - most} characters left out) ...\n{text[-400:]}"

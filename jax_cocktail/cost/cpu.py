@@ -1,0 +1,249 @@
+"""What a program costs on a CPU, from its statements alone.
+
+The same sum is made twice: of the translated program under stock XLA (`STOCK`), which pays for every operator
+and branch that it dispatches and spreads heavy products and convolutions over all cores; and of a planned
+program under our runtime (`OURS`), where a statement in a parallel loop is shared by the units, everything
+else is done by one (or by each for itself), and a domain barrier costs what two cache lines take to cross.
+The time of a statement is that of its arithmetic or of its memory, whichever is longer; memory is as fast as
+the smallest level that holds what one iteration of the loop around touches. (The price of a fusion plan in
+FusionStitching, Zheng et al. 2020, section 5, is made of the same parts.) Rates are round figures of a server
+core; a measurement always wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
+from typing import cast
+
+from jax_cocktail.cost.value import Price
+from jax_cocktail.cost.work import trips
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+    regions_of,
+)
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
+THIN_PRODUCT = 1.5  # how much faster than other light operators the flops of a product of few rows are
+LANES = 16  # of a vector
+BARRIER_SECONDS = 0.25e-6
+LAUNCH_SECONDS = 0.2e-6  # of a custom call in stock XLA's program
+WAKE_SECONDS = 2e-6  # until the other units of a call run
+LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
+# Bytes of a level, and how many a core reads from it per second.
+LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
+MEMORY_RATE = 20e9
+_FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait", "meet", "fail"})
+_VIEWS = frozenset({"dynamic_slice", "slice", "transpose", "reverse"})
+_PARTIAL = frozenset({"dynamic_slice", "slice", "gather"})  # they read as much as they give
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a runtime does per second on one core. `heavy`, `light`: flops of large products and convolutions,
+    and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all cores; `views`: a
+    slice that stands alone moves nothing."""
+
+    heavy: float
+    light: float
+    dispatch: float
+    spreads: bool
+    views: bool
+
+
+STOCK = Rates(heavy=160e9, light=60e9, dispatch=50e-9, spreads=True, views=False)
+OURS = Rates(heavy=210e9, light=60e9, dispatch=5e-9, spreads=False, views=True)
+
+
+def stock_price(program: UProgram, cores: int) -> Price:
+    """The price of one call of a translated program under stock XLA on that many cores."""
+    return _priced(program.entry, _Place(STOCK, cores))
+
+
+def our_price(program: UProgram, units: int) -> Price:
+    """The price of one call of a planned program on that many units."""
+    call = Price(LAUNCH_SECONDS + (WAKE_SECONDS if units > 1 else 0.0))
+    return _priced(program.entry, _Place(OURS, units)) + call
+
+
+def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
+    """The price of one execution of a statement, wherever it stands."""
+    place = _Place(rates, cores)
+    return _statement(statement, replace(place, bandwidth=bandwidth(_touched((statement,), 1))))
+
+
+def bandwidth(touched: float) -> float:
+    """Bytes per second of the level that holds so many bytes."""
+    return next((rate for size, rate in LEVELS if touched <= size), MEMORY_RATE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands: the runtime and its cores; whether one core has it to itself already; and the
+    rate of the memory that holds what an iteration touches."""
+
+    rates: Rates
+    cores: int
+    alone: bool = False
+    bandwidth: float = field(default=LEVELS[-1][1])
+
+
+def _priced(region: Region, place: _Place) -> Price:
+    units = 1 if place.alone else place.cores
+    inside = replace(place, bandwidth=bandwidth(_touched(region.body, units)))
+    return sum((_statement(s, inside) for s in region.body), Price())
+
+
+def _statement(statement: Statement, place: _Place) -> Price:
+    if isinstance(statement, LoopUTask):
+        return _loop(statement, place)
+    if isinstance(statement, BranchUTask):
+        sides = [sum((_statement(s, place) for s in r.body), Price()) for r in statement.branches]
+        mean = sum(sides, Price()) * (1 / len(sides)) + Price(place.rates.dispatch)
+        return replace(mean, least_convolutions=min(s.least_convolutions for s in sides))
+    if isinstance(statement, StitchedUTask):
+        return _stitched(statement, place)
+    if isinstance(statement, UTaskRef):
+        return Price(place.rates.dispatch)  # only the run tells how deep it goes
+    return _operator(statement, place)
+
+
+def _loop(loop: LoopUTask, place: _Place) -> Price:
+    number = trips(loop)
+    if loop.parallel and not place.alone:
+        # Each unit runs its parts one after the other; those with the most parts finish last.
+        alone = replace(place, alone=True)
+        once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch))
+        return once * ceil(number / place.cores)
+    inside = [_priced(region, place) for region in loop.regions]
+    dispatches = LOOP_DISPATCHES if place.rates.spreads else 1
+    return (sum(inside, Price()) + Price(dispatches * place.rates.dispatch)) * number
+
+
+def _stitched(group: StitchedUTask, place: _Place) -> Price:
+    """One pass over memory; a product may be part of it."""
+    heavy = sum((_heavy(member, place) for member in group.members), Price())
+    flops = sum(_light_flops(member) for member in group.members)
+    moved = sum(_bytes_of_group(group).values())
+    light = max(flops / place.rates.light, moved / place.bandwidth)
+    return heavy + Price(place.rates.dispatch + (0.0 if heavy.seconds > light else light))
+
+
+def _operator(operator: UOperator, place: _Place) -> Price:
+    if operator.kind == "wait":
+        return Price(BARRIER_SECONDS)
+    if operator.kind in _FREE or (place.rates.views and operator.kind in _VIEWS):
+        return Price()
+    heavy = _heavy(operator, place)
+    if heavy.seconds:
+        return heavy + Price(place.rates.dispatch)
+    moved = sum(_bytes_of(operator).values())
+    return Price(
+        place.rates.dispatch + max(_light_flops(operator) / place.rates.light, moved / place.bandwidth)
+    )
+
+
+def _heavy(operator: UOperator, place: _Place) -> Price:
+    flops = _heavy_flops(operator)
+    wide = 0.5 if operator.outputs[0].type.dtype == "float64" else 1.0
+    full = 1.0
+    if operator.kind == "conv":  # vectors run over output features
+        features = operator.output.type.shape[operator.ints("out_spec")[1]]
+        full = max(features, 1) / (LANES * ceil(max(features, 1) / LANES))
+    seconds = flops / (place.rates.heavy * wide * full * (place.cores if place.rates.spreads else 1))
+    convolution = seconds if operator.kind == "conv" else 0.0
+    return Price(seconds, seconds, convolution, convolution)
+
+
+# ---- what a statement does ---------------------------------------------------------------------------------
+
+
+def _light_flops(operator: UOperator) -> float:
+    if operator.kind in ("dot", "conv"):
+        return 0.0 if _heavy_flops(operator) else _dot_flops(operator) / THIN_PRODUCT
+    size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
+    return float(size * KINDS[operator.kind].cost) if operator.kind not in _PARTIAL else 0.0
+
+
+def _heavy_flops(operator: UOperator) -> float:
+    """Of a convolution, or of a product with enough rows for arithmetic to be the limit."""
+    if operator.kind == "conv":
+        kernel = operator.inputs[1].type.shape
+        features = cast(tuple[int, ...], operator["rhs_spec"])[0]
+        return 2.0 * operator.output.type.size * (prod(kernel) // max(kernel[features], 1))
+    if operator.kind != "dot":
+        return 0.0
+    lhs, rhs = operator.inputs
+    shared = cast(tuple[int, ...], (*operator.ints("lhs_contract"), *operator.ints("lhs_batch")))
+    common = max(prod(lhs.type.shape[d] for d in shared), 1)
+    rows = min(lhs.type.size, rhs.type.size) // common
+    return _dot_flops(operator) if rows >= FEWEST_ROWS else 0.0
+
+
+def _dot_flops(operator: UOperator) -> float:
+    if operator.kind != "dot":
+        return 0.0
+    depth = prod(operator.inputs[0].type.shape[d] for d in operator.ints("lhs_contract"))
+    return 2.0 * depth * operator.output.type.size
+
+
+def _bytes_of(operator: UOperator) -> dict[Value, int]:
+    """The values in memory that an operator touches, and how much of each; of a chain of element operators,
+    which both compilers fuse, one value each."""
+    if operator.kind in _PARTIAL:
+        return {operator.output: 2 * operator.output.type.nbytes}
+    if operator.kind == "dynamic_update_slice":
+        return {operator.inputs[1]: 2 * operator.inputs[1].type.nbytes}
+    values = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)
+    return {v: v.type.nbytes for v in values if not v.type.is_scalar}
+
+
+def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
+    """What its members read from memory, whole or in part, and what they write to it."""
+    outside = set(group.inputs)
+    moved = {v: v.type.nbytes for v in group.outputs if not v.type.is_scalar}
+    for member in group.members:
+        if member.kind in _PARTIAL:
+            moved[member.output] = member.output.type.nbytes
+            continue
+        if member.kind == "dynamic_update_slice":
+            moved.pop(member.output, None)
+            moved[member.inputs[1]] = member.inputs[1].type.nbytes
+            continue
+        moved.update((v, v.type.nbytes) for v in member.inputs if v in outside and not v.type.is_scalar)
+    return moved
+
+
+def _touched(statements: Iterable[Statement], units: int) -> float:
+    """Bytes that one execution of the statements touches, per unit."""
+    whole: dict[Value, int] = {}
+    shared = 0.0
+    for statement in statements:
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            parts = max(statement.trip_count or 1, 1)
+            shared += _touched(statement.body.body, 1) * ceil(parts / units)
+        else:
+            _collect(statement, whole)
+    return sum(whole.values()) + shared
+
+
+def _collect(statement: Statement, found: dict[Value, int]) -> None:
+    if isinstance(statement, UOperator):
+        if statement.kind not in _FREE:
+            found.update(_bytes_of(statement))
+    elif isinstance(statement, StitchedUTask):
+        found.update(_bytes_of_group(statement))
+    else:
+        for region in regions_of(statement):
+            for inner in region.body:
+                _collect(inner, found)

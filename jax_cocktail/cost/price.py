@@ -1,0 +1,78 @@
+"""What a program costs, on whichever target: the model that ranks candidates where nothing is measured.
+
+`spec`: the GPU that the program is for; without one it is for this machine's cores.
+"""
+
+from __future__ import annotations
+
+from jax_cocktail.cost import cpu as price_cpu
+from jax_cocktail.cost.cpu import BARRIER_SECONDS, LAUNCH_SECONDS, OURS, STOCK, bandwidth
+from jax_cocktail.cost.gpu import RAMP_SECONDS, gpu_price, spread_seconds
+from jax_cocktail.cost.value import Comparison, Price
+from jax_cocktail.cost.xla import xla_price, xla_seconds
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.plan import MemoryPlan
+
+__all__ = [
+    "BARRIER_SECONDS",
+    "LAUNCH_SECONDS",
+    "Comparison",
+    "Price",
+    "bandwidth",
+    "barriers_per_iteration",
+    "launch_seconds",
+    "our_price",
+    "profile",
+    "stock_price",
+]
+
+
+def stock_price(program: UProgram, cores: int, spec: DeviceSpec | None = None) -> Price:
+    """The price of one call of a translated program under stock XLA, on that many cores or on a device."""
+    return price_cpu.stock_price(program, cores) if spec is None else xla_price(program, spec)
+
+
+def our_price(
+    program: UProgram, units: int, spec: DeviceSpec | None = None, plan: MemoryPlan | None = None
+) -> Price:
+    """The price of one call of a planned program on that many units. `plan`: what stays in shared memory."""
+    return price_cpu.our_price(program, units) if spec is None else gpu_price(program, units, spec, plan)
+
+
+def launch_seconds(spec: DeviceSpec | None = None) -> float:
+    """Of a call of ours in stock XLA's program."""
+    return LAUNCH_SECONDS if spec is None else spec.launch_seconds + RAMP_SECONDS
+
+
+def profile(
+    statement: Statement, cores: int, units: int, spec: DeviceSpec | None = None
+) -> tuple[float, float]:
+    """Seconds of one execution, ours and stock XLA's, before anything is planned; heavy operators of ours are
+    taken to be shared by the units."""
+    if spec is not None:
+        return spread_seconds(statement, units, spec), xla_seconds(statement, spec)
+    ours = price_cpu.statement_price(statement, OURS, units)
+    spread = ours.seconds - ours.heavy * (1 - 1 / units)
+    return spread, price_cpu.statement_price(statement, STOCK, cores).seconds
+
+
+def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ...]:
+    """Every loop with `wait` operators in its body, and their number; inner loops count for themselves."""
+    found: list[tuple[LoopUTask, int]] = []
+
+    def waits(region: Region) -> int:
+        number = 0
+        for statement in region.body:
+            if isinstance(statement, LoopUTask):
+                inside = sum(map(waits, statement.regions))
+                if inside:
+                    found.append((statement, inside))
+            elif isinstance(statement, BranchUTask):
+                number += max(map(waits, statement.branches))
+            elif isinstance(statement, UOperator):
+                number += statement.kind == "wait"
+        return number
+
+    waits(program.entry)
+    return tuple(found)

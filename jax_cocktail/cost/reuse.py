@@ -1,0 +1,64 @@
+"""What a loop touches again in every trip, and what cache it therefore needs.
+
+A domain may be cut into more parts than there are units: a part whose values stay in a core's cache runs all
+trips of its loop there, while a larger one streams them from further out in every trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax_cocktail.cost.work import UNKNOWN_TRIPS, VIEWS
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
+from jax_cocktail.utask.types import Value
+
+_MOVES_NOTHING = VIEWS | {"dynamic_update_slice"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Bytes that a unit keeps close (`near`), that all units share (`far`), and bytes per second a unit reads
+    from the shared one and from memory. Round figures of a server core."""
+
+    near: float = 768 << 10
+    far: float = 12 << 20
+    far_rate: float = 100e9
+    memory_rate: float = 15e9
+
+    def seconds(self, size: float, units: int) -> float:
+        """To touch `size` bytes once more."""
+        if size <= self.near:
+            return 0.0
+        return size / (self.far_rate if size * units <= self.far else self.memory_rate)
+
+
+def streaming_seconds(
+    statements: Sequence[Statement], axes: Mapping[Value, int], parts: int, units: int, cache: Cache
+) -> float:
+    """Seconds that all parts together spend on bringing back what their loops use again."""
+    total = 0.0
+    for trips, body in _loops(statements, 1):
+        size = sum(value.type.nbytes / (parts if value in axes else 1) for value in _touched(body))
+        total += parts * trips * cache.seconds(size, units)
+    return total
+
+
+def _loops(statements: Sequence[Statement], times: int) -> Iterator[tuple[int, Region]]:
+    """Every loop body, and how often it runs."""
+    for statement in statements:
+        trips = times
+        if isinstance(statement, LoopUTask):
+            trips *= UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+            yield trips, statement.body
+        for region in regions_of(statement):
+            yield from _loops(region.body, trips)
+
+
+def _touched(body: Region) -> dict[Value, None]:
+    """Arrays that the operators of a body read or write themselves; views move nothing."""
+    found: dict[Value, None] = {}
+    for statement in body.body:
+        if isinstance(statement, UOperator) and statement.kind not in _MOVES_NOTHING:
+            found.update(dict.fromkeys((*statement.inputs, *statement.outputs)))
+    return found

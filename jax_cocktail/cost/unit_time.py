@@ -1,0 +1,209 @@
+"""How long one unit with many lanes takes for statements, or for a part of them.
+
+On a CPU work is worth dividing from a fixed amount on (`limits.Limits`). On a GPU the amount says little: a
+product of one row costs what its weights cost to read, an element-wise operator of 256 elements as much as
+one of 32, and a barrier as much as a quarter of a million operations. So the choice between few parts and
+many is made in seconds, and the price of a planned program (`cost.gpu`) is made of the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, log2, prod
+from typing import cast
+
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.cost.work import UNKNOWN_TRIPS, VIEWS, work
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+LANES = 256  # threads of a block
+# Shares of what the data sheet promises that hand-written blocks reach at the sizes of loop bodies.
+PRODUCT_SHARE = 0.5
+CONVOLUTION_SHARE = 0.3
+TENSOR_SHARE = 0.3  # of tensor cores, by warps that load their own operands
+FEWEST_ROWS = 8  # of both operands, for tensor cores; below, products run on the other units
+ELEMENT_SHARE = 0.6  # one operation waits for the one before; eight warps, or what is independent, hide part
+NEAR_SHARE = 0.85  # of shared memory; the rest is scratch and what else a part keeps
+STATEMENT_SECONDS = 40e-9  # a barrier of the block (29 clocks) and the latency of shared memory
+FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: a round trip to L2
+REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
+HALVES = ("bfloat16", "float16")
+MOVES = frozenset({"dynamic_update_slice", "gather", "scatter", "copy", "concatenate", "pad"})
+_NOTHING = VIEWS | {"arrive", "wait", "exchange", "fail", "iota"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one thread block, alone on its multiprocessor, does in a second.
+
+    `near`: bytes that it keeps in shared memory; `near_rate`, `far_rate`: bytes per second from there and
+    from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each;
+    `tensors`, `halves`: of products of float32 that may be rounded, and of 16 bits, on tensor cores.
+    """
+
+    near: float
+    near_rate: float
+    far_rate: float
+    memory_rate: float
+    products: float
+    convolutions: float
+    elements: float
+    tensors: float
+    halves: float
+    lanes: int = LANES
+
+    def near_share(self, touched: float) -> float:
+        """The share of so many bytes, read again and again, that finds room in shared memory."""
+        return min(1.0, self.near / touched) if touched else 1.0
+
+    def rate(self, touched: float) -> float:
+        """Bytes per second at which so many bytes are read again: what has no room comes from L2."""
+        share = self.near_share(touched)
+        return 1.0 / (share / self.near_rate + (1 - share) / self.far_rate)
+
+    def steps(self, size: float, cost: float = 1.0) -> float:
+        """Seconds of `cost` operations on each of so many elements: never less than all lanes take once."""
+        return ceil(size / self.lanes) * self.lanes * cost / self.elements
+
+
+def unit_of(spec: DeviceSpec) -> Unit:
+    """The unit of a device; its rates are those of the device over its multiprocessors."""
+    peak = spec.flops / spec.units
+    return Unit(
+        near=NEAR_SHARE * spec.shared_bytes,
+        near_rate=spec.shared_rate / spec.units,
+        far_rate=spec.l2_rate / spec.units,
+        memory_rate=spec.memory_rate / spec.units,
+        products=PRODUCT_SHARE * peak,
+        convolutions=CONVOLUTION_SHARE * peak,
+        elements=ELEMENT_SHARE * peak / 2,
+        tensors=TENSOR_SHARE * spec.tensor_flops / spec.units,
+        halves=TENSOR_SHARE * spec.half_flops / spec.units,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of statements that one unit runs: values in `axes` are cut, and this `share` is its own.
+    `far`: values that come from other units every time; `within`: a part of which this is a part."""
+
+    axes: Mapping[Value, int]
+    share: float = 1.0
+    far: frozenset[Value] = frozenset()
+    within: Part | None = None
+
+    def of(self, operator: UOperator) -> float:
+        """The share of an operator's results."""
+        own = self.share if any(v in self.axes for v in operator.outputs) else 1.0
+        return own if self.within is None else own * self.within.of(operator)
+
+    def shares(self, operator: UOperator) -> list[float]:
+        """The share of every operand."""
+        tie = rule(operator).along([self.axes.get(v) for v in operator.outputs])
+        axes = tie.inputs if tie is not None else (None,) * len(operator.inputs)
+        own = [1.0 if axis is None else self.share for axis in axes]
+        if self.within is None:
+            return own
+        return [a * b for a, b in zip(own, self.within.shares(operator), strict=True)]
+
+
+WHOLE = Part({})
+
+
+def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE) -> float:
+    """Seconds that one unit takes for its part of the statements, once."""
+    rate = _rate(statements, unit, part)
+    return sum(_seconds(s, unit, part, rate) for s in statements)
+
+
+def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
+    """Bytes per second of the level that holds all that the statements touch themselves."""
+    touched: dict[Value, float] = {}
+    for operator in _leaves(statements):
+        sizes = operand_bytes(operator, part)
+        touched.update({v: n for v, n in sizes.items() if n > touched.get(v, 0.0) and v not in part.far})
+    return unit.rate(sum(touched.values()))
+
+
+def _leaves(statements: Sequence[Statement]) -> Iterator[UOperator]:
+    """Operators that are executed as often as the statements are."""
+    for statement in statements:
+        if isinstance(statement, UOperator):
+            yield statement
+        elif isinstance(statement, StitchedUTask):
+            yield from statement.members
+
+
+def _seconds(statement: Statement, unit: Unit, part: Part, rate: float) -> float:
+    if isinstance(statement, UOperator):
+        return operator_seconds(statement, unit, part, rate)
+    if isinstance(statement, StitchedUTask):
+        return sum(operator_seconds(m, unit, part, rate) for m in statement.members)
+    if isinstance(statement, LoopUTask):
+        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+        return trips * sum(_region(r, unit, part) for r in statement.regions)
+    if isinstance(statement, BranchUTask):
+        return sum(_region(r, unit, part) for r in statement.branches) / len(statement.branches)
+    return STATEMENT_SECONDS
+
+
+def _region(region: Region, unit: Unit, part: Part) -> float:
+    return unit_seconds(region.body, unit, part)
+
+
+def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -> float:
+    """Seconds of the part of one operator whose operands come at `rate` bytes per second."""
+    if operator.kind in _NOTHING or not operator.outputs:
+        return 0.0
+    share = part.of(operator)
+    amount = work(operator)
+    if operator.kind in ("dot", "conv"):
+        flops = cast(float, getattr(unit, arithmetic(operator)))
+        sizes = operand_bytes(operator, part)
+        far = sum(size for v, size in sizes.items() if v in part.far)
+        moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
+        return STATEMENT_SECONDS + max(amount.flops * share / flops, moved)
+    if operator.kind in MOVES:
+        return unit.steps(amount.bytes * share / 8, KINDS[operator.kind].cost)
+    if KINDS[operator.kind].sort != "anchor":
+        return unit.steps(operator.output.type.size * share, KINDS[operator.kind].cost)
+    size = max(v.type.size for v in (*operator.inputs, *operator.outputs)) * share
+    deep = log2(max(size, 2.0)) ** 2 if operator.kind in ("sort", "top_k") else 1.0
+    return STATEMENT_SECONDS + REDUCE_SECONDS + unit.steps(size, deep)
+
+
+def arithmetic(operator: UOperator) -> str:
+    """Which rate of a unit tells how fast its flops are: the name of a field of `Unit`."""
+    if operator.kind not in ("dot", "conv"):
+        return "elements"
+    own = "convolutions" if operator.kind == "conv" else "products"
+    if operator.kind == "dot" and min(_rows(operator)) < FEWEST_ROWS:
+        return own
+    dtype = operator.inputs[0].type.dtype
+    if dtype in HALVES:
+        return "halves"
+    return "tensors" if dtype == "float32" and operator.may_round else own
+
+
+def device_flops(operator: UOperator, spec: DeviceSpec) -> float:
+    """Flops per second of all of a device, at full rate."""
+    return {"halves": spec.half_flops, "tensors": spec.tensor_flops}.get(arithmetic(operator), spec.flops)
+
+
+def _rows(dot: UOperator) -> tuple[int, int]:
+    """Rows of the left operand and columns of the right one."""
+    left, right = (v.type for v in dot.inputs)
+    common = prod(left.shape[d] for d in (*dot.ints("lhs_batch"), *dot.ints("lhs_contract")))
+    return left.size // max(common, 1), right.size // max(common, 1)
+
+
+def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
+    """What an operator that is more than arithmetic on registers reads, and how much of it the part reads."""
+    if operator.kind not in ("dot", "conv"):
+        return {}
+    pairs = zip(operator.inputs, part.shares(operator), strict=True)
+    return {v: v.type.nbytes * share for v, share in pairs}

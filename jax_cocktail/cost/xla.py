@@ -1,0 +1,181 @@
+"""What a translated program costs under stock XLA on a GPU.
+
+XLA launches a kernel for every product, convolution and fusion. Few of them between two decisions are
+launched one by one from the host; many form a graph, which costs to launch as a whole. A loop of unknown trip
+count asks the host before every trip: the condition is copied there and waited for. A branch is part of a
+graph. Only products and convolutions are ever large; they run in cuBLAS and cuDNN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jax_cocktail.cost.unit_time import HALVES
+from jax_cocktail.cost.value import Price
+from jax_cocktail.cost.work import VIEWS, trips, work
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+# Seconds, from public measurements on H100 where not said otherwise.
+STREAM_KERNEL = 2.5e-6  # the host enqueues one kernel
+GRAPH_LAUNCH = 7e-6  # of a small graph: 6 to 8
+FEWEST_IN_GRAPH = 5  # XLA's default: fewer kernels in a row are not captured
+HOST_ROUND_TRIP = 9e-6  # of an unknown trip count, per trip: 8 to 10
+CONDITIONAL = 2.5e-6  # a conditional node of a graph [estimate]
+SMALL_PRODUCT = 2.5e-6  # the shortest call of cuBLAS: 2 to 4
+SMALL_CONVOLUTION = 8e-6  # the shortest call of cuDNN, with the layout changes around it: 5 to 15
+HEAVY = 30e-6  # from here on a tuned library is worth more than a fused kernel
+# Shares of the tensor cores' and of memory's peak that libraries reach, and outputs that fill a unit.
+PRODUCT_SHARE, CONVOLUTION_SHARE, MEMORY_SHARE = 0.7, 0.3, 0.7
+TILE = 64 * 64
+KERNELS = {"sort": 3, "top_k": 3, "cumulative": 2, "scatter": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """What a region launches: number of kernels; their seconds in a graph and one by one; seconds of what is
+    launched for itself (loops); and what is heavy."""
+
+    count: float = 0.0
+    graph: float = 0.0
+    stream: float = 0.0
+    apart: float = 0.0
+    heavy: float = 0.0
+    convolutions: float = 0.0
+    least: float = 0.0
+
+    def __add__(self, other: _Kernels) -> _Kernels:
+        pairs = ((getattr(self, n), getattr(other, n)) for n in _FIELDS)
+        return _Kernels(*(a + b for a, b in pairs))
+
+    def __mul__(self, factor: float) -> _Kernels:
+        return _Kernels(*(getattr(self, n) * factor for n in _FIELDS))
+
+    @property
+    def seconds(self) -> float:
+        """Of one execution."""
+        captured = self.count >= FEWEST_IN_GRAPH
+        return self.apart + (GRAPH_LAUNCH + self.graph if captured else self.stream)
+
+
+_FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least")
+
+
+def xla_price(program: UProgram, spec: DeviceSpec) -> Price:
+    """The price of one call of a translated program under stock XLA on a device."""
+    found = _region(program.entry, spec)
+    return Price(found.seconds, found.heavy, found.convolutions, found.least)
+
+
+def xla_seconds(statement: Statement, spec: DeviceSpec) -> float:
+    """Of one execution of a statement, wherever it stands."""
+    return _statements((statement,), spec).seconds
+
+
+def _region(region: Region, spec: DeviceSpec) -> _Kernels:
+    return _statements(region.body, spec)
+
+
+def _statements(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
+    found = _fusions(statements, spec)
+    for statement in statements:
+        if isinstance(statement, LoopUTask):
+            found += _loop(statement, spec)
+        elif isinstance(statement, BranchUTask):
+            found += _branch(statement, spec)
+        elif isinstance(statement, UOperator) and KINDS[statement.kind].sort == "anchor":
+            found += _anchor(statement, spec)
+    return found
+
+
+def _loop(loop: LoopUTask, spec: DeviceSpec) -> _Kernels:
+    once = sum((_region(r, spec) for r in loop.regions), _Kernels())
+    asked = HOST_ROUND_TRIP if loop.trip_count is None else 0.0
+    counter = _kernel(0.0, spec) if loop.trip_count is not None else _Kernels()
+    number = trips(loop)
+    each = (once + counter).seconds + asked
+    least = once.least if loop.trip_count is not None else 0.0
+    return _Kernels(
+        apart=number * each,
+        heavy=number * once.heavy,
+        convolutions=number * once.convolutions,
+        least=number * least,
+    )
+
+
+def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
+    sides = [_region(r, spec) for r in branch.branches]
+    mean = sum(sides, _Kernels()) * (1 / len(sides))
+    own = _Kernels(1, CONDITIONAL, CONDITIONAL)
+    least = min(side.least for side in sides)
+    both = mean + own
+    return _Kernels(both.count, both.graph, both.stream, both.apart, both.heavy, both.convolutions, least)
+
+
+def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
+    """One kernel that works for so long beyond what every kernel takes."""
+    return _Kernels(1, spec.launch_seconds + seconds, max(STREAM_KERNEL, spec.launch_seconds + seconds))
+
+
+def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
+    if operator.kind in ("dynamic_update_slice", "copy", "arrive", "wait", "fail"):
+        return _Kernels()  # part of a fusion
+    if operator.kind in ("dot", "conv"):
+        return _library(operator, spec)
+    moved = work(operator).bytes / (MEMORY_SHARE * spec.memory_rate)
+    return _kernel(moved, spec) * KERNELS.get(operator.kind, 1)
+
+
+def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
+    """A call of cuBLAS or cuDNN."""
+    amount = work(operator)
+    fill = min(1.0, max(operator.output.type.size / TILE, 1.0) / spec.units)
+    convolution = operator.kind == "conv"
+    share = CONVOLUTION_SHARE if convolution else PRODUCT_SHARE
+    seconds = max(
+        amount.flops / (_peak(operator, spec) * share * fill),
+        amount.bytes / (MEMORY_SHARE * spec.memory_rate),
+        SMALL_CONVOLUTION if convolution else SMALL_PRODUCT,
+    )
+    found = _kernel(seconds - spec.launch_seconds, spec)
+    heavy = seconds if seconds >= HEAVY else 0.0
+    conv = heavy if convolution else 0.0
+    return _Kernels(found.count, found.graph, found.stream, 0.0, heavy, conv, conv)
+
+
+def _peak(operator: UOperator, spec: DeviceSpec) -> float:
+    """Flops per second of the arithmetic units that a library uses: it pads what is thin for tensor cores."""
+    dtype = operator.inputs[0].type.dtype
+    if dtype in HALVES:
+        return spec.half_flops
+    if dtype == "float32" and operator.may_round:
+        return spec.tensor_flops
+    return spec.flops / 2 if dtype == "float64" else spec.flops
+
+
+def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
+    """Element-wise operators between the same launches are one kernel."""
+    level: dict[Value, int] = {}
+    bytes_of: dict[int, float] = {}
+    for statement in statements:
+        at = max((level.get(v, 0) for v in statement.inputs), default=0)
+        fused = isinstance(statement, UOperator) and (
+            statement.is_element or statement.kind == "dynamic_update_slice"
+        )
+        if isinstance(statement, UOperator) and fused and statement.kind not in VIEWS:
+            moved = statement.inputs[1] if statement.kind == "dynamic_update_slice" else statement.output
+            bytes_of[at] = bytes_of.get(at, 0.0) + moved.type.nbytes
+        level.update(dict.fromkeys(statement.outputs, at if fused else at + 1))
+    rate = MEMORY_SHARE * spec.memory_rate
+    return sum((_kernel(size / rate, spec) for size in bytes_of.values()), _Kernels())
+
+
+def _all(region: Region) -> list[Statement]:
+    found: list[Statement] = []
+    for statement in region.body:
+        found.append(statement)
+        if isinstance(statement, LoopUTask | BranchUTask):
+            found += [s for r in statement.regions for s in _all(r)]
+    return found

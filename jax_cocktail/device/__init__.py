@@ -1,0 +1,1 @@
+"""GPUs: what is known of them and what was measured."""

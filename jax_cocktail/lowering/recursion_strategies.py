@@ -1,0 +1,43 @@
+"""How the recursions of a marked call run, for people: in programs of ours, or on stock XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from jax_cocktail.lowering.adapter import holds_control_flow, nested_jaxprs, open_jaxpr, primitive_name
+from jax_cocktail.lowering.flatten import Flat
+from jax_cocktail.lowering.state import read_mark
+from jax_cocktail.recursion.primitive import RECURSION, schedule_text, stock_text
+
+
+def on_stock(jaxpr: Any) -> tuple[str, ...]:
+    """A sentence on every recursion of a jaxpr that stock XLA gets as it is."""
+    return tuple(stock_text(**e.params) for top in open_jaxpr(jaxpr).eqns for e in _within(top, False))
+
+
+def with_ours(flat: Flat, ours: Collection[int]) -> tuple[str, ...]:
+    """The same where our programs take the place of some equations. `ours`: their positions."""
+    found: list[tuple[int, str]] = []
+    spread = {position for _, positions in flat.recursions for position in positions}
+    for equation, positions in flat.recursions:
+        work = [p for p in positions if holds_control_flow(flat.equations[p])]
+        is_ours = all(p in ours for p in work)
+        found.append((positions.start, schedule_text(**equation.params, on_stock=not is_ours)))
+    for position in sorted(set(range(len(flat.equations))) - spread):
+        is_ours = position in ours
+        text = schedule_text if is_ours else stock_text
+        inside = _within(flat.equations[position], is_ours)
+        found += ((position, text(**equation.params)) for equation in inside)
+    return tuple(text for _, text in sorted(found))
+
+
+def _within(equation: Any, marked: bool) -> Iterator[Any]:
+    """The recursions in an equation, at any depth. `marked`: those in marked calls too, which are part of a
+    program of ours there; on stock XLA they have reports of their own."""
+    if primitive_name(equation) == RECURSION:
+        yield equation
+    if marked or read_mark(equation.params.get("name")) is None:
+        for jaxpr in nested_jaxprs(equation):
+            for inner in open_jaxpr(jaxpr).eqns:
+                yield from _within(inner, marked)

@@ -1,0 +1,1 @@
+"""Recursion for JAX: tracing, derivatives, and the ways to run it. Speaks to JAX."""

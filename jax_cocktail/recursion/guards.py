@@ -1,0 +1,171 @@
+"""Branches around calls without a branch: both sides run, and calls of the side not taken are left out.
+
+A function that may call each of many children has a way for every set of them. Instead, its branches are put
+one side after the other: a call gets a *guard*, which says whether it is made at all, sums get zeros from the
+side not taken, and what the branch returns is selected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
+from jax_cocktail.recursion.blocks import (
+    MOVE,
+    Accumulate,
+    Block,
+    Goto,
+    Invoke,
+    Keep,
+    Step,
+    Switch,
+    successors,
+)
+from jax_cocktail.recursion.structure import Atom, Op, Var
+from jax_cocktail.recursion.task import Aval
+
+_ENDLESS = frozenset({"while", "recursion"})
+_COSTLY = _ENDLESS | {"dot_general", "conv_general_dilated", "scan", "sort"}
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A switch at the end of a block, the blocks of its straight sides, and where they meet."""
+
+    at: int
+    sides: tuple[tuple[int, ...], ...]
+    join: int
+
+
+def branches(blocks: Sequence[Block], function: int) -> list[Branch]:
+    """The branches of a function whose sides do not branch, and may run though they are not taken."""
+    found = [_branch(blocks, k) for k, block in enumerate(blocks) if block.function == function]
+    return [branch for branch in found if branch is not None and not _has(blocks, branch, _ENDLESS)]
+
+
+def is_cheap(blocks: Sequence[Block], branch: Branch) -> bool:
+    """Whether it matters little that all sides run."""
+    steps = [step for side in branch.sides for k in side for step in blocks[k].steps]
+    return not any(isinstance(step, Keep) for step in steps) and not _has(blocks, branch, _COSTLY)
+
+
+def _branch(blocks: Sequence[Block], at: int) -> Branch | None:
+    end = blocks[at].end
+    if not isinstance(end, Switch):
+        return None
+    chains = [_chain(blocks, k) for k in end.blocks]
+    join = next((k for k in chains[0] if all(k in chain for chain in chains)), None)
+    if join is None:
+        return None
+    return Branch(at, tuple(tuple(chain[: chain.index(join)]) for chain in chains), join)
+
+
+def _chain(blocks: Sequence[Block], at: int) -> list[int]:
+    """Where one goes from a block on without a choice."""
+    found: list[int] = []
+    while not blocks[at].is_header:
+        found.append(at)
+        end = blocks[at].end
+        if not isinstance(end, Goto | Invoke):
+            break
+        (at,) = successors(end)
+    return found
+
+
+def _has(blocks: Sequence[Block], branch: Branch, names: frozenset[str]) -> bool:
+    steps = (step for side in branch.sides for k in side for step in blocks[k].steps)
+    return any(isinstance(step, Op) and _holds(step.name, step, names) for step in steps)
+
+
+def _holds(name: str, item: Any, names: frozenset[str]) -> bool:
+    inner = (e for jaxpr in nested_jaxprs(item) for e in open_jaxpr(jaxpr).eqns)
+    return name in names or any(_holds(e.primitive.name, e, names) for e in inner)
+
+
+def guarded(blocks: Sequence[Block], found: Sequence[Branch]) -> tuple[Block, ...]:
+    """The blocks with guards in the place of branches."""
+    made = [replace(block, steps=list(block.steps)) for block in blocks]
+    for branch in found:
+        _straighten(made, branch)
+    return tuple(made)
+
+
+def _straighten(blocks: list[Block], branch: Branch) -> None:
+    before = blocks[branch.at]
+    assert isinstance(before.end, Switch)
+    index, count = before.end.index, len(branch.sides)
+    moves = [_last_move(blocks[side[-1]]) for side in branch.sides]
+    outputs = moves[0].outputs if moves[0] is not None else ()
+    if any(move is None or move.outputs != outputs for move in moves):
+        outputs = ()  # nothing is moved to the join
+    sides: list[tuple[Var, ...]] = []
+    for number, side in enumerate(branch.sides):
+        guard = Var(Aval((), np.dtype("bool")))
+        before.steps.append(Op(partial(_is_taken, number, count), (index,), (guard,)))
+        own = tuple(Var(v.aval) for v in outputs)
+        for k in side:
+            _guard(blocks[k], guard, dict(zip(outputs, own, strict=True)))
+        sides.append(own)
+    starts = [*(side[0] for side in branch.sides), branch.join]
+    before.end = Goto(starts[0])
+    for side, following in zip(branch.sides, starts[1:], strict=True):
+        blocks[side[-1]].end = Goto(following)
+    last = blocks[branch.sides[-1][-1]]
+    for v, values in zip(outputs, zip(*sides, strict=True), strict=True):
+        last.steps.append(Op(partial(_select, count), (index, *values), (v,)))
+
+
+def _last_move(block: Block) -> Op | None:
+    last = block.steps[-1] if block.steps else None
+    return last if isinstance(last, Op) and last.name == MOVE else None
+
+
+def _guard(block: Block, guard: Var, names: dict[Var, Var]) -> None:
+    """Makes a block of a side harmless where the side is not taken. `names`: of what it gives the join."""
+    steps: list[Step] = []
+    for step in block.steps:
+        if isinstance(step, Op):
+            outputs = tuple(names.get(v, v) for v in step.outputs)
+            steps.append(step if outputs == step.outputs else replace(step, outputs=outputs))
+            continue
+        inputs = []
+        for atom in step.inputs:
+            inputs.append(Var(atom.aval))
+            steps.append(Op(_or_zeros, (guard, atom), (inputs[-1],)))
+        if isinstance(step, Accumulate):
+            steps.append(Accumulate(step.target, inputs[0]))
+        else:
+            steps.append(replace(step, inputs=tuple(inputs)))
+    if isinstance(block.end, Invoke):
+        both: Atom = guard
+        if block.end.guard is not None:
+            both = Var(guard.aval)
+            steps.append(Op(lambda x, y: [x & y], (guard, block.end.guard), (both,)))
+        block.end = replace(block.end, guard=both)
+    block.steps = steps
+
+
+def _taken(count: int, index: Any) -> Any:
+    """The side that JAX takes."""
+    return jnp.clip(index.astype(jnp.int32), 0, count - 1)
+
+
+def _is_taken(number: int, count: int, index: Any) -> list[Any]:
+    return [_taken(count, index) == number]
+
+
+def _select(count: int, index: Any, *values: Any) -> list[Any]:
+    taken, found = _taken(count, index), values[0]
+    for number, value in enumerate(values[1:], start=1):
+        found = jnp.where(taken == number, value, found)
+    return [found]
+
+
+def _or_zeros(guard: Any, value: Any) -> list[Any]:
+    return [jnp.where(guard, value, jnp.zeros_like(value))]

@@ -1,0 +1,295 @@
+"""Recursion as two JAX primitives, with all their rules.
+
+`recursion` runs a task (see `recursion.task`); `reference` is a call of one of the task's functions inside a
+body, wherever JAX's control flow allows an equation. Stock XLA gets an explicit stack machine
+(`recursion.machine`), and so does our compiler, which sees an ordinary loop over an ordinary branch.
+
+Differentiation (`recursion.linear`): the jvp rule binds the task with a tape, and a second task that is
+linear in the tangents and reads the tape. The transpose rule binds the transpose of that. All three are
+tasks, so the rules apply to what they make: Hessian-vector products, rematerialisation and vmap need no
+more.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax import lax
+from jax.interpreters import ad, batching, mlir
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.units import unit_count
+from jax_cocktail.recursion import linear
+from jax_cocktail.recursion.failure import check, description
+from jax_cocktail.recursion.levels import run_levels, widths
+from jax_cocktail.recursion.linear import Kind, Source
+from jax_cocktail.recursion.machine import StackPlan, planned, run_machine
+from jax_cocktail.recursion.order import room_of
+from jax_cocktail.recursion.paths import Levels, levels_of, worth
+from jax_cocktail.recursion.reference import no_tangent
+from jax_cocktail.recursion.siblings import FRONTIER, Siblings, run_siblings, siblings_of
+from jax_cocktail.recursion.task import TOKEN, Lanes, Task, is_float, row_bytes
+from jax_cocktail.utask.failure import FINE
+
+Results = list[Any]
+MOST_ROWS = 1 << 30  # half of what numbers of 32 bits tell apart
+
+
+def _shaped(aval: Any, sizes: Sequence[int]) -> Any:
+    return jax.core.ShapedArray((*sizes, *aval.shape), aval.dtype)
+
+
+# -- recursion -----------------------------------------------------------------------------------------------
+RECURSION = "recursion"
+recursion_p = jex.Primitive(RECURSION)
+recursion_p.multiple_results = True
+
+
+def _abstract(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
+    return [
+        _shaped(aval, [level.size for level in lanes if level.results[k]])
+        for k, aval in enumerate(task.results)
+    ]
+
+
+def expanded(
+    *operands: Any, task: Task, lanes: tuple[Lanes, ...], lockstep: bool = False, by_levels: bool = False
+) -> Results:
+    """The recursion as JAX's own loops and branches. `lockstep`: lanes take their steps together.
+    `by_levels`: calls run side by side where that can be and pays."""
+    siblings = siblings_of(planned(task)) if by_levels and not lanes else ""
+    if isinstance(siblings, str) or isinstance(_side_by_side(task, lanes), Levels):
+        status, results = _run(operands, task, lanes, lockstep, by_levels)
+    else:
+        status, results = lax.cond(
+            unit_count() > 1,
+            lambda: run_siblings(siblings, operands),
+            lambda: run_machine(task, operands, unrolled=True),
+        )
+    token = jnp.zeros([level.size for level in lanes if level.results[0]], TOKEN.dtype)
+    return [token, *check(status, results, description(task.entry.name, task.max_depth, task.max_calls))]
+
+
+def _run(
+    operands: Sequence[Any], task: Task, lanes: tuple[Lanes, ...], lockstep: bool, by_levels: bool
+) -> tuple[Any, Results]:
+    """The status of all lanes, and the results but for the token."""
+    levels = _side_by_side(task, lanes) if by_levels else ""
+    if isinstance(levels, Levels):
+        return run_levels(levels, operands, lanes, lambda: _run(operands, task, lanes, lockstep, False))
+    if not lanes:
+        return run_machine(task, operands, unrolled=by_levels)
+    level, inner = lanes[0], lanes[1:]
+    batched = [x for x, flag in zip(operands, level.operands, strict=True) if flag]
+
+    flags = level.results[1:]
+
+    def one(lane: Sequence[Any]) -> tuple[Any, Results]:
+        own = iter(lane)
+        values = [next(own) if f else x for x, f in zip(operands, level.operands, strict=True)]
+        return _run(values, task, inner, lockstep, by_levels)
+
+    if lockstep:
+        status, every = jax.vmap(one)(batched)
+        results = [x if f else x.sum(axis=0, dtype=x.dtype) for x, f in zip(every, flags, strict=True)]
+        return status.max(), results
+    return _one_by_one(one, batched, flags)
+
+
+def _one_by_one(
+    one: Callable[[Sequence[Any]], tuple[Any, Results]], batched: Sequence[Any], flags: Sequence[bool]
+) -> tuple[Any, Results]:
+    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane.
+    Without sums, a lane needs nothing of another one, and our compiler gives lanes to all units."""
+    _, types = jax.eval_shape(one, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in batched])
+    zeros = [jnp.zeros(t.shape, t.dtype) for t, flag in zip(types, flags, strict=True) if not flag]
+
+    def step(sums: Results, lane: Sequence[Any]) -> tuple[Results, tuple[Any, Results]]:
+        status, results = one(lane)
+        terms = [x for x, flag in zip(results, flags, strict=True) if not flag]
+        sums = [x + y for x, y in zip(sums, terms, strict=True)]
+        return sums, (status, [x for x, flag in zip(results, flags, strict=True) if flag])
+
+    sums, (statuses, stacked) = lax.scan(step, zeros, list(batched))
+    summed, kept = iter(sums), iter(stacked)
+    worst = statuses.max(initial=FINE)
+    return worst, [next(kept) if flag else next(summed) for flag in flags]
+
+
+def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | str:
+    """How calls can run side by side, or why they do not: it cannot be, or does not pay."""
+    levels, size = levels_of(planned(task)), _trees(lanes)
+    if isinstance(levels, str):
+        return levels
+    if not size:
+        return "there are no lanes"
+    if (task.rows or task.row_results) and task.max_calls * size > MOST_ROWS:
+        return "what is kept of the calls of all lanes has too many rows"
+    return levels if worth(levels) else "calls share no large matrix"
+
+
+def _trees(lanes: tuple[Lanes, ...]) -> int:
+    return math.prod(level.size for level in lanes)
+
+
+def schedule_text(task: Task, lanes: tuple[Lanes, ...], on_stock: bool = False) -> str:
+    """How the loops run that a task becomes for our compiler, for people. `on_stock`: stock XLA got them."""
+    plan, name = planned(task), _name(task, on_stock)
+    found = _side_by_side(task, lanes)
+    if isinstance(found, Levels):
+        size = _trees(lanes)
+        what = f"level by level, up to {widths(size)[-1]} calls together"
+        trees = f" of {size} lanes" if size > 1 else ""
+        return f"{name}{what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
+    others = f"not level by level: {found}"
+    stack = _stack_text(planned(task, unrolled=True))
+    siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
+    if on_stock or not isinstance(siblings, Siblings):
+        return f"{name}{stack}; {others}"
+    each = f"{FRONTIER} calls at a time, each by {_stack_text(plan)}"
+    return f"{name}on several units siblings in parallel: {each}; on one, {stack}; {others}"
+
+
+def stock_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
+    """How a task runs that stock XLA gets as it is, for people."""
+    return _name(task, on_stock=True) + _stack_text(planned(task))
+
+
+def _name(task: Task, on_stock: bool) -> str:
+    name = f"{task.entry.name} at {task.entry.source}" if task.entry.source else task.entry.name
+    return f"{name}: on stock XLA " if on_stock else f"{name}: "
+
+
+def _stack_text(plan: StackPlan) -> str:
+    stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
+    stack += ", unrolled once" if plan.levels > 1 else ""
+    return stack + (f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else "")
+
+
+@functools.lru_cache(maxsize=128)
+def expanded_jaxpr(task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    """The jaxpr of `expanded`, for our compiler."""
+    avals = [
+        jax.ShapeDtypeStruct((*(x.size for x in lanes if x.operands[k]), *aval.shape), aval.dtype)
+        for k, aval in enumerate(task.operands)
+    ]
+    return jax.make_jaxpr(lambda *x: expanded(*x, task=task, lanes=lanes, by_levels=True))(*avals)
+
+
+def _eager(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
+    if jax.config.jax_disable_jit:
+        return expanded(*operands, task=task, lanes=lanes)
+
+    def run(*given: Any) -> Results:
+        if not isinstance(given[0], jax.core.Tracer):  # jax.debug_nans looks for the step that is to blame
+            raise FloatingPointError(f"invalid value encountered in {task.entry.name}, {task.entry.source}")
+        return list(recursion_p.bind(*given, task=task, lanes=lanes))
+
+    return list(jax.jit(run)(*operands))
+
+
+def _in_lockstep(*operands: Any, **params: Any) -> Results:
+    return expanded(*operands, **params, lockstep=True)
+
+
+recursion_p.def_abstract_eval(_abstract)
+recursion_p.def_impl(_eager)
+mlir.register_lowering(recursion_p, mlir.lower_fun(expanded, multiple_results=True))
+for _platform in ("cuda", "rocm", "tpu"):
+    # one lane after the other is best for one core; these have more
+    mlir.register_lowering(
+        recursion_p, mlir.lower_fun(_in_lockstep, multiple_results=True), platform=_platform
+    )
+
+
+def _batch(operands: Any, dims: Any, *, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    flags = tuple(d is not None for d in dims)
+    (size,) = {x.shape[d] for x, d, f in zip(operands, dims, flags, strict=True) if f}
+    moved = [jnp.moveaxis(x, d, 0) if f else x for x, d, f in zip(operands, dims, flags, strict=True)]
+    level = Lanes(size, flags, (True,) * len(task.results))
+    found = recursion_p.bind(*moved, task=task, lanes=(level, *lanes))
+    return found, [0] * len(found)
+
+
+batching.primitive_batchers[recursion_p] = _batch
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, ad.Zero)
+
+
+def _jvp(primals: Any, tangents: Any, *, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    active = tuple(not _is_zero(t) and is_float(p) for p, t in zip(primals, tangents, strict=True))
+    parts = linear.linearise(task, active)
+    forward = tuple(
+        Lanes(
+            level.size,
+            level.operands,
+            tuple(kind is not Kind.RESULT or level.results[k] for kind, k in parts.forward_results),
+        )
+        for level in lanes
+    )
+    made = list(
+        zip(parts.forward_results, recursion_p.bind(*primals, task=parts.forward, lanes=forward), strict=True)
+    )
+    values: dict[Any, Any] = {source: x for source, x in made if source[0] is Kind.TAPE}
+    values |= {(Kind.PRIMAL, k): x for k, x in enumerate(primals)}
+    values |= {
+        (Kind.TANGENT, k): ad.instantiate_zeros(t) for k, t in enumerate(tangents) if is_float(primals[k])
+    }
+    # a value of the program, since it is zero like the tape where a branch with the recursion was not taken
+    values[Kind.NUMBER, 0] = lax.optimization_barrier(jnp.ones((), jnp.int32))
+    levels = tuple(
+        Lanes(
+            level.size,
+            tuple(_has_lanes(source, level) for source in parts.linear_operands),
+            tuple(level.results[k] for k in parts.linear_results),
+        )
+        for level in lanes
+    )
+    moved = recursion_p.bind(*(values[s] for s in parts.linear_operands), task=parts.linear, lanes=levels)
+    found = dict(zip(parts.linear_results, moved, strict=True))
+    results = {source[1]: x for source, x in made if source[0] is Kind.RESULT}
+    out = [results[k] for k in range(len(results))]
+    return out, [found[k] if k in found else no_tangent(x) for k, x in enumerate(out)]
+
+
+def _has_lanes(source: Source, level: Lanes) -> bool:
+    kind, k = source
+    if kind in (Kind.PRIMAL, Kind.TANGENT):
+        return level.operands[k]
+    return level.results[k] if kind is Kind.RESULT else kind is Kind.TAPE
+
+
+ad.primitive_jvps[recursion_p] = _jvp
+
+
+def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+    if task.linear is None:
+        raise UnsupportedError(
+            "a recursion is transposed only after it has been linearised; use jax.vjp or jax.grad"
+        )
+    transposed, sources, targets = linear.transpose(task)
+    if any(kind is Kind.PRIMAL and ad.is_undefined_primal(operands[k]) for kind, k in sources):
+        raise UnsupportedError("a recursion is transposed in an operand that it is not linear in")
+    dense = [ad.instantiate_zeros(ct) if _is_zero(ct) else ct for ct in cotangents]
+    levels = tuple(
+        Lanes(
+            level.size,
+            tuple(_has_lanes(source, level) for source in sources),
+            tuple(level.operands[k] for k in targets),
+        )
+        for level in lanes
+    )
+    values = [operands[k] if kind is Kind.PRIMAL else dense[k] for kind, k in sources]
+    made = dict(zip(targets, recursion_p.bind(*values, task=transposed, lanes=levels), strict=True))
+    return [made[k] if ad.is_undefined_primal(x) else None for k, x in enumerate(operands)]
+
+
+ad.primitive_transposes[recursion_p] = _transpose

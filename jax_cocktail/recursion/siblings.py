@@ -1,0 +1,226 @@
+"""Calls of one body in parallel, where nothing but running them tells which calls there are.
+
+Where the choices of a body, and what it passes to its calls, do not depend on what its calls return, calls
+can be found before any of them has returned: breadth first from the root, by a queue. The oldest call runs
+only what leads to its choices and to the arguments of its calls, which join the queue. Once so many calls
+wait that all units find enough of them (`FRONTIER`), each runs to its end by a stack of its own. Those that
+were taken from the queue are then finished in reverse order, from the results of their calls.
+
+One unit alone gains nothing by that: a program that is planned for it has the stack and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_cocktail.recursion.blocks import Goto, Invoke, Leave, Switch
+from jax_cocktail.recursion.failure import DEPTH
+from jax_cocktail.recursion.machine import Machine, StackPlan, State
+from jax_cocktail.recursion.memory import put, put_rows, row, uninitialised
+from jax_cocktail.recursion.paths import Path, independent_paths
+from jax_cocktail.recursion.structure import Op, Var
+from jax_cocktail.recursion.task import NUMBER, Numbering, row_bytes
+from jax_cocktail.recursion.values import CallValues
+from jax_cocktail.schedule.memory.sharing import REPLICATED_BYTES
+from jax_cocktail.utask.failure import FINE
+
+FRONTIER = 64  # calls that run side by side; a power of two
+ROOM = 512  # calls that are taken from the queue or wait in it, if they are small
+LEAST_ROOM = 2 * FRONTIER
+
+Values = Mapping[Var, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Siblings:
+    """A function whose calls can be found before they run. `paths`: the ways through it; `room`: for calls
+    that are taken from the queue or wait in it."""
+
+    plan: StackPlan
+    paths: tuple[Path, ...]
+    room: int
+
+    @property
+    def most(self) -> int:
+        """Calls that one call makes."""
+        return max(len(path.calls) for path in self.paths)
+
+
+def siblings_of(plan: StackPlan) -> Siblings | str:
+    """How calls can run in parallel, or why they cannot."""
+    task = plan.task
+    if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
+        return "something of every call is kept"
+    widest = max(row_bytes((a,)) for a in (NUMBER, *task.entry.arguments, *task.entry.results))
+    room = min(ROOM, REPLICATED_BYTES // widest - FRONTIER)  # every unit keeps the queue for itself
+    if room < min(ROOM, LEAST_ROOM):
+        return "arguments or results are too large for a queue of calls"
+    paths = independent_paths(plan)
+    return paths if isinstance(paths, str) else Siblings(plan, paths, room)
+
+
+def run_siblings(siblings: Siblings, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The status, and the results of a task but for the token."""
+    search = _Search(siblings, operands)
+    state = search.found()
+    statuses, results = search.frontier(state)
+    state["status"] = jnp.maximum(state["status"], statuses.max())
+    return state["status"], [row(x, 0) for x in search.finished(state, results)]
+
+
+class _Search:
+    """Traces the pieces. State: `arguments`, `depth`, `path` and position of the `first` call of every call
+    in the queue; of its `count` calls those from `head` on wait. `status`."""
+
+    def __init__(self, siblings: Siblings, operands: Sequence[Any]) -> None:
+        self.siblings, self.plan, self.operands = siblings, siblings.plan, operands
+        _, self.environment, _, self.arguments = self.plan.task.split_operands(operands)
+        self.tails = {id(self.plan.blocks[k].end) for k in self.plan.tails}
+
+    # -- the queue ---------------------------------------------------------------------------------------
+    def found(self) -> State:
+        most, room = self.siblings.most, self.siblings.room
+
+        def goes_on(state: State) -> Any:
+            waiting = state["count"] - state["head"]
+            enough = (waiting > FRONTIER - most + 1) | (state["count"] > room - most)
+            return (waiting > 0) & ~enough & (state["status"] == FINE)
+
+        found: State = lax.while_loop(goes_on, self._oldest, self._initial())
+        return found
+
+    def _initial(self) -> State:
+        room = self.siblings.room
+        depth, path, first = (uninitialised((room,), np.dtype("int32")) for _ in range(3))
+        rows = [uninitialised((room, *x.shape), x.dtype) for x in self.arguments]
+        return {
+            "arguments": [put(x, 0, y) for x, y in zip(rows, self.arguments, strict=True)],
+            "depth": put(depth, 0, jnp.int32(0)),
+            "path": path,
+            "first": first,
+            "head": jnp.int32(0),
+            "count": jnp.int32(1),
+            "status": jnp.int32(FINE),
+        }
+
+    def _oldest(self, state: State) -> State:
+        return self._visit(self.plan.entries[0], (), self._known(state, state["head"]), state)
+
+    def _known(self, state: State, at: Any, received: Values | None = None) -> _Known:
+        own = zip(self.plan.arguments[0], state["arguments"], strict=True)
+        return _Known(self, {v: row(x, at) for v, x in own} | dict(received or {}), {})
+
+    def _visit(self, at: int, choices: tuple[int, ...], known: _Known, state: State) -> State:
+        block = self.plan.blocks[at]
+        known = known.after(block.steps)
+        end = block.end
+        if isinstance(end, Leave):
+            return self._left(choices, known, state)
+        if isinstance(end, Goto | Invoke):
+            return self._visit(end.block, choices, known, state)
+        assert isinstance(end, Switch)
+        index = known.read(end.index).astype(jnp.int32)
+
+        def side(number: int, block: int, state: State) -> State:
+            return self._visit(block, (*choices, number), known.after(()), state)
+
+        found: State = lax.switch(index, [partial(side, n, b) for n, b in enumerate(end.blocks)], state)
+        return found
+
+    def _left(self, choices: tuple[int, ...], known: _Known, state: State) -> State:
+        """The call has gone its way, and its calls join the queue."""
+        paths = self.siblings.paths
+        number = next(k for k, p in enumerate(paths) if p.choices == choices)
+        head, count, status = state["head"], state["count"], state["status"]
+        rows, depths, own = state["arguments"], state["depth"], row(state["depth"], head)
+        calls = [invoke for invoke, _ in paths[number].calls]
+        if calls:  # all at once: a second update would be of an array that is still read
+            passed = zip(*([known.read(a) for a in invoke.call.inputs[1:]] for invoke in calls), strict=True)
+            rows = [put_rows(x, count, jnp.stack(y)) for x, y in zip(rows, passed, strict=True)]
+            depth = jnp.stack([own if id(invoke) in self.tails else own + 1 for invoke in calls])
+            depths = put_rows(depths, count, depth)
+            status = jnp.where(depth.max() >= self.plan.task.max_depth, DEPTH, status)
+        return {
+            "arguments": rows,
+            "depth": depths,
+            "path": put(state["path"], head, jnp.int32(number)),
+            "first": put(state["first"], head, count),
+            "head": head + 1,
+            "count": count + len(paths[number].calls),
+            "status": status,
+        }
+
+    # -- what waits --------------------------------------------------------------------------------------
+    def frontier(self, state: State) -> tuple[Any, list[Any]]:
+        """Statuses and results of the calls that wait, in the order of `_order`."""
+        head = state["head"]
+        head_operands = self.operands[: len(self.operands) - len(self.arguments)]
+
+        def one(_: None, number: Any) -> tuple[None, Any]:
+            at = head + number
+            is_there = (at < state["count"]) & (state["status"] == FINE)
+            at = jnp.where(is_there, at, 0)
+            machine = Machine(self.plan, [*head_operands, *(row(x, at) for x in state["arguments"])])
+            machine.base = row(state["depth"], at)
+            ended = machine.final(top=jnp.where(is_there, machine.base, -1))
+            return None, (ended["status"], ended["returned"][0])
+
+        _, (statuses, results) = lax.scan(one, None, jnp.asarray(_order()))
+        return statuses, results
+
+    def finished(self, state: State, results: Sequence[Any]) -> list[Any]:
+        """The results of all calls by position. Nothing is made of those that failed: loops might not end."""
+        places = np.argsort(_order())
+        tables = []
+        for x in results:
+            table = uninitialised((self.siblings.room + FRONTIER, *x.shape[1:]), x.dtype)
+            tables.append(put_rows(table, state["head"], x[places]))
+
+        def finish(path: Path, at: Any, tables: list[Any]) -> list[Any]:
+            first = row(state["first"], at)
+            received: dict[Var, Any] = {}
+            for k, (_, outputs) in enumerate(path.calls):
+                received |= zip(outputs[1:], (row(x, first + k) for x in tables), strict=True)
+            known = self._known(state, at, received).after(path.steps)
+            values = [known.read(a) for a in path.results]
+            return [put(x, at, y) for x, y in zip(tables, values, strict=True)]
+
+        def last(carried: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+            at, tables = carried[0] - 1, carried[1]
+            ways = [partial(finish, path) for path in self.siblings.paths]
+            return at, lax.switch(row(state["path"], at), ways, at, tables)
+
+        count = jnp.where(state["status"] == FINE, state["head"], 0)
+        ended: tuple[Any, list[Any]] = lax.while_loop(lambda carried: carried[0] > 0, last, (count, tables))
+        return ended[1]
+
+
+def _order() -> np.ndarray[Any, Any]:
+    """In which order calls of the queue are given to units, which take them in turn: no two neighbours, and
+    neither the first nor the second of all pairs, to the same unit. The first call of a body is often the
+    larger one. (The inverse of Gray's code; the last bits are the Thue-Morse sequence.)"""
+    numbers = np.arange(FRONTIER, dtype=np.int32)
+    shift = 1
+    while shift < FRONTIER:
+        numbers ^= numbers >> shift
+        shift *= 2
+    return numbers
+
+
+class _Known(CallValues):
+    """What is known of one call."""
+
+    def __init__(self, search: _Search, values: dict[Var, Any], makers: Mapping[Var, Op]) -> None:
+        super().__init__(values, makers)
+        self.search = search
+
+    def outside(self, v: Var) -> Any | None:
+        shared = self.search.plan.shared
+        return self.search.environment[shared[v]] if v in shared else None

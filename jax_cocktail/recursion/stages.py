@@ -1,0 +1,335 @@
+"""Differentiating the body of a recursive function: values and residuals, then what is linear in between.
+
+A body is a row of *runs* of equations, with the branches between them that hold references (see
+`recursion.structure`). JAX linearises the runs; the branches are ours, because the tape must not hold what
+every call can look up (weights that pass through a branch as residuals would be kept once per call). The
+linear part can be pushed forward (tangents) or pulled back (cotangents).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax import lax
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
+from jax_cocktail.recursion.check import numberings
+from jax_cocktail.recursion.structure import (
+    Atom,
+    Call,
+    Choice,
+    Const,
+    Op,
+    Structure,
+    Var,
+    free,
+)
+from jax_cocktail.recursion.task import Aval, Numbering, aval_of, evaluate, is_float
+
+Values = dict[Var, Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Run:
+    """Linear equations. `jaxpr`: (*the residuals whose places are in `residuals`, *inputs) -> outputs."""
+
+    jaxpr: Any
+    residuals: tuple[int, ...]
+    inputs: tuple[Var, ...]
+    outputs: tuple[Var, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Side:
+    """One side of a branch. `residuals`: places among those of the structure around it."""
+
+    stages: tuple[Stage, ...]
+    residuals: tuple[int, ...]
+    results: tuple[Atom, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Fork:
+    """A branch that has been taken; which way is residual number `index`."""
+
+    index: int
+    sides: tuple[Side, ...]
+    outputs: tuple[Var, ...]
+
+    @property
+    def inputs(self) -> tuple[Var, ...]:
+        """What moves on any side without being made there."""
+        found: dict[Var, None] = {}
+        for side in self.sides:
+            made: set[Var] = set()
+            for step in side.stages:
+                found |= dict.fromkeys(v for v in step.inputs if v not in made)
+                made.update(step.outputs)
+            found |= dict.fromkeys(v for v in side.results if isinstance(v, Var) and v not in made)
+        return tuple(found)
+
+
+Stage = Run | Fork
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Traced:
+    """A structure with values: its results, its residuals, and the linear part in between."""
+
+    results: list[Any]
+    residuals: list[Any]
+    stages: tuple[Stage, ...]
+    active: frozenset[Var]
+
+    def without_values(self) -> Traced:
+        """What may outlive the trace that the values belong to."""
+        return Traced([None] * len(self.results), [None] * len(self.residuals), self.stages, self.active)
+
+
+def forward(body: Structure, values: Mapping[Var, Any], active: frozenset[Var]) -> Traced:
+    """Runs a structure on values (tracers). `active`: the variables that have tangents."""
+    tracer = _Forward(dict(values), set(active))
+    tracer.run(body)
+    results = [tracer.read(atom) for atom in body.results]
+    return Traced(results, tracer.residuals, tuple(tracer.stages), frozenset(tracer.active))
+
+
+class _Forward:
+    def __init__(self, values: Values, active: set[Var]) -> None:
+        self.values = values
+        self.active = active
+        self.residuals: list[Any] = []
+        self.stages: list[Stage] = []
+
+    def read(self, atom: Atom) -> Any:
+        return jnp.asarray(atom.value, atom.aval.dtype) if isinstance(atom, Const) else self.values[atom]
+
+    def keep(self, values: Sequence[Any]) -> tuple[int, ...]:
+        """The places of new residuals."""
+        start = len(self.residuals)
+        self.residuals += values
+        return tuple(range(start, len(self.residuals)))
+
+    def run(self, body: Structure) -> None:
+        pending: list[Op | Call] = []
+        for position, item in enumerate(body.items):
+            if isinstance(item, Choice):
+                self._straight(pending, set(free(body.items[position:], body.results)))
+                self._choice(item)
+                pending = []
+            else:
+                assert isinstance(item, Op | Call)  # loops are equations here
+                pending.append(item)
+        self._straight(pending, {v for v in body.results if isinstance(v, Var)})
+
+    def _straight(self, items: Sequence[Op | Call], wanted: set[Var]) -> None:
+        """Items without branches of ours."""
+        made = [v for item in items for v in item.outputs if v in wanted]
+        inputs = [v for v in dict.fromkeys(free(items)) if v in self.active]
+
+        def compute(*moving: Any) -> list[Any]:
+            values = self.values | dict(zip(inputs, moving, strict=True))
+            for item in items:
+                operands = [
+                    jnp.asarray(a.value, a.aval.dtype) if isinstance(a, Const) else values[a]
+                    for a in item.inputs
+                ]
+                values |= zip(item.outputs, item.run(*operands), strict=True)
+            return [values[v] for v in made]
+
+        if not inputs:
+            self.values |= zip(made, compute(), strict=True)
+            return
+        results, linear = jax.linearize(compute, *(self.values[v] for v in inputs))
+        self.values |= zip(made, results, strict=True)
+        moves = [k for k, v in enumerate(made) if is_float(v.aval)]
+
+        def moving(*tangents: Any) -> list[Any]:
+            found = linear(*tangents)  # once: what refers to a function must not be repeated
+            return [found[k] for k in moves]
+
+        jaxpr = jax.make_jaxpr(moving)(*(v.aval for v in inputs))
+        if any(numbering is not Numbering.GIVEN for numbering in numberings(jaxpr)):
+            raise UnsupportedError(
+                "the derivative of a while loop in which a recursive function calls itself; use scan, or "
+                "fori_loop with constant bounds"
+            )
+        outputs = tuple(made[k] for k in moves)
+        self.active.update(outputs)
+        kept = self.keep(constants(jaxpr))
+        self.stages.append(Run(_without_constants(jaxpr), kept, tuple(inputs), outputs))
+
+    def _choice(self, item: Choice) -> None:
+        sides = [_traced_side(side, self.values, frozenset(self.active)) for side in item.sides]
+        outer = [{k: self.keep([x])[0] for k, x in side.known.items()} for side in sides]
+        slots: list[Aval] = []
+        places = [placed(side.avals, slots) for side in sides]
+
+        def taken(side: _TracedSide, places: Mapping[int, int]) -> Callable[[], list[Any]]:
+            def run() -> list[Any]:
+                results = evaluate(side.jaxpr, constants(side.jaxpr), ())
+                count = len(item.outputs)
+                own = {slot: results[count + k] for k, slot in places.items()}
+                filled = [own.get(n) for n in range(len(slots))]
+                return results[:count] + [
+                    jnp.zeros(a.shape, a.dtype) if x is None else x
+                    for x, a in zip(filled, slots, strict=True)
+                ]
+
+            return run
+
+        index = self.read(item.index)
+        found = lax.switch(index, [taken(s, p) for s, p in zip(sides, places, strict=True)])
+        count = len(item.outputs)
+        self.values |= zip(item.outputs, found[:count], strict=True)
+        moving = [k for k, v in enumerate(item.outputs) if is_float(v.aval)]
+        kept = self.keep(found[count:])
+        fork = Fork(
+            self.keep([index])[0],
+            tuple(
+                Side(
+                    side.stages,
+                    tuple(known[k] if k in known else kept[own[k]] for k in range(side.count)),
+                    tuple(side.results[k] for k in moving),
+                )
+                for side, known, own in zip(sides, outer, places, strict=True)
+            ),
+            tuple(item.outputs[k] for k in moving),
+        )
+        if any(fork.inputs):
+            self.active.update(fork.outputs)
+            self.stages.append(fork)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _TracedSide:
+    """`jaxpr`: results, then `count` residuals; `avals` of those that are made in it; `known`: the others,
+    which are values of outside; `results`: its structure's."""
+
+    jaxpr: Any
+    stages: tuple[Stage, ...]
+    count: int
+    avals: Mapping[int, Aval]
+    known: Mapping[int, Any]
+    results: tuple[Atom, ...]
+
+
+def _without_constants(jaxpr: Any) -> Any:
+    """The jaxpr with its constants as first operands: they belong to a trace that it outlives."""
+    outer = [aval_of(x) for x in constants(jaxpr)]
+
+    def run(*operands: Any) -> list[Any]:
+        return evaluate(jaxpr, operands[: len(outer)], operands[len(outer) :])
+
+    return jax.make_jaxpr(run)(*outer, *(aval_of(v.aval) for v in open_jaxpr(jaxpr).invars))
+
+
+def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _TracedSide:
+    cell: list[Traced] = []
+
+    def run() -> list[Any]:
+        traced = forward(side, values, active)
+        cell.append(traced.without_values())
+        return traced.results + traced.residuals
+
+    jaxpr = jax.make_jaxpr(run)()
+    traced, opened = cell[-1], open_jaxpr(jaxpr)
+    outer = dict(zip(opened.constvars, constants(jaxpr), strict=True))
+    avals, known = {}, {}
+    for k, atom in enumerate(opened.outvars[len(traced.results) :]):
+        if isinstance(atom, jex.Literal):
+            known[k] = jnp.asarray(atom.val, atom.aval.dtype)
+        elif atom in outer:
+            known[k] = outer[atom]
+        else:
+            avals[k] = aval_of(atom.aval)
+    results = tuple(
+        atom if isinstance(atom, Const) or atom in traced.active else Const(0, atom.aval)
+        for atom in side.results
+    )
+    return _TracedSide(jaxpr, traced.stages, len(traced.residuals), avals, known, results)
+
+
+def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
+    """Value -> slot of its type; `slots` grows where there are too few. Sides of a branch share slots."""
+    free_slots = list(range(len(slots)))
+    found = {}
+    for k, aval in avals.items():
+        fits = (n for n in free_slots if slots[n].shape == aval.shape and slots[n].dtype == aval.dtype)
+        slot = next(fits, None)
+        if slot is None:
+            slots.append(aval)
+            slot = len(slots) - 1
+        else:
+            free_slots.remove(slot)
+        found[k] = slot
+    return found
+
+
+# -- the linear part -----------------------------------------------------------------------------------------
+def _zeros(var: Atom) -> Any:
+    return jnp.zeros(var.aval.shape, var.aval.dtype)
+
+
+def push(stages: Sequence[Stage], residuals: Sequence[Any], moves: Values) -> Values:
+    """The tangents of everything, from those of the inputs."""
+    moves = dict(moves)
+    for step in stages:
+        if isinstance(step, Run):
+            inputs = [moves[v] if v in moves else _zeros(v) for v in step.inputs]
+            known = [residuals[k] for k in step.residuals]
+            found = evaluate(step.jaxpr, constants(step.jaxpr), [*known, *inputs])
+        else:
+            found = lax.switch(residuals[step.index], [_pushed(s, residuals, moves) for s in step.sides])
+        moves |= zip(step.outputs, found, strict=True)
+    return moves
+
+
+def _pushed(side: Side, residuals: Sequence[Any], moves: Values) -> Callable[[], list[Any]]:
+    def run() -> list[Any]:
+        found: Mapping[Any, Any] = push(side.stages, [residuals[k] for k in side.residuals], moves)
+        return [found[v] if v in found else _zeros(v) for v in side.results]
+
+    return run
+
+
+def pull(stages: Sequence[Stage], residuals: Sequence[Any], cotangents: Values) -> Values:
+    """The cotangents of the inputs, from those of the results."""
+    cotangents = dict(cotangents)
+    for step in reversed(stages):
+        if not any(v in cotangents for v in step.outputs):
+            continue
+        wanted = [cotangents.pop(v) if v in cotangents else _zeros(v) for v in step.outputs]
+        if isinstance(step, Run):
+            known = [residuals[k] for k in step.residuals]
+
+            def linear(*moves: Any, step: Run = step, known: Sequence[Any] = known) -> list[Any]:
+                return evaluate(step.jaxpr, constants(step.jaxpr), [*known, *moves])
+
+            found = jax.linear_transpose(linear, *(v.aval for v in step.inputs))(wanted)
+        else:
+            sides = [_pulled(side, residuals, step, wanted) for side in step.sides]
+            found = lax.switch(residuals[step.index], sides)
+        for v, x in zip(step.inputs, found, strict=True):
+            cotangents[v] = cotangents[v] + x if v in cotangents else x
+    return cotangents
+
+
+def _pulled(
+    side: Side, residuals: Sequence[Any], fork: Fork, wanted: Sequence[Any]
+) -> Callable[[], list[Any]]:
+    def run() -> list[Any]:
+        start: Values = {}
+        for v, ct in zip(side.results, wanted, strict=True):
+            if isinstance(v, Var):
+                start[v] = start[v] + ct if v in start else ct
+        found = pull(side.stages, [residuals[k] for k in side.residuals], start)
+        return [found[v] if v in found else _zeros(v) for v in fork.inputs]
+
+    return run

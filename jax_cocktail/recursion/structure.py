@@ -1,0 +1,277 @@
+"""Bodies of recursive functions as trees: what refers to a function, and the branches and loops around it.
+
+Everything else stays an equation of JAX's. Calls that hold a reference are inlined, so a variable may stand
+for several of the jaxpr's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+
+from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.jaxprs import call_body, constants, nested_jaxprs, open_jaxpr, scan_counts
+from jax_cocktail.recursion.task import Aval, aval_of
+
+REFERENCE = "reference"
+SHORT = 8  # trips of a scan that is written out
+WRITTEN = 256  # equations that a longer one may become
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Var:
+    """A value; identity is object identity."""
+
+    aval: Aval
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Const:
+    """A literal of the program text."""
+
+    value: Any
+    aval: Aval
+
+
+Atom = Var | Const
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Op:
+    """An equation that refers to nothing, or some other pure function. `run`: values in, values out."""
+
+    run: Callable[..., Sequence[Any]]
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Var, ...]
+    name: str = ""  # of the primitive
+    params: Mapping[str, Any] = field(default_factory=dict)
+    is_zero: bool = False  # the result is zeros
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """A reference. `run` binds it again."""
+
+    function: int
+    run: Callable[..., Sequence[Any]]
+    inputs: tuple[Atom, ...]
+    outputs: tuple[Var, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Choice:
+    """A branch with a reference on one of its sides. The sides read outer variables as they are."""
+
+    index: Atom
+    sides: tuple[Structure, ...]
+    outputs: tuple[Var, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Repeat:
+    """A loop with a reference in it.
+
+    `condition`: for a `while`, what it tests; its parameters are those of the body. For a `scan`, `length`
+    and `reverse`: then the body's parameters are the carries and one row of each of `stacked`, its results
+    the carries and rows of the last outputs.
+    """
+
+    carried: tuple[Atom, ...]
+    body: Structure
+    outputs: tuple[Var, ...]
+    condition: Structure | None = None
+    stacked: tuple[Atom, ...] = ()
+    length: int = 0
+    reverse: bool = False
+
+
+Item = Op | Call | Choice | Repeat
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Structure:
+    """Items in order. Free variables are those of the structure around it."""
+
+    parameters: tuple[Var, ...]
+    items: tuple[Item, ...]
+    results: tuple[Atom, ...]
+
+
+def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structure:
+    """The tree of a closed jaxpr. `opens_loops`: else a loop with a reference in it is an `Op`; then nothing
+    is differentiated any more, and calls are inlined. `most_trips`: of a scan that is written out."""
+    builder = _Builder(opens_loops, most_trips)
+    parameters = tuple(Var(aval_of(v.aval)) for v in open_jaxpr(jaxpr).invars)
+    results = builder.inline(jaxpr, parameters)
+    return Structure(parameters, tuple(builder.items), results)
+
+
+def refers(jaxpr: Any) -> bool:
+    """Whether there is a reference in a jaxpr, at any depth."""
+    return any(holds_reference(equation) for equation in open_jaxpr(jaxpr).eqns)
+
+
+def holds_reference(equation: Any) -> bool:
+    if equation.primitive.name == REFERENCE:
+        return True
+    return any(refers(inner) for inner in nested_jaxprs(equation))
+
+
+def binder(equation: Any) -> Callable[..., Sequence[Any]]:
+    """A function that applies the equation's primitive to other values."""
+    primitive, params = equation.primitive, equation.params
+
+    def run(*values: Any) -> Sequence[Any]:
+        bound = primitive.get_bind_params(params)
+        if isinstance(bound, tuple):
+            functions, kept = bound
+            found = primitive.bind(*functions, *values, **kept)
+        else:
+            found = primitive.bind(*values, **bound)
+        return list(found) if primitive.multiple_results else [found]
+
+    return run
+
+
+class _Builder:
+    def __init__(self, opens_loops: bool, most_trips: int) -> None:
+        self.opens_loops, self.most_trips = opens_loops, most_trips
+        self.items: list[Item] = []
+
+    def inline(self, jaxpr: Any, arguments: Sequence[Atom]) -> tuple[Atom, ...]:
+        """Appends the items of a jaxpr; its results."""
+        opened = open_jaxpr(jaxpr)
+        names: dict[Any, Atom] = {
+            v: Const(value, aval_of(v.aval))
+            for v, value in zip(opened.constvars, constants(jaxpr), strict=True)
+        }
+        names |= zip(opened.invars, arguments, strict=True)
+
+        def read(atom: Any) -> Atom:
+            return Const(atom.val, aval_of(atom.aval)) if isinstance(atom, jex.Literal) else names[atom]
+
+        for equation in opened.eqns:
+            inputs = tuple(read(atom) for atom in equation.invars)
+            outputs = self._item(equation, inputs)
+            names |= zip(equation.outvars, outputs, strict=True)
+        return tuple(read(atom) for atom in opened.outvars)
+
+    def _item(self, equation: Any, inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        name = equation.primitive.name
+        outputs = tuple(Var(aval_of(v.aval)) for v in equation.outvars)
+        if name == REFERENCE:
+            self.items.append(Call(equation.params["function"], binder(equation), inputs, outputs))
+        elif self.opens_loops and name in ("jit", "pjit"):
+            return self.inline(equation.params["jaxpr"], inputs)
+        elif not holds_reference(equation):
+            self.items.append(
+                Op(binder(equation), inputs, outputs, name, equation.params, _makes_zeros(equation))
+            )
+        elif name == "cond":
+            sides = tuple(self._side(branch, inputs[1:]) for branch in equation.params["branches"])
+            self.items.append(Choice(inputs[0], sides, outputs))
+        elif name == "scan" and self.opens_loops and self._is_short(equation.params):
+            return self._unrolled(equation.params, inputs)
+        elif name in ("scan", "while"):
+            loop = self._scan if name == "scan" else self._while
+            self.items.append(
+                loop(equation.params, inputs, outputs)
+                if self.opens_loops
+                else Op(binder(equation), inputs, outputs)
+            )
+        else:
+            body = call_body(equation.params)
+            if body is None or not (hasattr(body, "eqns") or hasattr(body, "jaxpr")):
+                raise UnsupportedError(f"a recursive call inside of {name}")
+            return self.inline(body, inputs)
+        return outputs
+
+    def _side(self, jaxpr: Any, arguments: Sequence[Atom], parameters: tuple[Var, ...] = ()) -> Structure:
+        inner = _Builder(self.opens_loops, self.most_trips)
+        results = inner.inline(jaxpr, arguments)
+        return Structure(parameters, tuple(inner.items), results)
+
+    def _while(self, params: Mapping[str, Any], inputs: tuple[Atom, ...], outputs: tuple[Var, ...]) -> Repeat:
+        first, second = params["cond_nconsts"], params["body_nconsts"]
+        tested, used, carried = inputs[:first], inputs[first : first + second], inputs[first + second :]
+        parameters = tuple(Var(v.aval) for v in outputs)
+        condition = self._side(params["cond_jaxpr"], (*tested, *parameters), parameters)
+        body = self._side(params["body_jaxpr"], (*used, *parameters), parameters)
+        return Repeat(carried, body, outputs, condition)
+
+    def _is_short(self, params: Mapping[str, Any]) -> bool:
+        trips: int = params["length"]
+        equations = len(open_jaxpr(params["jaxpr"]).eqns)
+        return trips <= SHORT or (trips <= self.most_trips and trips * equations <= WRITTEN)
+
+    def _unrolled(self, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        """A short scan, trip by trip: its calls can then run side by side."""
+        count, carries = scan_counts(params)
+        length, stacked = params["length"], inputs[count + carries :]
+        carried = inputs[count : count + carries]
+        rows: dict[int, Sequence[Atom]] = {}
+        for trip in reversed(range(length)) if params["reverse"] else range(length):
+            own = [self._make(lambda x, trip=trip: [x[trip]], x) for x in stacked]
+            results = self.inline(params["jaxpr"], (*inputs[:count], *carried, *own))
+            carried, rows[trip] = results[:carries], results[carries:]
+        if not length:
+            rows_of = [aval_of(v.aval) for v in open_jaxpr(params["jaxpr"]).outvars[carries:]]
+            return (*carried, *(self._make(lambda a=a: [jnp.zeros((0, *a.shape), a.dtype)]) for a in rows_of))
+        columns = zip(*(rows[trip] for trip in range(length)), strict=True)
+        return (*carried, *(self._make(lambda *y: [jnp.stack(y)], *column) for column in columns))
+
+    def _make(self, run: Callable[..., Sequence[Any]], *inputs: Atom) -> Var:
+        made = jax.eval_shape(run, *(a.aval for a in inputs))
+        output = Var(aval_of(made[0]))
+        self.items.append(Op(run, inputs, (output,)))
+        return output
+
+    def _scan(self, params: Mapping[str, Any], inputs: tuple[Atom, ...], outputs: tuple[Var, ...]) -> Repeat:
+        count, carries = scan_counts(params)
+        used, carried, stacked = inputs[:count], inputs[count : count + carries], inputs[count + carries :]
+        inner = open_jaxpr(params["jaxpr"]).invars[count:]
+        parameters = tuple(Var(aval_of(v.aval)) for v in inner)
+        body = self._side(params["jaxpr"], (*used, *parameters), parameters)
+        return Repeat(carried, body, outputs, None, stacked, params["length"], params["reverse"])
+
+
+def _makes_zeros(equation: Any) -> bool:
+    """`broadcast_in_dim` of a literal zero."""
+    first = next(iter(equation.invars), None)
+    if equation.primitive.name != "broadcast_in_dim" or not isinstance(first, jex.Literal):
+        return False
+    return first.aval.dtype != jax.dtypes.float0 and bool(first.val == 0)
+
+
+def free(items: Sequence[Item], results: Sequence[Atom] = ()) -> Iterator[Var]:
+    """The variables that items read and do not make, in order of first use; with repeats."""
+    made: set[Var] = set()
+    for item in items:
+        yield from (v for v in reads(item) if v not in made)
+        made.update(item.outputs)
+    yield from (v for v in results if isinstance(v, Var) and v not in made)
+
+
+def reads(item: Item) -> Iterator[Var]:
+    """The variables that an item reads."""
+    if isinstance(item, Op | Call):
+        atoms: tuple[Atom, ...] = item.inputs
+    elif isinstance(item, Choice):
+        atoms = (item.index,)
+    else:
+        atoms = (*item.carried, *item.stacked)
+    yield from (v for v in atoms if isinstance(v, Var))
+    if isinstance(item, Choice):
+        inner = item.sides
+    elif isinstance(item, Repeat):
+        inner = tuple(s for s in (item.body, item.condition) if s is not None)
+    else:
+        inner = ()
+    for side in inner:
+        own = set(side.parameters)
+        yield from (v for v in free(side.items, side.results) if v not in own)

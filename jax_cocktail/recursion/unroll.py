@@ -1,0 +1,160 @@
+"""Recursion unrolled: calls give way to the bodies that they call, so that a frame stands for several levels.
+
+A call of the stack machine costs a jump through its branch over labels and a frame to write and read, as much
+as ten scalar operations; a body that does little else is done with fewer of them.
+
+Errors are those of the functions as they were written. With `levels` of calls inlined, the body that a frame
+begins with is at a depth that divides by `levels + 1`, and the calls that are left are made from the last
+inlined bodies, `levels` deeper, so their callees are again at such a depth: the frame below stands for
+`levels + 1` calls under way, no more and no less. If `max_depth` divides by it too, a call is too deep where
+its frame is, and never one that was inlined. That holds as long as
+
+- every call is inlined except for those in tail position, which stay where they are: in the body that a frame
+  begins with, they take over the frame and the depth with it;
+- no inlined body has calls in tail position, which would leave a frame to go on at another depth;
+- no call becomes one in tail position because what came after it has gone with its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from jax_cocktail.recursion.structure import Atom, Call, Choice, Item, Op, Repeat, Structure, Var
+from jax_cocktail.recursion.task import Numbering, Task
+
+LEVELS = 1  # of calls that give way to bodies
+MOST_ITEMS = 256  # of all functions, unrolled: the C++ compiler takes its time for each,
+MOST_CALLS = 16  # and for the places where functions go on after calls
+MOST_FRAME_BYTES = 1024  # where frames are larger, what is in them takes the time
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Unrolled:
+    """`tails`: the calls in tail position, the only ones that are."""
+
+    bodies: tuple[Structure, ...]
+    tails: frozenset[Call]
+
+
+def unroll(task: Task, bodies: Sequence[Structure], tails: Collection[Call], levels: int) -> Unrolled | str:
+    """The bodies with `levels` of calls inlined, or why not. `tails`: the calls in tail position."""
+    if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
+        return "calls have numbers"
+    if task.max_depth % (levels + 1):
+        return f"max_depth={task.max_depth} does not divide by {levels + 1}"
+    inlined = {call.function for body in bodies for call in calls(body) if call not in tails}
+    if not inlined:
+        return "all calls are in tail position"
+    if any(call in tails for k in inlined for call in calls(bodies[k])):
+        return "a function that would be inlined has calls in tail position"
+    copier = _Copier(bodies, tails, len(task.environment))
+    made = tuple(copier.whole(body, levels) for body in bodies)
+    if sum(map(count, made)) > MOST_ITEMS or sum(len(list(calls(body))) for body in made) > MOST_CALLS:
+        return "its text would be long"
+    return Unrolled(made, frozenset(copier.kept))
+
+
+def inner(item: Item) -> tuple[Structure, ...]:
+    """The structures in an item."""
+    if isinstance(item, Choice):
+        return item.sides
+    if isinstance(item, Repeat):
+        return tuple(s for s in (item.condition, item.body) if s is not None)
+    return ()
+
+
+def calls(body: Structure) -> Iterator[Call]:
+    """At any depth."""
+    for item in body.items:
+        if isinstance(item, Call):
+            yield item
+        for side in inner(item):
+            yield from calls(side)
+
+
+def count(body: Structure) -> int:
+    """How many items there are, at any depth."""
+    return sum(1 + sum(map(count, inner(item))) for item in body.items)
+
+
+@dataclass(eq=False, slots=True)
+class _Copier:
+    """`environment`: how many parameters of every body stand for it; `kept`: copies of calls in tail
+    position."""
+
+    bodies: Sequence[Structure]
+    tails: Collection[Call]
+    environment: int
+    kept: set[Call] = field(default_factory=set)
+
+    def whole(self, body: Structure, levels: int) -> Structure:
+        """A body that keeps its parameters."""
+        names: dict[Var, Atom] = {v: v for v in body.parameters}
+        copy = _Copy(self, body.parameters[1 : 1 + self.environment], levels, names)
+        return copy.structure(body, body.parameters)
+
+
+@dataclass(eq=False, slots=True)
+class _Copy:
+    """One copy of a body, in which `levels` of calls give way. `names`: its variables -> what stands for them
+    in the copy."""
+
+    copier: _Copier
+    environment: tuple[Atom, ...]
+    levels: int
+    names: dict[Var, Atom]
+
+    def structure(self, body: Structure, parameters: tuple[Var, ...]) -> Structure:
+        items = tuple(self.items(body))
+        return Structure(parameters, items, self.read(body.results))
+
+    def items(self, body: Structure) -> Iterator[Item]:
+        for item in body.items:
+            if isinstance(item, Call) and self.levels and item not in self.copier.tails:
+                yield from self.inlined(item)
+            else:
+                yield self.item(item)
+
+    def inlined(self, call: Call) -> Iterator[Item]:
+        """What the call stands for."""
+        body = self.copier.bodies[call.function]
+        token, *arguments = self.read(call.inputs)
+        given = zip(body.parameters, (token, *self.environment, *arguments), strict=True)
+        copy = _Copy(self.copier, self.environment, self.levels - 1, dict(given))
+        yield from copy.items(body)
+        self.names |= zip(call.outputs, copy.read(body.results), strict=True)
+
+    def item(self, item: Item) -> Item:
+        if isinstance(item, Op):
+            return replace(item, inputs=self.read(item.inputs), outputs=self.new(item.outputs))
+        if isinstance(item, Call):
+            call = replace(item, inputs=self.read(item.inputs), outputs=self.new(item.outputs))
+            self.copier.kept |= {call} if item in self.copier.tails else set()
+            return call
+        if isinstance(item, Choice):
+            (index,) = self.read((item.index,))
+            sides = tuple(self.structure(side, ()) for side in item.sides)
+            return Choice(index, sides, self.new(item.outputs))
+        carried, stacked = self.read(item.carried), self.read(item.stacked)
+        body, condition = self.loop(item.body), item.condition and self.loop(item.condition)
+        return replace(
+            item,
+            carried=carried,
+            stacked=stacked,
+            body=body,
+            condition=condition,
+            outputs=self.new(item.outputs),
+        )
+
+    def loop(self, body: Structure) -> Structure:
+        return self.structure(body, self.new(body.parameters))
+
+    def new(self, variables: Sequence[Var]) -> tuple[Var, ...]:
+        """Other variables in the place of these."""
+        made = tuple(Var(v.aval) for v in variables)
+        self.names |= zip(variables, made, strict=True)
+        return made
+
+    def read(self, atoms: Sequence[Atom]) -> tuple[Atom, ...]:
+        return tuple(self.names[a] if isinstance(a, Var) else a for a in atoms)

@@ -1,0 +1,1 @@
+"""A CUDA card: driver, handler, and the measurements of first use."""

@@ -1,0 +1,387 @@
+"""A card through the CUDA driver itself: memory, modules, launches and events, without JAX in between."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes as c
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jax_cocktail.device.spec import ARCHES, DeviceSpec, card_like
+from jax_cocktail.errors import BuildError
+from jax_cocktail.runtime.cuda.driver import (
+    CAPTURE_RELAXED,
+    DYNAMIC_SHARED_BYTES,
+    LAUNCH_COOPERATIVE,
+    LaunchAttribute,
+    LaunchConfig,
+    driver_path,
+)
+
+Array = np.ndarray[Any, Any]
+
+LAUNCH_CLUSTER = 4
+_NON_BLOCKING = 1  # a stream that does not wait for the default one
+NON_PORTABLE_CLUSTER = 14  # more than eight blocks in a cluster
+_P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (_U,),
+    "cuDriverGetVersion": (_P,),
+    "cuDeviceGetCount": (_P,),
+    "cuDeviceGet": (_P, _I),
+    "cuDeviceGetName": (_P, _I, _I),
+    "cuDeviceGetAttribute": (_P, _I, _I),
+    "cuDeviceTotalMem_v2": (_P, _I),
+    "cuDevicePrimaryCtxRetain": (_P, _I),
+    "cuDevicePrimaryCtxRelease_v2": (_I,),
+    "cuCtxPushCurrent_v2": (_P,),
+    "cuCtxPopCurrent_v2": (_P,),
+    "cuStreamCreate": (_P, _U),
+    "cuStreamDestroy_v2": (_P,),
+    "cuStreamSynchronize": (_P,),
+    "cuEventCreate": (_P, _U),
+    "cuEventDestroy_v2": (_P,),
+    "cuEventRecord": (_P, _P),
+    "cuEventSynchronize": (_P,),
+    "cuEventElapsedTime": (_P, _P, _P),
+    "cuMemAlloc_v2": (_P, _S),
+    "cuMemFree_v2": (_A,),
+    "cuMemcpyHtoDAsync_v2": (_A, _P, _S, _P),
+    "cuMemcpyDtoHAsync_v2": (_P, _A, _S, _P),
+    "cuMemcpyDtoDAsync_v2": (_A, _A, _S, _P),
+    "cuMemsetD8Async": (_A, c.c_ubyte, _S, _P),
+    "cuModuleLoadData": (_P, _P),
+    "cuModuleUnload": (_P,),
+    "cuModuleGetFunction": (_P, _P, c.c_char_p),
+    "cuFuncSetAttribute": (_P, _I, _I),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_P, _P, _I, _S),
+    "cuLaunchKernelEx": (_P, _P, _P, _P),
+    "cuStreamBeginCapture_v2": (_P, _I),
+    "cuStreamEndCapture": (_P, _P),
+    "cuGraphInstantiateWithFlags": (_P, _P, _A),
+    "cuGraphLaunch": (_P, _P),
+    "cuGraphExecDestroy": (_P,),
+    "cuGraphDestroy": (_P,),
+}
+_ATTRIBUTES = {
+    "threads_per_block": 1,
+    "warp": 10,
+    "clock_khz": 13,
+    "units": 16,
+    "memory_clock_khz": 36,
+    "bus_bits": 37,
+    "l2_bytes": 38,
+    "threads_per_unit": 39,
+    "major": 75,
+    "minor": 76,
+    "shared_per_unit": 81,
+    "registers": 82,
+    "cooperative": 95,
+    "shared_bytes": 97,
+    "blocks_per_unit": 106,
+}
+
+
+class CudaError(RuntimeError):
+    """The driver refused. `code`: its result."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the driver says of a card; `driver`: 13000 is CUDA 13.0; `attributes`: by our name."""
+
+    name: str
+    driver: int
+    memory_bytes: int
+    attributes: dict[str, int]
+
+    @property
+    def arch(self) -> str:
+        """Such as sm_90."""
+        return f"sm_{self.attributes['major']}{self.attributes['minor']}"
+
+
+class Library:
+    """The driver's functions, each raising `CudaError`."""
+
+    def __init__(self) -> None:
+        path = driver_path()
+        try:
+            self._library = c.CDLL(path)
+        except OSError as error:
+            raise CudaError(f"the CUDA driver cannot be loaded ({error})") from error
+        for name, types in _SIGNATURES.items():
+            function = getattr(self._library, name, None)
+            if function is None:
+                raise CudaError(f"the CUDA driver {path} is too old: it has no {name}")
+            function.argtypes, function.restype = types, c.c_int
+        self("cuInit", 0)
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        result = getattr(self._library, name)(*arguments)
+        if result:
+            word = c.c_char_p()
+            self._library.cuGetErrorName(result, c.byref(word))
+            raise CudaError(f"{name}: {(word.value or b'unknown error').decode()} ({result})", result)
+
+    def number(self, name: str, *arguments: Any, kind: Any = c.c_int, before: tuple[Any, ...] = ()) -> int:
+        """What a function writes to the argument between `before` and `arguments`."""
+        value = kind()
+        self(name, *before, c.byref(value), *arguments)
+        return int(value.value or 0)
+
+
+def count() -> tuple[int, str]:
+    """How many cards there are, and why there is none."""
+    try:
+        return Library().number("cuDeviceGetCount"), "the driver lists no card"
+    except CudaError as error:
+        return 0, str(error)
+
+
+def describe(ordinal: int = 0) -> Facts:
+    """A card in the driver's words; nothing is started on it. Raises CudaError."""
+    library = Library()
+    return _facts(library, library.number("cuDeviceGet", ordinal))
+
+
+def _facts(library: Library, device: int) -> Facts:
+    name = c.create_string_buffer(256)
+    library("cuDeviceGetName", name, 256, device)
+    attributes = {
+        key: library.number("cuDeviceGetAttribute", number, device) for key, number in _ATTRIBUTES.items()
+    }
+    memory = library.number("cuDeviceTotalMem_v2", device, kind=_S)
+    return Facts(name.value.decode(), library.number("cuDriverGetVersion"), memory, attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel is launched. `pointers`: its only parameter, an array of addresses; `cluster`: blocks."""
+
+    function: int
+    grid: int
+    threads: int
+    shared_bytes: int
+    pointers: tuple[int, ...]
+    cooperative: bool = False
+    cluster: int = 1
+
+
+class Card:
+    """A card, in its primary context, which is JAX's; a context manager that gives everything back.
+
+    For one thread. All work is in a stream of its own, and what others have in theirs goes on beside it.
+    `ordinal`: which card, as the driver counts those that this process may see.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.library = Library()
+        self.device = self.library.number("cuDeviceGet", ordinal)
+        self._memory: list[int] = []
+        self._modules: list[int] = []
+        self._events: list[int] = []
+        self.stream = 0
+        context = self.library.number("cuDevicePrimaryCtxRetain", self.device, kind=_P)
+        self.library("cuCtxPushCurrent_v2", context)
+        try:
+            self.facts = _facts(self.library, self.device)
+            self.stream = self.library.number("cuStreamCreate", _NON_BLOCKING, kind=_P)
+            self._events = [self.library.number("cuEventCreate", 0, kind=_P) for _ in range(2)]
+        except CudaError:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Card:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Where a kernel failed the context is beyond use, and what is left in it goes with it."""
+        with contextlib.suppress(CudaError):
+            self.release()
+            for event in self._events:
+                self.library("cuEventDestroy_v2", event)
+            if self.stream:
+                self.library("cuStreamDestroy_v2", self.stream)
+        with contextlib.suppress(CudaError):
+            self.library.number("cuCtxPopCurrent_v2", kind=_P)
+        with contextlib.suppress(CudaError):
+            self.library("cuDevicePrimaryCtxRelease_v2", self.device)
+
+    def release(self) -> None:
+        """Frees all memory and modules."""
+        while self._memory:
+            self.library("cuMemFree_v2", self._memory.pop())
+        while self._modules:
+            self.library("cuModuleUnload", self._modules.pop())
+
+    # -- memory ------------------------------------------------------------------------------------------
+    def allocate(self, size: int) -> int:
+        """The address of so many bytes."""
+        address = self.library.number("cuMemAlloc_v2", max(size, 16), kind=_A)
+        self._memory.append(address)
+        return address
+
+    def upload(self, array: Array, tiles: int = 1) -> int:
+        """The address of a copy, or of several, one behind the other."""
+        array = np.ascontiguousarray(array)
+        address = self.allocate(array.nbytes * tiles)
+        self.write(address, array)
+        for tile in range(1, tiles):
+            self.copy(address + tile * array.nbytes, address, array.nbytes)
+        return address
+
+    def write(self, address: int, array: Array) -> None:
+        """A contiguous array to an address."""
+        if array.nbytes:
+            self.library("cuMemcpyHtoDAsync_v2", address, array.ctypes.data, array.nbytes, self.stream)
+            self.wait()
+
+    def download(self, address: int, array: Array) -> Array:
+        """Fills the array."""
+        if array.nbytes:
+            self.library("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self.stream)
+            self.wait()
+        return array
+
+    def copy(self, target: int, source: int, size: int) -> None:
+        """In the stream."""
+        self.library("cuMemcpyDtoDAsync_v2", target, source, size, self.stream)
+
+    def fill(self, address: int, value: int, size: int) -> None:
+        """In the stream."""
+        self.library("cuMemsetD8Async", address, value, size, self.stream)
+
+    # -- kernels -----------------------------------------------------------------------------------------
+    def load(self, binary: bytes) -> int:
+        """The module of a cubin or fatbin."""
+        module = self.library.number("cuModuleLoadData", binary, kind=_P)
+        self._modules.append(module)
+        return module
+
+    def function(self, module: int, name: str, shared_bytes: int = 0) -> int:
+        """A kernel, allowed so much dynamic shared memory."""
+        found = self.library.number("cuModuleGetFunction", module, name.encode(), kind=_P)
+        self.library("cuFuncSetAttribute", found, DYNAMIC_SHARED_BYTES, shared_bytes)
+        return found
+
+    def co_resident(self, function: int, threads: int, shared_bytes: int) -> int:
+        """How many blocks of a kernel the card holds at once."""
+        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        return self.library.number(name, function, threads, shared_bytes) * self.facts.attributes["units"]
+
+    def launch(self, launch: Launch) -> None:
+        """In the stream."""
+        attributes = (LaunchAttribute * 2)()
+        number = 0
+        if launch.cooperative:
+            attributes[number].id = LAUNCH_COOPERATIVE
+            attributes[number].value[0] = 1
+            number += 1
+        if launch.cluster > 1:
+            if launch.cluster > 8:
+                self.library("cuFuncSetAttribute", launch.function, NON_PORTABLE_CLUSTER, 1)
+            attributes[number].id = LAUNCH_CLUSTER
+            attributes[number].value[:3] = (launch.cluster, 1, 1)
+            number += 1
+        grid, block = (launch.grid, 1, 1), (launch.threads, 1, 1)
+        config = LaunchConfig(grid, block, launch.shared_bytes, self.stream, attributes, number)
+        pointers = (c.c_void_p * len(launch.pointers))(*launch.pointers)
+        parameters = (c.c_void_p * 1)(c.addressof(pointers))
+        self.library("cuLaunchKernelEx", c.byref(config), launch.function, parameters, None)
+
+    def wait(self) -> None:
+        """Until the stream is empty."""
+        self.library("cuStreamSynchronize", self.stream)
+
+    def between_events(self, work: Callable[[], None]) -> float:
+        """Seconds of what `work` enqueues."""
+        self.library("cuEventRecord", self._events[0], self.stream)
+        work()
+        self.library("cuEventRecord", self._events[1], self.stream)
+        self.library("cuEventSynchronize", self._events[1])
+        milliseconds = c.c_float()
+        self.library("cuEventElapsedTime", c.byref(milliseconds), *self._events)
+        return milliseconds.value * 1e-3
+
+    def seconds(
+        self,
+        launch: Launch,
+        before: Callable[[], None] = lambda: None,
+        times: int = 5,
+        pick: Callable[[Sequence[float]], float] = statistics.median,
+    ) -> float:
+        """The median time between events around a launch, or what else `pick` takes; `before`: what is
+        enqueued before the first event."""
+        found = []
+        for _ in range(times):
+            before()
+            found.append(self.between_events(lambda: self.launch(launch)))
+        return pick(found)
+
+    def many_seconds(self, launch: Launch, number: int) -> float:
+        """The mean time of launches in a row, after one that does not count."""
+        self.launch(launch)
+
+        def work() -> None:
+            for _ in range(number):
+                self.launch(launch)
+
+        return self.between_events(work) / number
+
+    def graph_seconds(self, launch: Launch, number: int) -> float:
+        """The mean time of launches that are one graph, whose first launch does not count."""
+        self.launch(launch)  # code is loaded before it is captured
+        self.wait()
+        self.library("cuStreamBeginCapture_v2", self.stream, CAPTURE_RELAXED)
+        for _ in range(number):
+            self.launch(launch)
+        graph = self.library.number("cuStreamEndCapture", kind=_P, before=(self.stream,))
+        try:
+            executable = self.library.number("cuGraphInstantiateWithFlags", graph, 0, kind=_P)
+
+            def run() -> None:
+                self.library("cuGraphLaunch", executable, self.stream)
+
+            run()
+            found = min(self.between_events(run) for _ in range(5)) / number
+            self.library("cuGraphExecDestroy", executable)
+        finally:
+            self.library("cuGraphDestroy", graph)
+        return found
+
+
+_SIZES = (
+    "threads_per_block",
+    "threads_per_unit",
+    "blocks_per_unit",
+    "units",
+    "warp",
+    "registers",
+    "shared_bytes",
+    "shared_per_unit",
+    "l2_bytes",
+)
+
+
+def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
+    """The card as the planner sees it: sizes as the driver says, times of the nearest known card.
+
+    Raises BuildError if it is older than all of those.
+    """
+    arch = facts.arch
+    if arch not in known:
+        older = [a for a in known if int(a[3:]) <= int(arch[3:])]
+        if not older:
+            raise BuildError(f"{facts.name} ({arch}) is older than every known card", "a newer card")
+        arch = max(older, key=lambda a: int(a[3:]))
+    sizes: dict[str, Any] = {name: facts.attributes[name] for name in _SIZES}
+    return replace(card_like(facts.name, arch), name=facts.name, memory_bytes=facts.memory_bytes, **sizes)

@@ -1,0 +1,369 @@
+"""The handler for NVIDIA GPUs where no host compiler can build `cuda_src/handler.cc`: the same, in Python.
+
+XLA calls it through ctypes. What it does, and what it says when something is wrong, is what handler.cc does
+and says (the same tests run both); a call costs tens of microseconds more.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax_cocktail.runtime.cuda.driver import (
+    CAPTURE_RELAXED,
+    COOPERATIVE,
+    DYNAMIC_SHARED_BYTES,
+    HOST_DEVICE_MAP,
+    HOST_PORTABLE,
+    LAUNCH_CLUSTER,
+    LAUNCH_COOPERATIVE,
+    MAJOR,
+    MINOR,
+    MULTIPROCESSORS,
+    NO_BINARY,
+    NON_PORTABLE_CLUSTER,
+    SHARED_OPT_IN,
+    Driver,
+    LaunchAttribute,
+    LaunchConfig,
+    the_driver,
+)
+from jax_cocktail.runtime.ffi import (
+    COMMAND_BUFFER_COMPATIBLE,
+    DATA_LOSS,
+    FAILED_PRECONDITION,
+    HANDLER,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    OUT_OF_RANGE,
+    RESOURCE_EXHAUSTED,
+    Call,
+    CallFrame,
+    Refused,
+    StreamGetArgs,
+    answered,
+    error_of,
+    read_call,
+)
+from jax_cocktail.utask.plan import LaunchPlan
+
+PORTABLE_CLUSTER = 8  # blocks that every device with clusters has room for
+
+# ---- programs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A program of a context. `cooperative`, `cluster`: how it is launched, in one of the two ways or in
+    none; `parameter_bytes`: what the kernel takes, 0 if the driver cannot say; `error_word`: address of
+    pinned host memory, or 0, and `error_address` the same for the device."""
+
+    function: int
+    grid: int
+    shared_bytes: int
+    cooperative: bool
+    cluster: bool
+    parameter_bytes: int
+    parameter_limit: int
+    error_word: int = 0
+    error_address: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a device has; `shared_bytes`: per block; `cooperative`: 0 or 1."""
+
+    units: int
+    shared_bytes: int
+    cooperative: int
+    major: int
+    minor: int
+
+
+_programs: dict[tuple[str, LaunchPlan, int, int], _Program] = {}
+_lock = threading.Lock()
+
+
+def load_count() -> int:
+    """Programs loaded so far in this process, once per context."""
+    return len(_programs)
+
+
+def _find(driver: Driver, call: Call, context: int) -> _Program:
+    """The program of a call in a context, which must be current; loaded if it is new."""
+    identity = c.c_ulonglong()
+    if "cuCtxGetId" in driver.functions:
+        driver.functions["cuCtxGetId"](context, c.byref(identity))
+    key = call.digest, call.plan, context, identity.value
+    program = _programs.get(key)
+    if program is None:
+        with _lock:
+            program = _programs.get(key)
+            if program is None:
+                program = _programs[key] = _load(driver, call)
+    return program
+
+
+def _load(driver: Driver, call: Call) -> _Program:
+    actual = hashlib.sha256(c.string_at(*call.binary)).hexdigest()
+    if actual != call.digest:
+        raise call.refused(
+            DATA_LOSS,
+            f"its binary is damaged (SHA-256 {actual[:16]}..., expected {call.digest[:16]}...); remove the"
+            " executable from the cache",
+        )
+    mode = c.c_int(CAPTURE_RELAXED)  # another thread's or this one's capture does not mind what is done here
+    exchange = driver.functions["cuThreadExchangeStreamCaptureMode"]
+    exchange(c.byref(mode))
+    module, word = c.c_void_p(), c.c_void_p()
+    try:
+        return _filled(driver, call, module, word)
+    except Refused:
+        if word.value:
+            driver.functions["cuMemFreeHost"](word)
+        if module.value:
+            driver.functions["cuModuleUnload"](module)
+        raise
+    finally:
+        exchange(c.byref(mode))
+
+
+def _filled(driver: Driver, call: Call, module: c.c_void_p, word: c.c_void_p) -> _Program:
+    facts = _facts(driver, call)
+    result = driver.functions["cuModuleLoadData"](c.byref(module), call.binary[0])
+    if result == NO_BINARY:
+        raise call.refused(
+            FAILED_PRECONDITION,
+            "cuModuleLoadData: CUDA_ERROR_NO_BINARY_FOR_GPU: it was compiled for another GPU than this one"
+            f" (sm_{facts.major}{facts.minor}); compile it again on this machine",
+        )
+    driver.check(call, result, "cuModuleLoadData")
+    # Since CUDA 12.1 a kernel may have more parameters (from Volta on).
+    limit = 32764 if driver.version >= 12010 and facts.major >= 7 else 4096
+    chosen = _choose(driver, call, facts, module, limit)
+    if not call.plan.can_fail:
+        return chosen
+    driver.call(call, "cuMemHostAlloc", c.byref(word), 4, HOST_PORTABLE | HOST_DEVICE_MAP)
+    assert word.value
+    c.c_uint32.from_address(word.value).value = 0
+    address = c.c_uint64()
+    driver.call(call, "cuMemHostGetDevicePointer_v2", c.byref(address), word, 0)
+    return replace(chosen, error_word=word.value, error_address=address.value)
+
+
+def _facts(driver: Driver, call: Call) -> _Facts:
+    device, value = c.c_int(), c.c_int()
+    driver.call(call, "cuCtxGetDevice", c.byref(device))
+    found = []
+    for attribute in (MULTIPROCESSORS, SHARED_OPT_IN, COOPERATIVE, MAJOR, MINOR):
+        driver.call(call, "cuDeviceGetAttribute", c.byref(value), attribute, device)
+        found.append(value.value)
+    return _Facts(*found)
+
+
+def _co_resident(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p, shared: int) -> int:
+    """How many blocks of a kernel can be on the device at once, 0 if not even one fits."""
+    if shared > facts.shared_bytes:
+        return 0
+    driver.call(call, "cuFuncSetAttribute", function, DYNAMIC_SHARED_BYTES, shared)
+    blocks, threads = c.c_int(), call.plan.threads
+    name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    driver.call(call, name, c.byref(blocks), function, threads, shared)
+    return blocks.value * facts.units
+
+
+def _in_one_cluster(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p, shared: int) -> int:
+    """All blocks of a kernel, if the device has room for them as one cluster, else 0."""
+    ask = driver.functions.get("cuOccupancyMaxActiveClusters")
+    if ask is None or facts.major < 9 or shared > facts.shared_bytes:
+        return 0
+    driver.call(call, "cuFuncSetAttribute", function, DYNAMIC_SHARED_BYTES, shared)
+    blocks = call.plan.most_units
+    if blocks > PORTABLE_CLUSTER and driver.functions["cuFuncSetAttribute"](
+        function, NON_PORTABLE_CLUSTER, 1
+    ):
+        return 0
+    found = c.c_int()
+    config = _config(call.plan, blocks, shared, cooperative=False, cluster=True, stream=0)
+    return blocks if ask(c.byref(found), function, c.byref(config)) == 0 and found.value > 0 else 0
+
+
+def _config(
+    plan: LaunchPlan, grid: int, shared: int, *, cooperative: bool, cluster: bool, stream: int
+) -> LaunchConfig:
+    """How a kernel is launched."""
+    attribute = LaunchAttribute(id=LAUNCH_CLUSTER if cluster else LAUNCH_COOPERATIVE)
+    attribute.value[:3] = (grid, 1, 1) if cluster else (1, 0, 0)
+    return LaunchConfig(
+        (c.c_uint * 3)(grid, 1, 1),
+        (c.c_uint * 3)(plan.threads, 1, 1),
+        shared,
+        stream,
+        c.pointer(attribute),
+        int(cluster or cooperative),
+    )
+
+
+def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit: int) -> _Program:
+    """The kernel and the grid that fit the device; see handler_programs.h."""
+    plan = call.plan
+    kernels = (
+        (b"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units, plan.cluster),
+        (b"ck_portable", plan.portable_shared_bytes, 1, plan.portable_units, False),
+    )
+    for name, shared, least, most, cluster in kernels:
+        function = c.c_void_p()
+        driver.call(call, "cuModuleGetFunction", c.byref(function), module, name)
+        room = _in_one_cluster if cluster else _co_resident
+        fit = room(driver, call, facts, function, shared)
+        if plan.cooperative and not cluster and not facts.cooperative:
+            fit = min(fit, 1)
+        if not plan.cooperative and fit > 0:
+            fit = plan.most_units
+        if fit < least:
+            continue
+        offset, size = c.c_size_t(), c.c_size_t()
+        ask = driver.functions.get("cuFuncGetParamInfo")
+        if ask is None or ask(function, 0, c.byref(offset), c.byref(size)) != 0:
+            size.value = 0
+        grid = min(fit, most)
+        assert function.value
+        alone = grid == 1
+        cooperative = plan.cooperative and not (alone or cluster)
+        return _Program(function.value, grid, shared, cooperative, cluster and not alone, size.value, limit)
+    raise call.refused(
+        RESOURCE_EXHAUSTED,
+        f"no block of {plan.threads} threads with {plan.portable_shared_bytes} bytes of shared memory fits"
+        f" this device (sm_{facts.major}{facts.minor}, {facts.units} multiprocessors, {facts.shared_bytes}"
+        ' bytes per block); compile it again on this machine, or use the option force="stock"',
+    )
+
+
+# ---- execution ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _current(driver: Driver, call: Call, stream: int) -> Iterator[int]:
+    """Makes the context of a stream current in the block."""
+    context, before = c.c_void_p(), c.c_void_p()
+    driver.call(call, "cuStreamGetCtx", stream, c.byref(context))
+    driver.functions["cuCtxGetCurrent"](c.byref(before))
+    pushed = before.value != context.value
+    if pushed:
+        driver.call(call, "cuCtxPushCurrent_v2", context)
+    try:
+        yield context.value or 0
+    finally:
+        if pushed:
+            driver.functions["cuCtxPopCurrent_v2"](c.byref(before))
+
+
+def _take_error(call: Call, program: _Program, when: str) -> None:
+    """Raises with the code that the program left, if any; the next one may then be written."""
+    if not program.error_word:
+        return
+    word = c.c_uint32.from_address(program.error_word)
+    with _lock:
+        code, word.value = word.value, 0
+    if code >> 31:  # of builds with a limit
+        block, phase = code >> 16 & 0x7FFF, code & 0xFFFF
+        text = f"block {block} waited too long for the others in phase {phase}, in {when}; please report this"
+        raise call.refused(INTERNAL, text)
+    lines = call.failures.split("\n")
+    if 0 < code <= len(lines) and lines[code - 1]:
+        text = f"{lines[code - 1]} (in {when}; its results there are not to be used)"
+        raise call.refused(OUT_OF_RANGE, text)
+    if code:
+        text = f"stopped with code {code} in {when}; its results there are not to be used"
+        raise call.refused(INTERNAL, text)
+
+
+def _pointers(frame: CallFrame, call: Call, program: _Program, version: int) -> tuple[Any, int | None]:
+    """The parameter of the kernel, and the address of the workspace."""
+    operands = [frame.operands.items[i].contents.data for i in range(frame.operands.size)]
+    results = [frame.results.items[i].contents.data for i in range(frame.results.size)]
+    workspace = None
+    if call.plan.workspace_bytes:
+        if not results:
+            raise call.refused(INVALID_ARGUMENT, "the call has no workspace result")
+        workspace = results.pop()
+    values = (*operands, *results, workspace, program.error_address or None)
+    count, size = len(operands) + len(results), 8 * len(values)
+    if size > program.parameter_limit:
+        raise call.refused(
+            RESOURCE_EXHAUSTED,
+            f"{count} operands and results are more than a kernel takes here ({size} bytes of parameters, the"
+            f" limit is {program.parameter_limit} with CUDA {version // 1000}.{version % 1000 // 10}); pack"
+            " some of them into one array, or update NVIDIA's driver",
+        )
+    if program.parameter_bytes not in (0, size):
+        text = f"the call passes {size} bytes of parameters and the kernel takes {program.parameter_bytes}"
+        raise call.refused(INVALID_ARGUMENT, text)
+    return (c.c_void_p * len(values))(*values), workspace
+
+
+def _enqueue(driver: Driver, frame: CallFrame, call: Call, program: _Program, stream: int) -> None:
+    pointers, workspace = _pointers(frame, call, program, driver.version)
+    if call.plan.header_bytes and not program.cluster:
+        driver.call(call, "cuMemsetD8Async", workspace or 0, 0, call.plan.header_bytes, stream)
+    config = _config(
+        call.plan,
+        program.grid,
+        program.shared_bytes,
+        cooperative=program.cooperative,
+        cluster=program.cluster,
+        stream=stream,
+    )
+    parameters = (c.c_void_p * 1)(c.addressof(pointers))
+    driver.call(call, "cuLaunchKernelEx", c.byref(config), program.function, parameters, None)
+
+
+def _run(frame: CallFrame, executes: bool, captured: bool) -> int | None:
+    """Address of an error of XLA, or None; raises errors of ours."""
+    call = read_call(frame)
+    driver = the_driver()
+    if driver.problem:
+        raise call.refused(FAILED_PRECONDITION, driver.problem)
+    wanted = StreamGetArgs(c.sizeof(StreamGetArgs), None, frame.context, None)
+    function = c.CFUNCTYPE(c.c_void_p, c.POINTER(StreamGetArgs))(frame.api.contents.stream_get)
+    error = function(c.byref(wanted))
+    if error:
+        return int(error)
+    stream = wanted.stream or 0
+    with _current(driver, call, stream) as context:
+        program = _find(driver, call, context)
+        if not executes:
+            return None
+        _take_error(call, program, "an earlier call")
+        _enqueue(driver, frame, call, program, stream)
+        if call.sync and not captured:
+            try:
+                driver.call(call, "cuStreamSynchronize", stream)
+            finally:
+                _take_error(call, program, "this call")  # says more than that the kernel failed
+    return None
+
+
+def _handler(traits: int = 0, executes: bool = True) -> Any:
+    def handle(pointer: Any) -> int | None:
+        frame = pointer.contents
+        try:
+            return None if answered(frame, traits) else _run(frame, executes, bool(traits))
+        except Refused as refused:
+            return error_of(frame, refused.code, str(refused))
+        except Exception as error:  # nothing may escape into XLA
+            text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
+            return error_of(frame, INTERNAL, text)
+
+    return HANDLER(handle)
+
+
+# What handler.cc calls ck_gpu_initialize, ck_gpu_execute and ck_gpu_execute_nograph.
+initialize = _handler(executes=False)
+execute = _handler(COMMAND_BUFFER_COMPATIBLE)
+execute_nograph = _handler()

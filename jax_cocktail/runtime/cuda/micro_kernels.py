@@ -1,0 +1,177 @@
+"""What `cuda_src/micro.cu` can measure, how each part of it is launched, and what it must compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jax_cocktail.build.job import source_folder
+
+Array = np.ndarray[Any, Any]
+
+SPIN_LIMIT = 1 << 24  # polls in vain, some seconds: a wait that never ends fails the launch
+WORDS = 1024  # 4 KiB, the most that travels in tagged words
+SHARED_BYTES = 64 << 10
+THREADS = 256  # of a block
+_SIGNALS, _TAGGED, _MOST_UNITS = 2, 2 * WORDS, 1024
+HEADER_BYTES = (128 * (1 + _SIGNALS) + 16 * _TAGGED + 255) // 256 * 256  # CK_HEADER_BYTES of cocktail_units.h
+WORKSPACE_BYTES = HEADER_BYTES + 128 * _MOST_UNITS  # the header and a line for each unit
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A part of `micro.cu`. `name`: of its function, without `ck_micro_`; `scratch`: bytes of shared memory
+    that a block is launched with; `floats`: its results are float32, not uint32."""
+
+    name: str
+    scratch: int = 4096
+    floats: bool = False
+
+
+EMPTY = Kernel("empty")
+BARRIER = Kernel("barrier")
+BARRIER_CHECKED = Kernel("barrier_checked")
+CLUSTER = Kernel("cluster")
+FLAG = Kernel("flag")
+TAGGED = Kernel("tagged")
+GATHER = Kernel("gather")
+READ = Kernel("read", floats=True)
+SHARED = Kernel("shared", scratch=SHARED_BYTES, floats=True)
+FMA = Kernel("fma", floats=True)
+KERNELS = (EMPTY, BARRIER, BARRIER_CHECKED, CLUSTER, FLAG, TAGGED, GATHER, READ, SHARED, FMA)
+
+
+def text(threads: int = THREADS) -> str:
+    """CUDA text, complete: one program for all of them, which compiles in the time of two."""
+    numbers = {
+        "CK_THREADS": threads,
+        "CK_SCRATCH_BYTES": SHARED_BYTES,
+        "CK_OPERANDS": 2,
+        "CK_RESULTS": 1,
+        "CK_MOST_UNITS": _MOST_UNITS,
+        "CK_SHARED_BYTES": 128 * _MOST_UNITS,
+        "CK_OWN_BYTES": 0,
+        "CK_RESIDENT_BYTES": 0,
+        "CK_TAGGED_WORDS": _TAGGED,
+        "CK_SIGNALS": _SIGNALS,
+        "CK_SPIN_LIMIT": SPIN_LIMIT,
+        **{f"MICRO_{kernel.name.upper()}": number for number, kernel in enumerate(KERNELS)},
+    }
+    lines = [f"#define {name} {value}" for name, value in numbers.items()]
+    source = source_folder("cuda_src") / "micro.cu"
+    return "\n".join([*lines, source.read_text(encoding="utf-8")])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One launch. `rounds`: how often it does what is measured; `size`: what `micro.cu` asks for; `data`:
+    operand 1, float32 in groups of four, given `tiles` times; `threads`: that the text was made for;
+    `cluster`: blocks of a cluster."""
+
+    kernel: Kernel
+    units: int
+    rounds: int
+    data: Array
+    size: int = 0
+    tiles: int = 1
+    threads: int = THREADS
+    cluster: int = 1
+
+    @property
+    def numbers(self) -> Array:
+        """Operand 0."""
+        return np.asarray((self.rounds, KERNELS.index(self.kernel), self.size), np.int64)
+
+    def result(self) -> Array:
+        """An array as the kernel writes it, zeros."""
+        lanes = self.units * self.threads
+        return np.zeros(max(lanes, 2 * WORDS), np.float32 if self.kernel.floats else np.uint32)
+
+    def problem(self, result: Array) -> str:
+        """What is wrong with a result, or ""."""
+        expected = _EXPECTED[self.kernel.name](self)
+        if self.kernel.floats:
+            lanes = self.units * self.threads
+            good = np.allclose(np.sum(result[:lanes], dtype=np.float64), expected, rtol=1e-3)
+        else:
+            good = np.array_equal(result[: expected.size], expected)
+        return "" if good else f"{self.kernel.name} on {self.units} units computed something else"
+
+
+def _rounds(run: Run) -> Array:
+    return np.full(run.units, run.rounds, np.uint32)
+
+
+def _tagged(run: Run) -> Array:
+    values = np.arange(run.size, dtype=np.uint32) + np.uint32(run.rounds)
+    return np.concatenate([values, values])
+
+
+def _gather(run: Run) -> Array:
+    return np.arange(run.size // run.units * run.units, dtype=np.uint32) + np.uint32(run.rounds)
+
+
+def _read(run: Run) -> Array:
+    return np.sum(run.data, dtype=np.float64) * run.tiles * np.asarray(run.rounds)
+
+
+def _shared(run: Run) -> Array:
+    return np.sum(run.data[: SHARED_BYTES // 4], dtype=np.float64) * run.units * np.asarray(run.rounds)
+
+
+def _fma(run: Run) -> Array:
+    factor, term = run.data[:2].astype(np.float64)
+    chains = np.arange(8, dtype=np.float64)
+    for _ in range(min(16 * run.rounds, 4096)):  # they have long come to rest
+        chains = chains * factor + term
+    return np.sum(chains) * np.asarray(run.units * run.threads)
+
+
+_EXPECTED: dict[str, Callable[[Run], Array]] = {
+    "empty": lambda run: np.zeros(run.units, np.uint32),
+    "barrier": _rounds,
+    "barrier_checked": _rounds,
+    "cluster": _rounds,
+    "flag": _rounds,
+    "tagged": _tagged,
+    "gather": _gather,
+    "read": _read,
+    "shared": _shared,
+    "fma": _fma,
+}
+
+
+def pattern(size: int) -> Array:
+    """Multiples of a half, whose sums are exact for long."""
+    return np.resize((np.arange(4096 * 7) % 7).astype(np.float32) * np.float32(0.5), size)
+
+
+NO_DATA = np.zeros(4, np.float32)
+
+
+def chains() -> Array:
+    """The factor and the term of chains of multiply-adds that come to rest."""
+    return np.array([0.5, 0.25, 0, 0], np.float32)
+
+
+def small_runs(threads: int = THREADS) -> Sequence[Run]:
+    """A little of everything, for the emulation. `threads`: 256 at most."""
+    data, groups = pattern(1 << 15), 4096
+    four = data[:4]
+    return (
+        Run(EMPTY, 2, 3, four, threads=threads),
+        Run(BARRIER, 1, 3, four, threads=threads),
+        Run(BARRIER, 3, 4, four, threads=threads),
+        Run(BARRIER_CHECKED, 3, 4, four, threads=threads),
+        Run(CLUSTER, 4, 3, four, threads=threads, cluster=4),
+        Run(FLAG, 2, 5, four, threads=threads),
+        Run(TAGGED, 2, 4, four, 1, threads=threads),
+        Run(TAGGED, 2, 3, four, 300, threads=threads),
+        Run(GATHER, 3, 4, four, 256, threads=threads),
+        Run(READ, 2, 3, data[: 4 * groups], groups, threads=threads),
+        Run(SHARED, 2, 3, data[: SHARED_BYTES // 4], threads=threads),
+        Run(FMA, 1, 2, chains(), threads=threads),
+    )

@@ -1,0 +1,1 @@
+"""Passes that reshape loops: unrolling, scalar replacement, distribution, wavefronts."""

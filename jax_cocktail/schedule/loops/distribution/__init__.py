@@ -1,0 +1,1 @@
+"""Loop distribution: what a recurrence does not need leaves its loop."""

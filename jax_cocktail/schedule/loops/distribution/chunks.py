@@ -1,0 +1,80 @@
+"""Chunks of a while loop: as long as the counter has room for them, the next steps form a counted loop.
+
+    while i < n: body      ->      while i < n and n - i >= chunk: counted loop of `chunk` bodies
+                                   while i < n: body
+
+No step runs that would not have run, so nothing is masked and nothing needs to be total; a loop of few trips
+runs as it did. The counted loop can be distributed like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jax_cocktail.schedule.simplify.trip_counts import Counter
+from jax_cocktail.utask.copies import INDEX, copied
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
+
+LONGEST_WAY = 1 << 31  # that a counter goes in a chunk: sums of two such numbers never overflow
+
+
+def fits(counter: Counter, steps: int) -> bool:
+    """True if a chunk of that many steps can be told from the counter without overflow."""
+    return abs(counter.step) * steps < LONGEST_WAY and counter.bound.type.shape == ()
+
+
+def one_chunk(loop: LoopUTask, steps: int, fresh: FreshValues) -> LoopUTask:
+    """The counted loop over the steps of a chunk, under the names of the while loop's body."""
+    carried = tuple(fresh.make(v.type) for v in loop.carried)
+    outputs = tuple(fresh.make(v.type) for v in loop.carried)
+    body = Region((fresh.make(INDEX), *loop.carried), loop.body.body, loop.body.results)
+    return LoopUTask(initial=carried, outputs=outputs, body=body, trip_count=steps, source=loop.source)
+
+
+def by_chunks(
+    loop: LoopUTask, counter: Counter, chunk: LoopUTask, divided: tuple[Statement, ...], fresh: FreshValues
+) -> tuple[Statement, ...]:
+    """The loop over chunks, with a divided `chunk` in it, and the loop over what is left."""
+    assert loop.condition is not None and chunk.trip_count is not None
+    between = tuple(fresh.make(v.type) for v in loop.outputs)
+    names: dict[Value, Value] = {}
+    prefix = tuple(copied(s, names, fresh) for s in counter.prefix)
+    bound = names.get(counter.bound, counter.bound)
+    whole = LoopUTask(
+        initial=loop.initial,
+        outputs=between,
+        condition=_has_room(loop, counter, bound, chunk.trip_count, fresh),
+        body=Region(chunk.initial, divided, chunk.outputs),
+        source=loop.source,
+    )
+    rest = copied(loop, {}, fresh)
+    assert isinstance(rest, LoopUTask)
+    return (*prefix, whole, replace(rest, initial=between, outputs=loop.outputs))
+
+
+def _has_room(loop: LoopUTask, counter: Counter, bound: Value, steps: int, fresh: FreshValues) -> Region:
+    """The counter is on its side of the bound, and far enough from it."""
+    parameters = tuple(fresh.make(v.type) for v in loop.carried)
+    out: list[Statement] = []
+
+    def emit(kind: str, *inputs: Value, dtype: str) -> Value:
+        value = fresh.make(TensorType(dtype))
+        out.append(UOperator(kind, inputs, (value,), (), loop.source))
+        return value
+
+    here, there = parameters[counter.position], bound
+    inside = emit(counter.test, here, there, dtype="bool")
+    wide = here.type.dtype
+    if ITEM_SIZE[wide] < 8:
+        wide = "int64"
+        here, there = emit("convert", here, dtype=wide), emit("convert", there, dtype=wide)
+    ends = (there, here) if counter.step > 0 else (here, there)
+    room = emit("sub", *ends, dtype=wide)
+    data = (abs(counter.step) * steps).to_bytes(8, "little")
+    way = fresh.make(TensorType(wide))
+    out.append(UOperator("constant", (), (way,), (("data", data),), loop.source))
+    enough = emit("ge", room, way, dtype="bool")
+    both = emit("and", inside, enough, dtype="bool")
+    return Region(parameters, tuple(out), (both,))

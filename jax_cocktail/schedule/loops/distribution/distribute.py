@@ -1,0 +1,198 @@
+"""Loop distribution: what lies on no loop-carried cycle is computed for many steps at once.
+
+The body of a counted loop is divided at the strongly connected components of its loop-carried dependence
+graph (Kennedy and McKinley, "Loop distribution with arbitrary control flow", SC 1990). A matrix product with
+loop-invariant weights that lies on no cycle (the input projection ``x_t @ W`` of a recurrent layer) becomes
+one product over all steps: a GEMV becomes a GEMM. Each recurrence becomes a loop of its own, whose weights
+stay in the core's cache: ten LSTM layers inside one loop over time become ten loops over time. Where what is
+kept per step would not stay in cache, the loop is strip-mined first, and each strip is divided; what is left
+after the last strip is a loop of its own. A while loop with a counter is run by chunks, which
+are divided; in any other while loop, products that depend on counters alone are computed ahead (`run_ahead`).
+
+Levels: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it reads.
+Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index alone,
+and scalar recurrences such as counters, are computed again wherever they are needed. A recurrence that only
+adds up products, as the gradient of weights does, is one product behind the loops (`accumulate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jax_cocktail.schedule.loops.distribution.chunks import by_chunks, fits, one_chunk
+from jax_cocktail.schedule.loops.distribution.division import Division, analyse, why_undivided
+from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
+from jax_cocktail.schedule.loops.distribution.run_ahead import run_ahead
+from jax_cocktail.schedule.loops.distribution.split_products import split_products
+from jax_cocktail.schedule.loops.distribution.step_rows import Steps
+from jax_cocktail.schedule.loops.distribution.strip_mine import remainder, strip_mine
+from jax_cocktail.schedule.simplify.trip_counts import counter_of
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When dividing pays.
+
+    `flops`: of one step's product, below which a separate pass over the steps does not; `trips`: of a strip,
+    likewise; `kept_bytes`: what a strip may keep for later loops, so that it is still in cache then; `chunk`:
+    steps that a while loop takes at once.
+    """
+
+    flops: int = 8192
+    trips: int = 4
+    kept_bytes: int = 8 << 20
+    chunk: int = 16
+
+
+def distribute(
+    program: UProgram,
+    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+    remark: Listener = nobody,
+) -> UProgram:
+    """Returns its argument if no loop is worth dividing."""
+    return _Distributor(program, limits, remark).run()
+
+
+class _Distributor:
+    """One walk over a program; `remark` hears what happens to every loop."""
+
+    def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
+        self.program, self.limits, self.remark = program, limits, remark
+        self.fresh = FreshValues(program)
+        self.definitions: dict[Value, UOperator] = {}  # constants, and what is made of one
+
+    def run(self) -> UProgram:
+        entry = self._region(self.program.entry)
+        return self.program if entry is self.program.entry else replace(self.program, entry=entry)
+
+    def _region(self, region: Region) -> Region:
+        body: list[Statement] = []
+        for statement in region.body:
+            if isinstance(statement, LoopUTask):
+                inner = self._region(statement.body)
+                if inner is not statement.body:
+                    statement = replace(statement, body=inner)
+                body += self._loop(statement)
+            elif isinstance(statement, BranchUTask):
+                branches = tuple(self._region(r) for r in statement.branches)
+                if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
+                    statement = replace(statement, branches=branches)
+                body.append(statement)
+            else:
+                if isinstance(statement, UOperator) and statement.kind in ("constant", "broadcast"):
+                    self.definitions[statement.output] = statement
+                body.append(statement)
+        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+        return region if same else Region(region.parameters, tuple(body), region.results)
+
+    def _note(self, loop: LoopUTask, divided: bool, text: str) -> None:
+        trips = "a while loop" if loop.trip_count is None else f"a loop of {loop.trip_count} trips"
+        self.remark(Remark("distribute", divided, f"{trips}: {text}", loop.source))
+
+    def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
+        if loop.parallel:
+            self._note(loop, False, "its trips are independent already")
+            return (loop,)
+        return self._while(loop) if loop.trip_count is None else self._counted(loop, loop.trip_count)
+
+    # -- counted loops -----------------------------------------------------------------------------------
+    def _counted(self, loop: LoopUTask, trips: int) -> Sequence[Statement]:
+        if trips < self.limits.trips:
+            self._note(loop, False, f"{trips} trips are too few")
+            return (loop,)
+        before, split = split_products(loop, self.limits.flops, self.fresh)
+        division = self._division(loop, split)
+        if division is None:
+            return (loop,)
+        strip = _strip(trips, division.bytes_per_step, self.limits)
+        if strip is None:
+            kept = division.bytes_per_step
+            self._note(loop, False, f"{kept} bytes would have to be kept per step")
+            return (loop,)
+        if strip == trips:
+            self._note(loop, True, _summary(division, "all steps"))
+            return (*before, *Regrouper(division, self.fresh).statements())
+        self._note(loop, True, _summary(division, f"strips of {strip} steps"))
+        return (*before, *self._strips(split, strip, trips))
+
+    def _division(self, loop: LoopUTask, split: LoopUTask) -> Division | None:
+        division = analyse(split, self.limits.flops, steps=Steps(outside=self.definitions))
+        if division is None:
+            self._note(loop, False, why_undivided(loop, self.limits.flops))
+        return division
+
+    def _strips(self, loop: LoopUTask, strip: int, trips: int) -> Sequence[Statement]:
+        outer, inner, base = strip_mine(loop, strip, self.fresh)
+        division = analyse(inner, self.limits.flops, steps=Steps(trips, base, self.definitions))
+        assert division is not None
+        divided = Regrouper(division, self.fresh).statements()
+        body = outer.body
+        outer = replace(outer, body=Region(body.parameters, (*body.body, *divided), body.results))
+        if trips % strip == 0:
+            return (outer,)
+        start, rest = remainder(loop, trips - trips % strip, outer.outputs, self.fresh)
+        division = analyse(rest, self.limits.flops, steps=Steps(trips, start.output, self.definitions))
+        if division is None or trips % strip < self.limits.trips:
+            return (outer, start, rest)
+        last = Regrouper(division, self.fresh).statements()
+        return (outer, start, *last)
+
+    # -- while loops -------------------------------------------------------------------------------------
+    def _while(self, loop: LoopUTask) -> Sequence[Statement]:
+        counter = counter_of(loop, self.definitions)
+        before, split = split_products(loop, self.limits.flops, self.fresh)
+        division = self._division(loop, split)
+        if division is None:
+            return (loop,)
+        steps = min(self.limits.chunk, self.limits.kept_bytes // max(division.bytes_per_step, 1))
+        if steps < self.limits.trips or (counter is not None and not fits(counter, steps)):
+            kept = division.bytes_per_step
+            self._note(loop, False, f"{kept} bytes would have to be kept per step")
+            return (loop,)
+        if counter is None:
+            return self._ahead(loop, before, split, steps)
+        chunk = one_chunk(split, steps, self.fresh)
+        inner = analyse(chunk, self.limits.flops)
+        assert inner is not None
+        divided = tuple(Regrouper(inner, self.fresh).statements())
+        self._note(loop, True, _summary(inner, f"chunks of {steps} steps"))
+        return (*before, *by_chunks(loop, counter, chunk, divided, self.fresh))
+
+    def _ahead(
+        self, loop: LoopUTask, before: Sequence[Statement], split: LoopUTask, steps: int
+    ) -> Sequence[Statement]:
+        ahead, count = run_ahead(split, steps, self.limits.flops, self.fresh)
+        if not ahead:
+            text = "its end depends on its data, and no matrix product on counters alone"
+            self._note(loop, False, text)
+            return (loop,)
+        products = f"{count} product{'s' * (count != 1)}"
+        self._note(loop, True, f"its end depends on its data: {products} computed {steps} steps ahead")
+        return (*before, *ahead)
+
+
+def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:
+    """Steps of a strip: all, or as few strips as keep little enough each. A divisor of the trip count is
+    preferred, since it leaves no remainder, unless the strips would be less than half as long."""
+    most = limits.kept_bytes // max(bytes_per_step, 1)
+    if trips <= most:
+        return trips
+    if most < limits.trips:
+        return None
+    even = -(-trips // -(-trips // most))
+    fitting = (n for n in range(most, max(limits.trips, most // 2) - 1, -1) if trips % n == 0)
+    return next(fitting, even)
+
+
+def _summary(division: Division, where: str) -> str:
+    products, loops = len(division.products), len(set(division.level.values()))
+    sums = f", {len(division.sums)} added up behind" if division.sums else ""
+    return (
+        f"distributed over {where}: {products} product{'s' * (products != 1)} taken out{sums},"
+        f" {loops} loop{'s' * (loops != 1)} left, {division.bytes_per_step} bytes kept per step"
+    )

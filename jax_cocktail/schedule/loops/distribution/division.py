@@ -1,0 +1,235 @@
+"""Which loop every part of a body goes to: the analysis behind loop distribution (see `distribute`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from jax_cocktail.analysis.graph import strong_components
+from jax_cocktail.schedule.loops.distribution.reductions import Sum, sums_of
+from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack, Steps
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Which loop every part of a body goes to.
+
+    Nodes are statements (by position) and, after them, carries. `level[node]`: number of the loop, or of the
+    batched product before that loop; `again`: nodes that every loop computes for itself; `products`:
+    positions of the batched products; `crossing`: values kept per step; `sums`, `stacks`: carries that are
+    added up behind all loops, and that are the results of a product, which have no level; `steps`: where the
+    trips stand among all steps.
+    """
+
+    loop: LoopUTask
+    level: dict[int, int]
+    again: frozenset[int]
+    products: frozenset[int]
+    node_of: dict[Value, int]
+    crossing: tuple[Value, ...] = field(default=())
+    sums: tuple[Sum, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    steps: Steps = Steps()
+
+    @property
+    def bytes_per_step(self) -> int:
+        """Memory that one step needs for what later loops read: the most that is alive at one level."""
+        last = _last_uses(self)
+        alive: Counter[int] = Counter()
+        products = [self.loop.body.body[n].outputs[0] for n in self.products]
+        for value in dict.fromkeys((*self.crossing, *products)):
+            first = self.level[self.node_of[value]]
+            alive.update(dict.fromkeys(range(first, last.get(value, first) + 1), value.type.nbytes))
+        return max(alive.values(), default=0)
+
+
+def _last_uses(division: Division) -> dict[Value, int]:
+    """Of every value of a body the highest level that reads it."""
+    body, last = division.loop.body.body, dict[Value, int]()
+    readers = [(n, reads(s)) for n, s in enumerate(body)]
+    readers += [(len(body) + k, (r,)) for k, r in enumerate(division.loop.body.results)]
+    for node, values in readers:
+        if node in division.level:
+            last.update((v, max(last.get(v, 0), division.level[node])) for v in values)
+    end = max(division.level.values(), default=0)
+    last.update((v, end) for total in division.sums for v in total.operands)
+    last.update((stack.value, end) for stack in division.stacks)
+    return last
+
+
+def graph_of(loop: LoopUTask) -> tuple[list[list[int]], list[list[int]], dict[Value, int]]:
+    """Sources and users of every node, and the node of every value."""
+    body = loop.body.body
+    node_of = {v: n for n, s in enumerate(body) for v in s.outputs}
+    node_of |= {p: len(body) + k for k, p in enumerate(loop.carried)}
+    needs = [[node_of[v] for v in reads(s) if v in node_of] for s in body]
+    needs += [[node_of[r]] if r in node_of else [] for r in loop.body.results]
+    users: list[list[int]] = [[] for _ in needs]
+    for node, sources in enumerate(needs):
+        for source in sources:
+            users[source].append(node)
+    return needs, users, node_of
+
+
+def components_of(loop: LoopUTask) -> tuple[list[list[int]], dict[Value, int]]:
+    """The strongly connected components of a body with its carries, and the node of every value."""
+    _, users, node_of = graph_of(loop)
+    return strong_components(users), node_of
+
+
+def analyse(
+    loop: LoopUTask,
+    minimum_flops: int,
+    together: frozenset[int] = frozenset(),
+    steps: Steps = Steps(),  # noqa: B008 (a frozen value)
+) -> Division | None:
+    """The division of a loop, or None if nothing can leave it and nothing is to stay `together`.
+
+    `together`: nodes that stay in one loop, with every node on a way from one of them to another.
+    """
+    body = loop.body.body
+    needs, users, node_of = graph_of(loop)
+    components = strong_components(users)
+    again = computed_again(loop, components, needs)
+    cyclic = {n for c in components if len(c) > 1 or c[0] in users[c[0]] for n in c}
+    products = frozenset(
+        n
+        for n, s in enumerate(body)
+        if n not in cyclic | again | together and _is_product(s, node_of, minimum_flops)
+    )
+    rows = Rows(loop, steps)
+    sums = sums_of(loop, rows, products, minimum_flops)
+    if not products and not together and not sums:
+        return None
+    found = (rows.stack(k) for k in range(len(loop.carried)))
+    stacks = tuple(s for s in found if s is not None and node_of.get(s.value) in products)
+    leaving: tuple[Sum | Stack, ...] = (*sums, *stacks)
+    taken = {n for out in leaving for n in (*out.nodes, len(body) + out.carry)}
+    components = [c for c in _gathered(components, users, together) if taken.isdisjoint(c)]
+    level = _levels(components, needs, again, products)
+    division = Division(loop, level, again, products, node_of, sums=sums, stacks=stacks, steps=steps)
+    return replace(division, crossing=_crossing(division))
+
+
+def _gathered(
+    components: list[list[int]], users: list[list[int]], together: frozenset[int]
+) -> list[list[int]]:
+    """The components, in topological order, with those of `together` as one."""
+    if not together:
+        return components
+    after = downstream(together, users)
+    first = [c for c in components if c[0] not in after]
+    last = [c for c in components if c[0] in after and c[0] not in together]
+    return [*first, sorted(together), *last]
+
+
+def downstream(nodes: Iterable[int], users: Sequence[Sequence[int]]) -> frozenset[int]:
+    """The nodes and all that depends on them; with sources for users, all that they depend on."""
+    waiting, found = list(nodes), set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += users[node]
+    return frozenset(found)
+
+
+def computed_again(loop: LoopUTask, components: list[list[int]], needs: list[list[int]]) -> frozenset[int]:
+    """Movement and scalars that depend on the index alone, and scalar recurrences over such values."""
+    body, count = loop.body.body, len(loop.body.body)
+    again: set[int] = set()
+    for component in components:
+        members = set(component)
+        if any(source not in again and source not in members for n in component for source in needs[n]):
+            continue
+        statements = [body[n] for n in component if n < count]
+        carries = [loop.carried[n - count] for n in component if n >= count]
+        cheap = all(isinstance(s, UOperator) and _is_cheap(s, bool(carries)) for s in statements)
+        if cheap and all(v.type.is_scalar for v in carries):
+            again.update(component)
+    return frozenset(again)
+
+
+def _is_cheap(operator: UOperator, recurrent: bool) -> bool:
+    if KINDS[operator.kind].sort == "movement" and operator.kind not in ("gather", "concatenate", "pad"):
+        return not recurrent or operator.output.type.is_scalar
+    return operator.is_element and operator.output.type.is_scalar
+
+
+def _is_product(statement: Statement, node_of: dict[Value, int], minimum_flops: int) -> bool:
+    """A dot with one operand from the body and one from outside it."""
+    if not isinstance(statement, UOperator) or statement.kind != "dot":
+        return False
+    lhs, rhs = statement.inputs
+    contracted = 1
+    for d in cast(tuple[int, ...], statement["lhs_contract"]):
+        contracted *= lhs.type.shape[d]
+    enough = 2 * contracted * statement.output.type.size >= minimum_flops
+    return enough and (lhs in node_of) != (rhs in node_of)
+
+
+def _levels(
+    components: list[list[int]], needs: list[list[int]], again: frozenset[int], products: frozenset[int]
+) -> dict[int, int]:
+    level: dict[int, int] = {}
+    for component in components:
+        if component[0] in again:
+            continue
+        members = set(component)
+        sources = {s for n in component for s in needs[n] if s not in members and s not in again}
+        if component[0] in products:
+            found = max((level[s] + (s not in products) for s in sources), default=0)
+        else:
+            found = max((level[s] for s in sources), default=0)
+        level.update(dict.fromkeys(component, found))
+    return level
+
+
+def _crossing(division: Division) -> tuple[Value, ...]:
+    """Values that a later loop, or a product, reads: kept per step. Products' results are kept anyway."""
+    body, count = division.loop.body.body, len(division.loop.body.body)
+    found: dict[Value, None] = {}
+    for node, statement in enumerate(body):
+        if node not in division.level:
+            continue
+        for value in reads(statement):
+            source = division.node_of.get(value)
+            if source is None or source in division.again or source in division.products:
+                continue
+            if node in division.products or division.level[source] < division.level[node]:
+                found[value] = None
+    for k, value in enumerate(division.loop.body.results):
+        source = division.node_of.get(value)
+        if source is None or source in division.again or count + k not in division.level:
+            continue
+        if source not in division.products and division.level[source] < division.level[count + k]:
+            found[value] = None
+    computed = division.again | division.products
+    summed = (v for total in division.sums for v in total.operands)
+    found.update((v, None) for v in summed if division.node_of[v] not in computed)
+    return tuple(found)
+
+
+def free_of_recurrence(division: Division) -> frozenset[int]:
+    """The products that need nothing but what every loop computes again: counters and movement by them."""
+    needs, _, _ = graph_of(division.loop)
+    return frozenset(n for n in division.products if division.again.issuperset(needs[n]))
+
+
+def why_undivided(loop: LoopUTask, minimum_flops: int) -> str:
+    """The reason that `analyse` gives no division."""
+    body = loop.body.body
+    node_of = {v: n for n, s in enumerate(body) for v in s.outputs} | {p: -1 for p in loop.carried}
+    dots = [s for s in body if isinstance(s, UOperator) and s.kind == "dot"]
+    if not dots:
+        return "no matrix product in its body"
+    if not any(_is_product(s, node_of, 0) for s in dots):
+        return "both operands of every matrix product change from step to step"
+    if not any(_is_product(s, node_of, minimum_flops) for s in dots):
+        return f"its matrix products have fewer than {minimum_flops} operations a step"
+    return "every matrix product depends on its own result of the step before"

@@ -1,0 +1,111 @@
+"""Running ahead in a while loop whose end only its data tell.
+
+What depends on nothing but counters (a projection of the next rows of an input) can be computed for a chunk
+of steps before it is known how many of them will run. That is sound because every operator is total: it has
+no side effect, does not fail and ends. The carries are those of the step that the loop stopped at, since only
+the products run ahead, with movement by counters: no `fail`.
+
+    while p: body      ->      while p and fewer than `chunk` steps so far: body
+                               while p: products of `chunk` steps
+                                        while p and fewer than `chunk` steps: body, without the products
+
+The first steps run as they did: a loop of few trips pays nothing, and one of many can afford to have computed
+some rows for nothing at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from jax_cocktail.analysis.graph import with_reads
+from jax_cocktail.schedule.loops.distribution.chunks import one_chunk
+from jax_cocktail.schedule.loops.distribution.division import analyse, free_of_recurrence
+from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
+from jax_cocktail.utask.copies import INDEX, constant, copied, copied_region
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.types import TensorType, Value
+
+
+def run_ahead(
+    loop: LoopUTask, steps: int, minimum_flops: int, fresh: FreshValues
+) -> tuple[tuple[Statement, ...], int]:
+    """The statements that do it, and the number of products; none if no product is free of the recurrence."""
+    chunk = one_chunk(loop, steps, fresh)
+    division = analyse(chunk, minimum_flops)
+    ahead = frozenset() if division is None else free_of_recurrence(division)
+    if division is None or not ahead:
+        return (), 0
+    regrouper = Regrouper(division, fresh)
+    stacked = regrouper.products_ahead(ahead)
+    first, between = _limited(loop, loop.initial, steps, {}, fresh)
+    again, after = _limited(loop, chunk.initial, steps, stacked, fresh)
+    whole = LoopUTask(
+        initial=between,
+        outputs=loop.outputs,
+        condition=copied_region(_condition(loop), {}, fresh),
+        body=Region(chunk.initial, (*regrouper.out, *again), after),
+        source=loop.source,
+    )
+    return (*first, whole), len(ahead)
+
+
+def _condition(loop: LoopUTask) -> Region:
+    assert loop.condition is not None
+    return loop.condition
+
+
+def _limited(
+    loop: LoopUTask,
+    initial: tuple[Value, ...],
+    steps: int,
+    stacked: Mapping[Value, Value],
+    fresh: FreshValues,
+) -> tuple[tuple[Statement, ...], tuple[Value, ...]]:
+    """A copy of the loop that stops after `steps` trips, too; what `stacked` has is read from there. Also the
+    final carries."""
+    zero, limit = constant(0, fresh, loop), constant(steps, fresh, loop)
+    rest = copied(loop, {}, fresh)
+    assert isinstance(rest, LoopUTask) and rest.condition is not None
+    tested, done = fresh.make(INDEX), fresh.make(INDEX)
+    room = UOperator("lt", (tested, limit.output), (fresh.make(TensorType("bool")),), (), loop.source)
+    both = (rest.condition.results[0], room.output)
+    test = UOperator("and", both, (fresh.make(TensorType("bool")),), (), loop.source)
+    condition = Region(
+        (tested, *rest.condition.parameters), (*rest.condition.body, room, test), (test.output,)
+    )
+    one = constant(1, fresh, loop)
+    following = UOperator("add", (done, one.output), (fresh.make(INDEX),), (), loop.source)
+    body = _body(loop, done, stacked, fresh)
+    results = (following.output, *body.results)
+    whole = LoopUTask(
+        initial=(zero.output, *initial),
+        outputs=(fresh.make(INDEX), *rest.outputs),
+        condition=condition,
+        body=Region((done, *body.parameters), (*body.body, one, following), results),
+        source=loop.source,
+    )
+    return (zero, limit, whole), rest.outputs
+
+
+def _body(loop: LoopUTask, step: Value, stacked: Mapping[Value, Value], fresh: FreshValues) -> Region:
+    """A copy of the body that reads its row of what has been computed ahead."""
+    out: list[Statement] = []
+    rows: dict[Value, Value] = {}
+    for value, array in stacked.items():
+        zero = constant(0, fresh, loop)
+        starts = (step, *(zero.output for _ in value.type.shape))
+        one = fresh.make(TensorType(value.type.dtype, (1, *value.type.shape)))
+        row = fresh.make(value.type)
+        out += [
+            zero,
+            UOperator("dynamic_slice", (array, *starts), (one,), (), loop.source),
+            UOperator("reshape", (one,), (row,), (), loop.source),
+        ]
+        rows[value] = row
+    left = (s for s in loop.body.body if s.outputs[0] not in stacked)
+    rest = tuple(with_reads(s, rows) for s in left)
+    results = replaced(loop.body.results, rows)
+    inner = copied_region(replace(loop.body, body=rest, results=results), {}, fresh)
+    return replace(inner, body=(*out, *inner.body))

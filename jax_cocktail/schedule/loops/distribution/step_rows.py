@@ -1,0 +1,117 @@
+"""Arrays whose row t is what step t of a loop works on, from the first row or from the last.
+
+A scan reads row t of its inputs in step t; a reversed one, and so the gradient of a scan, row n - 1 - t.
+Either way all steps of such a value are the array itself, and nothing has to be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from jax_cocktail.schedule.simplify.trip_counts import integer
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Where the trips of a loop stand among the steps that it is a part of.
+
+    `total`: steps of all strips together; 0: the trips are all. `base`: the first step of a strip; None: 0.
+    `outside`: operators in front of the loop, as far as they are constants or made of such.
+    """
+
+    total: int = 0
+    base: Value | None = None
+    outside: Mapping[Value, UOperator] = field(default_factory=dict)
+
+    def of(self, loop: LoopUTask) -> int:
+        """The number of all steps."""
+        return self.total or cast(int, loop.trip_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A carry, by number, that becomes all steps of a value; `nodes`: statements that do it, by position."""
+
+    carry: int
+    value: Value
+    nodes: frozenset[int]
+
+
+class Rows:
+    """What a body reads row by row; `backward`: most of it the last row first."""
+
+    def __init__(self, loop: LoopUTask, steps: Steps) -> None:
+        self.loop, self.steps = loop, steps
+        self.made: dict[Value, Statement] = {v: s for s in loop.body.body for v in s.outputs}
+        reads = [
+            s.inputs[1]
+            for s in loop.body.body
+            if isinstance(s, UOperator) and s.kind == "dynamic_slice" and s.inputs[0] not in self.made
+        ]
+        first = [v for v in reads if self._is_step(v)]
+        last = [v for v in reads if self._is_mirrored(v)]
+        self.backward = len(last) > len(first)
+
+    def array(self, value: Value) -> Value | None:
+        """The array whose rows, in this order, are the steps of a value; it may have rows left over."""
+        row = self.made.get(value)
+        while isinstance(row, UOperator) and row.kind == "reshape":
+            row = self.made.get(row.inputs[0])
+        if not isinstance(row, UOperator) or row.kind != "dynamic_slice":
+            return None
+        array, first, *_ = row.inputs
+        shape = array.type.shape
+        if not self._is_row(first) or array in self.made or array in self.loop.body.parameters:
+            return None
+        full = row.output.type.shape == (1, *shape[1:]) and shape[0] >= self.steps.of(self.loop)
+        return array if full else None
+
+    def stack(self, carry: int) -> Stack | None:
+        """What step t writes to row t of a carry, in this order, if nothing else is done with it."""
+        array = self.loop.carried[carry]
+        end = self.loop.body.results[carry]
+        update = self.made.get(end)
+        if not isinstance(update, UOperator) or update.kind != "dynamic_update_slice":
+            return None
+        target, row, first, *_ = update.inputs
+        shape = array.type.shape
+        alone = target == array and self._readers(array) == self._readers(end) == 1
+        if not alone or not self._is_row(first):
+            return None
+        if row.type.shape != (1, *shape[1:]) or shape[0] != self.steps.of(self.loop):
+            return None
+        nodes = [update]
+        made = self.made.get(row)
+        while isinstance(made, UOperator) and made.kind == "reshape" and self._readers(row) == 1:
+            nodes.append(made)
+            row = made.inputs[0]
+            made = self.made.get(row)
+        positions = {id(s): n for n, s in enumerate(self.loop.body.body)}
+        return Stack(carry, row, frozenset(positions[id(s)] for s in nodes))
+
+    def _readers(self, value: Value) -> int:
+        inside = sum(value in reads(s) for s in self.loop.body.body)
+        return inside + self.loop.body.results.count(value)
+
+    def _is_row(self, value: Value) -> bool:
+        return self._is_mirrored(value) if self.backward else self._is_step(value)
+
+    def _is_step(self, value: Value) -> bool:
+        """True if a value is the index of the step, counted over all strips; a while loop has none."""
+        if self.steps.base is None:
+            return value == self.loop.index
+        made = self.made.get(value)
+        here = (self.steps.base, self.loop.index)
+        return isinstance(made, UOperator) and made.kind == "add" and made.inputs == here
+
+    def _is_mirrored(self, value: Value) -> bool:
+        """True if a value counts the steps down to 0."""
+        made = self.made.get(value)
+        if self.loop.index is None or not isinstance(made, UOperator) or made.kind != "sub":
+            return False
+        last = integer(made.inputs[0], {**self.steps.outside, **self.made})
+        return last == self.steps.of(self.loop) - 1 and self._is_step(made.inputs[1])

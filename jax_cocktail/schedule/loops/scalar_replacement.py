@@ -1,0 +1,254 @@
+"""Scalar replacement for stacked state: a carried array that is used row by row becomes its rows.
+
+The state of a stack of layers is often one array, `h[L, ...]`, of which layer l reads and writes row l. As
+one carry it ties all layers into one recurrence; as L carries, every layer has its own (compare Callahan,
+Carr and Kennedy, "Improving register allocation for subscripted variables", PLDI 1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from jax_cocktail.analysis.graph import with_reads
+from jax_cocktail.schedule.simplify.slices import row_written
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    regions_of,
+)
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_group_operands, with_operands
+from jax_cocktail.utask.types import TensorType, Value
+
+MOST_ROWS = 32
+
+Rows = tuple[Value | None, ...]  # None: not written yet
+
+
+def split_stacked(program: UProgram, remark: Listener = nobody) -> UProgram:
+    """Replaces every stacked carry whose rows are used one by one."""
+    splitter = _Splitter(program, remark)
+    entry = splitter.region(program.entry)
+    return program if entry is program.entry else replace(program, entry=entry)
+
+
+class _Splitter:
+    def __init__(self, program: UProgram, remark: Listener) -> None:
+        self.remark = remark
+        self.fresh = FreshValues(program)
+        self.definitions: dict[Value, UOperator] = {}
+
+    def region(self, region: Region) -> Region:
+        body: list[Statement] = []
+        for statement in region.body:
+            if isinstance(statement, UOperator):
+                self.definitions.update((v, statement) for v in statement.outputs)
+                body.append(statement)
+            elif isinstance(statement, LoopUTask):
+                inner = self.region(statement.body)
+                if inner is not statement.body:
+                    statement = replace(statement, body=inner)
+                body += self._loop(statement)
+            elif isinstance(statement, BranchUTask):
+                branches = tuple(map(self.region, statement.branches))
+                if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
+                    statement = replace(statement, branches=branches)
+                body.append(statement)
+            else:
+                body.append(statement)
+        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+        return region if same else Region(region.parameters, tuple(body), region.results)
+
+    def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
+        wanted = {
+            k for k, v in enumerate(loop.carried) if v.type.rank > 1 and 1 < v.type.shape[0] <= MOST_ROWS
+        }
+        while wanted and not loop.parallel:
+            attempt = _Attempt(loop, wanted, self.fresh, self.definitions)
+            found = attempt.run()
+            if not attempt.failed:
+                text = f"stacked state: {len(wanted)} carried arrays became their rows"
+                self.remark(Remark("split", True, text, loop.source))
+                return found
+            wanted -= attempt.failed
+        return (loop,)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Rewrites one loop under the assumption that the carries in `wanted` can be split. `failed` are those
+    that cannot."""
+
+    loop: LoopUTask
+    wanted: set[int]
+    fresh: FreshValues
+    definitions: dict[Value, UOperator]
+    failed: set[int] = field(default_factory=set)
+    rows: dict[Value, Rows] = field(default_factory=dict)
+    origin: dict[Value, int] = field(default_factory=dict)  # array that is gone -> carry that it comes from
+    names: dict[Value, Value] = field(default_factory=dict)
+
+    def run(self) -> Sequence[Statement]:
+        loop = self.loop
+        condition = loop.condition
+        if condition is not None:
+            tested = self._parameters(condition.parameters)
+            tests = self._statements(condition.body, top=False)
+            condition = Region(tested, tests, self._kept(condition.results))
+        index = () if loop.index is None else (loop.index,)
+        parameters = (*index, *self._parameters(loop.carried))
+        statements = list(self._statements(loop.body.body, top=True))
+        following = self._following(statements)
+        before: list[Statement] = []
+        initial = self._spread(loop.initial, lambda v: self._slices(v, before))
+        outputs = self._spread(loop.outputs, self._fresh_rows)
+        if self.failed:
+            return ()
+        body = Region(parameters, tuple(statements), following)
+        whole = replace(loop, initial=initial, outputs=outputs, condition=condition, body=body)
+        return (*before, whole, *self._gathered(outputs))
+
+    # -- carries -----------------------------------------------------------------------------------------
+    def _row(self, value: Value) -> TensorType:
+        return TensorType(value.type.dtype, (1, *value.type.shape[1:]))
+
+    def _fresh_rows(self, value: Value) -> tuple[Value, ...]:
+        return tuple(self.fresh.make(self._row(value)) for _ in range(value.type.shape[0]))
+
+    def _spread(self, values, rows) -> tuple[Value, ...]:  # type: ignore[no-untyped-def]
+        lists = (rows(v) if k in self.wanted else (v,) for k, v in enumerate(values))
+        return tuple(v for part in lists for v in part)
+
+    def _parameters(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        def rows(value: Value) -> tuple[Value, ...]:
+            made = self._fresh_rows(value)
+            self.rows[value] = made
+            return made
+
+        self.origin.update((v, k) for k, v in enumerate(values) if k in self.wanted)
+        return self._spread(values, rows)
+
+    def _slices(self, value: Value, out: list[Statement]) -> tuple[Value, ...]:
+        """The rows of a whole array."""
+        rows = self._fresh_rows(value)
+        for number, row in enumerate(rows):
+            starts = (number, *(0 for _ in value.type.shape[1:]))
+            ones = (1,) * value.type.rank
+            attributes = (("starts", starts), ("strides", ones))
+            out.append(UOperator("slice", (value,), (row,), attributes, self.loop.source))
+        return rows
+
+    def _following(self, out: list[Statement]) -> tuple[Value, ...]:
+        """Next carried values."""
+        found: list[Value] = []
+        for k, value in enumerate(self.loop.body.results):
+            if k not in self.wanted:
+                found += self._kept((value,))
+                continue
+            rows = self.rows.get(value)
+            if rows is None or None in rows:
+                self.failed.add(k)
+            else:
+                found += cast(tuple[Value, ...], rows)
+        return replaced(found, self.names)
+
+    def _gathered(self, outputs: Sequence[Value]) -> list[Statement]:
+        """The final arrays, for whoever reads them as a whole."""
+        out: list[Statement] = []
+        place = 0
+        for k, value in enumerate(self.loop.outputs):
+            count = value.type.shape[0] if k in self.wanted else 1
+            if k in self.wanted:
+                rows = tuple(outputs[place : place + count])
+                out.append(UOperator("concatenate", rows, (value,), (("dimension", 0),), self.loop.source))
+            place += count
+        return out
+
+    # -- bodies ------------------------------------------------------------------------------------------
+    def _kept(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Values that something needs as they are: an array that is gone may not be among them."""
+        self.failed.update(self.origin[v] for v in values if v in self.origin)
+        return replaced(values, self.names)
+
+    def _statements(self, statements: Sequence[Statement], top: bool) -> tuple[Statement, ...]:
+        out: list[Statement] = []
+        for statement in statements:
+            if isinstance(statement, UOperator):
+                self.definitions.update((v, statement) for v in statement.outputs)
+                self._operator(statement, top, out)
+            else:
+                out.append(self._nested(statement))
+        return tuple(out)
+
+    def _nested(self, statement: Statement) -> Statement:
+        """Loops and branches may read rows, but hand no array on."""
+        regions = tuple(
+            Region(r.parameters, self._statements(r.body, top=False), self._kept(r.results))
+            for r in regions_of(statement)
+        )
+        if isinstance(statement, BranchUTask):
+            (selector,) = self._kept((statement.selector,))
+            return replace(statement, selector=selector, branches=regions)
+        if isinstance(statement, LoopUTask):
+            initial = self._kept(statement.initial)
+            if statement.condition is None:
+                return replace(statement, initial=initial, body=regions[0])
+            return replace(statement, initial=initial, condition=regions[0], body=regions[1])
+        self._kept(statement.inputs)
+        if isinstance(statement, StitchedUTask):
+            return with_group_operands(statement, self.names)
+        return with_reads(statement, self.names)
+
+    def _operator(self, operator: UOperator, top: bool, out: list[Statement]) -> None:
+        x = operator.inputs[0] if operator.inputs else None
+        if x is not None and x in self.origin and operator.kind == "slice":
+            self._read(operator, x, out)
+            return
+        written = row_written(operator, self.definitions) if top else None
+        if written is not None and x in self.origin:
+            self._write(operator, *written, out)
+            self.origin[operator.output] = self.origin[x]
+            return
+        out.append(
+            with_operands(operator, dict(zip(operator.inputs, self._kept(operator.inputs), strict=True)))
+        )
+        if written is not None:
+            self._write(operator, *written, out)
+        elif operator.kind == "concatenate" and operator["dimension"] == 0:
+            if all(part.type.shape[0] == 1 for part in operator.inputs):
+                self.rows[operator.output] = operator.inputs
+        elif operator.kind == "empty" and operator.output.type.rank > 1:
+            self.rows[operator.output] = (None,) * operator.output.type.shape[0]
+
+    def _read(self, operator: UOperator, x: Value, out: list[Statement]) -> None:
+        """A slice of one row; anything more needs the array."""
+        starts = cast(tuple[int, ...], operator["starts"])
+        if operator.output.type.shape[0] != 1:
+            self._kept((x,))
+            return
+        row = cast(Value, self.rows[x][starts[0]])
+        if operator.output.type == row.type:
+            self.names[operator.output] = self.names.get(row, row)
+            return
+        attributes = (("starts", (0, *starts[1:])), ("strides", operator["strides"]))
+        out.append(replace(operator, inputs=(row,), attributes=attributes))
+
+    def _write(self, operator: UOperator, number: int, update: Value, out: list[Statement]) -> None:
+        """The array after a write: the old rows but one."""
+        x = operator.inputs[0]
+        rows = self.rows.get(x)
+        if rows is None:
+            return
+        (update,) = self._kept((update,))
+        if update.type != self._row(x):
+            row = self.fresh.make(self._row(x))
+            out.append(UOperator("reshape", (update,), (row,), (), operator.source))
+            update = row
+        self.rows[operator.output] = (*rows[:number], update, *rows[number + 1 :])

@@ -1,0 +1,144 @@
+"""Pipelining: recurrences that feed each other run side by side, one step apart (a wavefront).
+
+Ten layers inside one loop over time are ten recurrences. `distribute` makes them ten loops, one after the
+other, whose units meet once per step and layer. Here they become one loop over *diagonals*:
+
+    for t < T: layer 0, layer 1, ... layer k-1     ->     for d < T + k - 1: for all j: layer j at step d - j
+
+The layers of a diagonal do not depend on each other: layer j reads what layer j-1 handed on in the diagonal
+before. So each can have units of its own (`BranchUTask.group`, see `placement.groups`), its weights stay with
+them, and all of them meet once per diagonal: T + k - 1 times instead of T * k times (the wavefront method of
+Lamport, "The parallel execution of DO loops", CACM 1974, for a chain of recurrences).
+
+A stage is guarded by a branch, so it is run for its own T steps and on the values that it always had; its
+carries pass through unchanged before and after. What a stage hands on is one more carry, which the next stage
+reads at its value of the diagonal before; if it is the next value of a carry of the stage itself, that carry
+serves. Rows of stacked results are written outside of the guard: before its first step a stage writes its
+first row, which is overwritten by the right one, and after the last step it writes the same last row again.
+Products upstream of the first recurrence and downstream of the last are left to batched products, as in
+`distribute`, which runs next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jax_cocktail.schedule.loops.distribution.division import analyse
+from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
+from jax_cocktail.schedule.loops.distribution.split_products import split_products
+from jax_cocktail.schedule.loops.wavefront.diagonals import Wavefront
+from jax_cocktail.schedule.loops.wavefront.stages import Stages, between, recurrences, stages_of
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UProgram
+from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When pipelining pays.
+
+    `flops`: of one step's product, from which it is taken out of the loop if it is upstream or downstream of
+    all recurrences; `trips`: of the loop; `kept_bytes`: what may be kept of all steps for and from that;
+    `handed_bytes`: what one stage may hand to the next per step; `stages`: each is code of its own.
+    """
+
+    flops: int = 8192
+    trips: int = 4
+    kept_bytes: int = 64 << 20
+    handed_bytes: int = 4 << 20
+    stages: int = 64
+
+
+def pipeline(
+    program: UProgram,
+    limits: Limits = Limits(),  # noqa: B008 (a frozen value)
+    remark: Listener = nobody,
+) -> UProgram:
+    """Returns its argument if no loop holds recurrences that feed each other."""
+    entry = _Pipeliner(program, limits, remark).region(program.entry)
+    return program if entry is program.entry else replace(program, entry=entry)
+
+
+class _Pipeliner:
+    def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
+        self.limits, self.remark = limits, remark
+        self.fresh = FreshValues(program)
+
+    def region(self, region: Region) -> Region:
+        body: list[Statement] = []
+        for statement in region.body:
+            if isinstance(statement, LoopUTask) and not statement.parallel:
+                inner = self.region(statement.body)
+                statement = statement if inner is statement.body else replace(statement, body=inner)
+                body += self._loop(statement)
+            elif isinstance(statement, BranchUTask):
+                branches = tuple(self.region(r) for r in statement.branches)
+                same = all(a is b for a, b in zip(branches, statement.branches, strict=True))
+                body.append(statement if same else replace(statement, branches=branches))
+            else:
+                body.append(statement)
+        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+        return region if same else replace(region, body=tuple(body))
+
+    def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
+        """The wavefront, with what goes before and after it; or the loop itself."""
+        text, found = self._pipelined(loop)
+        trips = "a while loop" if loop.trip_count is None else f"a loop of {loop.trip_count} trips"
+        if text:
+            self.remark(Remark("pipeline", bool(found), f"{trips}: {text}", loop.source))
+        return found or (loop,)
+
+    def _pipelined(self, loop: LoopUTask) -> tuple[str, Sequence[Statement]]:
+        if len(recurrences(loop)) < 2:
+            return "", ()
+        if loop.trip_count is None:
+            return "its end depends on its data", ()
+        if loop.trip_count < self.limits.trips:
+            return "too few trips", ()
+        before, split = split_products(loop, self.limits.flops, self.fresh)
+        around = self._around(split)
+        position = next(n for n, s in enumerate(around) if _is_recurrent(s))
+        inner = around[position]
+        assert isinstance(inner, LoopUTask)
+        stages = stages_of(inner)
+        reason = _refusal(stages, self.limits)
+        if reason:
+            return reason, ()
+        built = Wavefront(stages, self.fresh)
+        made = (*before, *around[:position], *built.statements(), *around[position + 1 :])
+        text = f"{stages.count} stages side by side, {loop.trip_count + stages.count - 1} diagonals"
+        return text, made
+
+    def _around(self, loop: LoopUTask) -> Sequence[Statement]:
+        """The loop over all recurrences and what is between them, with batched products around it."""
+        together, trips = between(loop, recurrences(loop)), loop.trip_count
+        division = analyse(loop, self.limits.flops, together)
+        assert division is not None and trips is not None
+        if division.bytes_per_step * trips > self.limits.kept_bytes:
+            return (loop,)
+        return Regrouper(division, self.fresh).statements()
+
+
+def _is_recurrent(statement: Statement) -> bool:
+    return isinstance(statement, LoopUTask) and len(recurrences(statement)) > 1
+
+
+def _refusal(stages: Stages, limits: Limits) -> str:
+    """Why the loop stays as it is, or ""."""
+    if stages.count < 2:
+        return "its recurrences do not feed each other"
+    if stages.count > limits.stages:
+        return f"{stages.count} stages are too many"
+    handed: dict[int, dict[Value, None]] = {}
+    for node, values in stages.readers():
+        for value in values:
+            made = stages.of(value)
+            if made is None or made == stages.stage[node]:
+                continue
+            if value in stages.updated:
+                return "a stage reads all of an array that another one updates in place"
+            handed.setdefault(made, {})[value] = None
+    most = max((sum(v.type.nbytes for v in values) for values in handed.values()), default=0)
+    return f"{most} bytes would be handed on per step" if most > limits.handed_bytes else ""

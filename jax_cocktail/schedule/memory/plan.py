@@ -1,0 +1,270 @@
+"""Static memory: which roots share a buffer, and where each buffer lies.
+
+Carries, branch results and in-place updates are the phi functions of this IR: giving both sides one buffer
+replaces a copy (copy coalescing). What may not share is copied by the emitter; nothing is allocated at run
+time (ATB plans its workspace the same way, once per program).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from jax_cocktail.errors import PlacementError
+from jax_cocktail.schedule.memory.liveness import Liveness, liveness
+from jax_cocktail.schedule.memory.sharing import Sharing, sharing_of
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
+from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.plan import MemoryPlan, Slot, layouts_of, scratch_bytes
+from jax_cocktail.utask.types import Value
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
+    """Expects a stitched program.
+
+    `near`: bytes of small, fast memory that each unit has (the shared memory of a thread block); None if a
+    unit's own memory is like any other.
+    """
+    layouts = layouts_of(program)
+    live = liveness(program, layouts)
+    classes = _Classes(live)
+    constants = _constants(program, layouts)
+    for root in (*_parameters(program, layouts), *constants):
+        classes.freeze(root)
+    received = _received(program)
+    if received:
+        classes.keep_apart(received, _shared_for_sure(program, layouts))
+    for a, b in live.same:
+        classes.unite(a, b)
+    for _, source, target in sorted(live.wishes, key=lambda w: -w[0]):
+        classes.try_unite(source, target)
+    slots: dict[Value, Slot] = {r: Slot("constant", r.id) for r in constants}
+    slots |= {v: Slot("input", i) for i, v in enumerate(program.entry.parameters) if v in layouts}
+    pinned = _pin_results(program, layouts, classes)
+    aliases = _alias_inputs(program, layouts, classes, live, pinned)
+    groups = classes.groups()
+    for group in groups:
+        for result, leader in pinned.items():
+            if classes.find(leader) == classes.find(group[0]):
+                slots.update((root, Slot("output", result)) for root in group if root not in slots)
+    operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
+    scratch = max((scratch_bytes(s) for s in operators), default=0)
+    free = [g for g in groups if g[0] not in slots]
+    sharing = sharing_of(program, layouts, classes.find, {classes.find(r) for r in slots})
+    plan = MemoryPlan(layouts, slots, aliases, 0)
+    if sharing is None:
+        return _with_own(plan, free, live, scratch, "workspace", near)
+    if any(sharing.is_shared(root) for root in received):
+        raise PlacementError("what a unit receives from others lies where all of them see it")
+    shared, size = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
+    plan = replace(plan, slots=slots | shared, workspace_bytes=size, most_units=sharing.most_units)
+    own = [g for g in free if not sharing.is_shared(g[0])]
+    return _with_own(plan, own, live, scratch, "own" if near is None else "private", near)
+
+
+def _with_own(
+    plan: MemoryPlan, groups: list[list[Value]], live: Liveness, scratch: int, far: str, near: int | None
+) -> MemoryPlan:
+    """Adds what each unit has for itself: in near memory as much as fits, large buffers first out; the rest,
+    or all if there is no near memory, in the space `far`. The scratch comes last in its space."""
+    slots, inside = dict(plan.slots), 0
+    if near is not None:
+        ordered = sorted(groups, key=lambda g: (g[0].type.nbytes, g[0].id))
+        count = _most_that_fit(ordered, live, near)
+        offsets, inside = _lay_out(ordered[:count], live, "own")
+        slots |= offsets
+        groups = ordered[count:]
+    offsets, outside = _lay_out(groups, live, far)
+    is_near = near is not None and inside + scratch <= near
+    space, offset = ("own", inside) if is_near else (far, outside)
+    sizes = {"own": inside, far: outside}
+    sizes[space] = max(sizes[space], offset + scratch)
+    if far == "workspace":
+        plan = replace(plan, workspace_bytes=sizes[far])
+    return replace(
+        plan,
+        slots=slots | offsets,
+        scratch_offset=offset,
+        scratch_space=space,
+        own_bytes=sizes["own"],
+        private_bytes=sizes.get("private", 0),
+    )
+
+
+def _most_that_fit(groups: list[list[Value]], live: Liveness, size: int) -> int:
+    """How many of the groups, from the first on, can be laid out in so many bytes."""
+    low, high = 0, len(groups)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _lay_out(groups[:middle], live, "own")[1] <= size:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class _Classes:
+    """Union-find over memory roots, with the rule that says when two classes may share a buffer."""
+
+    def __init__(self, live: Liveness) -> None:
+        self.live = live
+        self.parent: dict[Value, Value] = {}
+        self.members: dict[Value, list[Value]] = {}
+        self.frozen: set[Value] = set()  # roots in memory that is not ours to write
+        self.own: set[Value] = set()  # leaders of classes that every unit has for itself
+        self.shared: set[Value] = set()  # and of such as all units see
+        for root in live.mask:
+            self.find(root)
+
+    def find(self, root: Value) -> Value:
+        if root not in self.parent:
+            self.parent[root] = root
+            self.members[root] = [root]
+        while self.parent[root] != root:
+            self.parent[root] = self.parent[self.parent[root]]
+            root = self.parent[root]
+        return root
+
+    def freeze(self, root: Value) -> None:
+        self.frozen.add(self.find(root))
+
+    def keep_apart(self, own: Iterable[Value], shared: Iterable[Value]) -> None:
+        """No class may have roots of both sorts."""
+        self.own.update(map(self.find, own))
+        self.shared.update(map(self.find, shared))
+
+    def unite(self, a: Value, b: Value) -> None:
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self.parent[b] = a
+            self.members[a] += self.members.pop(b)
+            for leaders in (self.own, self.shared):
+                if b in leaders:
+                    leaders.add(a)
+
+    def try_unite(self, a: Value, b: Value) -> bool:
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return True
+        if a in self.frozen or b in self.frozen or not self._compatible(a, b):
+            return False
+        if not {a, b}.isdisjoint(self.own) and not {a, b}.isdisjoint(self.shared):
+            return False
+        self.unite(a, b)
+        return True
+
+    def _compatible(self, a: Value, b: Value) -> bool:
+        if a.type.dtype != b.type.dtype or a.type.size != b.type.size:
+            return False
+        mask = self.live.mask
+        for x in self.members[a]:
+            for y in self.members[b]:
+                common = mask[x] & mask[y]
+                while common:
+                    lowest = common & -common
+                    if not self._in_step(x, y, lowest):
+                        return False
+                    common ^= lowest
+        return True
+
+    def _in_step(self, x: Value, y: Value, bit: int) -> bool:
+        return frozenset((x, y)) in self.live.related.get(bit.bit_length() - 1, ())
+
+    def groups(self) -> list[list[Value]]:
+        return [members for root, members in self.members.items() if root not in self.frozen]
+
+
+def _parameters(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
+    return [v for v in program.entry.parameters if v in layouts]
+
+
+def _received(program: UProgram) -> list[Value]:
+    """What units receive from each other."""
+    operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
+    return [v for o in operators if o.kind == "exchange" for v in o.outputs]
+
+
+def _shared_for_sure(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
+    """What several units write, part by part, and what is not ours to place."""
+    found = _parameters(program, layouts) + _constants(program, layouts)
+    for statement in walk(program.entry):
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            found += [layouts[v].root for v in (*statement.carried, *statement.outputs) if v in layouts]
+    return found
+
+
+def _constants(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
+    found = (s.outputs[0] for s in walk(program.entry) if isinstance(s, UOperator) and s.kind == "constant")
+    return [v for v in found if v in layouts]
+
+
+def _pin_results(program: UProgram, layouts: Mapping[Value, Layout], classes: _Classes) -> dict[int, Value]:
+    """result number -> root computed straight into that result's buffer."""
+    pinned: dict[int, Value] = {}
+    taken: set[Value] = set()
+    for number, value in enumerate(program.entry.results):
+        layout = layouts.get(value)
+        if layout is None or not layout.is_whole:
+            continue
+        leader = classes.find(layout.root)
+        if leader not in classes.frozen | classes.own and leader not in taken:
+            taken.add(leader)
+            pinned[number] = layout.root
+    return pinned
+
+
+def _alias_inputs(
+    program: UProgram,
+    layouts: Mapping[Value, Layout],
+    classes: _Classes,
+    live: Liveness,
+    pinned: Mapping[int, Value],
+) -> tuple[tuple[int, int], ...]:
+    """Operands that may be overwritten share memory with the result that grows out of them. XLA wants both to
+    be of one type."""
+    aliases: list[tuple[int, int]] = []
+    parameters, given = program.entry.parameters, program.entry.results
+    for _, source, target in live.wishes:
+        if source not in parameters:
+            continue
+        operand = parameters.index(source)
+        leader = classes.find(target)
+        results = [
+            n for n, root in pinned.items() if classes.find(root) == leader and given[n].type == source.type
+        ]
+        fresh = results and all(operand != i and results[0] != o for i, o in aliases)
+        if operand not in program.donated or not fresh:
+            continue
+        classes.frozen.discard(source)
+        if classes.try_unite(source, target):
+            aliases.append((operand, results[0]))
+        else:
+            classes.frozen.add(source)
+    return tuple(aliases)
+
+
+def _lay_out(
+    groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
+) -> tuple[dict[Value, Slot], int]:
+    """First fit, largest first: buffers whose lives are disjoint overlap, unless that takes a barrier."""
+    placed: list[tuple[int, int, int]] = []  # (begin, end, mask)
+    slots: dict[Value, Slot] = {}
+    size = 0
+    for group in sorted(groups, key=lambda g: (-g[0].type.nbytes, g[0].id)):
+        mask = 0
+        for root in group:
+            mask |= live.mask[root]
+        if sharing is not None and group[0].type.nbytes < sharing.overlap_bytes:
+            mask = -1
+        need = -(-max(group[0].type.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        begin = 0
+        for low, high in sorted((low, high) for low, high, other in placed if other & mask):
+            if begin + need <= low:
+                break
+            begin = max(begin, high)
+        placed.append((begin, begin + need, mask))
+        size = max(size, begin + need)
+        slots.update((root, Slot(space, begin)) for root in group)
+    return slots, size

@@ -1,0 +1,197 @@
+"""Weights at rest: arrays whose slices stay in the near memory of the units that own them.
+
+An array is divided so if every touch of it is by a parallel loop whose trip i touches slice i only, and all
+these loops have the same number of trips on the same units: packed weights, and state that never crosses. On
+a GPU such a slice lies in the shared memory of the block that owns it, from the trip that writes it to the
+last one that reads it (the persistent kernels of Diamos et al., ICML'16, keep their weights likewise).
+
+Each unit owns at most one slice of an array: loops have no more trips than there are units, and do not wrap
+around (the kernel that keeps slices runs on exactly the planned number of units). Arrays of different units
+may have the same place, each in its units' memory: the stages of a wavefront.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from jax_cocktail.analysis.parallel import scalar_constants, tile_access
+from jax_cocktail.utask.exchange import blocks_of
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    operators_in,
+    reads,
+)
+from jax_cocktail.utask.plan import MemoryPlan, Part, Slot
+from jax_cocktail.utask.types import Value
+
+ALIGNMENT = 64  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Of `count` slices, slice i is touched by unit `first` + i alone."""
+
+    count: int
+    first: int
+
+    def meets(self, other: Owners) -> bool:
+        return self.first < other.first + other.count and other.first < self.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """`parts`: the buffers whose slices stay with their units; `refused`: all others of the workspace, with
+    the reason."""
+
+    parts: Mapping[Slot, Part]
+    refused: Mapping[Slot, str]
+
+
+def resident_parts(program: UProgram, plan: MemoryPlan, capacity: int) -> MemoryPlan:
+    """The plan with `parts`: buffers of the workspace whose slices find room in `capacity` bytes per unit."""
+    parts = residency(program, plan, capacity).parts
+    return replace(plan, parts=parts) if parts else plan
+
+
+def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
+    """Which buffers find room. What is touched most often, per byte, comes first."""
+    if plan.most_units <= 1:
+        return Residency({}, {})
+    survey = _Survey(plan, scalar_constants(operators_in(program.entry)))
+    survey.region(program.entry, 1)
+    survey.refuse(program.entry.results, "it is a result")
+    refused = dict(survey.refused)
+    parts: dict[Slot, Part] = {}
+    placed: list[tuple[Owners, int, int]] = []  # with the beginning and the end of what they own
+    for slot in sorted(survey.owners, key=lambda s: (-survey.touches[s], s.index)):
+        owners, size = survey.owners[slot], survey.bytes[slot]
+        reason = _hindrance(slot, owners, plan, survey.bytes)
+        need = -(-size // owners.count // ALIGNMENT) * ALIGNMENT
+        begin = _first_fit(need, [(low, high) for o, low, high in placed if o.meets(owners)])
+        if not reason and begin + need > capacity:
+            reason = f"no room for {need} bytes more behind {begin} of {capacity}"
+        if reason:
+            refused[slot] = reason
+            continue
+        placed.append((owners, begin, begin + need))
+        parts[slot] = Part(begin, size // owners.count, owners.first)
+    return Residency(parts, refused)
+
+
+def _hindrance(slot: Slot, owners: Owners, plan: MemoryPlan, sizes: Mapping[Slot, int]) -> str:
+    """Why the slices cannot stay with their units, if it is not for want of room; or ""."""
+    if owners.first + owners.count > plan.most_units:
+        return f"its last slices wrap around: {owners.count} from unit {owners.first} on of {plan.most_units}"
+    end = slot.index + sizes[slot]
+    if any(s != slot and s.index < end and slot.index < s.index + n for s, n in sizes.items()):
+        return "another buffer uses the same memory at another time"
+    return ""
+
+
+def _first_fit(need: int, taken: list[tuple[int, int]]) -> int:
+    begin = 0
+    for low, high in sorted(taken):
+        if begin + need <= low:
+            break
+        begin = max(begin, high)
+    return begin
+
+
+class _Survey:
+    """Which buffers of the workspace are touched by slices alone, by whom, and how often."""
+
+    def __init__(self, plan: MemoryPlan, constants: Mapping[Value, int]) -> None:
+        self.plan, self.constants = plan, constants
+        self.owners: dict[Slot, Owners] = {}
+        self.refused: dict[Slot, str] = {}
+        self.bytes: dict[Slot, int] = {}
+        self.touches: dict[Slot, int] = {}
+        self.sizes: dict[Slot, int] = {}  # bytes of what is touched by slices
+        for value in plan.layouts:
+            self._slot(value)
+
+    def region(self, region: Region, trips: int) -> None:
+        """`trips`: how often it runs."""
+        for statement in region.body:
+            self._statement(statement, trips)
+
+    def _statement(self, statement: Statement, trips: int) -> None:
+        if isinstance(statement, LoopUTask):
+            if statement.parallel:
+                self._parallel(statement, trips)
+            else:
+                self._loop(statement, trips * (statement.trip_count or 1))
+        elif isinstance(statement, BranchUTask):
+            for region in statement.branches:
+                self.region(region, trips)
+                self._transfer(region.results, statement.outputs)
+        elif isinstance(statement, UOperator) and statement.kind == "empty":
+            return  # touches nothing
+        elif isinstance(statement, UOperator) and statement.kind == "exchange":
+            for value, blocks in zip(statement.inputs, blocks_of(statement), strict=True):
+                self._touch(value, (blocks.axis, blocks.size), Owners(blocks.parts, blocks.first), trips)
+            # what is received lies in own memory
+        else:
+            values = (*reads(statement), *statement.outputs)
+            self.refuse(values, "a statement outside of parallel loops touches it")
+
+    def _loop(self, loop: LoopUTask, trips: int) -> None:
+        """What is carried on in one place is not touched on the way."""
+        self._transfer(loop.initial, loop.carried)
+        for region in loop.regions:
+            self.region(region, trips)
+        self._transfer(loop.body.results, loop.carried)
+        self._transfer(loop.carried, loop.outputs)
+        if loop.condition is not None:
+            self._transfer(loop.carried, loop.condition.parameters)
+
+    def _transfer(self, sources: Iterable[Value], targets: Iterable[Value]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            whole = all(v not in self.plan.layouts or self.plan.layouts[v].is_whole for v in (source, target))
+            if not whole or self._slot(source) != self._slot(target):
+                self.refuse((source, target), "it is copied where regions join")
+
+    def _parallel(self, loop: LoopUTask, trips: int) -> None:
+        for value, block in tile_access(loop, self.constants).items():
+            self._touch(value, block, Owners(loop.trip_count or 0, loop.first), trips)
+
+    def _touch(self, value: Value, block: tuple[int, int] | None, owners: Owners, trips: int) -> None:
+        """`block`: the axis along which owners touch their own slices, and the length of one."""
+        slot = self._slot(value)
+        if slot is None:
+            return
+        axis, size = block or (-1, 0)
+        shape = value.type.shape
+        self.touches[slot] = self.touches.get(slot, 0) + trips
+        if axis < 0 or not self.plan.layouts[value].is_whole or shape[axis] != size * owners.count:
+            self.refuse((value,), "a part touches more than its own slice")
+        elif any(n != 1 for n in shape[:axis]):
+            self.refuse((value,), "its slices are not dense")
+        elif value.type.nbytes != self.sizes.setdefault(slot, value.type.nbytes):
+            self.refuse((value,), "its slices are of different sizes at different times")
+        elif slot not in self.refused and self.owners.setdefault(slot, owners) != owners:
+            self.refuse((value,), "its slices belong to different units at different times")
+
+    def refuse(self, values: Iterable[Value], reason: str) -> None:
+        for value in values:
+            slot = self._slot(value)
+            if slot is not None:
+                self.refused.setdefault(slot, reason)
+                self.owners.pop(slot, None)
+
+    def _slot(self, value: Value) -> Slot | None:
+        """The buffer in the workspace that holds the value."""
+        if value not in self.plan.layouts:
+            return None
+        root = self.plan.layouts[value].root
+        slot = self.plan.slots[root]
+        if slot.space != "workspace":
+            return None
+        self.bytes[slot] = max(self.bytes.get(slot, 0), root.type.nbytes)
+        return slot

@@ -1,0 +1,1 @@
+"""Passes that make a program smaller or plainer, and never slower."""

@@ -1,0 +1,102 @@
+"""Function inlining: references become the bodies of what they name (COCKTAILER, OSDI'23, section 4).
+
+Runs before all other passes, so that these see loops, branches and operators only. A function that calls
+itself, directly or by way of others, stays, and so do references to it; whatever else is called in its body
+is inlined there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from jax_cocktail.analysis.graph import strong_components, with_reads
+from jax_cocktail.utask.copies import copied
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    FunctionUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UProgram,
+    UTaskRef,
+    walk,
+)
+from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.types import Value
+
+
+def inline(program: UProgram) -> UProgram:
+    """`program` without references to functions that do not recur, and without functions that nothing names.
+    Returns its argument if it has no such references and functions."""
+    if not program.functions:
+        return program
+    inliner = _Inliner(FreshValues(program))
+    kept: dict[str, FunctionUTask] = {}
+    for group in _callees_first(program.functions):
+        functions = [replace(f, body=inliner.region(f.body)) for f in group]
+        if len(functions) == 1 and functions[0].name not in _named([functions[0].body]):
+            inliner.bodies[functions[0].name] = functions[0]
+        else:
+            kept.update((f.name, f) for f in functions)
+    entry = inliner.region(program.entry)
+    needed = _reachable(entry, kept)
+    functions = [kept[f.name] for f in program.functions if f.name in needed]
+    after = replace(program, entry=entry, functions=tuple(functions))
+    return program if after == program else after
+
+
+def _named(regions: Iterable[Region]) -> set[str]:
+    return {s.function for region in regions for s in walk(region) if isinstance(s, UTaskRef)}
+
+
+def _callees_first(functions: Sequence[FunctionUTask]) -> list[list[FunctionUTask]]:
+    """Functions in groups that call each other in circles; a group comes after those that it calls."""
+    numbers = {function.name: number for number, function in enumerate(functions)}
+    calls = [sorted(numbers[name] for name in _named([f.body]) if name in numbers) for f in functions]
+    return [[functions[n] for n in group] for group in reversed(strong_components(calls))]
+
+
+def _reachable(entry: Region, functions: dict[str, FunctionUTask]) -> set[str]:
+    found: set[str] = set()
+    new = _named([entry])
+    while new:
+        found |= new
+        new = _named([functions[name].body for name in new if name in functions]) - found
+    return found
+
+
+class _Inliner:
+    """Rewrites regions; `bodies`: what is inlined; `now`: what the results of references became."""
+
+    def __init__(self, fresh: FreshValues) -> None:
+        self.fresh = fresh
+        self.bodies: dict[str, FunctionUTask] = {}
+        self.now: dict[Value, Value] = {}
+
+    def region(self, region: Region) -> Region:
+        body: list[Statement] = []
+        for statement in region.body:
+            body += self._statement(statement)
+        return Region(region.parameters, tuple(body), replaced(region.results, self.now))
+
+    def _statement(self, statement: Statement) -> list[Statement]:
+        if isinstance(statement, LoopUTask):
+            initial = replaced(statement.initial, self.now)
+            condition = statement.condition and self.region(statement.condition)
+            body = self.region(statement.body)
+            return [replace(statement, initial=initial, condition=condition, body=body)]
+        if isinstance(statement, BranchUTask):
+            selector = self.now.get(statement.selector, statement.selector)
+            branches = tuple(map(self.region, statement.branches))
+            return [replace(statement, selector=selector, branches=branches)]
+        if isinstance(statement, UTaskRef) and statement.function in self.bodies:
+            return self._expanded(statement, self.bodies[statement.function])
+        return [with_reads(statement, self.now)]
+
+    def _expanded(self, reference: UTaskRef, function: FunctionUTask) -> list[Statement]:
+        arguments = replaced(reference.arguments, self.now)
+        names = dict(zip(function.parameters, arguments, strict=True))
+        body = [copied(statement, names, self.fresh) for statement in function.body.body]
+        self.now.update(zip(reference.outputs, replaced(function.results, names), strict=True))
+        return body

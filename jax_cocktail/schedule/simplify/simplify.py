@@ -1,0 +1,230 @@
+"""Simplification: the program that says the same with less, in the uTask IR (COCKTAILER, OSDI'23, section 3).
+
+One forward walk rewrites operators (`peephole`), shares equal ones (lexically: a nested region may use what
+an enclosing one has computed), and resolves loops and branches whose course is known; then `dead_code`
+removes what is left over. Both repeat until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import MutableMapping, Sequence
+from dataclasses import replace
+
+from jax_cocktail.analysis.graph import with_reads
+from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
+from jax_cocktail.schedule.simplify.peephole import peephole, splat
+from jax_cocktail.utask.ir import (
+    Attributes,
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+)
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
+from jax_cocktail.utask.types import TensorType, Value
+
+_Key = tuple[str, tuple[Value, ...], tuple[TensorType, ...], Attributes]
+_Known = MutableMapping[_Key, tuple[Value, ...]]
+
+
+def simplify(program: UProgram) -> UProgram:
+    """An equal program without redundancy; `program` itself if there is none to remove."""
+    while True:
+        smaller = remove_dead_code(_Rewriter(program).run())
+        if smaller == program:
+            return program
+        program = smaller
+
+
+class _Rewriter:
+    """One forward walk. `_now` maps a value to what replaces it; ids are unique, so it needs no scope."""
+
+    def __init__(self, program: UProgram) -> None:
+        self._program = program
+        self._fresh = FreshValues(program)
+        self._now: dict[Value, Value] = {}
+        self._definitions: dict[Value, UOperator] = {}
+
+    def run(self) -> UProgram:
+        return replace(self._program, entry=self._region(self._program.entry, ChainMap()))
+
+    def _replace(self, values: Sequence[Value], others: Sequence[Value]) -> None:
+        self._now.update(zip(values, replaced(others, self._now), strict=True))
+
+    # -- regions -----------------------------------------------------------------------------------------
+    def _region(self, region: Region, known: ChainMap[_Key, tuple[Value, ...]]) -> Region:
+        body: list[Statement] = []
+        self._statements(region.body, known, body)
+        return Region(region.parameters, tuple(body), replaced(region.results, self._now))
+
+    def _statements(
+        self, statements: Sequence[Statement], known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
+    ) -> None:
+        for statement in statements:
+            if isinstance(statement, UOperator):
+                self._operator(statement, known, body)
+            elif isinstance(statement, LoopUTask):
+                self._loop(statement, known, body)
+            elif isinstance(statement, BranchUTask):
+                self._branch(statement, known, body)
+            else:
+                body.append(with_reads(statement, self._now))
+
+    def _operator(self, operator: UOperator, known: _Known, body: list[Statement]) -> None:
+        operator = with_operands(operator, self._now)
+        while (found := peephole(operator, self._definitions)) is not None:
+            if isinstance(found, Value):
+                self._replace(operator.outputs, (found,))
+                return
+            operator = found
+        types = tuple(value.type for value in operator.outputs)
+        key = (operator.kind, operator.inputs, types, operator.attributes)
+        earlier = known.get(key)
+        if earlier is not None:
+            self._replace(operator.outputs, earlier)
+            return
+        if operator.kind != "empty":  # two arrays that a loop fills must not share their beginnings
+            known[key] = operator.outputs
+        self._definitions.update((value, operator) for value in operator.outputs)
+        body.append(operator)
+
+    # -- loops -------------------------------------------------------------------------------------------
+    def _loop(self, loop: LoopUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]) -> None:
+        if loop.trip_count == 0:
+            self._replace(loop.outputs, loop.initial)
+            return
+        if loop.trip_count == 1:
+            self._run_once(loop, known, body)
+            return
+        loop = replace(loop, initial=replaced(loop.initial, self._now))
+        loop = self._drop_invariant(loop)
+        loop = self._merge_equal(loop)
+        condition = loop.condition and self._region(loop.condition, known.new_child())
+        body.append(replace(loop, condition=condition, body=self._region(loop.body, known.new_child())))
+
+    def _run_once(
+        self, loop: LoopUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
+    ) -> None:
+        assert loop.index is not None
+        zero = self._fresh.make(loop.index.type)
+        constant = UOperator("constant", (), (zero,), (("data", bytes(zero.type.nbytes)),), loop.source)
+        self._operator(constant, known, body)
+        self._replace(loop.body.parameters, (zero, *loop.initial))
+        self._statements(loop.body.body, known, body)
+        self._replace(loop.outputs, loop.body.results)
+
+    def _drop_invariant(self, loop: LoopUTask) -> LoopUTask:
+        """Carries that every iteration hands on unchanged are their initial value throughout."""
+        kept = []
+        rows = zip(loop.initial, loop.carried, loop.body.results, strict=True)
+        for i, (initial, carried, result) in enumerate(rows):
+            if self._now.get(result, result) not in (carried, initial):
+                kept.append(i)
+                continue
+            tested = () if loop.condition is None else (loop.condition.parameters[i],)
+            for value in (carried, loop.outputs[i], *tested):
+                self._replace((value,), (initial,))
+        return loop if len(kept) == len(loop.initial) else _with_carries(loop, kept)
+
+    def _merge_equal(self, loop: LoopUTask) -> LoopUTask:
+        """Carries that start and step alike become one."""
+        leaders = _equal_carries(loop)
+        kept = [i for i, leader in enumerate(leaders) if i == leader]
+        if len(kept) == len(leaders):
+            return loop
+        for i, leader in enumerate(leaders):
+            if i != leader:
+                self._replace(
+                    (loop.carried[i], loop.outputs[i]), (loop.carried[leader], loop.outputs[leader])
+                )
+                if loop.condition is not None:
+                    tested = loop.condition.parameters
+                    self._replace((tested[i],), (tested[leader],))
+        return _with_carries(loop, kept)
+
+    # -- branches ----------------------------------------------------------------------------------------
+    def _branch(
+        self, branch: BranchUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
+    ) -> None:
+        branch = replace(branch, selector=self._now.get(branch.selector, branch.selector))
+        chosen = splat(branch.selector, self._definitions)
+        if chosen is not None or len(branch.branches) == 1:
+            number = int.from_bytes(chosen or b"", "little", signed=True)
+            region = branch.branches[min(max(number, 0), len(branch.branches) - 1)]
+            self._statements(region.body, known, body)
+            self._replace(branch.outputs, region.results)
+            return
+        regions = [self._region(region, known.new_child()) for region in branch.branches]
+        kept: dict[tuple[Value, ...], int] = {}
+        for i, output in enumerate(branch.outputs):
+            results = tuple(region.results[i] for region in regions)
+            if len(set(results)) == 1:  # a value that all branches see comes from outside
+                self._replace((output,), results[:1])
+            elif results in kept:
+                self._replace((output,), (branch.outputs[kept[results]],))
+            else:
+                kept[results] = i
+        indices = list(kept.values())
+        shorter = (replace(region, results=_picked(region.results, indices)) for region in regions)
+        outputs = _picked(branch.outputs, indices)
+        body.append(replace(branch, branches=tuple(shorter), outputs=outputs))
+
+
+def _picked(values: Sequence[Value], indices: Sequence[int]) -> tuple[Value, ...]:
+    return tuple(values[i] for i in indices)
+
+
+def _with_carries(loop: LoopUTask, kept: Sequence[int]) -> LoopUTask:
+    """`loop` with the carries of these indices only; the others must have been replaced."""
+    condition = loop.condition
+    if condition is not None:
+        condition = replace(condition, parameters=_picked(condition.parameters, kept))
+    index = () if loop.index is None else (loop.index,)
+    parameters = (*index, *_picked(loop.carried, kept))
+    body = replace(loop.body, parameters=parameters, results=_picked(loop.body.results, kept))
+    initial, outputs = _picked(loop.initial, kept), _picked(loop.outputs, kept)
+    return replace(loop, initial=initial, outputs=outputs, condition=condition, body=body)
+
+
+def _equal_carries(loop: LoopUTask) -> list[int]:
+    """For every carry the first one that always equals it.
+
+    Partition refinement: carries with one initial value are taken for equal, the body is numbered under that
+    assumption, and classes whose next values get different numbers are split, until none is.
+    """
+    leaders = _leaders(loop.initial)
+    if leaders == list(range(len(leaders))):
+        return leaders
+    while True:
+        carried = loop.carried
+        numbers: dict[Value, object] = {
+            value: carried[leader] for value, leader in zip(carried, leaders, strict=True)
+        }
+        _number(loop.body.body, numbers)
+        following = [numbers.get(value, value) for value in loop.body.results]
+        finer = _leaders(list(zip(leaders, following, strict=True)))
+        if finer == leaders:
+            return leaders
+        leaders = finer
+
+
+def _leaders(keys: Sequence[object]) -> list[int]:
+    """For every key the index of the first one that equals it."""
+    first: dict[object, int] = {}
+    return [first.setdefault(key, i) for i, key in enumerate(keys)]
+
+
+def _number(statements: Sequence[Statement], numbers: dict[Value, object]) -> None:
+    """Equal objects for equal values of one region; nested uTasks count as different from everything."""
+    seen: dict[object, Value] = {}
+    for statement in statements:
+        if not isinstance(statement, UOperator) or statement.kind == "empty":
+            continue
+        operands = tuple(numbers.get(value, value) for value in statement.inputs)
+        types = tuple(value.type for value in statement.outputs)
+        key = (statement.kind, operands, types, statement.attributes)
+        for position, value in enumerate(statement.outputs):
+            numbers[value] = seen.setdefault((key, position), value)

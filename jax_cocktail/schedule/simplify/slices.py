@@ -1,0 +1,130 @@
+"""Rewrites of movements whose position is a constant: what an unrolled loop leaves behind.
+
+dynamic_slice becomes slice; a slice that lies within what a dynamic_update_slice has just written reads the
+update instead; a slice of a broadcast is a smaller broadcast. (See `peephole` for the form of a rewrite.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from jax_cocktail.utask.interpreter.common import decode
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import FLOATS, Shape, Value
+
+Definitions = Mapping[Value, UOperator]
+
+
+def numbers(value: Value, definitions: Definitions) -> tuple[int, ...] | None:
+    """The integers of a constant, looking through broadcasts of one number, reshapes and concatenations."""
+    made = definitions.get(value)
+    if made is None or value.type.dtype in FLOATS or value.type.size > 16:
+        return None
+    if made.kind == "constant":
+        array = decode(cast(bytes, made["data"]), value.type)
+        return tuple(int(n) for n in np.ravel(array))
+    if made.kind == "reshape":
+        return numbers(made.inputs[0], definitions)
+    if made.kind == "broadcast":
+        one = numbers(made.inputs[0], definitions)
+        return one * value.type.size if one is not None and len(one) == 1 else None
+    if made.kind == "concatenate" and value.type.rank == 1:
+        parts = [numbers(x, definitions) for x in made.inputs]
+        return None if None in parts else tuple(n for part in parts for n in cast(tuple[int, ...], part))
+    return None
+
+
+def clamped_starts(
+    starts: tuple[Value, ...], whole: Shape, part: Shape, definitions: Definitions
+) -> tuple[int, ...] | None:
+    """Where a slice with constant starts begins, clamped so that it fits."""
+    found = []
+    for start, n, size in zip(starts, whole, part, strict=True):
+        known = (0,) if n == size else numbers(start, definitions)
+        if known is None or len(known) != 1:
+            return None
+        found.append(min(max(known[0], 0), n - size))
+    return tuple(found)
+
+
+def fixed_slice(operator: UOperator, definitions: Definitions) -> UOperator | None:
+    """dynamic_slice at constant starts is a slice."""
+    x, *starts = operator.inputs
+    begin = clamped_starts(tuple(starts), x.type.shape, operator.output.type.shape, definitions)
+    if begin is None:
+        return None
+    attributes = (("starts", begin), ("strides", (1,) * len(begin)))
+    return replace(operator, kind="slice", inputs=(x,), attributes=attributes)
+
+
+def slice_of_update(operator: UOperator, definitions: Definitions) -> UOperator | None:
+    """A slice that lies within a just written part is a slice of that part.
+
+    (One that lies beside it stays: read from the old array, it would keep the update from being in place.)
+    """
+    made = definitions.get(operator.inputs[0])
+    if made is None or made.kind != "dynamic_update_slice" or not operator.output.type.size:
+        return None
+    whole, update, *starts = made.inputs
+    begin = clamped_starts(tuple(starts), whole.type.shape, update.type.shape, definitions)
+    if begin is None:
+        return None
+    first = cast(tuple[int, ...], operator["starts"])
+    steps = cast(tuple[int, ...], operator["strides"])
+    moved = tuple(a - b for a, b in zip(first, begin, strict=True))
+    sizes = operator.output.type.shape
+    for start, step, size, limit in zip(moved, steps, sizes, update.type.shape, strict=True):
+        if start < 0 or start + (size - 1) * step >= limit:
+            return None
+    return replace(operator, inputs=(update,), attributes=(("starts", moved), ("strides", steps)))
+
+
+def slice_of_broadcast(operator: UOperator, definitions: Definitions) -> UOperator | None:
+    """A slice along axes that a broadcast has made is a smaller broadcast of the same operand."""
+    made = definitions.get(operator.inputs[0])
+    if made is None or made.kind != "broadcast":
+        return None
+    (x,), dimensions = made.inputs, cast(tuple[int, ...], made["dimensions"])
+    before, after = made.output.type.shape, operator.output.type.shape
+    if any(x.type.shape[d] != 1 and before[axis] != after[axis] for d, axis in enumerate(dimensions)):
+        return None
+    return replace(made, outputs=operator.outputs, source=operator.source)
+
+
+def row_written(operator: UOperator, definitions: Definitions) -> tuple[int, Value] | None:
+    """The row of the leading axis that an operator replaces, if it replaces just one, and by what.
+
+    A dynamic_update_slice at constant starts, or a scatter of one window as `x.at[3].set(row)` makes it; the
+    new row may lack unit axes.
+    """
+    if operator.kind == "dynamic_update_slice":
+        x, update, *starts = operator.inputs
+        shape: Shape = update.type.shape
+        begin = clamped_starts(tuple(starts), x.type.shape, shape, definitions)
+    elif operator.kind == "scatter":
+        x, indices, update = operator.inputs
+        shape, begin = _window(operator, numbers(indices, definitions))
+    else:
+        return None
+    if begin is None or x.type.rank < 2 or shape != (1, *x.type.shape[1:]):
+        return None
+    return (begin[0], update) if 0 <= begin[0] < x.type.shape[0] else None
+
+
+def _window(operator: UOperator, at: tuple[int, ...] | None) -> tuple[Shape, tuple[int, ...] | None]:
+    """Shape, in the operand's rank, and place of the only window that a scatter writes."""
+    x, _, updates = operator.inputs
+    window = cast(tuple[int, ...], operator["update_window_dims"])
+    axes = cast(tuple[int, ...], operator["scatter_dims_to_operand_dims"])
+    inserted = cast(tuple[int, ...], operator["inserted_window_dims"])
+    plain = operator["op"] == "set" and not operator["operand_batching_dims"]
+    if not plain or at is None or len(at) != len(axes) or window != tuple(range(updates.type.rank)):
+        return (), None
+    sizes = iter(updates.type.shape)
+    shape = tuple(1 if d in inserted else next(sizes) for d in range(x.type.rank))
+    place = dict(zip(axes, at, strict=True))
+    return shape, tuple(place.get(d, 0) for d in range(x.type.rank))

@@ -1,0 +1,1 @@
+"""Where units and threads wait for each other."""

@@ -1,0 +1,141 @@
+"""Double buffering: loops whose carries need a second buffer are unrolled by two; nothing is copied back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+
+from jax_cocktail.analysis.parallel import scalar_constants
+from jax_cocktail.errors import PlacementError
+from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
+from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
+from jax_cocktail.schedule.memory.plan import plan_memory
+from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.schedule.sync.barriers import synchronise, waits
+from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UProgram,
+    operators_in,
+    regions_of,
+    walk,
+)
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Value
+
+FEWEST_TRIPS = 4  # of a loop that is worth alternating between two buffers
+MOST_STATEMENTS = 600  # of a loop that is worth compiling twice: beside more, a barrier hardly counts
+
+
+def unroll_pairs(program: UProgram) -> UProgram:
+    """Unrolls by two the loops around parallel loops whose arrays need a second buffer.
+
+    The next value of a carry is complete only after all parts have read the old one. Two trips in a row
+    write to two buffers in turn, and no copy brings the new value back to where the old one was. So does what
+    a trip hands on from unit to unit: nobody waits until that of the last trip has been read. Loops whose
+    trips only the run counts are planned both ways, and unrolled where that saves barriers.
+    """
+    fresh = FreshValues(program)
+    entry = _pairs(program.entry, fresh)
+    if entry is not program.entry:
+        program = replace(program, entry=entry)
+    waiting = [loop.outputs for loop in _waiting(program.entry)]
+    if not waiting:
+        return program
+    planned = _barriers(program)
+    for outputs in waiting:
+        loop = next((s for s in _waiting(program.entry) if s.outputs == outputs), None)
+        if loop is None:  # too long by now, with a loop inside that is there twice
+            continue
+        fewest, chosen = 2 * planned(loop), program
+        apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
+        for trial in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
+            twice = guarded(trial, fresh)
+            wide = replace(program, entry=_replaced(program.entry, loop, twice))
+            (inner,) = (s for s in twice if isinstance(s, LoopUTask))
+            trial_plan = _barriers(wide)
+            if trial_plan(inner) < fewest:
+                fewest, chosen, planned = trial_plan(inner), wide, trial_plan
+        program = chosen
+    return program
+
+
+def _waiting(region: Region) -> Iterator[LoopUTask]:
+    """Loops with a condition and parallel loops inside, that are not too long; inner loops first."""
+    for statement in region.body:
+        for inner in regions_of(statement):
+            yield from _waiting(inner)
+        inside = (s for region in regions_of(statement) for s in walk(region) if isinstance(s, LoopUTask))
+        short = sum(1 for region in regions_of(statement) for _ in walk(region)) <= MOST_STATEMENTS
+        if (
+            isinstance(statement, LoopUTask)
+            and statement.condition
+            and any(s.parallel for s in inside)
+            and short
+        ):
+            yield statement
+
+
+def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> Region:
+    """The region with other statements in the place of a loop."""
+    body: list[Statement] = []
+    for statement in region.body:
+        if statement is loop:
+            body += twice
+            continue
+        if isinstance(statement, LoopUTask) and not statement.parallel:
+            statement = replace(statement, body=_replaced(statement.body, loop, twice))
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(_replaced(r, loop, twice) for r in statement.branches)
+            statement = replace(statement, branches=branches)
+        body.append(statement)
+    return replace(region, body=tuple(body))
+
+
+def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
+    """How many there are in a trip of the loop with the same outputs, once the program is planned."""
+    found: dict[Value, float] = {}
+    try:
+        ready = explicit_copies(stitch(simplify(program)))
+        final = synchronise(ready, plan_memory(ready))
+    except PlacementError:
+        return lambda loop: inf
+    for statement in walk(final.entry):
+        if isinstance(statement, LoopUTask):
+            count = sum(waits(s) for region in statement.regions for s in region.body)
+            found |= dict.fromkeys(statement.outputs, count)
+    return lambda loop: next((found[v] for v in loop.outputs if v in found), inf)
+
+
+def _pairs(region: Region, fresh: FreshValues) -> Region:
+    body: list[Statement] = []
+    for statement in region.body:
+        if isinstance(statement, LoopUTask):
+            condition = statement.condition and _pairs(statement.condition, fresh)
+            inner = _pairs(statement.body, fresh)
+            if inner is not statement.body or condition is not statement.condition:
+                statement = replace(statement, condition=condition, body=inner)
+            body += unroll(statement, 2, fresh) if _alternates(statement) else (statement,)
+        elif isinstance(statement, BranchUTask):
+            branches = tuple(_pairs(r, fresh) for r in statement.branches)
+            if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
+                statement = replace(statement, branches=branches)
+            body.append(statement)
+        else:
+            body.append(statement)
+    same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+    return region if same else Region(region.parameters, tuple(body), region.results)
+
+
+def _alternates(loop: LoopUTask) -> bool:
+    if loop.trip_count is None or loop.trip_count < FEWEST_TRIPS or loop.parallel:
+        return False
+    if not any(isinstance(s, LoopUTask) and s.parallel for s in loop.body.body):
+        return False
+    definitions = {v: s for s in loop.body.body for v in s.outputs}
+    pairs = zip(loop.carried, loop.body.results, strict=True)
+    return any(not c.type.is_scalar and not stays(r, c, definitions) for c, r in pairs)

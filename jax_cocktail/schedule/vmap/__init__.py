@@ -1,0 +1,1 @@
+"""Recovers loops and branches of single batch elements from what `jax.vmap` made of them."""

@@ -1,0 +1,199 @@
+"""Chooses the selects of a region whose sides are sunk, and how (see `selects`, `masked`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jax_cocktail.schedule.vmap.cut import Cut, Place, Uncuttable
+from jax_cocktail.schedule.vmap.emit import Emitter
+from jax_cocktail.schedule.vmap.limits import Limits
+from jax_cocktail.schedule.vmap.masked import Condition, Sinking, Sunk, branch
+from jax_cocktail.schedule.vmap.selects import Choices, Group, in_order
+from jax_cocktail.utask.ir import Statement, UOperator
+from jax_cocktail.utask.remarks import Listener, Remark
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A side that is worth it: what moves, and how it is computed (None: as it is, the predicate is one)."""
+
+    positions: frozenset[int]
+    sunk: Sunk | None = None
+
+
+@dataclass(slots=True)
+class Chooser:
+    """`units` may divide what is sunk outside of lanes; `one_by_one` emits a loop over lanes that makes some
+    places; `indexed`: predicates that come from the index of a `cond` or `switch`."""
+
+    fresh: FreshValues
+    units: int
+    limits: Limits
+    remark: Listener
+    one_by_one: Callable[[Cut, Sequence[Place], Emitter, bool], None]
+    indexed: set[Value] = field(default_factory=set)
+    #: what this has made
+    _done: set[Value] = field(default_factory=set)
+    #: selects whose result only matters under these conditions, and their lane axis
+    _within: dict[Value, tuple[int, tuple[Condition, ...]]] = field(default_factory=dict)
+
+    def run(
+        self,
+        body: Sequence[Statement],
+        results: Sequence[Value],
+        made: Mapping[Value, UOperator],
+        inside: bool,
+        depth: int,
+    ) -> Sequence[Statement]:
+        """The statements with every group of selects that is worth it sunk. `made`: operators in scope;
+        `inside`: of a lane; `depth`: loops around."""
+        while True:
+            choices = Choices(body, results, made)
+            groups = tuple(choices.groups(self.limits.branch_flops))
+            for group in groups:
+                # in a loop, a select by a mask of the user's stays: loops of products distribute better whole
+                if depth and not inside and group.root not in self.indexed:
+                    continue
+                found = self._group(choices, group, groups, inside)
+                if found is not None:
+                    body = found
+                    break
+            else:
+                return body
+
+    def _group(
+        self, choices: Choices, group: Group, groups: Sequence[Group], inside: bool
+    ) -> list[Statement] | None:
+        if not group.has_one_axis:
+            return self._outermost(choices, group, inside)
+        parts = self._parts(choices, group, groups)
+        return self._sunk(choices, group, parts, inside) if any(parts) else None
+
+    # -- what is worth it --------------------------------------------------------------------------------
+    def _parts(self, choices: Choices, group: Group, groups: Sequence[Group]) -> tuple[_Part | None, ...]:
+        """The sides of false and of true, None if not worth it."""
+        found: list[_Part | None] = []
+        for wanted in (False, True):
+            side = group.sides[wanted]
+            own = choices.own_flops(side, groups, self.limits.branch_flops, self._done)
+            part = None
+            if own >= self.limits.branch_flops * group.root.type.size:
+                one = group.root.type.size == 1
+                part = _Part(side.positions) if one else self._cut(choices, group, wanted)
+            found.append(part)
+        return tuple(found)
+
+    def _cut(self, choices: Choices, group: Group, wanted: bool) -> _Part | None:
+        operands = choices.operands(group, wanted)
+        places = tuple(dict.fromkeys(zip(operands, group.axes, strict=True)))
+        positions = sorted(group.sides[wanted].positions)
+        source = choices.body[group.positions[-1]].source
+        try:
+            cut = Cut([choices.body[p] for p in positions], places, group.lanes, 1)
+            common = cut.common
+            kept = [p for k, p in enumerate(positions) if k not in common]
+            statements = [choices.body[p] for p in kept]
+            width = self._width(cut, group, places)
+            cut = Cut(statements, places, group.lanes, width)
+        except Uncuttable as why:
+            self.remark(Remark("lanes", False, f"both sides run for all lanes: {why}", source))
+            return None
+        return _Part(
+            frozenset(kept), Sunk(cut, operands, (*self._conditions(group, choices), (group.root, wanted)))
+        )
+
+    def _width(self, cut: Cut, group: Group, places: Sequence[Place]) -> int:
+        """Lanes side by side: more than one if they share weights or are small."""
+        touched = sum(v.type.nbytes for v, _ in (*cut.needs, *places)) // group.lanes
+        if cut.has_shared_weights:
+            return self.limits.rows if group.lanes > self.limits.rows else 1
+        small = touched < self.limits.lane_bytes and group.lanes > self.limits.slots
+        return self.limits.slots if small else 1
+
+    def _conditions(self, group: Group, choices: Choices) -> tuple[Condition, ...]:
+        """What must hold for any of the selects to matter."""
+        kept: tuple[Condition, ...] | None = None
+        for position, axis in zip(group.positions, group.axes, strict=True):
+            place, conditions = self._within.get(choices.body[position].outputs[0], (axis, ()))
+            known = conditions if place == axis else ()
+            kept = known if kept is None else tuple(c for c in kept if c in known)
+        return kept or ()
+
+    # -- sinking -----------------------------------------------------------------------------------------
+    def _sunk(
+        self, choices: Choices, group: Group, parts: Sequence[_Part | None], inside: bool
+    ) -> list[Statement]:
+        body = choices.body
+        moved = frozenset[int]().union(*(p.positions for p in parts if p is not None))
+        self._note(choices, group, moved)
+        last = group.positions[-1]
+        out = Emitter(self.fresh, body[last].source)
+        outputs = tuple(body[p].outputs[0] for p in group.positions)
+        sides = [choices.operands(group, wanted) for wanted in (False, True)]
+        if group.lanes == 1:
+            bodies = [[body[p] for p in sorted(part.positions)] if part else [] for part in parts]
+            branch(group.root, outputs, list(zip(bodies, sides, strict=True)), out)
+        else:
+            bases = next((operands for operands, p in zip(sides, parts, strict=True) if p is None), None)
+            sunk = [p.sunk for p in parts if p is not None and p.sunk is not None]
+            places = tuple(zip(outputs, group.axes, strict=True))
+            Sinking(places, bases, sunk, out).statements(self._divided(group, sunk, inside))
+        where = (
+            "under its predicate" if group.lanes == 1 else f"for those of {group.lanes} lanes that take it"
+        )
+        self.remark(Remark("lanes", True, f"the work of one side is done {where}", body[last].source))
+        return self._placed(choices, group, moved, out)
+
+    def _outermost(self, choices: Choices, group: Group, inside: bool) -> list[Statement] | None:
+        """Lanes along several axes: those of the shortest one by one, so that one axis less is left."""
+        flops = sum(side.flops for side in group.sides)
+        if flops < self.limits.branch_flops * group.root.type.size:
+            return None
+        moved = group.sides[0].positions | group.sides[1].positions
+        everything = sorted((*moved, *group.positions))
+        statements = (*choices.chain(group), *(choices.body[p] for p in everything))
+        source = choices.body[group.positions[-1]].source
+        outputs = (choices.body[p].outputs[0] for p in group.positions)
+        places = tuple(zip(outputs, group.axes, strict=True))
+        try:
+            cut = Cut(statements, places, group.lanes, 1)
+        except Uncuttable as why:
+            self.remark(Remark("lanes", False, f"both sides run for all lanes: {why}", source))
+            return None
+        out = Emitter(self.fresh, source)
+        self.one_by_one(cut, places, out, inside)
+        return self._placed(choices, group, moved, out)
+
+    def _placed(self, choices: Choices, group: Group, moved: frozenset[int], out: Emitter) -> list[Statement]:
+        """The region with the emitted statements in place of the selects and of what has moved."""
+        body, last = choices.body, group.positions[-1]
+        self._done.update(v for s in out.out for v in s.outputs)
+        units: list[Sequence[Statement]] = []
+        for position, statement in enumerate(body):
+            if position == last:
+                units.append(out.out)
+            elif position not in moved and position not in group.positions:
+                units.append((statement,))
+        return in_order(units)
+
+    def _note(self, choices: Choices, group: Group, moved: frozenset[int]) -> None:
+        """Selects that only matter to one side of these, and stay where they are."""
+        outer = self._conditions(group, choices)
+        for wanted in (False, True):
+            inner = {v for p in group.sides[wanted].positions - moved for v in choices.body[p].outputs}
+            inner = {v for v in inner if set(choices.readers.get(v, ())) <= set(group.positions)}
+            for value, axis in zip(choices.operands(group, wanted), group.axes, strict=True):
+                if value in inner:
+                    self._within[value] = (axis, (*outer, (group.root, wanted)))
+
+    def _divided(self, group: Group, sunk: Sequence[Sunk], inside: bool) -> int:
+        """Parts that units may run in parallel."""
+        flops = sum(group.sides[s.conditions[-1][1]].flops for s in sunk)
+        if inside or flops < self.limits.parallel_flops:
+            return 1
+        width = max(s.cut.width for s in sunk)
+        fitting = (n for n in range(self.units, 0, -1) if group.lanes % n == 0 and group.lanes // n >= width)
+        return next(fitting, 1)

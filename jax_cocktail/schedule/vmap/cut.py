@@ -1,0 +1,389 @@
+"""Cutting statements down to some of their lanes.
+
+Given statements and the axis along which each wanted result is cut, finds from the axis rules of the
+operators (`analysis.axes`) how every other value has to be cut, loops and branches included, or that it
+cannot be done because lanes meet. The cut statements then compute any `width` of the lanes, whichever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from jax_cocktail.analysis.axes import Tie, rule
+from jax_cocktail.schedule.vmap.lockstep import LaneLoop, lane_loop
+from jax_cocktail.utask.ir import Attributes, BranchUTask, LoopUTask, Region, Statement, UOperator, regions_of
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
+
+WHOLE = -1  # in place of an axis: the value is wanted as it is
+_UNKNOWN = -2  # in place of an axis: wanted in no way so far
+
+Place = tuple[Value, int]  # a value, cut along an axis or whole
+Places = dict[Place, Value]  # what stands there after cutting
+Wanted = dict[Value, set[int]]
+
+
+class Uncuttable(Exception):
+    """Lanes meet, or nothing is known of an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """How a loop or branch is cut: `axes` of its carries or results.
+
+    `lanes`: a loop in lock-step, cut along axis `along` of its predicate; `alone`: one lane is left of it.
+    """
+
+    axes: tuple[int, ...]
+    lanes: LaneLoop | None = None
+    along: int = 0
+    alone: bool = False
+
+
+class Cut:
+    """The plan for some statements of one region; `emit` makes them. Raises Uncuttable.
+
+    `needs`: the parts of values defined elsewhere that they read; `leaves`: operators without operands among
+    the statements whose values are among the needs.
+    """
+
+    def __init__(
+        self, statements: Sequence[Statement], wanted: Iterable[Place], lanes: int, width: int
+    ) -> None:
+        self.statements, self.lanes, self.width = statements, lanes, width
+        self.leaves: dict[Value, UOperator] = {}
+        self._nests: dict[Value, _Nest] = {}
+        self._wanted: Wanted = {}
+        for value, axis in wanted:
+            self._wanted.setdefault(value, set()).add(axis)
+        self._plan(statements, self._wanted)
+        inside = set(_defined(statements)) - self.leaves.keys()
+        self.needs: tuple[Place, ...] = tuple(
+            (value, axis)
+            for value, axes in self._wanted.items()
+            for axis in sorted(axes)
+            if value not in inside and axis != WHOLE
+            if value not in self.leaves or not _is_alike(self.leaves[value], axis)
+        )
+        if any(value.type.shape[axis] != lanes for value, axis in self.needs):
+            raise Uncuttable("an operand has other lanes")
+
+    @property
+    def has_shared_weights(self) -> bool:
+        """True if a matrix product reads one of its operands whole: several lanes share the reading."""
+        return any(
+            tie is not None and None in tie.inputs
+            for statement in _walk(self.statements)
+            if isinstance(statement, UOperator) and statement.kind in ("dot", "conv")
+            for tie in self._ties(statement, self._wanted)
+        )
+
+    @property
+    def common(self) -> frozenset[int]:
+        """The positions of the statements that all lanes share."""
+        return frozenset(
+            position
+            for position, statement in enumerate(self.statements)
+            if not any(self._wanted.get(v, set()) - {WHOLE} for v in statement.outputs)
+        )
+
+    def axis_of(self, value: Value) -> int | None:
+        """The axis along which a value is cut, if it is wanted in this way only."""
+        axes = self._wanted.get(value, {WHOLE})
+        return None if len(axes) > 1 or WHOLE in axes else next(iter(axes))
+
+    # -- planning ----------------------------------------------------------------------------------------
+    def _plan(self, statements: Sequence[Statement], wanted: Wanted) -> None:
+        """Adds to `wanted` what the wanted values need, last statement first."""
+        for statement in reversed(statements):
+            if not any(wanted.get(v) for v in statement.outputs):
+                continue
+            if isinstance(statement, UOperator):
+                for tie in self._ties(statement, wanted):
+                    for k, operand in enumerate(statement.inputs):
+                        axis = None if tie is None else tie.inputs[k]
+                        wanted.setdefault(operand, set()).add(WHOLE if axis is None else axis)
+            elif isinstance(statement, LoopUTask):
+                self._plan_loop(statement, wanted)
+            elif isinstance(statement, BranchUTask):
+                self._plan_branch(statement, wanted)
+            else:
+                raise Uncuttable("stitched already")
+
+    def _ties(self, operator: UOperator, wanted: Wanted) -> list[Tie | None]:
+        """One per way in which the operator is wanted; None: whole."""
+        found: list[Tie | None] = []
+        ties = rule(operator).ties
+        for k, output in enumerate(operator.outputs):
+            for axis in sorted(wanted.get(output, ())):
+                if axis != WHOLE and not operator.inputs and not _is_alike(operator, axis):
+                    self.leaves[output] = operator
+                    continue
+                tie = None
+                if axis != WHOLE:
+                    tie = next((t for t in ties if t.outputs[k] == axis and t.parts % self.lanes == 0), None)
+                    if tie is None:
+                        raise Uncuttable(f"{operator.kind} mixes lanes")
+                if tie not in found:
+                    found.append(tie)
+        return found
+
+    def _plan_loop(self, loop: LoopUTask, wanted: Wanted) -> None:
+        lanes = lane_loop(loop)
+        tested = loop.carried if loop.condition is None else loop.condition.parameters
+        axes = [_only(wanted, v) for v in loop.outputs]
+        while True:
+            nest = self._nest(lanes, axes)
+            trial = {v: set(a) for v, a in wanted.items()}
+            self._plan_regions(loop, nest, trial)
+            found = [_only(trial, *pair) for pair in zip(loop.carried, tested, strict=True)]
+            merged = tuple(_merged(a, b) for a, b in zip(nest.axes, found, strict=True))
+            if list(merged) == axes:
+                break
+            axes = list(merged)
+        if _UNKNOWN in axes or (loop.index is not None and trial.get(loop.index, {WHOLE}) != {WHOLE}):
+            raise Uncuttable("a carry without a cut")
+        self._nests[loop.outputs[0]] = nest
+        wanted.clear()
+        wanted.update(trial)
+        for value, axis in zip(loop.initial, axes, strict=True):
+            wanted.setdefault(value, set()).add(axis)
+
+    def _nest(self, lanes: LaneLoop | None, axes: Sequence[int]) -> _Nest:
+        """What is known of a loop whose carries are cut along `axes`."""
+        along = _along(lanes, axes)
+        if lanes is None or along is None:
+            return _Nest(tuple(axes))
+        alone = self.width == 1 and lanes.predicate.type.size == self.lanes
+        places = tuple(place[along] for place in lanes.axes)
+        return _Nest(tuple(_merged(a, b) for a, b in zip(axes, places, strict=True)), lanes, along, alone)
+
+    def _plan_regions(self, loop: LoopUTask, nest: _Nest, wanted: Wanted) -> None:
+        for value, axis in zip(_following(loop, nest), nest.axes, strict=True):
+            if axis != _UNKNOWN:
+                wanted.setdefault(value, set()).add(axis)
+        self._plan(loop.body.body, wanted)
+        if loop.condition is not None:
+            if nest.lanes is None:
+                wanted.setdefault(loop.condition.results[0], set()).add(WHOLE)
+            else:
+                wanted.setdefault(nest.lanes.predicate, set()).add(nest.along)
+            self._plan(_tested(loop.condition, nest), wanted)
+
+    def _plan_branch(self, branch: BranchUTask, wanted: Wanted) -> None:
+        axes = tuple(_only(wanted, v) for v in branch.outputs)
+        if _UNKNOWN in axes:
+            raise Uncuttable("a result without a cut")
+        self._nests[branch.outputs[0]] = _Nest(axes)
+        for region in branch.branches:
+            for value, axis in zip(region.results, axes, strict=True):
+                wanted.setdefault(value, set()).add(axis)
+            self._plan(region.body, wanted)
+        wanted.setdefault(branch.selector, set()).add(WHOLE)
+
+    # -- emission ----------------------------------------------------------------------------------------
+    def emit(self, places: Mapping[Place, Value], fresh: FreshValues) -> tuple[list[Statement], Places]:
+        """The cut statements, and where every value stands; `places` has the needs."""
+        known = dict(places)
+        out: list[Statement] = []
+        self._emit(self.statements, known, fresh, out)
+        return out, known
+
+    def emit_tested(
+        self, loop: LoopUTask, places: Mapping[Place, Value], carried: Sequence[Value], fresh: FreshValues
+    ) -> tuple[list[Statement], Value]:
+        """The predicate of a loop in lock-step among the statements, for cut carries."""
+        nest, condition = self._nests[loop.outputs[0]], loop.condition
+        assert nest.lanes is not None and condition is not None
+        known = dict(places)
+        known.update(zip(zip(condition.parameters, nest.axes, strict=True), carried, strict=True))
+        out: list[Statement] = []
+        self._emit(_tested(condition, nest), known, fresh, out)
+        return out, known[nest.lanes.predicate, nest.along]
+
+    def part_type(self, value: Value, axis: int) -> TensorType:
+        """The type of some lanes of a value."""
+        if axis == WHOLE:
+            return value.type
+        shape = list(value.type.shape)
+        shape[axis] = shape[axis] // self.lanes * self.width
+        return TensorType(value.type.dtype, tuple(shape))
+
+    def _emit(
+        self, statements: Sequence[Statement], known: Places, fresh: FreshValues, out: list[Statement]
+    ) -> None:
+        for statement in statements:
+            if not any(self._wanted.get(v) for v in statement.outputs):
+                continue
+            if isinstance(statement, UOperator):
+                for tie in self._ties(statement, self._wanted):
+                    out.append(self._operator(statement, tie, known, fresh))
+            elif isinstance(statement, LoopUTask):
+                out.append(self._loop(statement, known, fresh))
+            elif isinstance(statement, BranchUTask):
+                out.append(self._branch(statement, known, fresh))
+
+    def _operator(self, operator: UOperator, tie: Tie | None, known: Places, fresh: FreshValues) -> UOperator:
+        sources = (None,) * len(operator.inputs) if tie is None else tie.inputs
+        inputs = tuple(
+            _look(known, v, WHOLE if axis is None else axis)
+            for v, axis in zip(operator.inputs, sources, strict=True)
+        )
+        axes = (WHOLE,) * len(operator.outputs) if tie is None else tie.outputs
+        outputs = tuple(
+            fresh.make(self.part_type(v, axis)) for v, axis in zip(operator.outputs, axes, strict=True)
+        )
+        known.update(zip(zip(operator.outputs, axes, strict=True), outputs, strict=True))
+        if _is_copy(operator, inputs, outputs):
+            return UOperator("reshape", inputs, outputs, (), operator.source)
+        attributes = operator.attributes if tie is None else self._attributes(operator, tie, outputs[0].type)
+        return replace(operator, inputs=inputs, outputs=outputs, attributes=attributes)
+
+    def _attributes(self, operator: UOperator, tie: Tie, type_: TensorType) -> Attributes:
+        """The sizes among the attributes, cut."""
+        changed: dict[str, object] = {}
+        if operator.kind == "constant":
+            element = cast(bytes, operator["data"])[: ITEM_SIZE[type_.dtype]]
+            changed["data"] = element * type_.size
+        elif operator.kind == "gather" and tie.inputs[0] is not None:
+            sizes, d = list(cast(tuple[int, ...], operator["slice_sizes"])), tie.inputs[0]
+            if d not in cast(tuple[int, ...], operator["operand_batching_dims"]):
+                sizes[d] = sizes[d] // self.lanes * self.width
+            changed["slice_sizes"] = tuple(sizes)
+        elif operator.kind == "conv" and None not in tie.inputs:
+            groups = cast(int, operator["feature_group_count"])
+            changed["feature_group_count"] = groups // self.lanes * self.width
+        merged = dict(operator.attributes) | changed
+        return cast(Attributes, tuple(sorted(merged.items())))
+
+    def _loop(self, loop: LoopUTask, known: Places, fresh: FreshValues) -> LoopUTask:
+        nest = self._nests[loop.outputs[0]]
+
+        def parts(values: Sequence[Value]) -> tuple[Value, ...]:
+            made = tuple(fresh.make(self.part_type(v, a)) for v, a in zip(values, nest.axes, strict=True))
+            known.update(zip(zip(values, nest.axes, strict=True), made, strict=True))
+            return made
+
+        def region(inner: Region, carried: Sequence[Value], results: Sequence[Value]) -> Region:
+            parameters = parts(carried)
+            if loop.index is not None:
+                index = known[loop.index, WHOLE] = fresh.make(loop.index.type)
+                parameters = (index, *parameters)
+            out: list[Statement] = []
+            self._emit(inner.body, known, fresh, out)
+            places = zip(results, nest.axes, strict=True)
+            return Region(parameters, tuple(out), tuple(_look(known, v, a) for v, a in places))
+
+        initial = tuple(_look(known, v, a) for v, a in zip(loop.initial, nest.axes, strict=True))
+        condition = loop.condition and self._condition(loop.condition, nest, parts, known, fresh)
+        body = region(loop.body, loop.carried, _following(loop, nest))
+        return replace(loop, initial=initial, outputs=parts(loop.outputs), condition=condition, body=body)
+
+    def _condition(
+        self,
+        condition: Region,
+        nest: _Nest,
+        parts: Callable[[Sequence[Value]], tuple[Value, ...]],
+        known: Places,
+        fresh: FreshValues,
+    ) -> Region:
+        parameters = parts(condition.parameters)
+        out: list[Statement] = []
+        self._emit(_tested(condition, nest), known, fresh, out)
+        if nest.lanes is None:
+            return Region(parameters, tuple(out), (_look(known, condition.results[0], WHOLE),))
+        closing, predicate = nest.lanes.closing, known[nest.lanes.predicate, nest.along]
+        result = fresh.make(closing.output.type)
+        if predicate.type.size == 1:
+            out.append(UOperator("reshape", (predicate,), (result,), (), closing.source))
+        else:
+            out.append(replace(closing, inputs=(predicate,), outputs=(result,)))
+        return Region(parameters, tuple(out), (result,))
+
+    def _branch(self, branch: BranchUTask, known: Places, fresh: FreshValues) -> BranchUTask:
+        axes = self._nests[branch.outputs[0]].axes
+        regions = []
+        for region in branch.branches:
+            out: list[Statement] = []
+            self._emit(region.body, known, fresh, out)
+            places = zip(region.results, axes, strict=True)
+            regions.append(Region((), tuple(out), tuple(_look(known, v, a) for v, a in places)))
+        outputs = tuple(fresh.make(self.part_type(v, a)) for v, a in zip(branch.outputs, axes, strict=True))
+        known.update(zip(zip(branch.outputs, axes, strict=True), outputs, strict=True))
+        selector = _look(known, branch.selector, WHOLE)
+        return replace(branch, selector=selector, branches=tuple(regions), outputs=outputs)
+
+
+def _look(known: Mapping[Place, Value], value: Value, axis: int) -> Value:
+    """What stands for a value; a whole one from outside stands for itself."""
+    return known.get((value, axis), value) if axis == WHOLE else known[value, axis]
+
+
+def _only(wanted: Wanted, *values: Value) -> int:
+    """The one way in which these values are wanted."""
+    found = {axis for value in values for axis in wanted.get(value, ())}
+    if len(found) > 1:
+        raise Uncuttable("a carry or result is wanted in two ways")
+    return found.pop() if found else _UNKNOWN
+
+
+def _merged(first: int, second: int) -> int:
+    if _UNKNOWN in (first, second):
+        return max(first, second)
+    if first != second:
+        raise Uncuttable("a carry is cut in two ways")
+    return first
+
+
+def _along(lanes: LaneLoop | None, axes: Sequence[int]) -> int | None:
+    """The axis of the predicate that the cut carries share."""
+    if lanes is not None:
+        for axis, places in zip(axes, lanes.axes, strict=True):
+            if axis in places:
+                return places.index(axis)
+    return None
+
+
+def _following(loop: LoopUTask, nest: _Nest) -> Sequence[Value]:
+    """A body that only its active lane runs needs no select."""
+    return nest.lanes.following if nest.lanes is not None and nest.alone else loop.body.results
+
+
+def _tested(condition: Region, nest: _Nest) -> Sequence[Statement]:
+    """The condition up to the predicate of every lane."""
+    lanes = nest.lanes
+    return condition.body if lanes is None else [s for s in condition.body if s != lanes.closing]
+
+
+def _is_alike(leaf: UOperator, axis: int) -> bool:
+    """True if all lanes of an operator without operands are equal."""
+    if leaf.kind == "iota":
+        return leaf["dimension"] != axis
+    if leaf.kind == "constant":
+        data, size = cast(bytes, leaf["data"]), ITEM_SIZE[leaf.output.type.dtype]
+        return data == data[:size] * leaf.output.type.size
+    return True
+
+
+def _is_copy(operator: UOperator, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+    """True for a broadcast that spreads nothing: views cost nothing."""
+    if operator.kind != "broadcast" or inputs[0].type.size != outputs[0].type.size:
+        return False
+    dimensions = cast(tuple[int, ...], operator["dimensions"])
+    return list(dimensions) == sorted(dimensions)
+
+
+def _walk(statements: Iterable[Statement]) -> Iterator[Statement]:
+    for statement in statements:
+        yield statement
+        for region in regions_of(statement):
+            yield from _walk(region.body)
+
+
+def _defined(statements: Iterable[Statement]) -> Iterator[Value]:
+    for statement in _walk(statements):
+        yield from statement.outputs
+        for region in regions_of(statement):
+            yield from region.parameters

@@ -1,0 +1,171 @@
+"""Work that only some lanes need is done for those lanes: the sides of a select, sunk under its predicate.
+
+The lanes that take a side are numbered without gaps, and the side is computed for a few of them at a time: so
+a lane that does not take it costs nothing, and those that do still share the reading of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jax_cocktail.schedule.vmap.cut import Cut, Place
+from jax_cocktail.schedule.vmap.emit import COUNT, INDEX, Emitter
+from jax_cocktail.utask.ir import BranchUTask, Region, Statement
+from jax_cocktail.utask.types import TensorType, Value
+
+Condition = tuple[Value, bool]  # a predicate per lane, and what it has to be
+
+
+@dataclass(frozen=True, slots=True)
+class Sunk:
+    """A side that is computed for its own lanes only. `operands`: of every select; `conditions`: all hold."""
+
+    cut: Cut
+    operands: tuple[Value, ...]
+    conditions: tuple[Condition, ...]
+
+
+class Sinking:
+    """One group of selects, turned into statements that define the same outputs.
+
+    `bases`: for every select the operand that is computed for all lanes, if there is one.
+    """
+
+    def __init__(
+        self, outputs: Sequence[Place], bases: Sequence[Value] | None, sides: Sequence[Sunk], out: Emitter
+    ) -> None:
+        self.outputs, self.bases, self.sides, self.emitter = tuple(outputs), bases, tuple(sides), out
+        self.axes = tuple(axis for _, axis in outputs)
+        self.lanes = sides[0].cut.lanes
+
+    def statements(self, parts: int) -> None:
+        """Emits everything, in `parts` that may run in parallel."""
+        out = self.emitter
+        self.leaves: dict[Value, Value] = {}
+        for side in self.sides:
+            for value, leaf in side.cut.leaves.items():
+                self.leaves[value] = out.fresh.make(value.type)
+                out.out.append(replace(leaf, outputs=(self.leaves[value],)))
+        wholes = self.bases or [out.emit("empty", (), v.type) for v, _ in self.outputs]
+        masks = [self._mask(out, side.conditions) for side in self.sides]
+        results = tuple(v for v, _ in self.outputs)
+        if parts == 1:
+            last = self._part(out, None, self.lanes, masks, wholes)
+            out.rename(last, results)
+            return
+        share = self.lanes // parts
+        index, carried = out.fresh.make(INDEX), out.like(wholes)
+        inside = out.inside()
+        start = inside.binary("mul", index, inside.number(share, INDEX))
+        masks = [inside.run(mask, 0, start, share) for mask in masks]
+        if self.bases is None:
+            arrays = [inside.emit("empty", (), _resized(v, axis, share)) for v, axis in self.outputs]
+        else:
+            arrays = [inside.run(v, a, start, share) for v, a in zip(carried, self.axes, strict=True)]
+        last = self._part(inside, start, share, masks, arrays)
+        written = tuple(
+            inside.put_run(whole, axis, start, part)
+            for whole, axis, part in zip(carried, self.axes, last, strict=True)
+        )
+        region = Region((index, *carried), tuple(inside.out), written)
+        out.loop(wholes, carried, region, results, trips=parts, parallel=True)
+
+    def _mask(self, out: Emitter, conditions: Sequence[Condition]) -> Value:
+        """One bool per lane."""
+        mask: Value | None = None
+        for predicate, wanted in conditions:
+            flag = out.reshape(predicate, (self.lanes,))
+            flag = flag if wanted else out.emit("not", (flag,), flag.type)
+            mask = flag if mask is None else out.binary("and", mask, flag)
+        assert mask is not None
+        return mask
+
+    def _part(
+        self, out: Emitter, start: Value | None, size: int, masks: Sequence[Value], arrays: Sequence[Value]
+    ) -> Sequence[Value]:
+        for side, mask in zip(self.sides, masks, strict=True):
+            arrays = self._side(out, side, start, size, mask, arrays)
+        return arrays
+
+    def _side(
+        self, out: Emitter, side: Sunk, start: Value | None, size: int, mask: Value, arrays: Sequence[Value]
+    ) -> Sequence[Value]:
+        """`arrays` with the lanes of the side written."""
+        order, count = _numbered(out, mask, side.cut.width)
+        state = (out.number(0, COUNT), *arrays)
+        tested, parameters = out.like(state), out.like(state)
+        condition, inside = out.inside(), out.inside()
+        more = condition.compare("lt", tested[0], count)
+        width = inside.number(side.cut.width, COUNT)
+        work = inside.inside()
+        written = self._few(work, side, order, parameters[0], start, size, parameters[1:])
+        arrays = inside.together(work, written)
+        following = (inside.binary("add", parameters[0], width), *arrays)
+        region = Region(parameters, tuple(inside.out), following)
+        test = Region(tested, tuple(condition.out), (more,))
+        return out.loop(state, parameters, region, condition=test)[1:]
+
+    def _few(
+        self,
+        out: Emitter,
+        side: Sunk,
+        order: Value,
+        position: Value,
+        start: Value | None,
+        size: int,
+        arrays: Sequence[Value],
+    ) -> list[Value]:
+        """The next lanes of the side."""
+        cut = side.cut
+        lanes = out.run(order, 0, position, cut.width)
+        if cut.width == 1:
+            lane = out.convert(out.reshape(lanes, ()), "int64")
+            source = lane if start is None else out.binary("add", lane, start)
+            known = {(v, axis): out.run(self.leaves.get(v, v), axis, source, 1) for v, axis in cut.needs}
+        else:
+            first = out.spread(out.reshape(out.run(order, 0, position, 1), ()), lanes.type.shape)
+            inside = out.compare("lt", lanes, out.number(size, lanes.type))
+            sources = out.select(inside, lanes, first)  # a lane that is there, whose loops end
+            if start is not None:
+                base = out.spread(out.convert(start, "int32"), lanes.type.shape)
+                sources = out.binary("add", sources, base)
+            known = {(v, axis): out.take(self.leaves.get(v, v), axis, sources) for v, axis in cut.needs}
+        statements, known = cut.emit(known, out.fresh)
+        out.out += statements
+        parts = [known[v, axis] for v, axis in zip(side.operands, self.axes, strict=True)]
+        rows = zip(arrays, self.axes, parts, strict=True)
+        if cut.width == 1:
+            return [out.put_run(array, axis, lane, part) for array, axis, part in rows]
+        return [out.put(array, axis, lanes, part) for array, axis, part in rows]
+
+
+def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
+    """The numbers of the lanes where `mask` holds, in order and followed by at least `width` numbers of no
+    lane, and how many they are."""
+    (size,) = mask.type.shape
+    ones = out.convert(mask, "int32")
+    rank = out.emit("cumulative", (ones,), ones.type, axis=0, op="sum", reverse=False)
+    last = out.binary("sub", rank, out.number(1, ones.type))
+    target = out.select(mask, last, out.number(size + width, ones.type))
+    lanes = out.emit("iota", (), ones.type, dimension=0)
+    none = out.number(size, TensorType("int32", (size + width,)))
+    order = out.put(none, 0, target, lanes)
+    return order, out.emit("reduce", (ones,), COUNT, axes=(0,), op="sum")
+
+
+def branch(
+    root: Value,
+    outputs: Sequence[Value],
+    sides: Sequence[tuple[Sequence[Statement], Sequence[Value]]],
+    out: Emitter,
+) -> None:
+    """A branch for a predicate that is the same for all elements; `sides`: of false and of true."""
+    selector = out.convert(out.reshape(root, ()), "int32")
+    regions = tuple(Region((), tuple(body), tuple(results)) for body, results in sides)
+    out.out.append(BranchUTask(selector, regions, tuple(outputs), out.source))
+
+
+def _resized(value: Value, axis: int, size: int) -> TensorType:
+    shape = value.type.shape
+    return TensorType(value.type.dtype, (*shape[:axis], size, *shape[axis + 1 :]))

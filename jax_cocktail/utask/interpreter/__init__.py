@@ -1,0 +1,1 @@
+"""The reference interpreter: runs any program with NumPy."""

@@ -1,0 +1,160 @@
+"""Contractions and windowed reductions in NumPy: dot, convolution, pooling and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from jax_cocktail.utask.interpreter.common import (
+    Array,
+    Evaluate,
+    doubled,
+    identity_element,
+    ints,
+    number,
+    numpy_dtype,
+    pairs,
+    rounded,
+    text,
+    widened,
+)
+from jax_cocktail.utask.interpreter.reduction import UFUNC
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import Shape
+
+
+def _product_operands(operator: UOperator, operands: Sequence[Array]) -> list[Array]:
+    """Operands in the type that products are formed and added in."""
+    if operator.output.type.dtype == "bool":
+        return [x.astype(np.int64) for x in operands]
+    dtype = numpy_dtype(operator.output.type.dtype)
+    if dtype.kind in "iu":
+        return [x.astype(dtype) for x in operands]
+    return [x.astype(np.float64) for x in operands]
+
+
+def _finish(operator: UOperator, total: Array) -> Array:
+    if operator.output.type.dtype == "bool":
+        return np.asarray(total != 0)
+    return rounded(total, numpy_dtype(operator.output.type.dtype))
+
+
+def _as_matrix(x: Array, batch: Shape, contract: Shape, contract_last: bool) -> tuple[Array, Shape]:
+    """x as (batch, free, contracted) or (batch, contracted, free), and the shape of its free axes."""
+    free = [d for d in range(x.ndim) if d not in batch and d not in contract]
+    order = [*batch, *free, *contract] if contract_last else [*batch, *contract, *free]
+    free_shape = tuple(x.shape[d] for d in free)
+    sizes = [prod(x.shape[d] for d in batch), prod(free_shape), prod(x.shape[d] for d in contract)]
+    if not contract_last:
+        sizes[1], sizes[2] = sizes[2], sizes[1]
+    return x.transpose(order).reshape(sizes), free_shape
+
+
+def dot(operator: UOperator, operands: Sequence[Array]) -> Array:
+    x, y = _product_operands(operator, operands)
+    batch = ints(operator, "lhs_batch")
+    a, _ = _as_matrix(x, batch, ints(operator, "lhs_contract"), True)
+    b, _ = _as_matrix(y, ints(operator, "rhs_batch"), ints(operator, "rhs_contract"), False)
+    return _finish(operator, np.matmul(a, b).reshape(operator.output.type.shape))
+
+
+def _spread_out(
+    x: Array, axes: Shape, dilation: Shape, padding: Sequence[tuple[int, int]], fill: Any
+) -> Array:
+    """Dilates, then pads (or crops, if negative) the given axes."""
+    for axis, step, (low, high) in zip(axes, dilation, padding, strict=True):
+        size = x.shape[axis]
+        dilated = max((size - 1) * step + 1, 0) if size else 0
+        shape = list(x.shape)
+        shape[axis] = low + dilated + high
+        places = low + np.arange(size) * step
+        kept = np.flatnonzero((places >= 0) & (places < shape[axis]))
+        result = np.full(shape, fill, x.dtype)
+        target = (slice(None),) * axis + (places[kept],)
+        result[target] = np.take(x, kept, axis=axis)
+        x = result
+    return x
+
+
+def _strided(x: Array, axes: Shape, starts: Shape, steps: Shape, counts: Shape) -> Array:
+    place: list[slice] = [slice(None)] * x.ndim
+    for axis, start, step, count in zip(axes, starts, steps, counts, strict=True):
+        place[axis] = slice(start, start + (count - 1) * step + 1 if count else start, step)
+    return x[tuple(place)]
+
+
+def conv(operator: UOperator, operands: Sequence[Array]) -> Array:
+    """Sums one product per kernel position, over (batch, feature, spatial...) operands."""
+    x, w = _product_operands(operator, operands)
+    x, w = x.transpose(ints(operator, "lhs_spec")), w.transpose(ints(operator, "rhs_spec"))
+    out_spec = ints(operator, "out_spec")
+    out_shape = tuple(operator.output.type.shape[d] for d in out_spec)
+    groups, batch_groups = number(operator, "feature_group_count"), number(operator, "batch_group_count")
+    if batch_groups > 1:
+        # contiguous batches of a group become feature groups
+        parts = x.reshape(batch_groups, x.shape[0] // batch_groups, *x.shape[1:])
+        x = np.moveaxis(parts, 0, 1).reshape(x.shape[0] // batch_groups, -1, *x.shape[2:])
+        groups = batch_groups
+    axes = tuple(range(2, x.ndim))
+    x = _spread_out(x, axes, ints(operator, "lhs_dilation"), pairs(operator, "padding"), 0)
+    spatial = out_shape[2:]
+    x = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    w = w.reshape(groups, -1, *w.shape[1:])
+    total = np.zeros((x.shape[0], groups, w.shape[1], *spatial), x.dtype)
+    moved = tuple(axis + 1 for axis in axes)
+    dilation, strides = ints(operator, "rhs_dilation"), ints(operator, "window_strides")
+    for place in np.ndindex(*w.shape[3:]):
+        starts = tuple(p * d for p, d in zip(place, dilation, strict=True))
+        window = _strided(x, moved, starts, strides, spatial)
+        total += np.einsum("ngc...,goc->ngo...", window, w[(..., *place)])
+    result = total.reshape(out_shape)
+    return _finish(operator, result.transpose(np.argsort(out_spec)))
+
+
+def reduce_window(operator: UOperator, operands: Sequence[Array]) -> Array:
+    (x,) = operands
+    op = text(operator, "op")
+    wide = doubled(x)
+    start = identity_element(op, wide.dtype)
+    axes = tuple(range(x.ndim))
+    spread = _spread_out(wide, axes, ints(operator, "base_dilation"), pairs(operator, "padding"), start)
+    shape = operator.output.type.shape
+    total = np.full(shape, start, wide.dtype)
+    for place in np.ndindex(*ints(operator, "window")):
+        starts = tuple(p * d for p, d in zip(place, ints(operator, "window_dilation"), strict=True))
+        total = UFUNC[op](total, _strided(spread, axes, starts, ints(operator, "strides"), shape))
+    return rounded(np.asarray(total), x.dtype)
+
+
+def select_and_scatter_add(operator: UOperator, operands: Sequence[Array]) -> Array:
+    """Adds every source element to the operand position that its window selects; padding is never selected,
+    ties go to the first position in row-major order."""
+    source, x = operands
+    wide = widened(x)
+    axes, ones = tuple(range(x.ndim)), (1,) * x.ndim
+    padding, strides = pairs(operator, "padding"), ints(operator, "strides")
+    spread = _spread_out(wide, axes, ones, padding, 0)
+    positions = _spread_out(np.arange(x.size).reshape(x.shape), axes, ones, padding, -1)
+    keeps = np.greater_equal if text(operator, "select") == "ge" else np.less_equal
+    best = np.zeros(source.shape, wide.dtype)
+    chosen = np.full(source.shape, -1, np.int64)
+    for place in np.ndindex(*ints(operator, "window")):
+        value = _strided(spread, axes, place, strides, source.shape)
+        position = _strided(positions, axes, place, strides, source.shape)
+        better = (position >= 0) & ((chosen < 0) | ~keeps(best, value))
+        best, chosen = np.where(better, value, best), np.where(better, position, chosen)
+    result = np.zeros(x.size, source.dtype)
+    found = chosen.reshape(-1) >= 0
+    np.add.at(result, chosen.reshape(-1)[found], source.reshape(-1)[found])
+    return result.reshape(x.shape)
+
+
+CONTRACTION: dict[str, Evaluate] = {
+    "dot": dot,
+    "conv": conv,
+    "reduce_window": reduce_window,
+    "select_and_scatter_add": select_and_scatter_add,
+}

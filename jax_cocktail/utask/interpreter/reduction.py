@@ -1,0 +1,100 @@
+"""Reductions, cumulative operators, sorting in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jax_cocktail.utask.interpreter.common import (
+    Array,
+    Evaluate,
+    doubled,
+    identity_element,
+    ints,
+    is_float,
+    number,
+    numpy_dtype,
+    rounded,
+    text,
+    widened,
+)
+from jax_cocktail.utask.ir import UOperator
+
+UFUNC: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "logsumexp": np.logaddexp,
+}
+
+
+def reduce(operator: UOperator, operands: Sequence[Array]) -> Array:
+    (x,) = operands
+    op, axes = text(operator, "op"), ints(operator, "axes")
+    wide = doubled(x)
+    initial = identity_element(op, wide.dtype)
+    result = UFUNC[op].reduce(wide, axis=axes, dtype=wide.dtype, initial=initial)
+    return rounded(np.asarray(result), x.dtype)
+
+
+def arg_reduce(operator: UOperator, operands: Sequence[Array]) -> Array:
+    x = widened(operands[0])
+    find = np.argmax if text(operator, "op") == "max" else np.argmin
+    return np.asarray(find(x, axis=number(operator, "axis"))).astype(numpy_dtype(operator.output.type.dtype))
+
+
+def cumulative(operator: UOperator, operands: Sequence[Array]) -> Array:
+    (x,) = operands
+    axis, backwards = number(operator, "axis"), bool(operator["reverse"])
+    wide = doubled(x)
+    wide = np.flip(wide, axis) if backwards else wide
+    result = UFUNC[text(operator, "op")].accumulate(wide, axis=axis, dtype=wide.dtype)
+    return rounded(np.flip(result, axis) if backwards else result, x.dtype)
+
+
+def _sort_keys(x: Array) -> list[Array]:
+    """Keys that order like XLA's comparator, most significant first: NaN last and equal, -0 equal to 0."""
+    if not is_float(x):
+        return [x]
+    nan = np.isnan(widened(x))
+    zero = np.float64(0)
+    return [nan, np.where(nan, zero, doubled(x) + zero)]
+
+
+def sort(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
+    axis = number(operator, "dimension")
+    keys = [key for x in operands[: number(operator, "num_keys")] for key in _sort_keys(x)]
+    order = np.lexsort(tuple(reversed(keys)), axis=axis)
+    return tuple(np.take_along_axis(x, order, axis) for x in operands)
+
+
+def _total_order(x: Array) -> Array:
+    """Floats as integers in IEEE 754 total order (-0 below 0, NaN beyond infinity)."""
+    if not is_float(x):
+        return x
+    bits = np.asarray(x, order="C").view(f"i{x.dtype.itemsize}")
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
+def top_k(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
+    (x,) = operands
+    axis, count = number(operator, "axis"), number(operator, "k")
+    key: Any = np.invert(_total_order(x))  # reverses the order of signed and unsigned integers alike
+    order = np.argsort(key, axis=axis, kind="stable")
+    order = np.take(order, np.arange(count), axis=axis)
+    return np.take_along_axis(x, order, axis), order.astype(np.int32)
+
+
+REDUCTION: dict[str, Evaluate] = {
+    "reduce": reduce,
+    "arg_reduce": arg_reduce,
+    "cumulative": cumulative,
+    "sort": sort,
+    "top_k": top_k,
+}

@@ -1,0 +1,151 @@
+"""Runs a uProgram in plain NumPy: the oracle between every two passes and for every target.
+
+Operators are in the modules `interpreter_<family>`; here are regions, loops, branches and groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.interpreter.common import NARROW, Array, Evaluate, dtype_name, is_float, numpy_dtype
+from jax_cocktail.utask.interpreter.contraction import CONTRACTION
+from jax_cocktail.utask.interpreter.elementwise import ELEMENTWISE
+from jax_cocktail.utask.interpreter.indexing import INDEXING
+from jax_cocktail.utask.interpreter.movement import MOVEMENT
+from jax_cocktail.utask.interpreter.reduction import REDUCTION
+from jax_cocktail.utask.interpreter.special import SPECIAL
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    FunctionUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+)
+from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.types import Value
+
+EVALUATE: dict[str, Evaluate] = {
+    **ELEMENTWISE,
+    **SPECIAL,
+    **MOVEMENT,
+    **INDEXING,
+    **REDUCTION,
+    **CONTRACTION,
+}
+# these pass bits on (or only touch the sign), whatever the processor does to denormal numbers
+_KEEPS_BITS = frozenset(
+    {"bitcast", "select", "neg", "abs", "sort", "top_k", "copy", "dynamic_update_slice", "exchange"}
+)
+
+
+def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = False) -> list[Array]:
+    """The results of `program` on `arguments`.
+
+    `flush_denormals`: arithmetic reads and writes denormal numbers as zero, as XLA's CPU threads do.
+    """
+    machine = _Machine(flush_denormals, {function.name: function for function in program.functions})
+    parameters = program.entry.parameters
+    if len(arguments) != len(parameters):
+        raise VerificationError(
+            f"program {program.name} takes {len(parameters)} arguments, got {len(arguments)}; pass one array"
+            " per entry parameter"
+        )
+    with np.errstate(all="ignore"):
+        machine.define(parameters, [np.asarray(a) for a in arguments], f"arguments of {program.name}")
+        try:
+            return [np.array(a) for a in machine.region(program.entry)]
+        except RecursionError:
+            raise VerificationError(
+                f"program {program.name}: its functions call each other without end, or deeper than the"
+                " interpreter goes; try a smaller argument, or a higher sys.setrecursionlimit"
+            ) from None
+
+
+class _Machine:
+    """Values by id. A region's definitions are simply overwritten when it runs again."""
+
+    def __init__(self, flush_denormals: bool, functions: Mapping[str, FunctionUTask]) -> None:
+        self._arrays: dict[int, Array] = {}
+        self._flush = flush_denormals
+        self._functions = functions
+
+    def define(self, values: Sequence[Value], arrays: Sequence[Array], what: str) -> None:
+        for value, array in zip(values, arrays, strict=True):
+            if array.shape != value.type.shape or array.dtype != numpy_dtype(value.type.dtype):
+                raise VerificationError(
+                    f"{what}: {value} is {value.type}, got {array.dtype}{list(array.shape)}; verify the"
+                    " program and check the arguments"
+                )
+            self._arrays[value.id] = array
+
+    def read(self, values: Iterable[Value]) -> list[Array]:
+        return [self._arrays[value.id] for value in values]
+
+    def region(self, region: Region) -> list[Array]:
+        for statement in region.body:
+            self._statement(statement)
+        return self.read(region.results)
+
+    def _statement(self, statement: Statement) -> None:
+        if isinstance(statement, UOperator):
+            self._operator(statement)
+        elif isinstance(statement, LoopUTask):
+            self.define(statement.outputs, self._loop(statement), "loop")
+        elif isinstance(statement, BranchUTask):
+            (selector,) = self.read((statement.selector,))
+            chosen = min(max(int(selector), 0), len(statement.branches) - 1)
+            self.define(statement.outputs, self.region(statement.branches[chosen]), "branch")
+        elif isinstance(statement, UTaskRef):
+            self.define(statement.outputs, self._call(statement), f"results of {statement.function}")
+        else:
+            self._stitched(statement)
+
+    def _call(self, reference: UTaskRef) -> list[Array]:
+        """Every call has values of its own: the caller's are still needed when a function calls itself."""
+        function = self._functions[reference.function]
+        frame = _Machine(self._flush, self._functions)
+        frame.define(function.parameters, self.read(reference.arguments), f"arguments of {function.name}")
+        return frame.region(function.body)
+
+    def _stitched(self, statement: StitchedUTask) -> None:
+        for member in statement.members:
+            self._operator(member)
+
+    def _loop(self, loop: LoopUTask) -> list[Array]:
+        carried = self.read(loop.initial)
+        if loop.condition is None:
+            for index in range(loop.trip_count or 0):
+                self.define(loop.body.parameters, [np.asarray(index, np.int64), *carried], "loop body")
+                carried = self.region(loop.body)
+            return carried
+        while True:
+            self.define(loop.condition.parameters, carried, "loop condition")
+            if not self.region(loop.condition)[0]:
+                return carried
+            self.define(loop.body.parameters, carried, "loop body")
+            carried = self.region(loop.body)
+
+    def _operator(self, operator: UOperator) -> None:
+        operands = self.read(operator.inputs)
+        flushes = self._flush and KINDS[operator.kind].sort != "movement" and operator.kind not in _KEEPS_BITS
+        if flushes:
+            operands = [_flushed(x) for x in operands]
+        result = EVALUATE[operator.kind](operator, operands)
+        results = [np.asarray(x) for x in (result if isinstance(result, tuple) else (result,))]
+        if flushes:
+            results = [_flushed(x) for x in results]
+        self.define(operator.outputs, results, operator.kind)
+
+
+def _flushed(x: Array) -> Array:
+    """Denormal float32 and float64 as zeros of their sign; 16-bit floats are only storage."""
+    if not is_float(x) or dtype_name(x) in NARROW:
+        return x
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)

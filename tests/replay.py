@@ -1,0 +1,183 @@
+"""Compares the source texts that two commits emit for the tests' programs and for every model and target.
+
+    python -m tests.replay COMMIT                     the working tree against a commit
+    python -m tests.replay COMMIT --ignore-names      identifiers may differ, if they differ alike everywhere
+    python -m tests.replay COMMIT tests/null -k dot   only these tests: the rest of the line goes to pytest
+    python -m tests.replay --record FOLDER            writes the texts of the working tree into a new folder
+    python -m tests.replay --against FOLDER           compares the working tree with a folder
+
+Each side runs its own tests. A text belongs to the test that emitted it, and to its number within that test,
+so tests may move between files. The exit status is 1 if any text differs; the differences are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TESTS = ("tests/null", "tests/golden", "tests/api/test_planning.py")
+INDEX = "index.json"
+SHOWN = 20  # differing texts, of those that differ in the same lines one
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+Texts = Mapping[str, str]  # by "test::name[parameters] number"
+
+
+# ---- recording ---------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Keeps every text that `compiler.emit_program` returns, as a plugin of pytest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.index: dict[str, str] = {}
+        self.numbers: Counter[str] = Counter()
+
+    def record(self, text: str) -> None:
+        """Keeps a text under the test that runs."""
+        path, _, test = os.environ.get("PYTEST_CURRENT_TEST", "no test").partition("::")
+        test = test.rpartition(" ")[0] or path  # without the phase
+        key = f"{test} {self.numbers[test]}"
+        self.numbers[test] += 1
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        (self.folder / digest).write_text(text, encoding="utf-8")
+        self.index[key] = digest
+
+    def pytest_sessionfinish(self) -> None:
+        (self.folder / INDEX).write_text(json.dumps(self.index, indent=0), encoding="utf-8")
+
+
+def _collect(folder: Path, arguments: Sequence[str]) -> int:
+    """Runs the tests of the tree that is first on the path, and records what they emit."""
+    import pytest
+
+    from jax_cocktail import compiler
+
+    folder.mkdir(parents=True)
+    recorder, emit_program = Recorder(folder), compiler.emit_program
+
+    def recorded(*arguments: Any, **options: Any) -> str:
+        text = emit_program(*arguments, **options)
+        recorder.record(text)
+        return text
+
+    compiler.emit_program = recorded
+    return int(pytest.main(["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *arguments], [recorder]))
+
+
+def _start(tree: Path, folder: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """The collector of this file in a process of its own, on the tests and the package of a tree."""
+    present = [a for a in arguments if not a.startswith("tests/") or (tree / a.partition("::")[0]).exists()]
+    command = [sys.executable, str(Path(__file__).resolve()), "--collect", str(folder), *present]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0"}
+    return subprocess.Popen(command, cwd=tree, env=environment)
+
+
+def texts(folder: Path) -> Texts:
+    """What was recorded in a folder."""
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    return {key: (folder / digest).read_text(encoding="utf-8") for key, digest in index.items()}
+
+
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """A tree of the commit, for as long as the block runs."""
+    with tempfile.TemporaryDirectory() as parent:
+        tree = Path(parent) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------
+
+
+def without_names(text: str) -> str:
+    """The text with every identifier replaced by the number of its first appearance."""
+    numbers: dict[str, int] = {}
+    return IDENTIFIER.sub(lambda m: f"n{numbers.setdefault(m.group(), len(numbers))}", text)
+
+
+def differences(before: Texts, after: Texts, ignore_names: bool = False) -> dict[str, list[str]]:
+    """By key, the unified difference of every text that both sides have and that is not the same."""
+    found = {}
+    for key in sorted(before.keys() & after.keys()):
+        old, new = before[key], after[key]
+        if old == new or (ignore_names and without_names(old) == without_names(new)):
+            continue
+        found[key] = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1))
+    return found
+
+
+def report(before: Texts, after: Texts, ignore_names: bool = False) -> tuple[str, bool]:
+    """What changed, in words, and whether nothing did."""
+    found = differences(before, after, ignore_names)
+    alike: dict[tuple[str, ...], str] = {}
+    for key, lines in found.items():
+        alike.setdefault(tuple(line for line in lines if line[:1] in "+-"), key)
+    parts = []
+    for key in list(alike.values())[:SHOWN]:
+        parts += [f"==== {key}", *found[key]]
+    both = len(before.keys() & after.keys())
+    parts += [
+        f"{both} texts on both sides: {both - len(found)} the same, {len(found)} differ in {len(alike)} ways",
+        f"{len(before.keys() - after.keys())} only before, {len(after.keys() - before.keys())} only after",
+    ]
+    return "\n".join(parts), not found and both > 0
+
+
+def _wait(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    if any([process.wait() not in (0, 1) for process in processes]):  # 1: tests failed, which pytest has said
+        raise SystemExit("recording broke off; see above")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one of the commands above; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.splitlines()[0])
+    parser.add_argument("commit", nargs="?")
+    parser.add_argument("--ignore-names", action="store_true")
+    for name in ("--record", "--against", "--collect"):
+        parser.add_argument(name, type=Path, metavar="FOLDER")
+    known, rest = parser.parse_known_args(arguments)
+    if known.commit and (known.collect or known.commit.startswith("tests")):
+        known.commit, rest = None, [known.commit, *rest]
+    if known.collect:
+        return _collect(known.collect, rest)
+    selected = rest if any(a.startswith("tests/") for a in rest) else [*TESTS, *rest]
+    if known.record:
+        _wait([_start(ROOT, known.record.resolve(), selected)])
+        return 0
+    with tempfile.TemporaryDirectory() as parent:
+        after, before = Path(parent) / "after", known.against
+        if before is not None:
+            _wait([_start(ROOT, after, selected)])
+        elif known.commit:
+            before = Path(parent) / "before"
+            with checkout(known.commit) as tree:
+                _wait([_start(tree, before, selected), _start(ROOT, after, selected)])
+        else:
+            parser.error("name a commit, or a folder with --record or --against")
+        text, same = report(texts(before), texts(after), known.ignore_names)
+    print(text)
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
