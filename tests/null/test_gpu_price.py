@@ -228,7 +228,7 @@ def convolution(size, features):
 def test_only_long_operators_are_heavy():
     small, large = (stock_price(convolution(*s), 1, H200) for s in ((32, 16), (512, 256)))
     assert small.convolutions == 0.0
-    assert large.heavy == large.convolutions == large.least_convolutions > xla.HEAVY
+    assert large.heavy == large.convolutions == large.least_convolutions > price_xla.HEAVY
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((32, 16), True), ((1024, 256), False)])
@@ -238,7 +238,7 @@ def test_small_operators_are_fused_and_large_ones_left(shape, expected):
     ours = our_price(plan_for(program).program, UNITS, H200)
     comparison = Comparison(ours, stock_price(program, 1, H200))
     assert comparison.favours_stock() != expected
-    assert (stock_price(program, 1, H200).heavy > xla.HEAVY) != expected
+    assert (stock_price(program, 1, H200).heavy > price_xla.HEAVY) != expected
 
 
 def test_the_least_of_a_branch_counts_as_certain():
