@@ -264,9 +264,8 @@ def _is_static(argument: Any) -> bool:
 
 
 # Our frames are not where the user wrote the program.
-source_info_util.register_exclusion(os.path.join(_FOLDER, "api.py"))
-source_info_util.register_exclusion(os.path.join(_FOLDER, "lowering"))
-source_info_util.register_exclusion(os.path.join(_FOLDER, "primitives"))
+for _place in ("api.py", "lowering", "recursion", "primitives"):
+    source_info_util.register_exclusion(os.path.join(_FOLDER, _place))
 intercept.install()
 custom_call.register_quietly()
 failure_call.install()
