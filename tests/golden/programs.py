@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.types import Value
+from tests.null.gpus import recurrence
 from tests.null.programs import branch, build, counted, elementwise, while_loop
+from tests.null.wavefronts import stacked_lstm
 
 
 def _dot(b: Builder, x: Value, w: Value) -> Value:
@@ -115,4 +120,34 @@ def softmax() -> UProgram:
 
 PROGRAMS: dict[str, Callable[[], UProgram]] = {
     f.__name__: f for f in (lstm_cell, greedy_decoder, skipped_branch, swapped_carries, updated_row, softmax)
+}
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A program planned for several units: cores, or thread blocks of a GPU."""
+
+    program: Callable[[], UProgram]
+    candidate: Candidate
+    on_gpu: bool = False
+
+
+DIVIDED = {
+    # the rows of a batch are independent: one parallel loop around the loop over time
+    "batch_2_cores": Divided(partial(recurrence, 64, 256, 5), Candidate(2)),
+    "batch_4_blocks": Divided(partial(recurrence, 64, 256, 5), Candidate(4), on_gpu=True),
+    # features of one LSTM layer: one barrier per step, with work between its arrive and its wait
+    "lstm_2_cores": Divided(partial(stacked_lstm, 1, 4, 1, 128), Candidate(2)),
+    # the same on a GPU: an exchange of the hidden state replaces the barrier
+    "exchange_4_blocks": Divided(partial(stacked_lstm, 1, 4, 1, 256), Candidate(4), on_gpu=True),
+    # three LSTM layers, each one step behind the layer below: one barrier per diagonal
+    "wavefront_2_cores": Divided(partial(stacked_lstm, 3, 4, 1, 128), Candidate(2, pipeline=True)),
+    # one layer on blocks 0 and 1, the other on blocks 2 and 3: one exchange per diagonal
+    "wavefront_4_blocks": Divided(
+        partial(stacked_lstm, 2, 4, 1, 256), Candidate(4, pipeline=True), on_gpu=True
+    ),
+    # blocks that synchronise by the hardware barrier of a thread-block cluster
+    "cluster_4_blocks": Divided(
+        partial(stacked_lstm, 1, 4, 16, 128), Candidate(4, cluster=True), on_gpu=True
+    ),
 }

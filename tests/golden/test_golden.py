@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
-from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H200
-from jax_cocktail.utask.printer import print_program
-from tests.golden.programs import PROGRAMS
+from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
+from tests.golden.programs import DIVIDED, PROGRAMS
+from tests.golden.texts import digests, divided, texts
 
 
-def _plan_text(plan):
-    slots = sorted({(slot.space, slot.index) for slot in plan.slots.values()})
-    text = "".join(f"  {space} {index}\n" for space, index in slots)
-    return f"buffers:\n{text}aliases: {list(plan.aliases)}\nworkspace: {plan.workspace_bytes} bytes\n"
+@pytest.mark.parametrize("name", [*PROGRAMS, *DIVIDED])
+def test_texts(name, golden):
+    for file, text in texts(name).items():
+        golden(file, text)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_program(name, golden):
-    emitted = emit(PROGRAMS[name]())
-    golden(f"{name}.txt", f"{print_program(emitted.program)}\n{_plan_text(emitted.plan)}")
-    golden(f"{name}.cc", emitted.source)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_cuda_text(name, golden):
-    golden(f"{name}.cu", emit(PROGRAMS[name](), cuda(128), spec=H200).source)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_same_text_every_time(name):
-    assert emit(PROGRAMS[name]()).source == emit(PROGRAMS[name]()).source
+def test_same_texts_whatever_the_order_of_hashes():
+    """Sets of strings have another order in a process with another seed."""
+    other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    command = [sys.executable, "-m", "tests.golden.texts"]
+    found = subprocess.check_output(command, env={**os.environ, "PYTHONHASHSEED": other})
+    assert json.loads(found) == digests()
 
 
 @pytest.mark.parametrize("name", ["lstm_cell", "skipped_branch", "updated_row"])
@@ -43,3 +38,70 @@ def test_carries_move_no_byte(name):
 
 def test_swap_takes_no_temporary():
     assert emit(PROGRAMS["swapped_carries"]()).plan.workspace_bytes == 0
+
+
+# -- the point of each divided program -----------------------------------------------------------------------
+def parallel_loops(region):
+    return [s for s in walk(region) if isinstance(s, LoopUTask) and s.parallel]
+
+
+def serial_loops(name):
+    """The loops over time or diagonals: not parallel, and in no parallel loop."""
+    body = divided(name).program.entry.body
+    return [s for s in body if isinstance(s, LoopUTask) and not s.parallel]
+
+
+def count(region, kind):
+    return sum(o.kind == kind for o in operators_in(region))
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_the_work_is_divided(name):
+    emitted = divided(name)
+    assert emitted.plan.most_units == emitted.candidate.units > 1
+    assert parallel_loops(emitted.program.entry)
+
+
+@pytest.mark.parametrize("name", ["batch_2_cores", "batch_4_blocks"])
+def test_a_batch_needs_no_barrier(name):
+    entry = divided(name).program.entry
+    (outer,) = (s for s in entry.body if isinstance(s, LoopUTask))
+    assert outer.parallel and any(isinstance(s, LoopUTask) for s in walk(outer.body))
+    assert not any(count(entry, kind) for kind in ("arrive", "wait", "exchange"))
+
+
+def test_one_barrier_per_step():
+    (loop,) = serial_loops("lstm_2_cores")
+    steps = len(parallel_loops(loop.body))
+    assert steps == count(loop.body, "arrive") == count(loop.body, "wait") > 0
+
+
+def test_work_between_arrive_and_wait():
+    """The first statements of a step need nothing of the other units."""
+    (loop,) = serial_loops("lstm_2_cores")
+    kinds = [getattr(s, "kind", "") for s in loop.body.body]
+    assert kinds.index("wait") > kinds.index("arrive") + 1
+
+
+def test_an_exchange_replaces_the_barrier():
+    (loop,) = serial_loops("exchange_4_blocks")
+    assert count(loop.body, "exchange") == 1 and not count(loop.body, "wait")
+
+
+def test_one_barrier_per_diagonal():
+    """Three layers of four steps take six diagonals, which the plan runs in pairs."""
+    (loop,) = serial_loops("wavefront_2_cores")
+    assert loop.trip_count == (4 + 2) // 2
+    assert count(loop.body, "wait") == 2 and len(parallel_loops(loop.body)) == 2 * 3
+
+
+def test_layers_run_on_blocks_of_their_own():
+    (loop,) = serial_loops("wavefront_4_blocks")
+    assert {(s.first, s.trip_count) for s in parallel_loops(loop.body)} == {(0, 2), (2, 2)}
+    assert count(loop.body, "exchange") == 1 and not count(loop.body, "wait")
+
+
+def test_blocks_are_one_cluster():
+    emitted = divided("cluster_4_blocks")
+    assert emitted.plan.cluster and "#define CK_ONE_CLUSTER 1" in emitted.source
+    assert any(count(loop.body, "wait") for loop in serial_loops("cluster_4_blocks"))

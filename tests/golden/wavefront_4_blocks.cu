@@ -1,0 +1,447 @@
+// jax_cocktail program test
+#define CK_THREADS 128
+#define CK_SCRATCH_BYTES 8192
+#define CK_OPERANDS 5
+#define CK_RESULTS 3
+#define CK_MOST_UNITS 4
+#define CK_SHARED_BYTES 3168256
+#define CK_OWN_BYTES 6720
+#define CK_RESIDENT_BYTES 1024
+#define CK_TAGGED_WORDS 514
+#include "cocktail_base.h"
+#include "cocktail_units.h"
+#include "cocktail_index.h"
+#include "cocktail_arith.h"
+#include "cocktail_block.h"
+#include "cocktail_math.h"
+#include "cocktail_dot.h"
+#include "cocktail_program.h"
+#include "cocktail_exchange.h"
+
+template <bool RESIDENT>
+CK_INLINE void ck_body(const void* const* operands, void* const* results,
+                       u8* workspace, CkUnit* unit) {
+  f32* const o0_f32 = (f32*)(unit->own + 0);
+  f32* const o2048_f32 = (f32*)(unit->own + 2048);
+  f32* const o4096_f32 = (f32*)(unit->own + 4096);
+  f32* const o5120_f32 = (f32*)(unit->own + 5120);
+  f32* const o512_f32 = (f32*)(unit->own + 512);
+  f32* const o6144_f32 = (f32*)(unit->own + 6144);
+  const f32* const p0 = (const f32*)(operands[0]);
+  const f32* const p1 = (const f32*)(operands[1]);
+  const f32* const p2 = (const f32*)(operands[2]);
+  const f32* const p3 = (const f32*)(operands[3]);
+  const f32* const p4 = (const f32*)(operands[4]);
+  f32* const r0 = (f32*)(results[0]);
+  f32* const r1 = (f32*)(results[1]);
+  f32* const r2 = (f32*)(results[2]);
+  f32* const w0_f32 = (f32*)(workspace + 0);
+  f32* const w1048576_f32 = (f32*)(workspace + 1048576);
+  f32* const w2097152_f32 = (f32*)(workspace + 2097152);
+  f32* const w3145728_f32 = (f32*)(workspace + 3145728);
+  f32* const w3162112_f32 = (f32*)(ck_part<RESIDENT>(unit, workspace + 3162112, 0, 512, 0));
+  f32* const w3163136_f32 = (f32*)(ck_part<RESIDENT>(unit, workspace + 3163136, 0, 512, 2));
+  f32* const w3164160_f32 = (f32*)(workspace + 3164160);
+  f32* const w3165184_f32 = (f32*)(ck_part<RESIDENT>(unit, workspace + 3165184, 512, 512, 0));
+  f32* const w3166208_f32 = (f32*)(workspace + 3166208);
+  f32* const w3167232_f32 = (f32*)(ck_part<RESIDENT>(unit, workspace + 3167232, 512, 512, 2));
+  i64 v116;
+  i64 v123;
+  i64 v138;
+  i64 v143;
+  i64 v175;
+  i64 v185;
+  i64 v200;
+  i64 v225;
+  i64 v254;
+  i64 v274;
+  i64 v76;
+  i64 v77;
+  bool v78;
+  i32 v79;
+  i64 v86;
+  i64 v87;
+  bool v88;
+  i32 v89;
+  for (i32 v112 = unit->index; v112 < 4; v112 += unit->count) {
+    {
+      const i64 t1 = i64(v112) * i64(64LL);
+      v116 = t1;
+    }
+    const f32* const d118 = p1 + ck_clamp_index(v116, 192) * 1;
+    ck_meet();
+    {
+      const i32 n2 = ck_clamp_index(v116, 192);
+      for (i32 i0 = 0; i0 < 4; ++i0) {
+        ck_dot_fixed<f32, f32, f32, 4, 64, 256, 256, 1, 1024, 1, 1024, 1>(1, p0, 0, d118 + 256 * i0, 0, (w3145728_f32 + n2) + 256 * i0, 0);
+        ck_meet();
+      }
+    }
+  }
+  for (i32 v121 = unit->index; v121 < 2; v121 += unit->count) {
+    {
+      const i64 t3 = i64(v121) * i64(128LL);
+      v123 = t3;
+    }
+    const f32* const d125 = p2 + ck_clamp_index(v123, 128) * 1;
+    ck_meet();
+    {
+      const i32 n4 = ck_clamp_index(i64(v121), 1);
+      {
+        i32 at = ck_lane();
+        for (; at < 130176; at += 1024) {
+          f32 h5[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            const f32 t6 = d125[256 * i1 + i2];
+            h5[j] = t6;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            w0_f32[131072 * n4 + 128 * i1 + i2] = h5[j];
+          }
+        }
+      }
+    }
+  }
+  for (i32 v173 = (unit->index + unit->count - 2 % unit->count) % unit->count; v173 < 2; v173 += unit->count) {
+    {
+      const i64 t7 = i64(v173) * i64(128LL);
+      v175 = t7;
+    }
+    const f32* const d177 = p3 + ck_clamp_index(v175, 128) * 1;
+    ck_meet();
+    {
+      const i32 n8 = ck_clamp_index(i64(v173), 1);
+      {
+        i32 at = ck_lane();
+        for (; at < 130176; at += 1024) {
+          f32 h9[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            const f32 t10 = d177[256 * i1 + i2];
+            h9[j] = t10;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            w1048576_f32[131072 * n8 + 128 * i1 + i2] = h9[j];
+          }
+        }
+      }
+    }
+  }
+  for (i32 v183 = (unit->index + unit->count - 2 % unit->count) % unit->count; v183 < 2; v183 += unit->count) {
+    {
+      const i64 t11 = i64(v183) * i64(128LL);
+      v185 = t11;
+    }
+    const f32* const d187 = p4 + ck_clamp_index(v185, 128) * 1;
+    ck_meet();
+    {
+      const i32 n12 = ck_clamp_index(i64(v183), 1);
+      {
+        i32 at = ck_lane();
+        for (; at < 130176; at += 1024) {
+          f32 h13[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            const f32 t14 = d187[256 * i1 + i2];
+            h13[j] = t14;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 128;
+            const i32 i1 = l / 128;
+            w2097152_f32[131072 * n12 + 128 * i1 + i2] = h13[j];
+          }
+        }
+      }
+    }
+  }
+  for (i32 v244 = unit->index; v244 < 2; v244 += unit->count) {
+    {
+      for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+        o0_f32[i0] = 0.0f;
+      }
+    }
+    {
+      const i64 t15 = i64(v244) * i64(128LL);
+      v254 = t15;
+    }
+    ck_meet();
+    {
+      ck_copy(o512_f32, o0_f32, 512);
+    }
+    ck_meet();
+    {
+      const i32 n16 = ck_clamp_index(v254, 128);
+      const i32 n17 = ck_clamp_index(v254, 128);
+      for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+        const f32 t18 = o512_f32[i0];
+        w3164160_f32[n16 + i0] = t18;
+        w3165184_f32[n17 + i0] = t18;
+      }
+    }
+  }
+  for (i32 v260 = (unit->index + unit->count - 2 % unit->count) % unit->count; v260 < 2; v260 += unit->count) {
+    ck_meet();
+    {
+      for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+        o2048_f32[i0] = 0.0f;
+      }
+    }
+    {
+      for (i32 i1 = ck_lane(); i1 < 512; i1 += 128) {
+        o0_f32[i1] = 0.0f;
+      }
+    }
+    {
+      const i64 t19 = i64(v260) * i64(128LL);
+      v274 = t19;
+    }
+    ck_meet();
+    {
+      ck_copy(o4096_f32, o2048_f32, 512);
+    }
+    ck_meet();
+    {
+      ck_copy(o2048_f32, o0_f32, 2048);
+    }
+    {
+      const i32 n20 = ck_clamp_index(v274, 128);
+      const i32 n21 = ck_clamp_index(v274, 128);
+      for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+        const f32 t22 = o4096_f32[i0];
+        w3166208_f32[n20 + i0] = t22;
+        w3167232_f32[n21 + i0] = t22;
+      }
+    }
+    ck_meet();
+    {
+      const i32 n23 = ck_clamp_index(v274, 128);
+      {
+        i32 at = ck_lane();
+        for (; at < 128; at += 512) {
+          f32 h24[4];
+          #pragma unroll
+          for (i32 j = 0; j < 4; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i1 = l % 128;
+            const i32 i0 = l / 128;
+            const f32 t25 = o2048_f32[128 * i0 + i1];
+            h24[j] = t25;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 4; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i1 = l % 128;
+            const i32 i0 = l / 128;
+            r0[n23 + 256 * i0 + i1] = h24[j];
+          }
+        }
+      }
+    }
+  }
+  ck_arrive(unit);
+  ck_wait(unit);
+  {
+    ck_copy(o4096_f32, w3164160_f32, 1024);
+  }
+  {
+    ck_copy(o5120_f32, w3166208_f32, 1024);
+  }
+  for (i32 v64 = 0; v64 < 5; ++v64) {
+    {
+      const i64 t26 = i64(v64) - i64(0LL);
+      v76 = t26;
+      const i64 t27 = ck_clamp(i64(0LL), v76, i64(3LL));
+      v77 = t27;
+      const bool t28 = v76 == v77;
+      v78 = t28;
+      const i32 t29 = ck_convert<i32>(v78);
+      v79 = t29;
+    }
+    for (i32 v131 = unit->index; v131 < 2; v131 += unit->count) {
+      if (v79 <= 0) {
+        {
+          const i64 t30 = i64(v131) * i64(128LL);
+          v138 = t30;
+        }
+        const f32* const d140 = o4096_f32 + ck_clamp_index(v138, 128) * 1;
+        ck_meet();
+        {
+          const i32 n31 = ck_clamp_index(v138, 128);
+          for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+            const f32 t32 = d140[i0];
+            w3162112_f32[n31 + i0] = t32;
+          }
+        }
+      }
+      else {
+        {
+          const i64 t33 = i64(v131) * i64(128LL);
+          v143 = t33;
+        }
+        const f32* const d147 = w0_f32 + ck_clamp_index(i64(v131), 1) * 131072;
+        const f32* const d160 = w3165184_f32 + ck_clamp_index(v143, 128) * 1;
+        const f32* const d144 = w3145728_f32 + ck_clamp_index(v77, 3) * 1024 + ck_clamp_index(v143, 128) * 1;
+        ck_meet();
+        {
+          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d147, 0, o0_f32, 0);
+        }
+        ck_meet();
+        {
+          const i32 n34 = ck_clamp_index(v143, 128);
+          const i32 n35 = ck_clamp_index(v143, 128);
+          for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+            const f32 t36 = d144[i0 + 768];
+            const f32 t37 = o0_f32[i0 + 384];
+            const f32 t38 = t36 + t37;
+            const f32 t39 = ck_logistic(t38);
+            const f32 t40 = d144[i0 + 256];
+            const f32 t41 = o0_f32[i0 + 128];
+            const f32 t42 = t40 + t41;
+            const f32 t43 = ck_logistic(t42);
+            const f32 t44 = d160[i0];
+            const f32 t45 = t43 * t44;
+            const f32 t46 = d144[i0];
+            const f32 t47 = o0_f32[i0];
+            const f32 t48 = t46 + t47;
+            const f32 t49 = ck_logistic(t48);
+            const f32 t50 = d144[i0 + 512];
+            const f32 t51 = o0_f32[i0 + 256];
+            const f32 t52 = t50 + t51;
+            const f32 t53 = ck_tanh(t52);
+            const f32 t54 = t49 * t53;
+            const f32 t55 = t45 + t54;
+            const f32 t56 = ck_tanh(t55);
+            const f32 t57 = t39 * t56;
+            w3162112_f32[n34 + i0] = t57;
+            w3165184_f32[n35 + i0] = t55;
+          }
+        }
+      }
+    }
+    {
+      const i64 t58 = i64(v64) - i64(1LL);
+      v86 = t58;
+      const i64 t59 = ck_clamp(i64(0LL), v86, i64(3LL));
+      v87 = t59;
+      const bool t60 = v86 == v87;
+      v88 = t60;
+      const i32 t61 = ck_convert<i32>(v88);
+      v89 = t61;
+    }
+    for (i32 v193 = (unit->index + unit->count - 2 % unit->count) % unit->count; v193 < 2; v193 += unit->count) {
+      if (v89 <= 0) {
+        {
+          const i64 t62 = i64(v193) * i64(128LL);
+          v200 = t62;
+        }
+        const f32* const d202 = o5120_f32 + ck_clamp_index(v200, 128) * 1;
+        ck_meet();
+        {
+          const i32 n63 = ck_clamp_index(v87, 3);
+          const i32 n64 = ck_clamp_index(v200, 128);
+          const i32 n65 = ck_clamp_index(v200, 128);
+          for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+            const f32 t66 = d202[i0];
+            const f32 t67 = d202[i0];
+            r0[256 * n63 + n64 + i0] = t66;
+            w3163136_f32[n65 + i0] = t67;
+          }
+        }
+      }
+      else {
+        const f32* const d208 = w1048576_f32 + ck_clamp_index(i64(v193), 1) * 131072;
+        const f32* const d211 = w2097152_f32 + ck_clamp_index(i64(v193), 1) * 131072;
+        {
+          const i64 t68 = i64(v193) * i64(128LL);
+          v225 = t68;
+        }
+        const f32* const d226 = w3167232_f32 + ck_clamp_index(v225, 128) * 1;
+        ck_meet();
+        {
+          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d208, 0, o0_f32, 0);
+        }
+        ck_meet();
+        {
+          ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o5120_f32, 0, d211, 0, o2048_f32, 0);
+        }
+        ck_meet();
+        {
+          const i32 n69 = ck_clamp_index(v87, 3);
+          const i32 n70 = ck_clamp_index(v225, 128);
+          const i32 n71 = ck_clamp_index(v225, 128);
+          const i32 n72 = ck_clamp_index(v225, 128);
+          for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+            const f32 t73 = o0_f32[i0 + 384];
+            const f32 t74 = o2048_f32[i0 + 384];
+            const f32 t75 = t73 + t74;
+            const f32 t76 = ck_logistic(t75);
+            const f32 t77 = o0_f32[i0 + 128];
+            const f32 t78 = o2048_f32[i0 + 128];
+            const f32 t79 = t77 + t78;
+            const f32 t80 = ck_logistic(t79);
+            const f32 t81 = d226[i0];
+            const f32 t82 = t80 * t81;
+            const f32 t83 = o0_f32[i0];
+            const f32 t84 = o2048_f32[i0];
+            const f32 t85 = t83 + t84;
+            const f32 t86 = ck_logistic(t85);
+            const f32 t87 = o0_f32[i0 + 256];
+            const f32 t88 = o2048_f32[i0 + 256];
+            const f32 t89 = t87 + t88;
+            const f32 t90 = ck_tanh(t89);
+            const f32 t91 = t86 * t90;
+            const f32 t92 = t82 + t91;
+            const f32 t93 = ck_tanh(t92);
+            const f32 t94 = t76 * t93;
+            o6144_f32[i0] = t94;
+            r0[256 * n69 + n70 + i0] = t94;
+            w3163136_f32[n71 + i0] = t94;
+            w3167232_f32[n72 + i0] = t92;
+          }
+        }
+      }
+    }
+    ck_meet();
+    {
+      ck_next_step(unit);
+      ck_send_parts<2, 0, 1, 128, 256>(unit, 0, w3162112_f32);
+      ck_send_parts<2, 2, 1, 128, 256>(unit, 256, w3163136_f32);
+      ck_send_nothing<2, 0>(unit, 512);
+      ck_receive_parts<1, 256, 256>(unit, 0, o4096_f32);
+      ck_receive_parts<1, 256, 256>(unit, 256, o5120_f32);
+      ck_receive_nothing<2>(unit, 512);
+    }
+  }
+  ck_meet();
+  if (unit->index == 0) {
+    {
+      ck_copy(r1, o4096_f32, 1024);
+    }
+  }
+  if (unit->index == 0) {
+    {
+      ck_copy(r2, o5120_f32, 1024);
+    }
+  }
+}
+CK_ENTRIES
