@@ -24,11 +24,12 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
-from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import launch_plan, near_words_bytes
+from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.codegen.program import emit_program
-from jax_cocktail.codegen.target import Target
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.target import Target
 from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
@@ -64,13 +65,12 @@ Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, se
 
 
 def passes(
-    candidate: Candidate, remark: Listener = nobody, target: Target = CPU, spec: DeviceSpec | None = None
+    candidate: Candidate, remark: Listener = nobody, machine: Machine = HOST
 ) -> tuple[tuple[str, Pass], ...]:
-    """The passes for a candidate, in order. Those that have something to say are given `remark`. `spec`: the
-    device that decides what is worth dividing; None for the host."""
+    """The passes for a candidate, in order. Those that have something to say are given `remark`."""
     known = partial(know_units, units=candidate.units)
     table: list[tuple[str, Pass]] = [("units", known), ("inline", inline), ("simplify", simplify)]
-    if not target.has_threads:  # threads have lanes of their own
+    if not machine.is_gpu:  # threads have lanes of their own
         table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
@@ -85,11 +85,11 @@ def passes(
     if candidate.units > 1:
         mesh = UnitMesh(units=candidate.units)
         divide = place
-        if spec is not None:
-            limits = limits_for(spec)
-            divide = partial(place, limits=in_cluster(limits, spec) if candidate.cluster else limits)
+        if machine.spec is not None:
+            limits = limits_for(machine.spec)
+            divide = partial(place, limits=in_cluster(limits, machine.spec) if candidate.cluster else limits)
         table += [("place", partial(divide, mesh=mesh, remark=remark))]
-        if target.has_threads:
+        if machine.is_gpu:
             table.append(("exchange", partial(exchange, remark=remark)))
         table += [("unroll", unroll_pairs), ("tidy parts", simplify)]
     return (*table, ("sink", sink), ("stitch", stitch))
@@ -99,19 +99,24 @@ def passes(
 class Emitted:
     """A program ready for the host or device compiler.
 
-    `fingerprint`: of the translated program and the candidate; `fired`: the passes that changed something;
-    `remarks`: what the passes have to say; `seconds`: time that this took.
+    `machine`: what it is for; `fingerprint`: of the translated program and the candidate; `fired`: the passes
+    that changed something; `remarks`: what the passes have to say; `seconds`: time that this took.
     """
 
     program: UProgram
     plan: MemoryPlan
     source: str
-    target: Target = CPU
+    machine: Machine = HOST
     candidate: Candidate = SINGLE
     fingerprint: str = ""
     fired: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def target(self) -> Target:
+        """How the source is spelled."""
+        return self.machine.target
 
     @property
     def mesh(self) -> UnitMesh:
@@ -163,12 +168,11 @@ def transform(
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
     remark: Listener = nobody,
-    target: Target = CPU,
-    spec: DeviceSpec | None = None,
+    machine: Machine = HOST,
 ) -> UProgram:
     """Runs all passes on a translated program."""
     verify(program)
-    for name, run in passes(candidate, remark, target, spec):
+    for name, run in passes(candidate, remark, machine):
         start = time.perf_counter()
         after = run(program)
         if after is not program:
@@ -181,33 +185,29 @@ def transform(
 
 def emit(
     program: UProgram,
-    target: Target = CPU,
+    machine: Machine = HOST,
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
-    spec: DeviceSpec | None = None,
 ) -> Emitted:
     """From a translated program to source text. Needs no compiler and no device.
 
-    `spec`: the device, where the target has threads. A division over units whose parts cannot be written in
-    place is given up, with a remark.
+    A division over units whose parts cannot be written in place is given up, with a remark.
     """
     try:
-        return _emit(program, target, observers, candidate, spec)
+        return _emit(program, machine, observers, candidate)
     except PlacementError as error:
-        emitted = _emit(program, target, observers, replace(candidate, place="none"), spec)
+        emitted = _emit(program, machine, observers, replace(candidate, place="none"))
         note = Remark("place", False, str(error))
         return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
 
-def schedule(
-    stitched: UProgram, target: Target, spec: DeviceSpec | None, cluster: int = 0
-) -> tuple[UProgram, MemoryPlan]:
+def schedule(stitched: UProgram, machine: Machine, cluster: int = 0) -> tuple[UProgram, MemoryPlan]:
     """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one."""
     program = explicit_copies(stitched)
-    if spec is None or not target.has_threads:
+    if machine.spec is None:
         plan = plan_memory(program)
         return synchronise(program, plan), plan
-    near_bytes, template_bytes = spec.shared_bytes, target.template_bytes(program)
+    near_bytes, template_bytes = machine.spec.shared_bytes, machine.target.template_bytes(program)
     if cluster:
         near_bytes -= near_words_bytes(tagged_words(operators_in(program.entry), cluster))
     plan = plan_memory(program, near_bytes - template_bytes - MAILBOX_BYTES)
@@ -221,11 +221,7 @@ def schedule(
 
 
 def _emit(
-    program: UProgram,
-    target: Target,
-    observers: Sequence[Observer],
-    candidate: Candidate,
-    spec: DeviceSpec | None,
+    program: UProgram, machine: Machine, observers: Sequence[Observer], candidate: Candidate
 ) -> Emitted:
     start = time.perf_counter()
     stages, remarks = [("translate", program)], list[Remark]()
@@ -234,24 +230,21 @@ def _emit(
         stages.append((name, after))
 
     cluster = candidate.units if candidate.cluster else 0
-    stitched = transform(program, (keep, *observers), candidate, remarks.append, target, spec)
+    stitched = transform(program, (keep, *observers), candidate, remarks.append, machine)
     fired = tuple(name for (_, old), (name, new) in pairwise(stages) if new is not old)
-    final, plan = schedule(stitched, target, spec, cluster)
-    source = emit_program(final, plan, target)
+    final, plan = schedule(stitched, machine, cluster)
+    source = emit_program(final, plan, machine)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start
-    return Emitted(final, plan, source, target, candidate, key, fired, tuple(dict.fromkeys(remarks)), seconds)
+    return Emitted(
+        final, plan, source, machine, candidate, key, fired, tuple(dict.fromkeys(remarks)), seconds
+    )
 
 
-def build(
-    emitted: Emitted, spec: DeviceSpec | None = None, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
-) -> Artifact:
-    """From source text to a binary, through the cache on disk. Raises BuildError.
-
-    `spec`: the GPU that a program for one is built for.
-    """
-    if spec is not None:
-        return _build_for_device(emitted, spec, cache_limit_bytes)
+def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Artifact:
+    """From source text to a binary, through the cache on disk. Raises BuildError."""
+    if emitted.machine.spec is not None:
+        return _build_for_device(emitted, emitted.machine.spec, cache_limit_bytes)
     built = build_program(emitted.source, host_toolchain(), cache_limit_bytes=cache_limit_bytes)
     return Artifact(
         binary=built.binary,
@@ -267,16 +260,17 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     """A kernel that runs out of registers is built once more with a function for every lane loop; the one
     that spills less is taken, and told about."""
     toolchain = device_toolchain(spec.arch)
-    target, limit = emitted.target, cache_limit_bytes
+    machine, limit = emitted.machine, cache_limit_bytes
     built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=limit)
     seconds = emitted.seconds + built.seconds
     if built.spills:
-        divided = emit_program(emitted.program, emitted.plan, replace(target, stage_limit=0))
+        outlining = replace(machine, target=replace(machine.target, stage_limit=0))
+        divided = emit_program(emitted.program, emitted.plan, outlining)
         other = build_device_program(divided, toolchain, spec, cache_limit_bytes=limit)
         seconds += other.seconds
         if sum(other.spills.values()) < sum(built.spills.values()):
             built, emitted = other, replace(emitted, source=divided)
-    check = check_registers(built, spec, target.threads)
+    check = check_registers(built, spec, machine.target.threads)
     if not check.launches:
         raise BuildError(
             check.remark, "plan for fewer threads, or leave the function to stock XLA with force='stock'"
@@ -284,7 +278,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     if check.remark:
         note = Remark("build", False, check.remark)
         emitted = replace(emitted, remarks=(*emitted.remarks, note))
-    launch = launch_plan(emitted.program, emitted.plan, target.threads)
+    launch = launch_plan(emitted.program, emitted.plan, machine.target.threads)
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch)
 
 
@@ -296,4 +290,4 @@ def compile_program(
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
 ) -> Artifact:
     """From a translated program to a binary, through the cache on disk. Raises BuildError."""
-    return build(emit(program, CPU, observers, candidate), cache_limit_bytes=cache_limit_bytes)
+    return build(emit(program, HOST, observers, candidate), cache_limit_bytes=cache_limit_bytes)

@@ -11,6 +11,7 @@ import jax
 
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.variants import prepare, survey
@@ -29,7 +30,7 @@ class Planned:
 
 def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...], spec: DeviceSpec) -> Planned:
     """The cheapest plan, as `jax_cocktail.jit` takes it on such a card if it is not to measure."""
-    prepared = prepare(jax.make_jaxpr(function)(*arguments), name, "cuda", spec)
+    prepared = prepare(jax.make_jaxpr(function)(*arguments), name, machine_of(spec))
     found = survey(prepared, spec.units)
     plan, seconds = found.best, min(found.seconds)
     programs = tuple(prepared.emitted[plan.candidate, number] for number in prepared.taken(plan))
@@ -38,7 +39,7 @@ def planned(name: str, function: Callable[..., Any], arguments: tuple[Any, ...],
 
 def facts(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
     """What the compiler says of every program, added up or the largest."""
-    artifacts = [build(emitted, spec) for emitted in plan.programs]
+    artifacts = [build(emitted) for emitted in plan.programs]
     launches = [artifact.launch for artifact in artifacts if artifact.launch]
     built = {f"{n}:{k}": v for n, a in enumerate(artifacts) for k, v in _kernels(a, spec).items()}
     text = "".join(artifact.source for artifact in artifacts)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jax_cocktail.codegen.stages import Name, StageTable
-from jax_cocktail.codegen.target import Target
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, Index, Writer
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.target import Target
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Slot
 from jax_cocktail.utask.types import Value
@@ -46,7 +47,7 @@ class ArrayView:
 class Context:
     """Mutable state of one emission."""
 
-    target: Target
+    machine: Machine
     plan: MemoryPlan
     writer: Writer
     needs: set[str] = field(default_factory=lambda: {"base", "index", "arith"})
@@ -60,6 +61,11 @@ class Context:
     indices: list[str] = field(default_factory=list)  # of the loops around the statement at hand
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
+
+    @property
+    def target(self) -> Target:
+        """The spellings."""
+        return self.machine.target
 
     def about(self, name: str) -> Name:
         """What a function has to know about a name that it gets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax_cocktail.codegen.target import Target
+from jax_cocktail.device.target import Target
 
 CPU = Target(
     name="cpu",

@@ -6,7 +6,7 @@ from functools import cache
 from math import prod
 
 from jax_cocktail.analysis.parallel import BARRIERS
-from jax_cocktail.codegen.target import Target
+from jax_cocktail.device.target import Target
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in

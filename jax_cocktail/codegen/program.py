@@ -14,7 +14,6 @@ from jax_cocktail.codegen.failure import error_text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.stages import StageTable, gives_register, is_stage, wants_stages
-from jax_cocktail.codegen.target import Target
 from jax_cocktail.codegen.text import (
     COMPUTE,
     MOST_ELEMENTS,
@@ -25,6 +24,8 @@ from jax_cocktail.codegen.text import (
     table,
     table_type,
 )
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.target import Target
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.failure import first_codes
@@ -46,14 +47,14 @@ from jax_cocktail.utask.types import NOWHERE, Value
 _OPERAND = re.compile(r"\b[pr]\d+\b")
 
 
-def emit_program(program: UProgram, plan: MemoryPlan, target: Target) -> str:
+def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     """Source text of a stitched program under a memory plan. Raises UnsupportedError."""
-    largest = max((v.type.size for v in plan.layouts), default=0)
+    target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
     stages = StageTable(target) if wants_stages(program, target.stage_limit) else None
     codes = first_codes(operators_in(program.entry))
-    context = Context(target, plan, Writer(target.index), stages=stages, first_codes=codes)
+    context = Context(machine, plan, Writer(target.index), stages=stages, first_codes=codes)
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)

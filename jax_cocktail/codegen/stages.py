@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.codegen.target import Target
+from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
 
 STAGED = frozenset({"dot", "conv"})  # anchors whose templates take a compiler long

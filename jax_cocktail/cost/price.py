@@ -1,7 +1,4 @@
-"""What a program costs, on whichever target: the model that ranks candidates where nothing is measured.
-
-`spec`: the GPU that the program is for; without one it is for this machine's cores.
-"""
+"""What a program costs on a machine: the model that ranks candidates where nothing is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from jax_cocktail.cost.cpu import BARRIER_SECONDS, LAUNCH_SECONDS, OURS, STOCK, 
 from jax_cocktail.cost.gpu import RAMP_SECONDS, gpu_price, spread_seconds
 from jax_cocktail.cost.value import Comparison, Price
 from jax_cocktail.cost.xla import xla_price, xla_seconds
-from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.plan import MemoryPlan
 
@@ -28,30 +25,30 @@ __all__ = [
 ]
 
 
-def stock_price(program: UProgram, cores: int, spec: DeviceSpec | None = None) -> Price:
-    """The price of one call of a translated program under stock XLA, on that many cores or on a device."""
-    return price_cpu.stock_price(program, cores) if spec is None else xla_price(program, spec)
+def stock_price(program: UProgram, cores: int, machine: Machine) -> Price:
+    """The price of one call of a translated program under stock XLA, on that many cores or on a GPU."""
+    if machine.spec is not None:
+        return xla_price(program, machine.spec)
+    return price_cpu.stock_price(program, cores)
 
 
-def our_price(
-    program: UProgram, units: int, spec: DeviceSpec | None = None, plan: MemoryPlan | None = None
-) -> Price:
+def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan | None = None) -> Price:
     """The price of one call of a planned program on that many units. `plan`: what stays in shared memory."""
-    return price_cpu.our_price(program, units) if spec is None else gpu_price(program, units, spec, plan)
+    if machine.spec is not None:
+        return gpu_price(program, units, machine.spec, plan)
+    return price_cpu.our_price(program, units)
 
 
-def launch_seconds(spec: DeviceSpec | None = None) -> float:
+def launch_seconds(machine: Machine) -> float:
     """Of a call of ours in stock XLA's program."""
-    return LAUNCH_SECONDS if spec is None else spec.launch_seconds + RAMP_SECONDS
+    return LAUNCH_SECONDS if machine.spec is None else machine.spec.launch_seconds + RAMP_SECONDS
 
 
-def profile(
-    statement: Statement, cores: int, units: int, spec: DeviceSpec | None = None
-) -> tuple[float, float]:
+def profile(statement: Statement, cores: int, units: int, machine: Machine) -> tuple[float, float]:
     """Seconds of one execution, ours and stock XLA's, before anything is planned; heavy operators of ours are
     taken to be shared by the units."""
-    if spec is not None:
-        return spread_seconds(statement, units, spec), xla_seconds(statement, spec)
+    if machine.spec is not None:
+        return spread_seconds(statement, units, machine.spec), xla_seconds(statement, machine.spec)
     ours = price_cpu.statement_price(statement, OURS, units)
     spread = ours.seconds - ours.heavy * (1 - 1 / units)
     return spread, price_cpu.statement_price(statement, STOCK, cores).seconds

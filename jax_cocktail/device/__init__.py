@@ -1,1 +1,1 @@
-"""GPUs: what is known of them and what was measured."""
+"""Machines that programs are compiled for: how they are spelled, what is known of them, what was measured."""

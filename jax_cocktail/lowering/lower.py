@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jax_cocktail.analysis.levels import Level, program_level
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.cost.price import barriers_per_iteration
@@ -109,15 +110,15 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
-    spec = spec_of(mark, platform)
-    units = units_of(mark, spec)
-    device, xla = device_of(mark, platform, spec), _compiler_options(mark)
+    machine = machine_of(spec_of(mark, platform))
+    units = units_of(mark, machine)
+    device, xla = device_of(mark, machine), _compiler_options(mark)
     key = decisions.key_of(closed, units, device, xla) if force != "stock" else ""
     known = decisions.load(key) if key else None
     settled = known is not None and known.choice == "stock" and not _again(known, mark)
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    prepared = prepare(closed, mark.function, platform, spec)
+    prepared = prepare(closed, mark.function, machine)
     captured = prepared.captured
     report = replace(
         report, left=captured.left, beside=captured.beside, recursions=recursions.on_stock(closed)
@@ -154,11 +155,11 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
     before = None if known is None else replace(known, why=_why(known, "measured before on this machine"))
     if before is not None and known is not None and not _again(known, mark):
         return before
-    arguments, obstacle = _arguments(prepared.closed, mark, prepared.platform)
+    arguments, obstacle = _arguments(prepared.closed, mark, prepared.machine.platform)
     if before is not None and obstacle:
         return before
     thorough = mark.options.profile == "full"
-    found = survey(prepared, units_of(mark, prepared.spec), thorough)
+    found = survey(prepared, units_of(mark, prepared.machine), thorough)
     if found.comparison.hopeless() and not thorough:
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
@@ -186,14 +187,14 @@ def _measure(
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's, side by side
                 runs = [stopwatch.runner(prepared.closed, arguments, xla)]
-                on_gpu = prepared.spec is not None
+                on_gpu = prepared.machine.is_gpu
                 captured = stopwatch.captured_runner(prepared.closed, arguments, xla) if on_gpu else None
             runs += [captured] if captured else []
             plans = [plan for plan in plans if plan in prepared.built]
             runs += [stopwatch.runner(rewritten(prepared, plan, mark), arguments, xla) for plan in plans]
             times = stopwatch.race(runs, stopwatch.THOROUGH if thorough else stopwatch.QUICK)
         heavy = found.comparison.heavy()
-        cores = decisions.cores() if prepared.spec is None else 0  # blocks of a GPU wait for no cores
+        cores = 0 if prepared.machine.is_gpu else decisions.cores()  # blocks of a GPU wait for no cores
         decision = decisions.choose(plans, times, heavy, cores, captured=captured is not None)
         decision = replace(decision, thorough=thorough)
         decisions.store(key, decision)
@@ -297,11 +298,11 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
 def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
     region, emitted = prepared.captured.regions[number], artifact.emitted
     units = emitted.mesh.size
-    grown = worth(prepared, number, units_of(mark, prepared.spec))[1]
+    grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
     return Captured(
         control_flow=region.control_flow,
         operators=region.operators,
-        level=LEVELS[program_level(emitted.program)].format(unit=UNIT[prepared.platform]),
+        level=LEVELS[program_level(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
         path=artifact.path,

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jax_cocktail.build.device import device_toolchain
-from jax_cocktail.codegen.cpu import CPU
-from jax_cocktail.codegen.cuda import cuda
-from jax_cocktail.codegen.target import Target
+from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
 from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.dump import Dump
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
@@ -32,16 +31,14 @@ from jax_cocktail.schedule.unit_count import asks_units, know_units
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
 
-_TARGETS = {"cpu": CPU, "cuda": cuda()}
 Built = dict[int, Artifact]  # by number of the region; regions that stay with stock XLA have none
 
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """A marked call for a platform, captured and translated; later also what was planned and built for it."""
+    """A marked call for a machine, captured and translated; later also what was planned and built for it."""
 
-    platform: str
-    spec: DeviceSpec | None  # of the GPU; None for the host
+    machine: Machine
     closed: Any
     captured: Capture
     programs: tuple[UProgram, ...]
@@ -69,23 +66,23 @@ class Survey:
 
 
 _RECENT = 32
-# By platform, device and id of the jaxpr, which the entry keeps alive.
-_recent: OrderedDict[tuple[str, DeviceSpec | None, int], Prepared] = OrderedDict()
+# By device and id of the jaxpr, which the entry keeps alive.
+_recent: OrderedDict[tuple[DeviceSpec | None, int], Prepared] = OrderedDict()
 _recent_lock = threading.Lock()
 
 
-def prepare(closed: Any, name: str, platform: str = "cpu", spec: DeviceSpec | None = None) -> Prepared:
+def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
     """Captures and translates a marked jaxpr, once."""
-    key = platform, spec, id(closed)
+    key = machine.spec, id(closed)
     with _recent_lock:
         known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
     captured = capture(closed)
     programs = tuple(
-        translate(region.program, name, _overwritable(region, spec)) for region in captured.regions
+        translate(region.program, name, _overwritable(region, machine.spec)) for region in captured.regions
     )
-    prepared = Prepared(platform, spec, closed, captured, programs)
+    prepared = Prepared(machine, closed, captured, programs)
     with _recent_lock:
         _recent[key] = prepared
         while len(_recent) > _RECENT:
@@ -111,49 +108,44 @@ def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
     return gpu_call.spec_of(mark.options.gpu_arch)
 
 
-def device_of(mark: Mark, platform: str, spec: DeviceSpec | None) -> str:
+def device_of(mark: Mark, machine: Machine) -> str:
     """What a decision about a GPU depends on: the card, its driver, its numbers, the compiler of programs; ""
     for the host."""
-    if spec is None:
+    if machine.spec is None:
         return ""
     try:
-        compiler = str(device_toolchain(spec.arch))
+        compiler = str(device_toolchain(machine.spec.arch))
     except BuildError:
         compiler = "no compiler"
-    card = custom_call.device(platform, mark.options.gpu_arch)
-    return f"{card}, driver {driver_version()}, {compiler}, {spec}"
+    card = custom_call.device(machine.platform, mark.options.gpu_arch)
+    return f"{card}, driver {driver_version()}, {compiler}, {machine.spec}"
 
 
-def units_of(mark: Mark, spec: DeviceSpec | None) -> int:
+def units_of(mark: Mark, machine: Machine) -> int:
     """How many units the programs of a call are planned for."""
-    return mark.options.units or (custom_call.units() or cores() if spec is None else spec.units)
-
-
-def target_of(platform: str) -> Target:
-    """What code is made of."""
-    if platform not in _TARGETS:
-        raise UnsupportedError(f"no code is made for the platform {platform}")
-    return _TARGETS[platform]
+    if mark.options.units:
+        return mark.options.units
+    return custom_call.units() or cores() if machine.spec is None else machine.spec.units
 
 
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     """Plans every candidate, if `thorough`, else those worth it, and prices them. Candidates that give the
     same source text are one, the simplest of them."""
-    spec = prepared.spec
-    stock = [stock_price(know_units(program, 1), cores(), spec) for program in prepared.programs]
+    machine = prepared.machine
+    stock = [stock_price(know_units(program, 1), cores(), machine) for program in prepared.programs]
     total = sum(stock, Price())
     found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
     refused: UnsupportedError | None = None
     alone = stock
-    for candidate in candidates(prepared.programs, units, spec):
+    for candidate in candidates(prepared.programs, units, machine):
         if thorough or worth_planning(candidate, prices):
             try:
                 planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
             except UnsupportedError as error:  # another way may do without what cannot be written
                 refused = error
                 continue
-            ours = [our_price(e.program, e.mesh.size, spec, e.plan) for e in planned]
+            ours = [our_price(e.program, e.mesh.size, machine, e.plan) for e in planned]
             if candidate == SINGLE:
                 alone = ours
             ours = [
@@ -188,16 +180,15 @@ def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Pric
 
 def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
     """Whether a region is worth a program of ours, and how far Algorithm 1 would grow it."""
-    profile = model_profiler(cores(), units, prepared.spec)
-    return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.spec))
+    profile = model_profiler(cores(), units, prepared.machine)
+    return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.machine))
 
 
 def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
-        target = target_of(prepared.platform)
         program = prepared.programs[number]
-        prepared.emitted[key] = emit(program, target=target, candidate=candidate, spec=prepared.spec)
+        prepared.emitted[key] = emit(program, prepared.machine, candidate=candidate)
     return prepared.emitted[key]
 
 
@@ -208,8 +199,7 @@ def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -
     dump.write("jaxpr.txt", str(prepared.closed))
     dump.write("candidate.txt", candidate.text)
     dump.program("translate", program)
-    target, observers = target_of(prepared.platform), (dump.observe,)
-    emit(program, target, observers=observers, candidate=candidate, spec=prepared.spec)
+    emit(program, prepared.machine, observers=(dump.observe,), candidate=candidate)
     return dump
 
 
@@ -219,7 +209,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
 
     A plan that cannot be built is left out. Raises BuildError if that is all of them.
     """
-    custom_call.register(prepared.platform)
+    custom_call.register(prepared.machine.platform)
     todo = [plan for plan in plans if plan not in prepared.built]
     parts = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
     if not parts:
@@ -228,8 +218,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     limit = mark.options.cache_limit_bytes
     with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
         futures: dict[tuple[Candidate, int], Future[Artifact]] = {
-            part: pool.submit(build, _emitted(prepared, *part), prepared.spec, cache_limit_bytes=limit)
-            for part in parts
+            part: pool.submit(build, _emitted(prepared, *part), cache_limit_bytes=limit) for part in parts
         }
         yield
     artifacts = {part: future.result() for part, future in futures.items() if future.exception() is None}

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.cost.price import LAUNCH_SECONDS, profile
-from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.types import Source
@@ -25,26 +26,24 @@ PORTABLE_CLUSTER = 8  # blocks for which every card with clusters has room
 MANY_STATEMENTS = 1000  # from here on planning is not cheap: the usual ways have to do
 
 
-def candidates(
-    programs: Sequence[UProgram], units: int, spec: DeviceSpec | None = None
-) -> tuple[Candidate, ...]:
+def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST) -> tuple[Candidate, ...]:
     """What may be worth planning for the programs of one call, the simplest first.
 
     Args:
       programs: as they were translated.
       units: how many units there may be.
-      spec: of the GPU, if the programs are for one. There are units enough to give recurrences that feed each
-        other units of their own; how many of the units an axis takes, placement finds (`DeviceLimits.split`).
+      machine: that runs them. A GPU has units enough to give recurrences that feed each other units of their
+        own; how many of the units an axis takes, placement finds (`DeviceLimits.split`).
     """
     statements = [s for program in programs for s in walk(program.entry)]
     divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MANY_STATEMENTS
     most = min(units, MOST_UNITS)
     ways = (True, False) if divisible else (True,)
     found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
-    if spec is not None and divisible:
+    if machine.is_gpu and divisible:
         found.append(Candidate(most, pipeline=True))
-    if spec is not None and spec.cluster_units > 1:
-        sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, spec.cluster_units)})
+    if machine.spec is not None and machine.spec.cluster_units > 1:
+        sizes = sorted({min(count, most) for count in (PORTABLE_CLUSTER, machine.spec.cluster_units)})
         found += [Candidate(count, cluster=True) for count in sizes]
     return tuple(dict.fromkeys(found))
 
@@ -130,9 +129,9 @@ def _grow(statement: LoopUTask | BranchUTask, profile: Profiler, launch: float) 
     return Growth(kind, statement.source, ours <= cut, ours, stock, cut, inner)
 
 
-def model_profiler(cores: int, units: int, spec: DeviceSpec | None = None) -> Profiler:
-    """A profiler that asks the price; `spec`: of the GPU, if the program is for one."""
-    return partial(profile, cores=cores, units=units, spec=spec)
+def model_profiler(cores: int, units: int, machine: Machine = HOST) -> Profiler:
+    """A profiler that asks the price."""
+    return partial(profile, cores=cores, units=units, machine=machine)
 
 
 def worth_taking(

@@ -194,8 +194,8 @@ def several(monkeypatch):
     """Every candidate gives another source text, whatever the passes make of it."""
     real = variants.emit
 
-    def emit(program, **keywords):
-        found = real(program, **keywords)
+    def emit(program, *machine, **keywords):
+        found = real(program, *machine, **keywords)
         return dataclasses.replace(found, source=f"{found.source}// {keywords['candidate'].text}\n")
 
     monkeypatch.setattr(variants, "emit", emit)

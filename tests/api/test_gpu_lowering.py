@@ -17,7 +17,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
@@ -45,11 +45,10 @@ def compiler(monkeypatch):
     """Programs are not compiled; `launch` says how they would be launched."""
     settings = SimpleNamespace(launch=PLAN)
 
-    def build(emitted, spec=None, *, cache_limit_bytes):
+    def build(emitted, *, cache_limit_bytes):
         digest = hashlib.sha256(BINARY).hexdigest()
         return Artifact(BINARY, digest, emitted, 0.0, True, "program", settings.launch)
 
-    monkeypatch.setitem(variants._TARGETS, "cuda", CPU)
     monkeypatch.setattr(variants, "build", build)
     return settings
 
@@ -139,7 +138,7 @@ def test_several_platforms_go_to_stock():
 
 
 def test_a_missing_compiler_is_told(compiler, monkeypatch):
-    def build(emitted, spec=None, *, cache_limit_bytes):
+    def build(emitted, *, cache_limit_bytes):
         raise BuildError("there is no CUDA compiler", "install one")
 
     monkeypatch.setattr(variants, "build", build)
@@ -183,9 +182,9 @@ def test_decisions_belong_to_devices(monkeypatch):
 def test_units_are_those_of_the_device(monkeypatch):
     mark = SimpleNamespace(options=jax_cocktail.config.Options(gpu_arch="sm_80"))
     spec = variants.spec_of(mark, "cuda")
-    assert (spec.arch, variants.units_of(mark, spec)) == ("sm_80", 108)
+    assert (spec.arch, variants.units_of(mark, machine_of(spec))) == ("sm_80", 108)
     three = SimpleNamespace(options=jax_cocktail.config.Options(units=3))
-    assert variants.units_of(three, None) == variants.units_of(three, spec) == 3
+    assert variants.units_of(three, HOST) == variants.units_of(three, machine_of(spec)) == 3
     assert variants.spec_of(three, "cpu") is None
 
 

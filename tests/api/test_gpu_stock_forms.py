@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.device.spec import H200
@@ -39,7 +39,7 @@ def card(monkeypatch, tmp_path):
     """Calls for a GPU are measured, with times that the test says: `times` of stock, captured, ours."""
     settings = SimpleNamespace(times=(1.0, 1.0, 1.0), built=[], races=0, captures=True)
 
-    def build(emitted, spec=None, *, cache_limit_bytes):
+    def build(emitted, *, cache_limit_bytes):
         digest = hashlib.sha256(BINARY).hexdigest()
         return Artifact(BINARY, digest, emitted, 0.0, True, "program", LAUNCH)
 
@@ -55,7 +55,6 @@ def card(monkeypatch, tmp_path):
         return Times((stock, captured, *ours) if settings.captured else (stock, *ours))
 
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setitem(variants._TARGETS, "cuda", CPU)
     monkeypatch.setattr(variants, "build", build)
     monkeypatch.setattr(stopwatch, "race", race)
     monkeypatch.setattr(stopwatch, "runner", lambda *how: runner(*how) or settings)
@@ -186,8 +185,8 @@ def test_keys_of_decisions(monkeypatch):
     mark = SimpleNamespace(options=Options(profile="off"))
 
     def key(**options):
-        spec = variants.spec_of(mark, "cuda")
-        return decisions.key_of(closed, 132, variants.device_of(mark, "cuda", spec), options)
+        machine = machine_of(variants.spec_of(mark, "cuda"))
+        return decisions.key_of(closed, 132, variants.device_of(mark, machine), options)
 
     found = [key()]
     for change in (
@@ -202,4 +201,4 @@ def test_keys_of_decisions(monkeypatch):
         assert found[-1] == key()
     found.append(key(**CAPTURE))
     assert len(set(found)) == len(found)
-    assert variants.device_of(mark, "cpu", None) == ""
+    assert variants.device_of(mark, HOST) == ""

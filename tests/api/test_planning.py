@@ -9,9 +9,10 @@ import jax
 import pytest
 
 from benchmarks.gpu.rows import ROWS
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import A100, B200, H200
-from jax_cocktail.lowering.variants import prepare, target_of
+from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import candidates
 
 HOST_UNITS = 2
@@ -21,19 +22,19 @@ TARGETS = {"cpu": None, "sm_80": A100, "sm_90": H200, "sm_100": B200}
 @cache
 def prepared(row, target):
     function, arguments = ROWS[row].make(False)
-    spec = TARGETS[target]
-    return prepare(jax.make_jaxpr(function)(*arguments), row, "cpu" if spec is None else "cuda", spec)
+    return prepare(jax.make_jaxpr(function)(*arguments), row, machine_of(TARGETS[target]))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("row", ROWS)
 def test_every_candidate_is_planned(row, target):
     ready = prepared(row, target)
-    units = HOST_UNITS if ready.spec is None else ready.spec.units
-    for candidate in candidates(ready.programs, units, ready.spec):
+    machine = ready.machine
+    units = HOST_UNITS if machine.spec is None else machine.spec.units
+    for candidate in candidates(ready.programs, units, machine):
         for program in ready.programs:
             start = time.process_time()
-            emitted = emit(program, target_of(ready.platform), candidate=candidate, spec=ready.spec)
+            emitted = emit(program, machine, candidate=candidate)
             print(
                 f"{time.process_time() - start:7.3f} {row} {target} {candidate.text!r} {len(emitted.source)}"
             )

@@ -19,6 +19,7 @@ import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import Artifact, Emitted
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.lowering import custom_call, variants
 from jax_cocktail.placement.limits import Limits
@@ -50,8 +51,8 @@ class Emulation:
     launches: list[tuple[Emitted, Program, str]] | None = None
 
     def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
-        target = replace(cuda(self.threads), stage_limit=self.stage_limit)
-        return compiler.emit(program, target, candidate=candidate, spec=self.spec)
+        machine = Machine(replace(cuda(self.threads), stage_limit=self.stage_limit), self.spec)
+        return compiler.emit(program, machine, candidate=candidate)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()

@@ -26,6 +26,7 @@ import jax
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, build_device_program, device_toolchain
 from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec
 from jax_cocktail.lowering.decisions import Plan
@@ -54,7 +55,7 @@ def planned(row: str, arch: str) -> Planned:
     """The programs of a row, as they are when no card can be asked."""
     spec = CARDS[arch]
     function, arguments = ROWS[row].make(False)
-    prepared = prepare(jax.make_jaxpr(function)(*arguments), row, "cuda", spec)
+    prepared = prepare(jax.make_jaxpr(function)(*arguments), row, machine_of(spec))
     best = survey(prepared, spec.units).best
     numbers = range(len(prepared.programs))
     return Planned(row, spec, best, tuple(prepared.emitted[best.candidate, n] for n in numbers))

@@ -13,7 +13,8 @@ from jax import lax
 
 from jax_cocktail import compiler
 from jax_cocktail.analysis.parallel import BARRIERS
-from jax_cocktail.codegen.cuda import cuda, launch_plan
+from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models import MODELS
@@ -119,16 +120,16 @@ def test_without_a_cluster(monkeypatch):
 # -- the real sizes ------------------------------------------------------------------------------------------
 def emitted_for(name, candidate, spec=H200):
     function, given = MODELS[name].make(1, small=False)
-    (program,) = prepare(jax.make_jaxpr(function)(*given), "test", "cuda", spec).programs
-    return compiler.emit(program, cuda(), candidate=candidate, spec=spec)
+    (program,) = prepare(jax.make_jaxpr(function)(*given), "test", machine_of(spec)).programs
+    return compiler.emit(program, machine_of(spec), candidate=candidate)
 
 
 def test_launch():
     emitted = emitted_for("rae", Candidate(16, cluster=True))
-    launch = launch_plan(emitted.program, emitted.plan, cuda().threads)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
     words = 16 * 512  # of a node's state, twice
     apart = replace(emitted.plan, cluster=False)
-    other = launch_plan(emitted.program, apart, cuda().threads)
+    other = launch_plan(emitted.program, apart, emitted.target.threads)
     assert launch.cluster and launch.resident_units == launch.most_units == 16
     assert launch.cooperative and launch.header_bytes == other.header_bytes > words
     assert launch.resident_shared_bytes == other.resident_shared_bytes + words <= H200.shared_bytes

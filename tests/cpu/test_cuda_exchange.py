@@ -12,7 +12,8 @@ import pytest
 from jax import lax
 
 from jax_cocktail import compiler
-from jax_cocktail.codegen.cuda import cuda, launch_plan
+from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import H200
@@ -112,9 +113,9 @@ def text_of(make):
     """(text of a program on six units, a matrix, what comes of it)"""
     program = build(["float32[4,6]"], make)
     ready = stitch(canonicalise(simplify(exchange(program))))
-    final, plan = compiler.schedule(ready, cuda(THREADS), SPEC)
+    final, plan = compiler.schedule(ready, machine_of(SPEC, THREADS))
     (x,) = arguments(program, 0)
-    return emit_program(final, plan, cuda(THREADS)), x, run(program, [x])
+    return emit_program(final, plan, machine_of(SPEC, THREADS)), x, run(program, [x])
 
 
 def launch(make, seed=0, *, text="", sanitizer=None, units=6, kernel=KERNELS[0]):
@@ -191,8 +192,8 @@ def test_slow_units_that_keep_silent():
 # -- the real sizes ------------------------------------------------------------------------------------------
 def emitted_for(name: str, batch: int = 1) -> Emitted:
     function, given = MODELS[name].make(batch, small=False)
-    (program,) = prepare(jax.make_jaxpr(function)(*given), "test", "cuda").programs
-    return compiler.emit(program, cuda(), candidate=Candidate(H200.units), spec=H200)
+    (program,) = prepare(jax.make_jaxpr(function)(*given), "test", machine_of(H200)).programs
+    return compiler.emit(program, machine_of(H200), candidate=Candidate(H200.units))
 
 
 @pytest.mark.parametrize(("name", "exchanges"), [("nasrnn", 1), ("lstm", 10)])
@@ -202,7 +203,7 @@ def test_a_step_is_one_exchange(name, exchanges):
     assert [kinds(s.body, "wait") for s in loops] == [0] * len(loops)
     assert sum(kinds(s.body, "exchange") for s in loops) == exchanges
     assert not any(s.trip_count in (32, 500) for s in loops)  # no second buffer, no second step
-    launch = launch_plan(emitted.program, emitted.plan, cuda().threads)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
     assert launch.cooperative and launch.header_bytes == (128 + 16 * 256 + 255) // 256 * 256
 
 

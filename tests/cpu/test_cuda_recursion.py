@@ -13,6 +13,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import recursive
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare, survey
@@ -132,7 +133,7 @@ def planned_for_h200(depth: int, lanes: int, units: int) -> Emitted:
 
     x = jnp.ones((lanes, 64))
     jaxpr = jax.make_jaxpr(jax.vmap(lambda x: wave(jnp.int32(5), x)))(x)
-    prepared = prepare(jaxpr, "wave", "cuda", H200)
+    prepared = prepare(jaxpr, "wave", machine_of(H200))
     survey(prepared, units)
     return next(e for (candidate, _), e in prepared.emitted.items() if candidate.units == units)
 

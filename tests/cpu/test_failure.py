@@ -13,7 +13,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import compiler, recursive
-from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.placement.place import place
@@ -91,7 +91,7 @@ def test_parts_check_for_themselves(monkeypatch):
         assert parts and can_fail(entry)
         assert any(can_fail(s.body) for s in parts) == (name == "rows")
         monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
-        text = emit(program, cuda(64), candidate=Candidate(3), spec=SPEC).source
+        text = emit(program, machine_of(SPEC, 64), candidate=Candidate(3)).source
         (line,) = (line for line in text.splitlines() if "ck_fail" in line)
         assert ("unit->index == 0" in line) == (name == "lanes")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200
 from jax_cocktail.schedule.sync.thread_barriers import meet_lanes, touches_of
@@ -19,7 +19,7 @@ SPEC = replace(H200, shared_bytes=96 << 10)
 
 
 def planned(program, units=1):
-    return emit(program, cuda(64), candidate=Candidate(units), spec=SPEC)
+    return emit(program, machine_of(SPEC, 64), candidate=Candidate(units))
 
 
 def meets(region):

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from functools import cache
 
-from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.device.spec import H200
 from jax_cocktail.utask.ir import operators_in
@@ -38,7 +38,7 @@ def divided(name: str) -> Emitted:
     """The emitted program of a case of `DIVIDED`."""
     case = DIVIDED[name]
     if case.on_gpu:
-        return emit(case.program(), cuda(128), candidate=case.candidate, spec=H200)
+        return emit(case.program(), machine_of(H200, 128), candidate=case.candidate)
     return emit(case.program(), candidate=case.candidate)
 
 
@@ -51,7 +51,7 @@ def texts(name: str) -> dict[str, str]:
     program = PROGRAMS[name]()
     emitted = emit(program)
     ir = f"{print_program(emitted.program)}\n{_plan_text(emitted.plan)}"
-    on_gpu = emit(program, cuda(128), spec=H200).source
+    on_gpu = emit(program, machine_of(H200, 128)).source
     return {f"{name}.txt": ir, f"{name}.cc": emitted.source, f"{name}.cu": on_gpu}
 
 

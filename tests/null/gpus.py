@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import passes, schedule
 from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
@@ -31,11 +31,11 @@ class OnDevice:
 
 def plan_for(program: UProgram, candidate: Candidate | None = None, spec: DeviceSpec = H200) -> OnDevice:
     """Every pass for the candidate, on all units of the device if none is given."""
-    candidate, target = candidate or Candidate(spec.units), cuda()
-    for _, run in passes(candidate, target=target, spec=spec):
+    candidate, machine = candidate or Candidate(spec.units), machine_of(spec)
+    for _, run in passes(candidate, machine=machine):
         program = run(program)
         verify(program)
-    program, plan = schedule(program, target, spec, candidate.units if candidate.cluster else 0)
+    program, plan = schedule(program, machine, candidate.units if candidate.cluster else 0)
     return OnDevice(program, plan, set_resource(plan, min(candidate.units, spec.units)))
 
 

@@ -12,6 +12,7 @@ from jax import lax
 
 from jax_cocktail.codegen.cuda import MOST_TOGETHER, cuda
 from jax_cocktail.compiler import emit
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
@@ -20,8 +21,8 @@ from jax_cocktail.utask.candidate import Candidate
 def text(function, *arguments, units=1, threads=128, stage_limit=0):
     """Source of the only program of a function; by default with a function for every lane loop."""
     (program,) = prepare(jax.make_jaxpr(function)(*arguments), "function").programs
-    target = replace(cuda(threads), stage_limit=stage_limit)
-    return emit(program, target, candidate=Candidate(units), spec=H200).source
+    machine = Machine(replace(cuda(threads), stage_limit=stage_limit), H200)
+    return emit(program, machine, candidate=Candidate(units)).source
 
 
 def layers(x, first, second):

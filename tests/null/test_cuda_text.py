@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 from jax_cocktail.codegen.cuda import SMALL_BYTES, TILE_BYTES, cuda, launch_plan
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200
 from jax_cocktail.errors import UnsupportedError
@@ -21,7 +22,7 @@ from jax_cocktail.utask.plan import LaunchPlan
 def emitted(function, *arguments, units=1, spec=H200, threads=128):
     """The only program of a function, for a GPU."""
     (program,) = prepare(jax.make_jaxpr(function)(*arguments), "function").programs
-    return emit(program, cuda(threads), candidate=Candidate(units), spec=spec)
+    return emit(program, machine_of(spec, threads), candidate=Candidate(units))
 
 
 def launched(found):
@@ -126,7 +127,7 @@ def test_elements_are_counted_in_32_bits():
     large = jax.ShapeDtypeStruct((1 << 16, 1 << 15), jnp.int8)
     (program,) = prepare(jax.make_jaxpr(function)(large), "function").programs
     with pytest.raises(UnsupportedError, match="2147483648 elements"):
-        emit(program, cuda(), spec=H200)
+        emit(program, machine_of(H200))
     assert "ck_program" in emit(program).source
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.codegen.cpu import CPU
-from jax_cocktail.codegen.cuda import cuda, launch_plan
+from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200
 from jax_cocktail.errors import ProgramFailure, VerificationError
@@ -193,7 +193,7 @@ def test_nothing_that_may_fail_runs_ahead():
 
 # ---- text --------------------------------------------------------------------------------------------------
 def test_text_for_the_host():
-    text = emit(checked('a "name"?\nö \\'), CPU).source
+    text = emit(checked('a "name"?\nö \\'), HOST).source
     assert "CK_EXPORT const char* ck_error_text(int code)" in text
     assert '{"a \\042name\\042\\077", "\\303\\266 \\134"}' in text and "code <= 2" in text
     assert "int failed = 0;" in text and "return failed;" in text and "return 0;" not in text
@@ -201,9 +201,9 @@ def test_text_for_the_host():
 
 def test_text_of_a_program_that_cannot_fail():
     program = build(["float32[3]"], lambda b, x: (b.emit("neg", (x,), "float32", (3,)),))
-    text = emit(program, CPU).source
+    text = emit(program, HOST).source
     assert "fail" not in text and "ck_error_text" not in text and "return 0;" in text
-    other = emit(program, cuda(64), candidate=SINGLE, spec=H200)
+    other = emit(program, machine_of(H200, 64), candidate=SINGLE)
     assert "fail" not in other.source
     assert not launch_plan(other.program, other.plan, 64).can_fail
 
@@ -214,7 +214,7 @@ def test_text_for_a_gpu():
     def body(b, x, y):
         return fail(b, x), fail(b, y, "third")
 
-    emitted = emit(build(["int32[]", "int32[]"], body), cuda(64), candidate=SINGLE, spec=H200)
+    emitted = emit(build(["int32[]", "int32[]"], body), machine_of(H200, 64), candidate=SINGLE)
     assert emitted.source.count("ck_lane() == 0) ck_fail(unit, u32(") == 2
     assert "ck_fail(unit, u32(2 + " in emitted.source and "third" not in emitted.source
     assert launch_plan(emitted.program, emitted.plan, 64).can_fail

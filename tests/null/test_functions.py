@@ -10,7 +10,7 @@ import pytest
 
 from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import emit, transform
 from jax_cocktail.errors import UnsupportedError, VerificationError
 from jax_cocktail.primitives.builder import Builder
@@ -361,4 +361,4 @@ def test_the_compiler_inlines_first():
 
 def test_recursion_is_not_emitted():
     with pytest.raises(UnsupportedError, match="factorial calls itself"):
-        emit(factorial(), CPU)
+        emit(factorial(), HOST)

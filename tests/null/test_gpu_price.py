@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gpu.roofline import predict
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost import xla as price_xla
 from jax_cocktail.cost.gpu import COOPERATIVE_SECONDS, SCALAR_SECONDS, Spent, spent
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
@@ -21,14 +22,15 @@ from tests.null.meshes import parts as parallel
 from tests.null.programs import branch, build, counted, elementwise, matmul
 
 UNITS = H200.units
+CARD = machine_of(H200)
 
 
 def seconds(program: UProgram, units: int = UNITS) -> float:
-    return our_price(program, units, H200).seconds
+    return our_price(program, units, CARD).seconds
 
 
 def stock_seconds(program: UProgram) -> float:
-    return stock_price(program, 1, H200).seconds
+    return stock_price(program, 1, CARD).seconds
 
 
 def run_of(program: UProgram, units: int = UNITS) -> Spent:
@@ -66,7 +68,7 @@ def test_a_cluster_meets_sooner():
     saved = H200.barrier_seconds - H200.cluster_barrier_seconds
     run, met = spent(program, 8, H200, apart), spent(program, 8, H200, near)
     assert run.seconds - met.seconds == pytest.approx(200 * saved)
-    prices = [our_price(program, 8, H200, plan).seconds for plan in (apart, near)]
+    prices = [our_price(program, 8, CARD, plan).seconds for plan in (apart, near)]
     first = COOPERATIVE_SECONDS - H200.cluster_barrier_seconds
     assert prices[0] - prices[1] == pytest.approx(200 * saved + first)
 
@@ -165,7 +167,10 @@ def test_operands_are_read_once():
 
 def test_a_slower_device_is_slower():
     program = plan_for(recurrence(64, 512, 100), spec=A100).program
-    assert our_price(program, A100.units, A100).seconds > our_price(program, A100.units, H200).seconds
+    assert (
+        our_price(program, A100.units, machine_of(A100)).seconds
+        > our_price(program, A100.units, CARD).seconds
+    )
 
 
 # ---- stock XLA ---------------------------------------------------------------------------------------------
@@ -226,7 +231,7 @@ def convolution(size, features):
 
 
 def test_only_long_operators_are_heavy():
-    small, large = (stock_price(convolution(*s), 1, H200) for s in ((32, 16), (512, 256)))
+    small, large = (stock_price(convolution(*s), 1, CARD) for s in ((32, 16), (512, 256)))
     assert small.convolutions == 0.0
     assert large.heavy == large.convolutions == large.least_convolutions > price_xla.HEAVY
 
@@ -235,10 +240,10 @@ def test_only_long_operators_are_heavy():
 def test_small_operators_are_fused_and_large_ones_left(shape, expected):
     """Fused below about 5 us an operator, left to the library from about 30 us."""
     program = convolution(*shape)
-    ours = our_price(plan_for(program).program, UNITS, H200)
-    comparison = Comparison(ours, stock_price(program, 1, H200))
+    ours = our_price(plan_for(program).program, UNITS, CARD)
+    comparison = Comparison(ours, stock_price(program, 1, CARD))
     assert comparison.favours_stock() != expected
-    assert (stock_price(program, 1, H200).heavy > price_xla.HEAVY) != expected
+    assert (stock_price(program, 1, CARD).heavy > price_xla.HEAVY) != expected
 
 
 def test_the_least_of_a_branch_counts_as_certain():
@@ -253,7 +258,7 @@ def test_the_least_of_a_branch_counts_as_certain():
         return branch(b, selector, lambda: (x,), heavy)
 
     program = build(["int32[]", "float32[1,256,512,512]", "float32[256,256,3,3]"], body)
-    found = stock_price(program, 1, H200)
+    found = stock_price(program, 1, CARD)
     assert found.least_convolutions == 0.0 < found.convolutions
 
 

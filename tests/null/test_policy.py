@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit, identity, passes
 from jax_cocktail.cost.price import (
     BARRIER_SECONDS,
@@ -79,7 +80,7 @@ def shared(program: UProgram) -> UProgram:
 
 
 def seconds(program, units):
-    return our_price(program, units).seconds
+    return our_price(program, units, HOST).seconds
 
 
 # ---- candidates --------------------------------------------------------------------------------------------
@@ -98,18 +99,18 @@ def test_the_simplest_comes_first():
 
 def test_a_gpu_has_units_for_pipelines():
     usual = candidates([recurrence(1, 8, 3)], 132)
-    found = candidates([recurrence(1, 8, 3)], 132, A100)
+    found = candidates([recurrence(1, 8, 3)], 132, machine_of(A100))
     assert found == (*usual, Candidate(132, pipeline=True))
-    assert candidates([recurrence(1, 8, 3)], 1, H200) == candidates([recurrence(1, 8, 3)], 1)
+    assert candidates([recurrence(1, 8, 3)], 1, machine_of(H200)) == candidates([recurrence(1, 8, 3)], 1)
     straight = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
-    assert candidates([straight], 132, A100) == (Candidate(1), Candidate(132))
+    assert candidates([straight], 132, machine_of(A100)) == (Candidate(1), Candidate(132))
 
 
 def test_clusters_where_there_are_some():
     """The size that every card has room for, and the largest; never more than there are units."""
     straight = build(["float32[4]"], lambda b, x: (elementwise(b, "sin", x),))
     for units, sizes in ((132, (8, 16)), (12, (8, 12)), (4, (4,)), (1, ())):
-        found = candidates([straight], units, H200)
+        found = candidates([straight], units, machine_of(H200))
         assert tuple(c.units for c in found if c.cluster) == sizes
         assert all("in a cluster" in c.name for c in found if c.cluster)
     assert not any(c.cluster for c in candidates([straight], 132))
@@ -250,17 +251,17 @@ def test_stock_pays_for_small_operators_and_we_do_not():
         return counted(b, 100, (x,), step)
 
     program = build(["float32[4]"], body)
-    comparison = Comparison(our_price(emit(program).program, 1), stock_price(program, 2))
+    comparison = Comparison(our_price(emit(program).program, 1, HOST), stock_price(program, 2, HOST))
     assert comparison.stock.seconds > 5 * comparison.ours.seconds
     assert not comparison.favours_stock() and not comparison.heavy()
 
 
 def test_stock_wins_heavy_products_with_more_cores():
     program = recurrence(512, 512, 10)
-    ours = our_price(emit(program).program, 1)
-    many = Comparison(ours, stock_price(program, 16))
+    ours = our_price(emit(program).program, 1, HOST)
+    many = Comparison(ours, stock_price(program, 16, HOST))
     assert many.favours_stock() and many.heavy()
-    assert not Comparison(ours, stock_price(program, 1)).favours_stock()
+    assert not Comparison(ours, stock_price(program, 1, HOST)).favours_stock()
 
 
 def test_the_mean_of_branches_and_the_least_of_their_convolutions():
@@ -269,8 +270,10 @@ def test_the_mean_of_branches_and_the_least_of_their_convolutions():
 
     program = build(["int32[]", "float32[1000000]"], body)
     straight = build(["float32[1000000]"], lambda b, x: (elementwise(b, "sin", x),))
-    assert stock_price(program, 1).seconds == pytest.approx(stock_price(straight, 1).seconds / 2, rel=0.01)
-    assert stock_price(program, 1).least_convolutions == 0.0
+    assert stock_price(program, 1, HOST).seconds == pytest.approx(
+        stock_price(straight, 1, HOST).seconds / 2, rel=0.01
+    )
+    assert stock_price(program, 1, HOST).least_convolutions == 0.0
 
 
 @pytest.mark.parametrize(
@@ -340,8 +343,8 @@ def test_a_region_that_loses_is_left():
 
 def test_growth_pays_the_launch_of_its_target():
     times = {"for": (1.5, 2.0), "while": (0.1, 0.2), "branch": (1.0, 1.0)}
-    slow = launch_seconds(H200)
-    assert slow > 10 * launch_seconds()
+    slow = launch_seconds(machine_of(H200))
+    assert slow > 10 * launch_seconds(HOST)
     cheap, dear = (schedule_control_flow(nested().entry.body, profiler(times, []), s)[0] for s in (0.0, 0.05))
     assert dear.cut - cheap.cut == pytest.approx(10 * 0.05)
     times["branch"] = (1.0, 1.0 + slow / 2)
@@ -357,11 +360,13 @@ def test_the_model_is_a_profiler():
 
 
 def test_a_gpu_takes_what_its_host_would_be_asked_about():
-    taken, grown = worth_taking(nested(), model_profiler(cores=2, units=132, spec=H200))
+    taken, grown = worth_taking(nested(), model_profiler(cores=2, units=132, machine=machine_of(H200)))
     assert taken and all(g.stock > 5 * g.ours > 0 for g in grown)
 
 
 def test_a_gpu_leaves_large_products_to_the_library():
     program = recurrence(4096, 4096, 10)
-    assert not worth_taking(program, model_profiler(cores=2, units=132, spec=H200))[0]
-    assert worth_taking(recurrence(1, 256, 10), model_profiler(cores=2, units=132, spec=H200))[0]
+    assert not worth_taking(program, model_profiler(cores=2, units=132, machine=machine_of(H200)))[0]
+    assert worth_taking(recurrence(1, 256, 10), model_profiler(cores=2, units=132, machine=machine_of(H200)))[
+        0
+    ]

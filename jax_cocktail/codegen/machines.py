@@ -1,0 +1,22 @@
+"""The machines that code is made for."""
+
+from __future__ import annotations
+
+from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.errors import UnsupportedError
+
+HOST = Machine(CPU)
+_TARGETS = {"cuda": cuda}  # by platform; each takes the threads of a block
+
+
+def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
+    """The host, or a GPU whose blocks have so many threads; None: as many as its target likes best."""
+    if spec is None:
+        return HOST
+    if spec.platform not in _TARGETS:
+        raise UnsupportedError(f"no code is made for the platform {spec.platform}")
+    target = _TARGETS[spec.platform]
+    return Machine(target() if threads is None else target(threads), spec)
