@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax_cocktail.analysis.axes import Tie, rule
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.families import any_runs, num_utasks, schedule_operator
 from jax_cocktail.placement.parts import Emitter, Packed, constant_run, part_attributes, run_type
@@ -23,7 +22,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
 )
-from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
 

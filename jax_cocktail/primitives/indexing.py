@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder, to_bytes
+from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import RULES, Rule, ints, output_type, rule
 from jax_cocktail.primitives.rule import without_bool as ordered
+from jax_cocktail.utask.builder import to_bytes
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, SIGNED, TensorType, Value
 
 _GATHER_MODES = {"CLIP": "clip", "FILL_OR_DROP": "fill", "PROMISE_IN_BOUNDS": "promise_in_bounds"}

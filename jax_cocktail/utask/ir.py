@@ -8,8 +8,8 @@ rules are in `verifier`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from jax_cocktail.utask.operators import KINDS
@@ -131,6 +131,26 @@ class LoopUTask:
     def inputs(self) -> tuple[Value, ...]:
         return self.initial
 
+    def keep(self, positions: Sequence[int]) -> LoopUTask:
+        """The loop with the carried values at these positions only, in order."""
+        if len(positions) == len(self.initial):
+            return self
+        index = () if self.index is None else (self.index,)
+        condition, body = self.condition, self.body
+        if condition is not None:
+            condition = replace(condition, parameters=picked(condition.parameters, positions))
+        return replace(
+            self,
+            initial=picked(self.initial, positions),
+            outputs=picked(self.outputs, positions),
+            condition=condition,
+            body=replace(
+                body,
+                parameters=(*index, *picked(self.carried, positions)),
+                results=picked(body.results, positions),
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BranchUTask:
@@ -164,6 +184,13 @@ class BranchUTask:
     @property
     def inputs(self) -> tuple[Value, ...]:
         return (self.selector,)
+
+    def keep(self, positions: Sequence[int]) -> BranchUTask:
+        """The branch with the outputs at these positions only, in order."""
+        if len(positions) == len(self.outputs):
+            return self
+        branches = tuple(replace(r, results=picked(r.results, positions)) for r in self.branches)
+        return replace(self, branches=branches, outputs=picked(self.outputs, positions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +268,11 @@ class UProgram:
     def regions(self) -> tuple[Region, ...]:
         """The entry and the body of every function."""
         return (self.entry, *(function.body for function in self.functions))
+
+
+def picked(values: Sequence[Value], positions: Sequence[int]) -> tuple[Value, ...]:
+    """The values at some positions."""
+    return tuple(values[position] for position in positions)
 
 
 def regions_of(statement: Statement) -> tuple[Region, ...]:

@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import count
+from typing import TypeVar
 
-from jax_cocktail.utask.ir import StitchedUTask, UOperator, UProgram, regions_of, walk
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+    regions_of,
+    walk,
+)
+from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import TensorType, Value
+
+S = TypeVar("S", UOperator, LoopUTask, BranchUTask, StitchedUTask, UTaskRef, Statement)
 
 
 def replaced(values: Iterable[Value], mapping: Mapping[Value, Value]) -> tuple[Value, ...]:
@@ -15,27 +30,45 @@ def replaced(values: Iterable[Value], mapping: Mapping[Value, Value]) -> tuple[V
     return tuple(mapping.get(value, value) for value in values)
 
 
-def with_operands(operator: UOperator, mapping: Mapping[Value, Value]) -> UOperator:
-    """`operator` on the replaced operands; the same object if none of them changes."""
-    inputs = replaced(operator.inputs, mapping)
-    return operator if inputs == operator.inputs else replace(operator, inputs=inputs)
+def with_operands(statement: S, mapping: Mapping[Value, Value]) -> S:
+    """The statement on the replaced operands, nested regions left alone; the same object if none changes."""
+    if isinstance(statement, StitchedUTask):
+        members = tuple(with_operands(member, mapping) for member in statement.members)
+        if members == statement.members:
+            return statement
+        inputs = tuple(dict.fromkeys(replaced(statement.inputs, mapping)))
+        return replace(statement, members=members, inputs=inputs)
+    inputs = replaced(statement.inputs, mapping)
+    if inputs == statement.inputs:
+        return statement
+    if isinstance(statement, LoopUTask):
+        return replace(statement, initial=inputs)
+    if isinstance(statement, BranchUTask):
+        return replace(statement, selector=inputs[0])
+    if isinstance(statement, UTaskRef):
+        return replace(statement, arguments=inputs)
+    return replace(statement, inputs=inputs)
 
 
-def with_group_operands(group: StitchedUTask, mapping: Mapping[Value, Value]) -> StitchedUTask:
-    """A group whose members read the replaced values."""
-    members = tuple(with_operands(member, mapping) for member in group.members)
-    if members == group.members:
-        return group
-    inputs = tuple(dict.fromkeys(replaced(group.inputs, mapping)))
-    return replace(group, members=members, inputs=inputs)
+def with_reads(statement: S, mapping: Mapping[Value, Value]) -> S:
+    """The statement with other operands, nested regions included; what it defines stays."""
+    if not mapping:
+        return statement
+    return map_regions(with_operands(statement, mapping), lambda region: region_reads(region, mapping))
+
+
+def region_reads(region: Region, mapping: Mapping[Value, Value]) -> Region:
+    """The region with other values in the place of some that it reads."""
+    body = (with_reads(statement, mapping) for statement in region.body)
+    return with_body(region, body, replaced(region.results, mapping))
 
 
 class FreshValues:
-    """Makes values whose ids occur nowhere in a program."""
+    """Makes values whose ids occur nowhere in a program; without one, from 0 on."""
 
-    def __init__(self, program: UProgram) -> None:
-        highest = max((value.id for value in _defined(program)), default=-1)
-        self._ids = count(highest + 1)
+    def __init__(self, program: UProgram | None = None) -> None:
+        values = () if program is None else _defined(program)
+        self._ids = count(max((value.id for value in values), default=-1) + 1)
 
     def make(self, type_: TensorType) -> Value:
         return Value(next(self._ids), type_)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import emit, transform
@@ -19,7 +18,7 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import FunctionUTask, UProgram, UTaskRef, free_values, reads, walk
 from jax_cocktail.utask.printer import fingerprint, print_program, print_statement
-from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import Value
 from tests.null.programs import arguments, branch, counted, elementwise, fresh, region, tensor, while_loop
 

@@ -95,8 +95,8 @@ def _parallel(b, whole, source, parts=3):
         return [b.emit("dynamic_update_slice", (w, one, i), "float32", (3,))]
 
     (out,) = counted(b, parts, [whole], part)
-    loop = b._bodies[-1][-1]
-    b._bodies[-1][-1] = replace(loop, parallel=True)
+    loop = b.out[-1]
+    b.out[-1] = replace(loop, parallel=True)
     return out
 
 

@@ -11,20 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.schedule.simplify.slices import row_written
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
     Region,
     Statement,
-    StitchedUTask,
     UOperator,
     UProgram,
     regions_of,
 )
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_group_operands, with_operands
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
 MOST_ROWS = 32
@@ -202,8 +200,6 @@ class _Attempt:
                 return replace(statement, initial=initial, body=regions[0])
             return replace(statement, initial=initial, condition=regions[0], body=regions[1])
         self._kept(statement.inputs)
-        if isinstance(statement, StitchedUTask):
-            return with_group_operands(statement, self.names)
         return with_reads(statement, self.names)
 
     def _operator(self, operator: UOperator, top: bool, out: list[Statement]) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.analysis.parallel import own_slices
 from jax_cocktail.utask.copies import INDEX, Names, constant, copied
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import Source, TensorType, Value
 
 SELECTOR = TensorType("int32")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from jax_cocktail.analysis.graph import strong_components, with_reads
+from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.utask.copies import copied
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -22,7 +22,7 @@ from jax_cocktail.utask.ir import (
     UTaskRef,
     walk,
 )
-from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import Value
 
 

@@ -11,7 +11,6 @@ from collections import ChainMap
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.simplify.peephole import peephole, splat
 from jax_cocktail.utask.ir import (
@@ -23,7 +22,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
 _Key = tuple[str, tuple[Value, ...], tuple[TensorType, ...], Attributes]
@@ -127,7 +126,7 @@ class _Rewriter:
             tested = () if loop.condition is None else (loop.condition.parameters[i],)
             for value in (carried, loop.outputs[i], *tested):
                 self._replace((value,), (initial,))
-        return loop if len(kept) == len(loop.initial) else _with_carries(loop, kept)
+        return loop if len(kept) == len(loop.initial) else loop.keep(kept)
 
     def _merge_equal(self, loop: LoopUTask) -> LoopUTask:
         """Carries that start and step alike become one."""
@@ -143,7 +142,7 @@ class _Rewriter:
                 if loop.condition is not None:
                     tested = loop.condition.parameters
                     self._replace((tested[i],), (tested[leader],))
-        return _with_carries(loop, kept)
+        return loop.keep(kept)
 
     # -- branches ----------------------------------------------------------------------------------------
     def _branch(
@@ -167,26 +166,7 @@ class _Rewriter:
                 self._replace((output,), (branch.outputs[kept[results]],))
             else:
                 kept[results] = i
-        indices = list(kept.values())
-        shorter = (replace(region, results=_picked(region.results, indices)) for region in regions)
-        outputs = _picked(branch.outputs, indices)
-        body.append(replace(branch, branches=tuple(shorter), outputs=outputs))
-
-
-def _picked(values: Sequence[Value], indices: Sequence[int]) -> tuple[Value, ...]:
-    return tuple(values[i] for i in indices)
-
-
-def _with_carries(loop: LoopUTask, kept: Sequence[int]) -> LoopUTask:
-    """`loop` with the carries of these indices only; the others must have been replaced."""
-    condition = loop.condition
-    if condition is not None:
-        condition = replace(condition, parameters=_picked(condition.parameters, kept))
-    index = () if loop.index is None else (loop.index,)
-    parameters = (*index, *_picked(loop.carried, kept))
-    body = replace(loop.body, parameters=parameters, results=_picked(loop.body.results, kept))
-    initial, outputs = _picked(loop.initial, kept), _picked(loop.outputs, kept)
-    return replace(loop, initial=initial, outputs=outputs, condition=condition, body=body)
+        body.append(replace(branch, branches=tuple(regions)).keep(list(kept.values())))
 
 
 def _equal_carries(loop: LoopUTask) -> list[int]:

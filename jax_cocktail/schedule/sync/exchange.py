@@ -19,9 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import cast
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
 from jax_cocktail.cost.work import trips
 from jax_cocktail.errors import PlacementError
@@ -45,7 +43,7 @@ from jax_cocktail.utask.ir import (
     regions_of,
 )
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import Shape, Source, Value
 
 VALUE_BYTES = 4096  # of a value that crosses as tagged words
@@ -354,7 +352,7 @@ class _Rewriter:
         place = ("statement", id(statement))
         now = {x: y for x, y in received.items() if _moves(self._use(x, place))}
         if isinstance(statement, LoopUTask) and statement.parallel:
-            body = cast(LoopUTask, with_reads(statement, now)).body  # updated in place is what was written
+            body = with_reads(statement, now).body  # updated in place is what was written
             return replace(statement, body=body)
         if isinstance(statement, LoopUTask):
             statement = replace(statement, body=self._region(statement.body))

@@ -6,12 +6,11 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.schedule.loops.distribution.reductions import Total
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack
 from jax_cocktail.utask.copies import INDEX
 from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator, reads
-from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
 if TYPE_CHECKING:

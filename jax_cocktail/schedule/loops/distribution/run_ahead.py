@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.schedule.loops.distribution.chunks import one_chunk
 from jax_cocktail.schedule.loops.distribution.division import analyse, free_of_recurrence
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.utask.copies import INDEX, constant, copied, copied_region
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.utask.copies import INDEX, constant, copied
 from jax_cocktail.utask.ir import LoopUTask, Region, UOperator
-from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import Value
 
 

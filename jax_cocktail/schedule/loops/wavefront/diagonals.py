@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from jax_cocktail.analysis.graph import with_reads
 from jax_cocktail.schedule.loops.wavefront.stages import Stages
 from jax_cocktail.utask.copies import INDEX, constant, copied
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.substitute import FreshValues, replaced
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
 

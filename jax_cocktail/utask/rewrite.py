@@ -1,0 +1,149 @@
+"""One way to rewrite programs, and one to read them: a pass brings a function per statement or region.
+
+What is visited: every region of a program (its functions too), of a loop (its condition first, then its body)
+and of a branch; `rewrite` and `fold` visit the members of stitched groups as well. A pass that must not see
+one of these says so itself; nothing is left out by accident, and a new kind of statement is added here.
+
+Identity: what a pass does not change stays the same object, from the statement up to the program. So a pass
+that has nothing to do returns its argument, and `is` tells whether something happened.
+
+How to write a pass, from the simplest form to the most general one:
+
+- A statement is replaced whatever is around it: ``rewrite(program, change)``, where `change` gives the
+  statement itself, another one, or several (none: it goes). Nested statements come first.
+- What surrounds a statement matters: a recursive function on regions made of `map_body` (each statement of a
+  region) and `map_regions` (each region of a statement or program), which takes what it has to know as
+  arguments.
+- A loop or branch loses values: `LoopUTask.keep(positions)`, `BranchUTask.keep(positions)`.
+- New operators: `builder.Builder`, which gives them fresh results, sorted attributes and a source position.
+- Other operands: `substitute.with_reads`; copies under fresh names: `copies.copied`.
+- Reading: `ir.walk` and `ir.operators_in` where all statements are alike; `fold` where loops multiply and
+  branches choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    FunctionUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+    regions_of,
+)
+from jax_cocktail.utask.types import Value
+
+T = TypeVar("T")
+Holder = TypeVar(
+    "Holder",
+    UProgram,
+    FunctionUTask,
+    UOperator,
+    LoopUTask,
+    BranchUTask,
+    StitchedUTask,
+    UTaskRef,
+    Statement,
+)
+Change = Callable[[Statement], Statement | tuple[Statement, ...] | list[Statement]]
+
+
+def with_body(region: Region, body: Iterable[Statement], results: tuple[Value, ...] | None = None) -> Region:
+    """The region with other statements; the same object if they and the results are what they were."""
+    body, results = tuple(body), region.results if results is None else results
+    same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
+    return region if same and results == region.results else Region(region.parameters, body, results)
+
+
+def map_body(region: Region, change: Change) -> Region:
+    """The region with each of its statements replaced, from first to last; nested ones are not visited."""
+    body: list[Statement] = []
+    for statement in region.body:
+        found = change(statement)
+        if isinstance(found, tuple | list):
+            body += found
+        else:
+            body.append(found)
+    return with_body(region, body)
+
+
+def map_regions(holder: Holder, change: Callable[[Region], Region]) -> Holder:
+    """A program, function or statement with each of its regions replaced: entry before functions, condition
+    before body."""
+    if isinstance(holder, UProgram):
+        entry = change(holder.entry)
+        functions = tuple(map_regions(function, change) for function in holder.functions)
+        same = entry is holder.entry and all(map(_is, functions, holder.functions))
+        return holder if same else replace(holder, entry=entry, functions=functions)
+    if isinstance(holder, LoopUTask):
+        condition = None if holder.condition is None else change(holder.condition)
+        body = change(holder.body)
+        same = condition is holder.condition and body is holder.body
+        return holder if same else replace(holder, condition=condition, body=body)
+    if isinstance(holder, BranchUTask):
+        branches = tuple(map(change, holder.branches))
+        return holder if all(map(_is, branches, holder.branches)) else replace(holder, branches=branches)
+    if isinstance(holder, FunctionUTask):
+        body = change(holder.body)
+        return holder if body is holder.body else replace(holder, body=body)
+    return holder
+
+
+def rewrite(program: UProgram, change: Change) -> UProgram:
+    """The program with every statement replaced, nested ones first. Members of a stitched group are operators
+    like others, and stay operators."""
+    return map_regions(program, lambda region: rewrite_region(region, change))
+
+
+def rewrite_region(region: Region, change: Change) -> Region:
+    """One region of a program, rewritten like `rewrite` does it."""
+
+    def inside_out(statement: Statement) -> Statement | tuple[Statement, ...] | list[Statement]:
+        if isinstance(statement, StitchedUTask):
+            return change(map_members(statement, change))
+        return change(map_regions(statement, lambda inner: rewrite_region(inner, change)))
+
+    return map_body(region, inside_out)
+
+
+def map_members(group: StitchedUTask, change: Change) -> StitchedUTask:
+    """The group with each of its members replaced. What it reads follows from them."""
+    changed = map_body(Region((), group.members, ()), change).body
+    members = tuple(member for member in changed if isinstance(member, UOperator))
+    assert len(members) == len(changed), "a member of a stitched group becomes operators"
+    if len(members) == len(group.members) and all(map(_is, members, group.members)):
+        return group
+    made = {value for member in members for value in member.outputs}
+    inputs = dict.fromkeys(v for member in members for v in member.inputs if v not in made)
+    return replace(group, members=members, inputs=tuple(inputs))
+
+
+def fold(
+    region: Region, each: Callable[[Statement, tuple[T, ...]], T], total: Callable[[Iterable[T]], T]
+) -> T:
+    """What a region amounts to: the `total` of its statements, where ``each(statement, inside)`` is told what
+    the statement's own regions amount to (of a stitched group: its members, as one region)."""
+
+    def statements(body: Iterable[Statement]) -> T:
+        return total(each(statement, tuple(map(statements, bodies(statement)))) for statement in body)
+
+    return statements(region.body)
+
+
+def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
+    """The statements in each region of a statement; of a stitched group, its members."""
+    if isinstance(statement, StitchedUTask):
+        return (statement.members,)
+    return tuple(region.body for region in regions_of(statement))
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b

@@ -1,0 +1,225 @@
+"""The engine of all passes: what it visits, and that what does not change stays the same object."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.primitives.builder import Builder as RegionBuilder
+from jax_cocktail.utask.builder import Builder
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    FunctionUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    UTaskRef,
+    operators_in,
+)
+from jax_cocktail.utask.rewrite import fold, map_body, map_members, map_regions, rewrite
+from jax_cocktail.utask.substitute import FreshValues, with_operands, with_reads
+from jax_cocktail.utask.types import TensorType, Value
+from tests.null.programs import branch, build, counted, elementwise, while_loop
+
+KINDS = ("entry", "condition", "body", "case", "function")
+
+
+def nested() -> UProgram:
+    """A program with a `neg` in every kind of region."""
+
+    def body(b: RegionBuilder, n: Value, x: Value) -> tuple[Value, ...]:
+        def below(value: Value) -> Value:
+            return elementwise(b, "lt", elementwise(b, "neg", value), n, dtype="bool")
+
+        def trip(value: Value) -> tuple[Value, ...]:
+            selector = b.convert(value, "int32")
+            cases = (lambda: (elementwise(b, "neg", value),)), (lambda: (value,))
+            return branch(b, selector, *cases)
+
+        (y,) = while_loop(b, (elementwise(b, "neg", x),), below, trip)
+        return (y,)
+
+    program = build(["float32[]", "float32[]"], body)
+    fresh = FreshValues(program)
+    own = fresh.make(TensorType("float32"))
+    inner = Builder(fresh)
+    result = inner.emit("neg", (own,), own.type)
+    function = FunctionUTask("f", Region((own,), tuple(inner.out), (result,)))
+    call = UTaskRef("f", program.entry.results, (fresh.make(own.type),))
+    entry = replace(program.entry, body=(*program.entry.body, call), results=call.outputs)
+    found = replace(program, entry=entry, functions=(function,))
+    verify(found)
+    return found
+
+
+def kinds(program: UProgram) -> list[str]:
+    return [o.kind for region in program.regions for o in operators_in(region)]
+
+
+def to_abs(statement: Statement) -> Statement:
+    is_neg = isinstance(statement, UOperator) and statement.kind == "neg"
+    return replace(statement, kind="abs") if is_neg else statement
+
+
+def group() -> StitchedUTask:
+    b = Builder(FreshValues())
+    x, y = (b.fresh.make(TensorType("float32", (4,))) for _ in range(2))
+    s = b.emit("add", (x, y), x.type)
+    r = b.emit("neg", (s,), s.type)
+    return StitchedUTask((*(m for m in b.out if isinstance(m, UOperator)),), (x, y), (r,))
+
+
+# ---- what is visited, and identity ---------------------------------------------------------------------
+
+
+def test_nothing_to_do_gives_the_argument() -> None:
+    program = nested()
+    assert rewrite(program, lambda s: s) is program
+    assert rewrite(program, lambda s: (s,)) is program
+    assert map_regions(program, lambda region: region) is program
+
+
+def test_conditions_cases_and_functions_are_visited() -> None:
+    program = nested()
+    after = rewrite(program, to_abs)
+    verify(after)
+    assert kinds(program).count("neg") == 4
+    assert kinds(after).count("neg") == 0
+    assert kinds(after).count("abs") == 4
+
+
+def test_what_does_not_change_stays_the_same_object() -> None:
+    program = nested()
+    (function,) = program.functions
+
+    def change(region: Region) -> Region:
+        return map_body(region, to_abs)
+
+    after = map_regions(program, change)
+    assert after.functions != program.functions
+    loop = next(s for s in program.entry.body if isinstance(s, LoopUTask))
+    assert loop in after.entry.body  # only the entry's own statements were replaced
+    assert next(s for s in after.entry.body if isinstance(s, LoopUTask)) is loop
+    assert map_regions(function, lambda region: region) is function
+
+
+def test_a_statement_may_become_several_or_none() -> None:
+    def body(b: RegionBuilder, x: Value) -> tuple[Value, ...]:
+        elementwise(b, "abs", x)  # nobody reads it
+        return (elementwise(b, "neg", elementwise(b, "neg", x)),)
+
+    program = build(["float32[]"], body)
+    fresh = FreshValues(program)
+
+    def twice(statement: Statement) -> Statement | tuple[Statement, ...]:
+        if not isinstance(statement, UOperator) or statement.kind == "abs":
+            return ()
+        b = Builder(fresh, statement.source)
+        b.define(statement.outputs, "neg", (b.emit("copy", statement.inputs, statement.output.type),))
+        return tuple(b.out)
+
+    after = rewrite(program, twice)
+    verify(after)
+    assert kinds(after) == ["copy", "neg", "copy", "neg"]
+
+
+def test_members_of_groups_are_visited() -> None:
+    program = UProgram("test", Region(group().inputs, (group(),), group().outputs))
+    after = rewrite(program, to_abs)
+    verify(after)
+    assert kinds(after) == ["add", "abs"]
+
+
+def test_a_group_reads_what_its_members_read() -> None:
+    stitched = group()
+    x, y = stitched.inputs
+    after = map_members(stitched, lambda s: with_operands(s, {y: x}))
+    assert after.inputs == (x,)
+    assert map_members(stitched, lambda s: s) is stitched
+    with pytest.raises(AssertionError, match="operators"):
+        map_members(stitched, lambda _: stitched)
+
+
+def test_other_operands() -> None:
+    program = nested()
+    loop = next(s for s in program.entry.body if isinstance(s, LoopUTask))
+    n, x = program.entry.parameters
+    assert with_reads(loop, {x: n}) is loop  # it reads neither
+    other = with_reads(loop, {n: x})
+    assert other.condition != loop.condition
+    assert other.body is loop.body
+
+
+# ---- keep ----------------------------------------------------------------------------------------------
+
+
+def test_a_loop_keeps_some_of_its_carries() -> None:
+    def body(b: RegionBuilder, x: Value, y: Value) -> tuple[Value, ...]:
+        return counted(b, 3, (x, y), lambda _, p, q: (p, elementwise(b, "abs", q)))[1:]
+
+    program = build(["float32[]", "float32[2]"], body)
+    (loop,) = program.entry.body
+    assert isinstance(loop, LoopUTask)
+    assert loop.keep((0, 1)) is loop
+    kept = loop.keep((1,))
+    assert kept.body.parameters == (loop.index, loop.carried[1])
+    verify(replace(program, entry=replace(program.entry, body=(kept,))))
+
+
+def test_a_while_loop_keeps_what_its_condition_reads() -> None:
+    def body(b: RegionBuilder, x: Value, y: Value) -> tuple[Value, ...]:
+        return while_loop(b, (x, y), lambda p, _: elementwise(b, "is_finite", p, dtype="bool"), lambda *v: v)
+
+    program = build(["float32[]", "float32[]"], body)
+    (loop,) = program.entry.body
+    assert isinstance(loop, LoopUTask)
+    entry = replace(program.entry, body=(loop.keep((0,)),), results=loop.outputs[:1])
+    verify(replace(program, entry=entry))
+
+
+def test_a_branch_keeps_some_of_its_outputs() -> None:
+    def body(b: RegionBuilder, i: Value, x: Value, y: Value) -> tuple[Value, ...]:
+        return branch(b, i, lambda: (x, y), lambda: (x, y))[:1]
+
+    program = build(["int32[]", "float32[]", "float32[2]"], body)
+    (statement,) = program.entry.body
+    assert isinstance(statement, BranchUTask)
+    assert statement.keep((0, 1)) is statement
+    verify(replace(program, entry=replace(program.entry, body=(statement.keep((0,)),))))
+
+
+# ---- reading and building ------------------------------------------------------------------------------
+
+
+def test_fold_knows_what_is_inside() -> None:
+    def each(statement: Statement, inside: tuple[int, ...]) -> int:
+        if isinstance(statement, BranchUTask):
+            return max(inside)
+        return sum(inside) * 10 if isinstance(statement, LoopUTask) else 1 + sum(inside)
+
+    program = nested()  # neg; loop of (neg, lt) and (convert, branch of one or none); reference
+    assert fold(program.entry, each, sum) == 1 + (2 + 1 + 1) * 10 + 1
+    stitched = Region((), (group(),), ())
+    assert fold(stitched, each, sum) == 3
+
+
+def test_a_builder_sorts_attributes_and_takes_a_type_or_its_pieces() -> None:
+    b = Builder(FreshValues())
+    x = b.constant([[1, 2], [3, 4]], "int32")
+    y = b.emit("slice", (x,), TensorType("int32", (1, 1)), strides=(1, 1), starts=(0, 1))
+    z = b.emit("slice", (x,), "int32", (1, 1), starts=(0, 1), strides=(1, 1))
+    one, other = (s for s in b.out[1:] if isinstance(s, UOperator))
+    assert one.attributes == other.attributes == (("starts", (0, 1)), ("strides", (1, 1)))
+    assert y.type == z.type
+    assert b.constant(7).type == TensorType("int64")
+    assert b.reshape(x, (2, 2)) is x
+    assert b.transpose(x, (0, 1)) is x
+    elsewhere: list[Statement] = []
+    b.to(elsewhere).transpose(x, (1, 0))
+    assert len(elsewhere) == 1
+    assert elsewhere[0] not in b.out
