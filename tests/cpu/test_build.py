@@ -283,7 +283,7 @@ def test_cache_folder_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_eight_processes_compile_once(root: Path, tmp_path: Path) -> None:
     toolchain = _counting(tmp_path)
     script = (
-        "import sys; from jax_cocktail import build\n"
+        "import sys; from jax_cocktail.build import host as build\n"
         "toolchain = build.Toolchain((sys.argv[1],), 'test compiler 1.0', 'any')\n"
         "print(build.build_program(sys.argv[2], toolchain).digest)\n"
     )
