@@ -1,22 +1,19 @@
 // Units: the thread blocks that run one launch of a program together, how they meet, and the kernels'
 // entries.
 //
-// A barrier has two halves: ck_arrive publishes what this unit wrote, ck_wait returns when every unit of the
-// domain has arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the
-// block. The counter of arrivals only grows, so nothing is reset in between, and comparisons are of
-// differences, so it may wrap. All blocks of a launch must be on the card at once: who launches more than one
-// sees to that. Units that are one cluster meet by its barrier in hardware instead, and use no header.
+// A barrier has two halves: ck_arrive publishes what this unit wrote, ck_wait returns when every unit has
+// arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the block. The
+// counter of arrivals only grows, so nothing is reset in between, and comparisons are of differences, so it
+// may wrap. All blocks of a launch must be on the card at once: who launches more than one sees to that.
+// Units that are one cluster meet by its barrier in hardware instead, and use no header.
 #ifndef COCKTAIL_UNITS_H
 #define COCKTAIL_UNITS_H
 
 #include "cocktail_ptx.h"
 
-// What a program may define besides what cocktail_base.h asks for: how many domains of units (0 is all of
-// them), signals, and 32-bit words of tagged exchanges (all exchanges together) it uses; and whether all
-// units of its resident kernel are one cluster.
-#if !defined(CK_DOMAINS)
-#define CK_DOMAINS 1
-#endif
+// What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
+// tagged exchanges (all exchanges together) it uses; and whether all units of its resident kernel are one
+// cluster.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
@@ -26,14 +23,14 @@
 #if !defined(CK_ONE_CLUSTER)
 #define CK_ONE_CLUSTER 0
 #endif
-static_assert(!CK_ONE_CLUSTER || (CK_DOMAINS <= 1 && CK_SIGNALS == 0 && CK_MOST_UNITS <= 16),
+static_assert(!CK_ONE_CLUSTER || (CK_SIGNALS == 0 && CK_MOST_UNITS <= 16),
               "a cluster has at most 16 units, and nothing in the header");
 // The tagged words of a unit of a cluster, in its shared memory.
 #define CK_NEAR_WORDS_BYTES (CK_ONE_CLUSTER ? (16 * CK_TAGGED_WORDS + 255) / 256 * 256 : 0)
-// The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for each
+// The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for the
 // counter and each signal, since one that is polled should not slow down others; tagged words are 8 bytes,
 // twice.
-#define CK_HEADER_BYTES ((128 * (CK_DOMAINS + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
+#define CK_HEADER_BYTES ((128 * (1 + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
 static_assert(CK_HEADER_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
 static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "memory is divided at borders of 16");
 static_assert(CK_SCRATCH_BYTES >= 1024, "templates count on 1024 bytes of scratch memory");
@@ -43,20 +40,20 @@ struct alignas(128) CkLine {
 };
 
 struct CkHeader {
-  CkLine arrived[CK_DOMAINS];
+  CkLine arrived;
   CkLine signals[CK_SIGNALS + 1];  // the last one is not there: no array is empty
 };
 
 struct CkUnit {
-  i32 index;     // in its domain, of which there are
-  i32 count;
+  i32 index;     // 0 <= index < count
+  i32 count;     // units of the launch
   u8* own;       // CK_OWN_BYTES of this unit alone
   u8* scratch;   // CK_SCRATCH_BYTES of shared memory for templates while they run
   u8* resident;  // CK_RESIDENT_BYTES of shared memory; null in the portable kernel
   CkHeader* header;
   u64* tagged;   // 2 * CK_TAGGED_WORDS tagged words: of all units, or of this one in a cluster
   bool cluster;  // all units are one
-  u32* arrived;  // the domain's counter
+  u32* arrived;  // the counter of arrivals
   u32 epoch;     // what it reaches at the barrier at hand
   u32 step;      // exchanges so far (cocktail_exchange.h)
   u32* error;    // the error word in pinned host memory, or null
@@ -77,7 +74,7 @@ CK_INLINE u8* ck_arena() { return ck_shared_memory; }
 #endif
 CK_INLINE u8* ck_scratch() { return ck_arena(); }
 
-// ---- the barrier of a domain ----------------------------------------------------------------------------
+// ---- the barrier of all units ----------------------------------------------------------------------------
 
 // Begins with a ck_meet, so that one release covers the block; alone, a unit has nobody to tell. In a cluster
 // every thread arrives and waits, but what the block does in between is ordered by no more than its meetings.
@@ -99,17 +96,6 @@ CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
             CkWatch{unit->error, barrier, "the barrier of units"} CK_AND_HERE);
   }
   ck_meet(CK_HERE);
-}
-
-// This unit as one of `count` that begin with unit `first`: they meet without the others. Once per launch and
-// domain, 1 <= domain < CK_DOMAINS, in units of the domain only.
-CK_INLINE CkUnit ck_domain(const CkUnit* unit, i32 domain, i32 first, i32 count) {
-  CkUnit member = *unit;
-  member.index -= first;
-  member.count = count;
-  member.arrived = &unit->header->arrived[domain].value;
-  member.epoch = 0;
-  return member;
 }
 
 // ---- signals --------------------------------------------------------------------------------------------
@@ -236,7 +222,7 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   unit.header = (CkHeader*)ck_workspace(launch);
   unit.tagged = CLUSTER ? (u64*)near : (u64*)&unit.header->signals[CK_SIGNALS];
   unit.cluster = CLUSTER;
-  unit.arrived = &unit.header->arrived[0].value;
+  unit.arrived = &unit.header->arrived.value;
   unit.epoch = 0;
   unit.step = 0;
   unit.error = (u32*)launch.pointers[CK_OPERANDS + CK_RESULTS + 1];

@@ -196,7 +196,7 @@ def emit(
     try:
         return _emit(program, machine, observers, candidate)
     except PlacementError as error:
-        emitted = _emit(program, machine, observers, replace(candidate, place="none"))
+        emitted = _emit(program, machine, observers, replace(candidate, units=1))
         note = Remark("place", False, str(error))
         return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
@@ -280,14 +280,3 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
         emitted = replace(emitted, remarks=(*emitted.remarks, note))
     launch = launch_plan(emitted.program, emitted.plan, machine.target.threads)
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch)
-
-
-def compile_program(
-    program: UProgram,
-    observers: Sequence[Observer] = (),
-    *,
-    candidate: Candidate = SINGLE,
-    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
-) -> Artifact:
-    """From a translated program to a binary, through the cache on disk. Raises BuildError."""
-    return build(emit(program, HOST, observers, candidate), cache_limit_bytes=cache_limit_bytes)

@@ -40,7 +40,7 @@ class Dump:
         self._passes += 1
 
     def observe(self, name: str, program: UProgram, seconds: float) -> None:
-        """An observer of `compiler.compile_program`."""
+        """An observer of `compiler.emit`."""
         del seconds
         self.program(name, program)
 

@@ -13,6 +13,7 @@ from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import micro_kernels as gpu_kernels
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator
+from tests.cpu.micro_runs import small_runs
 from tests.cpu.runner import EAGER
 
 UNITS = 3
@@ -47,7 +48,7 @@ def row(row: Row) -> dict[str, Any]:
 
 def micro() -> dict[str, Any]:
     """Every kernel of `micro.cu`."""
-    problems, runs = [], gpu_kernels.small_runs()
+    problems, runs = [], small_runs()
     program = emulator.build(gpu_kernels.text())
     for run in runs:
         result = run.result()

@@ -79,6 +79,6 @@ def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
 
 def _units(planned: Planned | UProgram, spec: DeviceSpec) -> int:
     if not isinstance(planned, UProgram):
-        return min(planned.mesh.size, spec.units)
+        return min(planned.mesh.units, spec.units)
     loops = (s for s in walk(planned.entry) if isinstance(s, LoopUTask) and s.parallel)
     return min(max((loop.first + (loop.trip_count or 0) for loop in loops), default=1), spec.units)

@@ -58,10 +58,6 @@ class AxisClass:
         """True if all axes are equally long and every tie holds for any parts of them."""
         return self.extents == {self.parts}
 
-    @property
-    def is_consumed(self) -> bool:
-        return self.clash or any(not c.makes for c in self.crossings)
-
 
 def axis_classes(statements: Sequence[Statement]) -> tuple[AxisClass, ...]:
     """The classes of all axes of more than one element, of the values that `statements` make."""

@@ -297,7 +297,7 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
 
 def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
     region, emitted = prepared.captured.regions[number], artifact.emitted
-    units = emitted.mesh.size
+    units = emitted.mesh.units
     grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
     return Captured(
         control_flow=region.control_flow,

@@ -145,7 +145,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
             except UnsupportedError as error:  # another way may do without what cannot be written
                 refused = error
                 continue
-            ours = [our_price(e.program, e.mesh.size, machine, e.plan) for e in planned]
+            ours = [our_price(e.program, e.mesh.units, machine, e.plan) for e in planned]
             if candidate == SINGLE:
                 alone = ours
             ours = [

@@ -65,11 +65,11 @@ def place(
 ) -> UProgram:
     """Returns its argument if no work is worth dividing. `notes` gets a sentence for every decision, and
     `remark` the same for the report."""
-    if mesh.size < 2:
+    if mesh.units < 2:
         return program
     notes = notes if notes is not None else []
     pushed = push_slices(program)
-    placer = _Placer(pushed, mesh.size, limits, notes)
+    placer = _Placer(pushed, mesh.units, limits, notes)
     entry = placer.region(pushed.entry, 1)
     for note in notes:
         remark(Remark("place", placer.placed > 0, note))

@@ -294,7 +294,7 @@ class Tiler(Emitter):
             return self.packed_part(packed)
         if recipe is None or not self._falls_apart(recipe, axis):
             return self.cut(value, axis, self.first)
-        (part,) = self._apart(recipe, schedule_operator(recipe, (axis,), self.parts).tie, self.first)
+        (part,) = self._apart(recipe, schedule_operator(recipe, (axis,), self.parts), self.first)
         return part
 
     def _falls_apart(self, recipe: UOperator, axis: int) -> bool:
@@ -329,7 +329,7 @@ class Tiler(Emitter):
             inputs = tuple(self.whole(v) for v in operator.inputs)
             self.out.append(replace(operator, inputs=inputs, outputs=self.define(operator.outputs)))
             return
-        tie = schedule_operator(operator, axes, self.parts).tie
+        tie = schedule_operator(operator, axes, self.parts)
         if operator.kind == "dynamic_update_slice" and operator.output in self._links:
             self._update(operator, tie)
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PLACES = ("auto", "none")
 MOST_IN_CLUSTER = 16  # blocks; more than eight only where the card has room for them
 
 
@@ -20,8 +19,6 @@ class Candidate:
       units: how many units (on the CPU: threads) the program is planned for. One unit is the code that knows
         of no others.
       distribute: whether loops are divided at their recurrences.
-      place: "auto": axes are divided over the units where that pays; "none": every unit would do everything,
-        which is what one unit means.
       pipeline: whether recurrences that feed each other run side by side, one step apart, each on units of
         its own, rather than one after the other. Takes several units and `distribute`.
       cluster: whether the units are thread blocks of one cluster, which meet by a barrier in hardware and
@@ -30,18 +27,13 @@ class Candidate:
 
     units: int = 1
     distribute: bool = True
-    place: str = "auto"
     pipeline: bool = False
     cluster: bool = False
 
     def __post_init__(self) -> None:
         if self.units < 1:
             raise ValueError(f"a candidate has at least one unit, not {self.units}")
-        if self.place not in PLACES:
-            raise ValueError(f"place is one of {', '.join(PLACES)}, not {self.place!r}")
-        if self.units == 1 or self.place == "none":  # two names for one thing
-            object.__setattr__(self, "units", 1)
-            object.__setattr__(self, "place", "none")
+        if self.units == 1:  # two names for one thing
             object.__setattr__(self, "cluster", False)
         if self.units == 1 or not self.distribute:
             object.__setattr__(self, "pipeline", False)
@@ -52,7 +44,7 @@ class Candidate:
     def text(self) -> str:
         """Every field, for keys."""
         flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d} cluster={self.cluster:d}"
-        return f"units={self.units} {flags} place={self.place}"
+        return f"units={self.units} {flags}"
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from tests.api.fake_card import FakeCard, emulate
 from tests.cpu.cuda_compilers import nvcc, nvrtc
 from tests.cpu.cuda_text import program
 from tests.cpu.emulation import emulator
+from tests.cpu.micro_runs import small_runs
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def built():
     return emulator.build(gpu_kernels.text())
 
 
-@pytest.mark.parametrize("run", gpu_kernels.small_runs(), ids=lambda r: f"{r.kernel.name}-{r.units}-{r.size}")
+@pytest.mark.parametrize("run", small_runs(), ids=lambda r: f"{r.kernel.name}-{r.units}-{r.size}")
 def test_kernels_emulated(built, run):
     """Every kernel computes what is expected of it, and a wrong result is noticed."""
     result = run.result()

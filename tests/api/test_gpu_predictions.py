@@ -76,7 +76,7 @@ def best_of(name: str, batch: int) -> tuple[OnDevice, float]:
         plans.append(plan_for(program, candidate))
         longest = max(longest, time.process_time() - start)
     return min(
-        plans, key=lambda p: our_price(p.program, p.mesh.size, machine_of(H200), p.plan).seconds
+        plans, key=lambda p: our_price(p.program, p.mesh.units, machine_of(H200), p.plan).seconds
     ), longest
 
 

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jax_cocktail.compiler import compile_program
+from jax_cocktail.compiler import Artifact, build, emit
 from jax_cocktail.placement.limits import Limits
+from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.ir import UProgram
 
 # Work of any size is divided: test programs are small.
 EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
+
+
+def compile_program(program: UProgram, candidate: Candidate = SINGLE) -> Artifact:
+    """From a translated program to a binary for the host."""
+    return build(emit(program, candidate=candidate))
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

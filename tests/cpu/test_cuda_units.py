@@ -123,33 +123,6 @@ CK_INLINE void ck_body""",
         assert not wrong.any()
 
 
-def test_domains_meet_without_each_other() -> None:
-    text = program(
-        """
-  bool left = unit->index < 2;
-  CkUnit mine = left ? ck_domain(unit, 1, 0, 2) : ck_domain(unit, 2, 2, unit->count - 2);
-  i32* cells = (i32*)workspace + (left ? 0 : 16);
-  i32 sum = 0;
-  for (i32 step = 0; step < (left ? 7 : 12); ++step) {
-    if (ck_lane() == 0) cells[mine.index] = step + mine.index;
-    ck_arrive(&mine);
-    ck_wait(&mine);
-    for (i32 i = 0; i < mine.count; ++i) sum += cells[i];
-    ck_arrive(&mine);
-    ck_wait(&mine);
-  }
-  ck_arrive(unit);
-  ck_wait(unit);
-  if (ck_lane() == 0) ((i32*)results[0])[unit->index] = sum;
-""",
-        CK_DOMAINS=3,
-    )
-    for seed in range(4):
-        sums = np.zeros(6, np.int32)
-        emulator.build(text).launch([np.zeros(1)], [sums], units=6, seed=seed)
-        assert list(sums) == [7 * 1 + 2 * 21] * 2 + [12 * 6 + 4 * 66] * 4
-
-
 # A pipeline: unit u adds u to what unit u - 1 hands on in two slots; signals back say which are free.
 PIPELINE = program(
     """
@@ -411,11 +384,8 @@ EVERYTHING = program(
   ck_mma_bf16(c, r, b);
   ck_mma_f16(c, a, b);
   y[ck_lane()] = u32(c[0] + c[1] + c[2] + c[3]);
-  CkUnit few = ck_domain(unit, 1, 0, 4);
-  if (unit->index < 4) {
-    ck_arrive(&few);
-    ck_wait(&few);
-  }
+  ck_arrive(unit);
+  ck_wait(unit);
   ck_signal(unit, 1, 4);
   ck_await_signal(unit, 2, 4);
   ck_send_tagged(ck_exchange(unit, 0), 512, 8 * unit->index, y, 8, 1);
@@ -430,7 +400,7 @@ EVERYTHING = program(
 """,
     threads=128,
     scratch=4096,
-    **{"CK_DOMAINS": 2, "CK_SIGNALS": 3, "CK_TAGGED_WORDS": 512},
+    **{"CK_SIGNALS": 3, "CK_TAGGED_WORDS": 512},
 )
 NOTHING, CROSSING = program(""), program("ck_arrive(unit);\n  ck_wait(unit);")
 

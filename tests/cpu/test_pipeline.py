@@ -18,7 +18,7 @@ from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UProgram
-from tests.cpu.runner import EAGER
+from tests.cpu.runner import EAGER, compile_program
 from tests.null.programs import arguments
 from tests.null.wavefronts import ALWAYS, RandomChain, stacked_lstm
 
@@ -39,7 +39,7 @@ def on_units(
     runtime: ctypes.CDLL, program: UProgram, values: Sequence[np.ndarray], planned: int, units: int
 ) -> list[np.ndarray]:
     """The results of a program planned for `planned` units, run by `units`."""
-    artifact = compiler.compile_program(program, candidate=Candidate(units=planned, pipeline=True))
+    artifact = compile_program(program, Candidate(units=planned, pipeline=True))
     assert any("stages side by side" in remark.text for remark in artifact.emitted.remarks)
     assert "pipeline" in artifact.emitted.fired and "place" in artifact.emitted.fired
     plan = artifact.emitted.plan

@@ -61,7 +61,7 @@ def candidate(card: Card, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def force(**fields: Any) -> None:
         monkeypatch.setattr(
-            variants, "candidates", lambda _, units, *__: (Candidate(min(units, 256), **fields),)
+            variants, "candidates", lambda _, units, *__: (Candidate(**{"units": min(units, 256), **fields}),)
         )
         monkeypatch.setattr(decisions, "load", lambda key: None)
 

@@ -15,7 +15,7 @@ WAYS = {
     "all units, pipelined": (0, {"pipeline": True}),
     "one cluster": (8, {"cluster": True}),
     "one large cluster": (16, {"cluster": True}),
-    "not divided": (0, {"place": "none"}),
+    "not divided": (0, {"units": 1}),
 }
 
 

@@ -125,7 +125,7 @@ def test_cutting_has_to_be_worth_a_barrier():
 )
 def test_a_tiny_program_is_one_block(program):
     found = plan_for(program)
-    assert found.parts == [] and found.mesh.size == 1 and waits(found.program) == []
+    assert found.parts == [] and found.mesh.units == 1 and waits(found.program) == []
 
 
 @pytest.mark.parametrize("batch", [1, 64])

@@ -9,18 +9,13 @@ from hypothesis import strategies as st
 
 from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.families import (
-    Family,
-    compute,
-    input_slice,
-    num_utasks,
-    schedule_operator,
-)
+from jax_cocktail.placement.families import num_utasks, schedule_operator
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.operators import SAMPLES, Sample, sample
 from tests.null.programs import arguments
+from tests.oracle.families import Family, compute, input_slice, utask_family
 
 
 def numbers_of_parts(operator, tie: Tie) -> list[int]:
@@ -63,7 +58,7 @@ def test_union_of_all_utasks_is_the_operator(case: Sample):
     for tie in rule(operator).ties:
         assert tie.parts in numbers_of_parts(operator, tie)
         for parts in numbers_of_parts(operator, tie):
-            family = schedule_operator(operator, tie.outputs, parts)
+            family = utask_family(operator, tie.outputs, parts)
             assert len(family.utasks) - parts in (0, 1)
             same(union(family, given_arrays), expected)
 
@@ -97,7 +92,7 @@ def test_random_extents(choice, seed):
     case, axes, parts = choice
     program = case.program()
     given_arrays = arguments(program, seed)
-    family = schedule_operator(case.operator(), axes, parts)
+    family = utask_family(case.operator(), axes, parts)
     same(union(family, given_arrays), run(program, given_arrays))
 
 
@@ -105,7 +100,7 @@ def test_slices_of_a_matmul():
     """The columns of the matrix are cut, the rows of the other operand are read by all."""
     axes = {"lhs_batch": (), "lhs_contract": (1,), "rhs_batch": (), "rhs_contract": (0,)}
     operator = sample("dot", "float32[4,3] float32[3,6]", "float32[4,6]", **axes).operator()
-    utask = schedule_operator(operator, (1,), 3).utasks[2]
+    utask = utask_family(operator, (1,), 3).utasks[2]
     left, right = input_slice(utask)
     assert (left.starts, left.sizes) == ((0, 0), (4, 3))
     assert (right.starts, right.sizes) == ((0, 4), (3, 2))
@@ -133,7 +128,7 @@ def test_what_is_not_independent_is_refused():
 
 def test_what_equal_parts_leave_over():
     operator = sample("exp", "float32[4,7]", "float32[4,7]").operator()
-    family = schedule_operator(operator, (1,), 3)
+    family = utask_family(operator, (1,), 3)
     slices = [utask.output_slices[0] for utask in family.utasks]
     assert [(s.starts[1], s.sizes[1]) for s in slices] == [(0, 2), (2, 2), (4, 2), (6, 1)]
     assert [utask.is_rest for utask in family.utasks] == [False, False, False, True]
@@ -146,13 +141,13 @@ def test_attributes_that_hold_sizes():
     operator = sample(
         "conv", "float32[4,5,8] float32[3,2,12]", "float32[4,5,12]", feature_group_count=4, **sizes, **specs
     ).operator()
-    by_batch, by_group = schedule_operator(operator, (0,), 4), schedule_operator(operator, (2,), 2)
+    by_batch, by_group = utask_family(operator, (0,), 4), utask_family(operator, (2,), 2)
     assert dict(by_batch.attributes())["feature_group_count"] == 4
     assert dict(by_group.attributes())["feature_group_count"] == 2
 
 
 def test_resource():
     plan = MemoryPlan({}, {}, (), 0, most_units=6)
-    assert set_resource(plan, 4) == UnitMesh(1, 4)
-    assert set_resource(plan, 64) == UnitMesh(1, 6)
-    assert set_resource(MemoryPlan({}, {}, (), 0), 64) == UnitMesh(1, 1)
+    assert set_resource(plan, 4) == UnitMesh(4)
+    assert set_resource(plan, 64) == UnitMesh(6)
+    assert set_resource(MemoryPlan({}, {}, (), 0), 64) == UnitMesh(1)

@@ -87,7 +87,7 @@ def seconds(program, units):
 
 
 def test_one_unit_is_one_candidate():
-    assert Candidate(1, place="auto") == Candidate(4, place="none") == SINGLE
+    assert Candidate(1, pipeline=True) == Candidate(1, cluster=True) == SINGLE
     assert candidates([recurrence(1, 8, 3)], 1) == (Candidate(1), Candidate(1, distribute=False))
 
 
@@ -149,9 +149,9 @@ def test_large_programs_are_planned_in_the_usual_ways(monkeypatch):
     assert candidates([recurrence(1, 8, 3)], 2) == (Candidate(1), Candidate(2))
 
 
-@pytest.mark.parametrize("fields", [{"units": 0}, {"place": "somewhere"}])
+@pytest.mark.parametrize("fields", [{"units": 0}, {"units": 17, "cluster": True}])
 def test_a_candidate_makes_sense(fields):
-    with pytest.raises(ValueError, match="unit|place"):
+    with pytest.raises(ValueError, match="unit"):
         Candidate(**fields)
 
 

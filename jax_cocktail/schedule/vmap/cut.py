@@ -89,11 +89,6 @@ class Cut:
             if not any(self._wanted.get(v, set()) - {WHOLE} for v in statement.outputs)
         )
 
-    def axis_of(self, value: Value) -> int | None:
-        """The axis along which a value is cut, if it is wanted in this way only."""
-        axes = self._wanted.get(value, {WHOLE})
-        return None if len(axes) > 1 or WHOLE in axes else next(iter(axes))
-
     # -- planning ----------------------------------------------------------------------------------------
     def _plan(self, statements: Sequence[Statement], wanted: Wanted) -> None:
         """Adds to `wanted` what the wanted values need, last statement first."""
