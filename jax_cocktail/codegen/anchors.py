@@ -6,16 +6,31 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import cast
 
-from jax_cocktail.codegen.context import ArrayView, Context, stored
+from jax_cocktail.codegen.context import ArrayView, Context
 from jax_cocktail.codegen.contraction import emit_conv, emit_dot
+from jax_cocktail.codegen.element import clamped
 from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Declaration,
+    Expression,
+    Index,
+    Name,
+    Store,
+    Writer,
+    call,
+    code,
+    down,
+    joined,
+    variable,
+)
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.ordering import emit_arg_reduce, emit_sort, emit_top_k
 from jax_cocktail.codegen.reduction import functor, identity, step
-from jax_cocktail.codegen.text import COMPUTE, Index, Writer, variable
+from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.codegen.windows import emit_reduce_window, emit_select_and_scatter_add
 from jax_cocktail.utask.ir import UOperator
 
@@ -45,8 +60,8 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
         def row(indices: tuple[Index, ...]) -> None:
             total = writer.fresh("a")
             start = identity("max" if op == "logsumexp" else op, dtype)
-            writer.line(f"{wide} {total} = {start};")
-            with writer.loop("k", shape[axis]):
+            writer.add(Declaration(wide, total, start, const=False))
+            with writer.loop(Name("k"), shape[axis]):
                 along = variable("k")
                 if operator["reverse"]:
                     along = along * -1 + (shape[axis] - 1)
@@ -55,9 +70,8 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
                     context.needs.add("math")
                     _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
                 else:
-                    writer.line(f"{total} = {step(op, total, source.read(here))};")
-                narrow = total if wide == COMPUTE[dtype] else f"f32({total})"
-                writer.line(f"{target.at(here)} = {stored(narrow, dtype)};")
+                    writer.add(Assign(total, step(op, total, source.read(here))))
+                writer.add(target.store(here, total if wide == COMPUTE[dtype] else code("f32({})", total)))
 
         rows_over(context, outer, row)
 
@@ -72,19 +86,22 @@ def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide
     reverse = "true" if operator["reverse"] else "false"
 
     def row(indices: tuple[Index, ...]) -> None:
-        here = [f"&{array.at(indices)}, {array.strides[axis]}" for array in (source, target)]
-        arguments = f"{', '.join(here)}, {x.type.shape[axis]}, {reverse}"
-        context.writer.line(f"ck_block_scan<{name}, {wide}>({arguments});")
+        here = [code("&{}, {}", array.at(indices), array.strides[axis]) for array in (source, target)]
+        scan = "ck_block_scan<{}, {}>({}, {}, {});"
+        context.writer.line(scan, name, wide, joined(", ", here), x.type.shape[axis], reverse)
 
     loop_over(context.writer, outer, row)
 
 
-def _logaddexp(writer: Writer, total: str, text: str, compute: str) -> None:
+def _logaddexp(writer: Writer, total: Name, element: Expression, compute: str) -> None:
     """log(exp(total) + exp(x)) without overflow; equal infinities add no NaN."""
-    writer.line(f"const {compute} x = {text};")
-    writer.line(f"const {compute} high = ck_max({total}, x);")
-    writer.line(f"const {compute} gap = -ck_abs({total} - x);")
-    writer.line(f"{total} = {total} == x ? high + ck_log({compute}(2)) : high + ck_log1p(ck_exp(gap));")
+    x, high, gap = Name("x"), Name("high"), Name("gap")
+    writer.add(Declaration(compute, x, element))
+    writer.add(Declaration(compute, high, call("ck_max", total, x)))
+    writer.add(Declaration(compute, gap, code("-{}", call("ck_abs", code("{} - {}", total, x)))))
+    double = code("{} + {}", high, call("ck_log", f"{compute}(2)"))
+    sum_ = code("{} + {}", high, call("ck_log1p", call("ck_exp", gap)))
+    writer.add(Assign(total, code("{} == {} ? {} : {}", total, x, double, sum_)))
 
 
 def _emit_scatter(context: Context, operator: UOperator) -> None:
@@ -94,13 +111,16 @@ def _emit_scatter(context: Context, operator: UOperator) -> None:
         emit_copy(context, operand, operator.output)
     if 0 in updates.type.shape:
         if operand.type.is_scalar:
-            context.writer.line(f"{context.register(operator.output)} = {context.register(operand)};")
+            context.set(operator.output, context.register(operand))
         return
     starts, source = context.array(table), context.array(updates)
     with context.result(operator.output) as target:
         if operand.type.is_scalar:
-            text = stored(context.register(operand), operand.type.dtype)
-            context.writer.line(f"{context.one_thread(of_one_unit=False)}{target.pointer}[0] = {text};")
+            held, once = (
+                down(context.register(operand), operand.type.dtype),
+                context.one_thread(of_one_unit=False),
+            )
+            context.writer.add(Store(target.pointer, "0", held, once))
         context.fence()
         loop_over(
             context.writer,
@@ -129,33 +149,32 @@ def _scatter_one(
     pairs = zip(ints("operand_batching_dims"), ints("scatter_indices_batching_dims"), strict=True)
     for d, b in pairs:
         place[d] = place[d] + batch[b]
-    writer, inside = context.writer, []
+    writer, inside = context.writer, list[Expression]()
     for component, d in enumerate(ints("scatter_dims_to_operand_dims")):
         start = starts.read((*batch, Index(component)))
         limit = operand.type.shape[d] - spans[d][1]
         if operator["mode"] != "clip":
-            inside.append(f"ck_index_within({start}, {limit})")
+            inside.append(call("ck_index_within", start, str(limit)))
         name = writer.fresh("n")
-        writer.line(f"const i64 {name} = ck_clamp_index({start}, {limit});")
-        place[d] = place[d] + variable(name)
+        writer.add(Declaration("i64", name, clamped(start, limit)))
+        place[d] = place[d] + Index(0, ((name, 1),))
     dtype, op = operand.type.dtype, cast(str, operator["op"])
     new = source.read(u)
     if op == "sub":
-        new = f"{target.read(place)} - {new}"
+        new = code("{} - {}", target.read(place), new)
     elif op != "set":
         new = step({"add": "sum", "mul": "prod"}.get(op, op), target.read(place), new)
     if dtype == "bool" and op in ("add", "mul"):
-        new = f"bool({new})"
+        new = code("bool({})", new)
     if context.target.has_threads:  # every element has one thread that applies its updates, in their order
-        inside.append(f"({target.place(place).text()}) % {context.target.threads} == ck_lane()")
-    guard = f"if ({' && '.join(inside)}) " if inside else ""
-    writer.line(f"{guard}{target.at(place)} = {stored(new, dtype)};")
+        inside.append(code("({}) % {} == ck_lane()", target.place(place), context.target.threads))
+    writer.add(target.store(place, new, joined(" && ", inside) if inside else ""))
 
 
 def _emit_copy(context: Context, operator: UOperator) -> None:
     (source,) = operator.inputs
     if operator.output.type.is_scalar:
-        context.writer.line(f"{context.register(operator.output)} = {context.register(source)};")
+        context.set(operator.output, context.register(source))
     else:
         emit_copy(context, source, operator.output)
 
@@ -165,7 +184,7 @@ def _emit_update(context: Context, operator: UOperator) -> None:
     target, update = operator.inputs[:2]
     if operator.output.type.is_scalar:
         source = update if update.type.size else target
-        context.writer.line(f"{context.register(operator.output)} = {context.register(source)};")
+        context.set(operator.output, context.register(source))
     else:
         emit_copy(context, target, operator.output)
 

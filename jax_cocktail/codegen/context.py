@@ -6,8 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from jax_cocktail.codegen.stages import Name, StageTable
-from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, Index, Writer
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Barrier,
+    Expression,
+    Index,
+    Load,
+    Name,
+    Pointer,
+    Store,
+    Writer,
+    code,
+    down,
+    up,
+)
+from jax_cocktail.codegen.stages import Parameter, StageTable
+from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.layout import Layout, row_major
@@ -20,9 +34,9 @@ _PREFIX = {"workspace": "w", "own": "o", "private": "q"}  # of the names of poin
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
-    """An array as the text of a pointer to its first element, with strides in elements."""
+    """An array as a pointer to its first element, with strides in elements."""
 
-    pointer: str
+    pointer: Pointer
     strides: tuple[int, ...]
     dtype: str
 
@@ -33,14 +47,27 @@ class ArrayView:
             place = place + index * stride
         return place
 
-    def at(self, indices: Sequence[Index]) -> str:
-        """Text of one element in its storage type."""
-        return f"{self.pointer}[{self.place(indices).text()}]"
+    def at(self, indices: Sequence[Index]) -> Load:
+        """One element in its storage type."""
+        return Load(self.pointer, self.place(indices))
 
-    def read(self, indices: Sequence[Index]) -> str:
-        """Text of one element in its compute type."""
-        text = self.at(indices)
-        return f"ck_up({text})" if self.dtype in NARROW else text
+    def read(self, indices: Sequence[Index]) -> Expression:
+        """One element in its compute type."""
+        return up(self.at(indices), self.dtype)
+
+    def store(self, indices: Sequence[Index], value: Expression, condition: Expression = "") -> Store:
+        """The statement that sets one element to a value of the compute type."""
+        return Store(self.pointer, self.place(indices), down(value, self.dtype), condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """What a pointer is declared with. `fixed`: it points to the same place whatever the unit."""
+
+    type: str
+    address: str
+    space: str
+    fixed: bool
 
 
 @dataclass(slots=True)
@@ -51,14 +78,14 @@ class Context:
     plan: MemoryPlan
     writer: Writer
     needs: set[str] = field(default_factory=lambda: {"base", "index", "arith"})
-    registers: dict[Value, str] = field(default_factory=dict)
-    declared: dict[str, str] = field(default_factory=dict)  # register -> C type
-    buffers: dict[str, tuple[str, str]] = field(default_factory=dict)  # pointer -> C type, where it points
-    views: dict[str, str] = field(default_factory=dict)  # run-time pointer -> C type
-    near: set[str] = field(default_factory=set)  # pointers to what a unit may keep near
+    registers: dict[Value, Expression] = field(default_factory=dict)
+    declared: dict[Name, str] = field(default_factory=dict)  # register -> C type
+    buffers: dict[Name, Buffer] = field(default_factory=dict)
+    views: dict[Name, str] = field(default_factory=dict)  # run-time pointer -> C type
+    near: set[Name] = field(default_factory=set)  # pointers to what a unit may keep near
     stages: StageTable | None = None
-    given: dict[str, str] = field(default_factory=dict)  # what a function gets from the one around -> C type
-    indices: list[str] = field(default_factory=list)  # of the loops around the statement at hand
+    given: dict[Name, str] = field(default_factory=dict)  # what a function gets from the one around -> C type
+    indices: list[Name] = field(default_factory=list)  # of the loops around the statement at hand
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
 
@@ -67,20 +94,20 @@ class Context:
         """The spellings."""
         return self.machine.target
 
-    def about(self, name: str) -> Name:
+    def about(self, name: Name) -> Parameter:
         """What a function has to know about a name that it gets."""
         if name in self.buffers:
-            type_ = self.buffers[name][0]
+            type_ = self.buffers[name].type
         else:
             type_ = self.views.get(name) or self.declared.get(name) or self.given.get(name, "i64")
         where = self.target.near if name in self.near else self.target.far
-        return Name(type_, where if type_.endswith("*") else "")
+        return Parameter(type_, where if type_.endswith("*") else "")
 
     # -- registers ---------------------------------------------------------------------------------------
-    def register(self, value: Value) -> str:
-        """Name of the scalar variable that holds a one-element value."""
+    def register(self, value: Value) -> Expression:
+        """The scalar variable that holds a one-element value; of a constant, the constant."""
         if value not in self.registers:
-            name = f"v{value.id}"
+            name = Name(f"v{value.id}", outer=True)
             self.registers[value] = name
             self.declared[name] = COMPUTE[value.type.dtype]
         return self.registers[value]
@@ -89,9 +116,13 @@ class Context:
         """Makes two one-element values one variable."""
         self.registers[value] = self.register(other)
 
-    def rounded(self, text: str, dtype: str) -> str:
-        """A register holds what memory would hold."""
-        return f"ck_up(ck_down<{STORAGE[dtype]}>({text}))" if dtype in NARROW else text
+    def set(self, value: Value, result: Expression) -> None:
+        """Sets the register of a one-element value."""
+        self.writer.add(Assign(self.register(value), result))
+
+    def set_rounded(self, value: Value, result: Expression) -> None:
+        """The same with a result that may be wider: a register holds what memory would hold."""
+        self.set(value, up(down(result, value.type.dtype), value.type.dtype))
 
     # -- memory ------------------------------------------------------------------------------------------
     def layout(self, value: Value) -> Layout:
@@ -100,26 +131,30 @@ class Context:
     def slot(self, value: Value) -> Slot:
         return self.plan.slots[self.layout(value).root]
 
-    def pointer(self, value: Value) -> str:
-        """Name of the pointer that the layout of `value` counts from."""
-        layout = self.layout(value)
+    def pointer(self, value: Value) -> Pointer:
+        """The pointer that the layout of `value` counts from."""
+        layout, slot, dtype = self.layout(value), self.slot(value), value.type.dtype
         if layout.base != layout.root:
-            return f"d{layout.base.id}"
-        return self.slot_pointer(self.plan.slots[layout.root], value.type.dtype)
+            return Pointer(Name(f"d{layout.base.id}", outer=True), STORAGE[dtype], slot.space)
+        return self.slot_pointer(slot, dtype)
 
-    def slot_pointer(self, slot: Slot, dtype: str) -> str:
+    def slot_pointer(self, slot: Slot, dtype: str) -> Pointer:
         storage = STORAGE[dtype]
         if slot.space == "constant":
-            return f"((const {storage}*)c{slot.index})"
+            return Pointer(f"((const {storage}*)c{slot.index})", storage, slot.space)
         if slot.space in _PREFIX:
-            name = f"{_PREFIX[slot.space]}{slot.index}_{storage}"
-            self.buffers[name] = (f"{storage}*", self._memory(slot.space, slot.index))
+            name = Name(f"{_PREFIX[slot.space]}{slot.index}_{storage}", outer=True)
+            fixed = slot.space == "workspace" and not self.is_near(slot)
+            address = self._memory(slot.space, slot.index)
+            self.buffers[name] = Buffer(f"{storage}*", address, slot.space, fixed)
             self.near |= {name} if self.is_near(slot) else set()
-            return name
-        space, prefix, const = ("operands", "p", "const ") if slot.space == "input" else ("results", "r", "")
-        name = f"{prefix}{slot.index}"
-        self.buffers[name] = (f"{const}{storage}*", f"{space}[{slot.index}]")
-        return name
+        else:
+            space, prefix, const = (
+                ("results", "r", "") if slot.space == "output" else ("operands", "p", "const ")
+            )
+            name = Name(f"{prefix}{slot.index}", outer=True)
+            self.buffers[name] = Buffer(f"{const}{storage}*", f"{space}[{slot.index}]", slot.space, True)
+        return Pointer(name, storage, slot.space)
 
     def is_near(self, slot: Slot) -> bool:
         """True for memory of one unit, which may be kept near it."""
@@ -138,10 +173,12 @@ class Context:
             return f"workspace + {base} + i64(unit->index) * {self.plan.private_bytes}"
         return f"workspace + {offset}"
 
-    def load(self, value: Value, indices: tuple[Index, ...]) -> Index | str:
-        """Where an element lies: an index from `pointer(value)`, or the name of a register."""
-        if value.type.is_scalar:
-            return self.register(value)
+    def load(self, value: Value, indices: tuple[Index, ...]) -> Expression:
+        """Where an element lies: an index from `pointer(value)`, or the register that holds it."""
+        return self.register(value) if value.type.is_scalar else self.place(value, indices)
+
+    def place(self, value: Value, indices: tuple[Index, ...]) -> Index:
+        """The index of an element from `pointer(value)`."""
         layout = self.layout(value)
         place = Index(layout.offset)
         for index, stride in zip(indices, layout.strides, strict=True):
@@ -158,18 +195,11 @@ class Context:
         dtype = value.type.dtype
         if value.type.is_scalar:
             name = self.writer.fresh("s")
-            text = (
-                f"ck_down<{STORAGE[dtype]}>({self.register(value)})"
-                if dtype in NARROW
-                else self.register(value)
-            )
-            self.writer.line(f"const {STORAGE[dtype]} {name}[1] = {{{text}}};")
-            return ArrayView(name, (0,) * value.type.rank, dtype)
-        layout = self.layout(value)
-        pointer = self.pointer(value)
-        if layout.offset:
-            pointer = f"({pointer} + {layout.offset})"
-        return ArrayView(pointer, layout.strides, dtype)
+            held = down(self.register(value), dtype)
+            self.writer.line("const {} {}[1] = {{{}}};", STORAGE[dtype], name, held)
+            return ArrayView(Pointer(name, STORAGE[dtype]), (0,) * value.type.rank, dtype)
+        layout, pointer = self.layout(value), self.pointer(value)
+        return ArrayView(pointer + str(layout.offset) if layout.offset else pointer, layout.strides, dtype)
 
     @contextmanager
     def result(self, value: Value) -> Iterator[ArrayView]:
@@ -179,20 +209,19 @@ class Context:
             yield self.array(value)
             return
         if self.target.has_threads:  # one thread writes it, all read it
-            name = self.slot_pointer(Slot("own", self.plan.own_bytes - MAILBOX_BYTES), dtype)
+            pointer = self.slot_pointer(Slot("own", self.plan.own_bytes - MAILBOX_BYTES), dtype)
         else:
-            name = self.writer.fresh("s")
-            self.writer.line(f"{STORAGE[dtype]} {name}[1];")
-        yield ArrayView(name, row_major(value.type.shape), dtype)
-        text = f"ck_up({name}[0])" if dtype in NARROW else f"{name}[0]"
+            pointer = Pointer(self.writer.fresh("s"), STORAGE[dtype])
+            self.writer.line("{} {}[1];", STORAGE[dtype], pointer)
+        yield ArrayView(pointer, row_major(value.type.shape), dtype)
         self.fence()
-        self.writer.line(f"{self.register(value)} = {text};")
+        self.set(value, up(Load(pointer, "0"), dtype))
         self.fence()
 
-    def scratch(self, dtype: str, offset: int = 0) -> str:
+    def scratch(self, dtype: str, offset: int = 0) -> Pointer:
         """Pointer into the part of the workspace that one operator may use while it runs."""
         address = self._memory(self.plan.scratch_space, self.plan.scratch_offset + offset)
-        return f"(({STORAGE[dtype]}*)({address}))"
+        return Pointer(f"(({STORAGE[dtype]}*)({address}))", STORAGE[dtype], self.plan.scratch_space)
 
     # -- units -------------------------------------------------------------------------------------------
     @property
@@ -215,23 +244,18 @@ class Context:
             yield
 
     def one_thread(self, *, of_one_unit: bool) -> str:
-        """What stands before a statement that is executed once, by unit 0 if `of_one_unit`, else by each."""
+        """The condition of a statement that is executed once, by unit 0 if `of_one_unit`, else by each."""
         terms = [ALONE] if of_one_unit and self.has_units else []
         terms += ["ck_lane() == 0"] if self.target.has_threads else []
-        return f"if ({' && '.join(terms)}) " if terms else ""
+        return " && ".join(terms)
 
     def fence(self) -> None:
         """Between two steps of one operator: the threads of a unit see what the others wrote."""
         if self.target.meet:
-            self.writer.line(self.target.meet)
+            self.writer.add(Barrier(self.target.meet))
 
-    def copy(self, target: str, source: str, size: int) -> None:
+    def copy(self, target: Expression, source: Expression, size: int) -> None:
         """Copies bytes; all threads of the unit take part."""
         if self.target.has_threads:
             self.needs.add("block")
-        self.writer.line(self.target.copy.format(target=target, source=source, size=size))
-
-
-def stored(text: str, dtype: str) -> str:
-    """A value of the compute type as it is stored."""
-    return f"ck_down<{STORAGE[dtype]}>({text})" if dtype in NARROW else text
+        self.writer.add(code(self.target.copy, target=target, source=source, size=size))

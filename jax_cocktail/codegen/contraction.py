@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context
+from jax_cocktail.codegen.kernel import Expression, Index, code, joined
 from jax_cocktail.codegen.loops import loop_over
-from jax_cocktail.codegen.text import STORAGE, Index
+from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.utask.ir import UOperator
 
 
@@ -50,24 +51,24 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
         n, outer_columns = _split(columns)
         outer += outer_rows + outer_columns
 
-        def call(indices: tuple[Index, ...]) -> None:
-            shifted = []
+        def product(indices: tuple[Index, ...]) -> None:
+            arrays: list[Expression] = []
             for side, array in enumerate((a, b, o)):
                 place = Index()
                 for index, axis in zip(indices, outer, strict=True):
                     place = place + index * axis.strides[side]
-                shifted.append(f"{array.pointer} + {place.text()}" if place != Index() else array.pointer)
+                pointer = array.pointer if place == Index() else code("{} + {}", array.pointer, place)
+                arrays.append(code("{}, {}", pointer, inner_batch.strides[side]))
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
             shape = (m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1])
             known = ", ".join(map(str, (*shape, m.strides[2], n.strides[2])))
             known += _rounding(context, operator)
-            pairs = zip(shifted, inner_batch.strides, strict=True)
-            arrays = ", ".join(f"{pointer}, {stride}" for pointer, stride in pairs)
-            context.writer.line(f"ck_dot_fixed<{types}, {known}>({inner_batch.size}, {arrays});")
+            call = code("ck_dot_fixed<{}, {}>({}, {});", types, known, inner_batch.size, joined(", ", arrays))
+            context.writer.add(call)
             if outer:  # the next call uses the same scratch memory
                 context.fence()
 
-        loop_over(context.writer, [axis.size for axis in outer], call)
+        loop_over(context.writer, [axis.size for axis in outer], product)
 
 
 def _split(axes: Sequence[_Axis]) -> tuple[_Axis, list[_Axis]]:
@@ -112,12 +113,14 @@ def emit_conv(context: Context, operator: UOperator) -> None:
         str(out.type.shape[-1]),
         str(operator["feature_group_count"]),
     ]
-    context.writer.line(f"struct {name} {{ CkConv<{rank}> value = {{{', '.join(fields)}}}; }};")
+    geometry = ", ".join(fields)
+    context.writer.line("struct {} {{ CkConv<{}> value = {{{}}}; }};", name, rank, geometry)
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:
         types = f"{STORAGE[x.type.dtype]}, {STORAGE[out.type.dtype]}"
-        types += f", {rank}, {name}{_rounding(context, operator)}"
-        context.writer.line(f"ck_conv_fixed<{types}>({a.pointer}, {b.pointer}, {o.pointer});")
+        known = code("{}, {}{}", rank, name, _rounding(context, operator))
+        call = "ck_conv_fixed<{}, {}>({}, {}, {});"
+        context.writer.line(call, types, known, a.pointer, b.pointer, o.pointer)
 
 
 def _rounding(context: Context, operator: UOperator) -> str:

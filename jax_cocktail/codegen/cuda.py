@@ -125,12 +125,12 @@ def cuda(threads: int = THREADS) -> Target:
         footer=("CK_ENTRIES",),
         stage=(
             "template <bool RESIDENT>\nCK_NOINLINE {result} {name}({parameters}) {{",
-            "{name}<RESIDENT>({parameters});",
+            "{name}<RESIDENT>({parameters})",
         ),
         part=(
             "template <bool RESIDENT>\n"
             "CK_NOINLINE void {name}(u8* workspace, u32* error{parameters}) {{\n  CK_PART",
-            "{name}<RESIDENT>(workspace, unit->error{parameters});",
+            "{name}<RESIDENT>(workspace, unit->error{parameters})",
         ),
         fail="ck_fail(unit, u32({code}));",
         far="ck_far({name});",

@@ -1,4 +1,4 @@
-"""Element functions as C text: how one element of a value is computed from elements of other values.
+"""Element functions as C expressions: how one element of a value is computed from elements of other values.
 
 Fusing is composing: asking for an element of an inline value asks for the elements that it needs. What was
 computed once in a lane loop is remembered per (value, index), so shared work is done once.
@@ -7,10 +7,25 @@ computed once in a lane loop is remembered per (value, index), so shared work is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, Index, Writer, literal
+from jax_cocktail.codegen.kernel import (
+    Declaration,
+    Expression,
+    Index,
+    Load,
+    Name,
+    Pointer,
+    Writer,
+    call,
+    code,
+    down,
+    joined,
+    names_in,
+    up,
+)
+from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Value
@@ -33,48 +48,48 @@ NO_HEADER = frozenset({*INFIX, *BITWISE, "neg", "select"})
 class ElementWriter:
     """Writes the body of one lane loop (or of straight-line scalar code).
 
-    `load(value, indices)` gives the C text that reads an element from memory or a register; `rename` maps
-    loop variables when axes were merged. `addresses` and `inspected` report what the loop accessed.
+    `load(value, indices)` gives the index of an element in memory, or the register that holds it; `merged`:
+    loop variables of axes that were merged into others. `addresses` and `inspected` report what the loop
+    accessed.
     """
 
     def __init__(
         self,
         writer: Writer,
         members: Sequence[UOperator],
-        load: Callable[[Value, Indices], Index | str],
-        pointer: Callable[[Value], str],
+        load: Callable[[Value, Indices], Expression],
+        pointer: Callable[[Value], Pointer],
         needs: set[str],
-        rename: Mapping[str, tuple[str, int]],
+        merged: frozenset[Name],
         index: str = "i64",
     ) -> None:
         self.writer, self.load, self.pointer = writer, load, pointer
-        self.needs, self.rename, self.index = needs, rename, index
+        self.needs, self.merged, self.index = needs, merged, index
         self.members = {v: m for m in members for v in m.outputs}
         self.reads = Counter(x for m in members for x in m.inputs)
-        self.memo: dict[tuple[Value, Indices], str] = {}
+        self.memo: dict[tuple[Value, Indices], Expression] = {}
         self.addresses: list[Index] = []
-        self.inspected: set[str] = set()
-        self.registers: dict[Value, str] = {}
+        self.inspected: set[Name] = set()
 
     # -- names -------------------------------------------------------------------------------------------
-    def temporary(self, dtype: str, text: str) -> str:
+    def temporary(self, dtype: str, value: Expression) -> Name:
         name = self.writer.fresh("t")
-        self.writer.line(f"const {COMPUTE[dtype]} {name} = {text};")
+        self.writer.add(Declaration(COMPUTE[dtype], name, value))
         return name
 
-    def index_text(self, index: Index) -> str:
+    def number(self, index: Index) -> Index:
         """An index used as a number: its loop variables cannot be merged with others."""
-        self.inspected.update(name for name, _ in index.terms)
-        return index.text()
+        self.inspected.update(names_in(index))
+        return index
 
-    def opaque(self, text: str) -> Index:
+    def opaque(self, value: Expression) -> Index:
         """A run-time index under a fresh name."""
         name = self.writer.fresh("n")
-        self.writer.line(f"const {self.index} {name} = {text};")
+        self.writer.add(Declaration(self.index, name, value))
         return Index(0, ((name, 1),))
 
     # -- elements ----------------------------------------------------------------------------------------
-    def element(self, value: Value, indices: Indices) -> str:
+    def element(self, value: Value, indices: Indices) -> Expression:
         if value.type.is_scalar:
             indices = (Index(),) * value.type.rank
         key = (value, indices)
@@ -82,56 +97,53 @@ class ElementWriter:
             self.memo[key] = self._element(value, indices)
         return self.memo[key]
 
-    def _element(self, value: Value, indices: Indices) -> str:
+    def _element(self, value: Value, indices: Indices) -> Expression:
         member = self.members.get(value)
         if member is None:
             return self._read(value, indices)
         if member.kind == "constant" and value.type.is_scalar:
             return literal(cast(bytes, member["data"]), value.type.dtype)
         if KINDS[member.kind].sort == "elementwise":
-            text = self._apply(member, [self.element(x, indices) for x in member.inputs])
-            name = self.temporary(value.type.dtype, text)
+            result = self._apply(member, [self.element(x, indices) for x in member.inputs])
+            name = self.temporary(value.type.dtype, result)
             return self._rounded(value, member, name)
         return MOVEMENT[member.kind](self, member, indices)
 
-    def _rounded(self, value: Value, member: UOperator, name: str) -> str:
+    def _rounded(self, value: Value, member: UOperator, name: Name) -> Name:
         """16-bit floats stay wide along a chain; a value that is read twice must be one value."""
         dtype = value.type.dtype
         if dtype in NARROW and (self.reads[value] > 1 or member.kind in ("convert", "reduce_precision")):
-            return self.temporary(dtype, f"ck_up(ck_down<{STORAGE[dtype]}>({name}))")
+            return self.temporary(dtype, up(down(name, dtype), dtype))
         return name
 
-    def _read(self, value: Value, indices: Indices) -> str:
+    def _read(self, value: Value, indices: Indices) -> Expression:
         place = self.load(value, indices)
-        if isinstance(place, str):
+        if not isinstance(place, Index):
             return place
         self.addresses.append(place)
-        text = f"{self.pointer(value)}[{place.text(self.rename)}]"
         dtype = value.type.dtype
-        return self.temporary(dtype, f"ck_up({text})" if dtype in NARROW else text)
+        return self.temporary(dtype, up(Load(self.pointer(value), place.without(self.merged)), dtype))
 
-    def _apply(self, member: UOperator, args: list[str]) -> str:
+    def _apply(self, member: UOperator, args: list[Expression]) -> Expression:
         kind, source = member.kind, member.inputs[0].type.dtype
         target = member.output.type.dtype
         if kind not in NO_HEADER:
             self.needs.add(HEADER.get(kind, "arith" if KINDS[kind].cost <= 8 else "math"))
         if kind in INFIX and source != "bool":
-            return f"{args[0]} {INFIX[kind]} {args[1]}"
+            return joined(f" {INFIX[kind]} ", args)
         if kind in BITWISE:
-            return f"{args[0]} {BITWISE[kind]} {args[1]}"
+            return joined(f" {BITWISE[kind]} ", args)
         if kind == "neg" and source != "bool":
-            return f"-{args[0]}"
+            return code("-{}", *args)
         if kind == "convert" and target == "bool" and source in NARROW:
-            return f"(ck_down<{STORAGE[source]}>({args[0]}).bits & 0x7fff) != 0"  # denormals are not zero
+            return code("({}.bits & 0x7fff) != 0", down(args[0], source))  # denormals are not zero
         if kind == "select":
-            return f"{args[0]} ? {args[1]} : {args[2]}"
-        if source in NARROW and kind in NARROW_SENSITIVE:
-            args = [f"ck_down<{STORAGE[source]}>({a})" for a in args]
-        spelled = _typed_name(member, target)
+            return code("{} ? {} : {}", *args)
+        if kind in NARROW_SENSITIVE:
+            args = [down(a, source) for a in args]
         self.needs.add("arith")
-        text = f"{spelled}({', '.join(args)})"
-        narrow_result = kind in NARROW_SENSITIVE and target in NARROW
-        return f"ck_up({text})" if narrow_result else text
+        result = call(_typed_name(member, target), *args)
+        return up(result, target) if kind in NARROW_SENSITIVE else result
 
 
 def _typed_name(member: UOperator, target: str) -> str:
@@ -150,30 +162,36 @@ def _typed_name(member: UOperator, target: str) -> str:
     return f"ck_{kind}"
 
 
+def clamped(position: Expression, limit: int) -> Expression:
+    """An index moved into 0 ... `limit`."""
+    return call("ck_clamp_index", position, str(limit))
+
+
 def _int(member: UOperator, name: str) -> int:
     return cast(int, member[name])
 
 
-def _constant(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _constant(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     return w._read(m.output, indices)
 
 
-def _empty(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _empty(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     return f"{COMPUTE[m.output.type.dtype]}(0)"
 
 
-def _iota(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _iota(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     dtype = m.output.type.dtype
-    return w.temporary(dtype, f"{COMPUTE[dtype]}({w.index_text(indices[cast(int, m['dimension'])])})")
+    position = w.number(indices[cast(int, m["dimension"])])
+    return w.temporary(dtype, code("{}({})", COMPUTE[dtype], position))
 
 
-def _broadcast(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _broadcast(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     (x,) = m.inputs
     picked = (indices[axis] for axis in m.ints("dimensions"))
     return w.element(x, tuple(i if n != 1 else Index() for i, n in zip(picked, x.type.shape, strict=True)))
 
 
-def _reshape(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _reshape(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     (x,) = m.inputs
     source, target = x.type.shape, m.output.type.shape
     if [n for n in source if n != 1] == [n for n in target if n != 1]:
@@ -182,38 +200,38 @@ def _reshape(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     flat = Index()
     for index, n in zip(indices, target, strict=True):
         flat = flat * n + index
-    text = w.index_text(flat)
+    rest_of: Expression = w.number(flat)
     split: list[Index] = []
     for n in reversed(source):
-        split.append(w.opaque(f"({text}) % {n}"))
-        text = f"({text}) / {n}"
+        split.append(w.opaque(code("({}) % {}", rest_of, n)))
+        rest_of = code("({}) / {}", rest_of, n)
     return w.element(x, tuple(reversed(split)))
 
 
-def _transpose(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _transpose(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     moved = [Index()] * len(indices)
     for position, axis in enumerate(m.ints("permutation")):
         moved[axis] = indices[position]
     return w.element(m.inputs[0], tuple(moved))
 
 
-def _slice(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _slice(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     starts, steps = m.ints("starts"), m.ints("strides")
     moved = tuple(i * s + b for i, s, b in zip(indices, steps, starts, strict=True))
     return w.element(m.inputs[0], moved)
 
 
-def _reverse(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _reverse(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     flipped = set(m.ints("dimensions"))
     shape = m.output.type.shape
     moved = tuple(i * -1 + (shape[d] - 1) if d in flipped else i for d, i in enumerate(indices))
     return w.element(m.inputs[0], moved)
 
 
-def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     """Reads at a clamped index and selects: no branch, so the loop vectorises."""
     x, filler = m.inputs
-    inside: list[str] = []
+    inside: list[Expression] = []
     moved: list[Index] = []
     plain = zip(indices, m.ints("low"), m.ints("interior"), x.type.shape, m.output.type.shape, strict=True)
     for index, low, interior, n, total in plain:
@@ -221,51 +239,50 @@ def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> str:
         if interior == 0 and low == 0 and total <= n:
             moved.append(shifted)
             continue
-        position = w.opaque(w.index_text(shifted)).text()
+        position: Expression = w.opaque(w.number(shifted))
         step = interior + 1
-        inside.append(f"({position} >= 0) & ({position} <= {(n - 1) * step})")
+        inside.append(code("({} >= 0) & ({} <= {})", position, position, (n - 1) * step))
         if step > 1:
-            inside.append(f"({position} % {step} == 0)")
-            position = f"{position} / {step}"
-        moved.append(w.opaque(f"ck_clamp_index({position}, {max(n - 1, 0)})"))
+            inside.append(code("({} % {} == 0)", position, step))
+            position = code("{} / {}", position, step)
+        moved.append(w.opaque(clamped(position, max(n - 1, 0))))
     outside = w.element(filler, ())
     if 0 in x.type.shape:
         return outside
     value = w.element(x, tuple(moved))
     if not inside:
         return value
-    return w.temporary(m.output.type.dtype, f"({' & '.join(inside)}) ? {value} : {outside}")
+    return w.temporary(m.output.type.dtype, code("({}) ? {} : {}", joined(" & ", inside), value, outside))
 
 
-def _concatenate(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _concatenate(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     axis = cast(int, m["dimension"])
-    position = w.opaque(w.index_text(indices[axis])).text()
-    begin, text = 0, ""
+    position = w.opaque(w.number(indices[axis]))
+    begin, found = 0, None
     for x in m.inputs:
         n = x.type.shape[axis]
         if n == 0:
             continue
-        local = w.opaque(f"ck_clamp_index({position} - {begin}, {n - 1})")
+        local = w.opaque(clamped(code("{} - {}", position, begin), n - 1))
         part = w.element(x, (*indices[:axis], local, *indices[axis + 1 :]))
-        text = (
-            part if not text else w.temporary(m.output.type.dtype, f"{position} >= {begin} ? {part} : {text}")
-        )
-        begin += n
-    return text
+        if found is not None:
+            part = w.temporary(m.output.type.dtype, code("{} >= {} ? {} : {}", position, begin, part, found))
+        begin, found = begin + n, part
+    return found or ""
 
 
-def _dynamic_slice(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _dynamic_slice(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     x, *starts = m.inputs
     moved = []
     for index, start, n, size in zip(indices, starts, x.type.shape, m.output.type.shape, strict=True):
         if n == size:
             moved.append(index)
             continue
-        moved.append(index + w.opaque(f"ck_clamp_index({w.element(start, ())}, {n - size})"))
+        moved.append(index + w.opaque(clamped(w.element(start, ()), n - size)))
     return w.element(x, tuple(moved))
 
 
-def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> str:
+def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     """stablehlo.gather, one result element; the index vector is the last axis of the indices."""
     operand, table = m.inputs
     offsets = m.ints("offset_dims")
@@ -276,23 +293,23 @@ def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> str:
     place = [Index() if d in collapsed else next(window) for d in range(len(shape))]
     for d, b in zip(m.ints("operand_batching_dims"), m.ints("start_indices_batching_dims"), strict=True):
         place[d] = place[d] + batch[b]
-    inside: list[str] = []
+    inside: list[Expression] = []
     for component, d in enumerate(m.ints("start_index_map")):
         start = w.element(table, (*batch, Index(component)))
         limit = shape[d] - sizes[d]
         if m["mode"] == "fill":
-            inside.append(f"ck_index_within({start}, {limit})")
-        place[d] = place[d] + w.opaque(f"ck_clamp_index({start}, {limit})")
+            inside.append(call("ck_index_within", start, str(limit)))
+        place[d] = place[d] + w.opaque(clamped(start, limit))
     if 0 in shape:
         return literal(cast(bytes, m["fill_value"]), m.output.type.dtype)
     value = w.element(operand, tuple(place))
     if not inside:
         return value
     filler = literal(cast(bytes, m["fill_value"]), m.output.type.dtype)
-    return w.temporary(m.output.type.dtype, f"({' & '.join(inside)}) ? {value} : {filler}")
+    return w.temporary(m.output.type.dtype, code("({}) ? {} : {}", joined(" & ", inside), value, filler))
 
 
-MOVEMENT: dict[str, Callable[[ElementWriter, UOperator, Indices], str]] = {
+MOVEMENT: dict[str, Callable[[ElementWriter, UOperator, Indices], Expression]] = {
     "constant": _constant,
     "empty": _empty,
     "iota": _iota,

@@ -18,7 +18,8 @@ def emit_exchange(context: Context, operator: UOperator) -> None:
     for value, blocks, place in zip(operator.inputs, blocks_of(operator), places, strict=False):
         rows, run, row = blocks.rows(value.type.shape)
         numbers = f"{blocks.parts}, {blocks.first}, {rows}, {run}, {row}"
-        writer.line(f"ck_send_parts<{numbers}>(unit, {place}, {context.array(value).pointer});")
+        pointer = context.array(value).pointer
+        writer.line("ck_send_parts<{}>(unit, {}, {});", numbers, place, pointer)
     blocks, end = widest(operator), places[-1]
     idle = context.plan.most_units > blocks.parts
     if idle:
@@ -26,6 +27,7 @@ def emit_exchange(context: Context, operator: UOperator) -> None:
     for value, blocks, place in zip(operator.outputs, blocks_of(operator), places, strict=False):
         rows, run, row = blocks.rows(value.type.shape)
         numbers = f"{rows}, {blocks.parts * run}, {row}"
-        writer.line(f"ck_receive_parts<{numbers}>(unit, {place}, {context.array(value).pointer});")
+        pointer = context.array(value).pointer
+        writer.line("ck_receive_parts<{}>(unit, {}, {});", numbers, place, pointer)
     if idle:
         writer.line(f"ck_receive_nothing<{blocks.parts}>(unit, {end});")

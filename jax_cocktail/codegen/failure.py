@@ -6,6 +6,7 @@ The unit goes on after that: the others count on it at their barriers.
 from __future__ import annotations
 
 from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.kernel import Expression, code, joined
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.failure import lines_of, text_of
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
@@ -15,13 +16,13 @@ def emit_fail(context: Context, operator: UOperator) -> None:
     """Whoever keeps a code of its own tells; where there is one for all, one thread."""
     (status,) = operator.inputs
     name, first = context.register(status), context.first_codes[text_of(operator)]
-    told = context.target.fail.format(code=f"{first} + {name}" if first else name)
-    conditions = [f"{name} != 0"]
+    told = code(context.target.fail, code=code("{} + {}", first, name) if first else name)
+    conditions: list[Expression] = [code("{} != 0", name)]
     if context.target.has_threads:  # in memory of all
         conditions += [ALONE] if context.has_units and not context.part_depth else []
         conditions.append("ck_lane() == 0")
-    context.writer.line(f"if ({' && '.join(conditions)}) {told}")
-    context.writer.line(f"{context.register(operator.output)} = {name};")
+    context.writer.line("if ({}) {}", joined(" && ", conditions), told)
+    context.set(operator.output, name)
 
 
 def error_text(program: UProgram, target: Target) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jax_cocktail.codegen.text import Index, Writer, variable
+from jax_cocktail.codegen.kernel import Index, Name, Writer
 
 
 def loop_over(
@@ -21,9 +21,9 @@ def loop_over(
             nest(d + 1)
             indices.pop()
         else:
-            name = f"{prefix}{d}"
+            name = Name(f"{prefix}{d}")
             with writer.loop(name, shape[d]):
-                indices.append(variable(name))
+                indices.append(Index(0, ((name, 1),)))
                 nest(d + 1)
                 indices.pop()
 

@@ -6,15 +6,26 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast
 
-from jax_cocktail.codegen.context import ArrayView, Context, stored
+from jax_cocktail.codegen.context import ArrayView, Context
+from jax_cocktail.codegen.kernel import (
+    Declaration,
+    Expression,
+    Index,
+    Load,
+    Name,
+    call,
+    code,
+    variable,
+)
 from jax_cocktail.codegen.loops import loop_over
-from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop
+from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop, loop_indices
 from jax_cocktail.codegen.reduction import identity
-from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, Index, variable
+from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
 
+_X, _K, _FROM = Name("x"), Name("k"), Name("from")
 SELECT_SHARE = 1 / 8  # of the elements: up to here, selecting is cheaper than sorting
 
 
@@ -34,17 +45,17 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
         def row(indices: tuple[Index, ...]) -> None:
             first = (*indices[:axis], Index(), *indices[axis:])
             best, at = writer.fresh("a"), writer.fresh("n")
-            writer.line(f"{COMPUTE[dtype]} {best} = {source.read(first)};")
-            writer.line(f"i64 {at} = 0;")
-            with writer.loop("k", shape[axis]):
+            writer.add(Declaration(COMPUTE[dtype], best, source.read(first), const=False))
+            writer.add(Declaration("i64", at, "0", const=False))
+            with writer.loop(_K, shape[axis]):
                 here = (*indices[:axis], variable("k"), *indices[axis:])
-                writer.line(f"const {COMPUTE[dtype]} x = {source.read(here)};")
-                wins = f"x {compare} {best}"
+                writer.add(Declaration(COMPUTE[dtype], _X, source.read(here)))
+                wins = code(f"x {compare} {{}}", best)
                 if dtype in FLOATS:
-                    wins = f"({wins}) | ((x != x) & ({best} == {best}))"
-                with writer.block(f"if ({wins})"):
-                    writer.line(f"{best} = x; {at} = k;")
-            writer.line(f"{target.at(indices)} = {index_type}({at});")
+                    wins = code("({}) | ((x != x) & ({} == {}))", wins, best, best)
+                with writer.block(code("if ({})", wins)):
+                    writer.line("{} = x; {} = k;", best, at)
+            writer.add(target.store(indices, code("{}({})", index_type, at)))
 
         loop_over(writer, outer, row)
 
@@ -55,27 +66,29 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
     source, writer, index = context.array(x), context.writer, context.target.index
     context.needs.add("block")
-    names = [f"i{d}" for d in range(len(shape))]
-    indices = tuple(variable(n) if size != 1 else Index() for n, size in zip(names, shape, strict=True))
+    names = [Name(f"i{d}") for d in range(len(shape))]
+    indices = loop_indices(names, shape)
     kept = [(names[d], n) for d, n in enumerate(shape) if d != axis and n != 1]
     groups = groups_for(prod(n for _, n in kept), shape[axis], context.target.threads)
     is_max = operator["op"] == "max"
     out = tuple(i for d, i in enumerate(indices) if d != axis)
-    number = COMPUTE[operator.output.type.dtype]
+    integer = COMPUTE[operator.output.type.dtype]
     with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
         best, at = writer.fresh("a"), writer.fresh("n")
-        writer.line(f"{COMPUTE[dtype]} {best} = {identity('max' if is_max else 'min', dtype)};")
-        writer.line(f"{index} {at} = 0x7fffffff;")
-        with group_elements(context, groups, [(f"i{axis}", shape[axis])]):
-            writer.line(f"const {COMPUTE[dtype]} x = {source.read(indices)};")
-            wins = f"x {'>' if is_max else '<'} {best} || {at} == 0x7fffffff"
+        start = identity("max" if is_max else "min", dtype)
+        writer.add(Declaration(COMPUTE[dtype], best, start, const=False))
+        writer.add(Declaration(index, at, "0x7fffffff", const=False))
+        with group_elements(context, groups, [(names[axis], shape[axis])]):
+            writer.add(Declaration(COMPUTE[dtype], _X, source.read(indices)))
+            wins = code("x {} {} || {} == 0x7fffffff", ">" if is_max else "<", best, at)
             if dtype in FLOATS:
-                wins = f"(({wins}) && {best} == {best}) || (x != x && {best} == {best})"
-            position = f"i{axis}" if shape[axis] != 1 else "0"
-            writer.line(f"if ({wins}) {{ {best} = x; {at} = {position}; }}")
+                number = code("{} == {}", best, best)
+                wins = code("(({}) && {}) || (x != x && {})", wins, number, number)
+            writer.line("if ({}) {{ {} = x; {} = {}; }}", wins, best, at, indices[axis])
         if groups.size > 1:
-            writer.line(f"ck_group_arg<{groups.size}, {'true' if is_max else 'false'}>({best}, {at});")
-        writer.line(f"if ({stores}) {target.at(out)} = {number}({at});")
+            combine = "ck_group_arg<{}, {}>({}, {});"
+            writer.line(combine, groups.size, "true" if is_max else "false", best, at)
+        writer.add(target.store(out, code("{}({})", integer, at), stores))
 
 
 def emit_sort(context: Context, operator: UOperator) -> None:
@@ -90,17 +103,17 @@ def emit_sort(context: Context, operator: UOperator) -> None:
     outer = [1 if d == axis else n for d, n in enumerate(shape)]
     if operator.outputs[0].type.is_scalar:
         for x, y in zip(operator.inputs, operator.outputs, strict=True):
-            writer.line(f"{context.register(y)} = {context.register(x)};")
+            context.set(y, context.register(x))
         return
     order = context.scratch("int32")
     spare = context.scratch("int32", 4 * length)
     targets = [context.array(y) for y in operator.outputs]
 
     def row(indices: tuple[Index, ...]) -> None:
-        def at(array: ArrayView, name: str) -> str:
+        def at(array: ArrayView, name: str) -> Expression:
             return array.read((*indices[:axis], variable(name), *indices[axis + 1 :]))
 
-        with writer.block(f"ck_sort_index({length}, {order}, {spare}, [&](i32 p, i32 q)"):
+        with writer.block(code("ck_sort_index({}, {}, {}, [&](i32 p, i32 q)", length, order, spare)):
             for key in keys:
                 _compare(
                     context, operator.inputs[key].type.dtype, at(sources[key], "p"), at(sources[key], "q")
@@ -108,20 +121,20 @@ def emit_sort(context: Context, operator: UOperator) -> None:
             writer.line("return false;")
         writer.line(");")
         context.fence()
-        with lane_loop(context, "k", length):
-            writer.line(f"const i64 from = {order}[k];")
+        with lane_loop(context, _K, length):
+            writer.add(Declaration("i64", _FROM, Load(order, _K)))
             for source, target in zip(sources, targets, strict=True):
                 place = (*indices[:axis], variable("k"), *indices[axis + 1 :])
-                writer.line(f"{target.at(place)} = {stored(at(source, 'from'), target.dtype)};")
+                writer.add(target.store(place, at(source, "from")))
         context.fence()
 
     loop_over(writer, outer, row)
 
 
-def _compare(context: Context, dtype: str, p: str, q: str) -> None:
+def _compare(context: Context, dtype: str, p: Expression, q: Expression) -> None:
     """Returns from the comparator unless the keys are equal. NaN is last; zeros are equal."""
     with context.writer.block():
-        context.writer.line(f"const {COMPUTE[dtype]} x = {p}, y = {q};")
+        context.writer.line("const {} x = {}, y = {};", COMPUTE[dtype], p, q)
         if dtype in FLOATS:
             context.writer.line("if (x < y || (x == x && y != y)) return true;")
             context.writer.line("if (y < x || (y == y && x != x)) return false;")
@@ -139,26 +152,26 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
     source = context.array(x)
     order, spare = context.scratch("int32"), context.scratch("int32", 4 * length)
     outer = [1 if d == axis else n for d, n in enumerate(shape)]
-    call = f"ck_sort_index({length}, {order}, {spare}"
+    head = code("ck_sort_index({}, {}, {}, [&](i32 p, i32 q)", length, order, spare)
     if k <= SELECT_SHARE * length:
-        call = f"ck_select_index({length}, {k}, {order}"
+        head = code("ck_select_index({}, {}, {}, [&](i32 p, i32 q)", length, k, order)
     with context.result(values) as best, context.result(positions) as where:
 
         def row(indices: tuple[Index, ...]) -> None:
             def place(name: str) -> Sequence[Index]:
                 return (*indices[:axis], variable(name), *indices[axis + 1 :])
 
-            with writer.block(f"{call}, [&](i32 p, i32 q)"):
+            with writer.block(head):
                 first, second = source.read(place("p")), source.read(place("q"))
                 if dtype in FLOATS:
-                    first, second = f"ck_total_order({first})", f"ck_total_order({second})"
-                writer.line(f"return {first} > {second};")
+                    first, second = call("ck_total_order", first), call("ck_total_order", second)
+                writer.line("return {} > {};", first, second)
             writer.line(");")
             context.fence()
-            with lane_loop(context, "k", k):
-                writer.line(f"const i64 from = {order}[k];")
-                writer.line(f"{best.at(place('k'))} = {stored(source.read(place('from')), dtype)};")
-                writer.line(f"{where.at(place('k'))} = i32(from);")
+            with lane_loop(context, _K, k):
+                writer.add(Declaration("i64", _FROM, Load(order, _K)))
+                writer.add(best.store(place("k"), source.read(place("from"))))
+                writer.add(where.store(place("k"), code("i32({})", _FROM)))
             context.fence()
 
         loop_over(writer, outer, row)

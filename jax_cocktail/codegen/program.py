@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
-from jax_cocktail.codegen.context import ALONE, Context, stored
+from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.element import clamped
 from jax_cocktail.codegen.failure import error_text
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Block,
+    Comment,
+    Declaration,
+    Expression,
+    Load,
+    Name,
+    Node,
+    Store,
+    Writer,
+    code,
+    down,
+    joined,
+    lines,
+    up,
+)
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
-from jax_cocktail.codegen.stages import StageTable, gives_register, is_stage, wants_stages
+from jax_cocktail.codegen.stages import StageTable, gives_register, is_stage, touches, wants_stages
 from jax_cocktail.codegen.text import (
     COMPUTE,
     MOST_ELEMENTS,
-    NARROW,
     STORAGE,
-    Writer,
     literal,
     table,
     table_type,
@@ -44,8 +59,6 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import NOWHERE, Value
 
-_OPERAND = re.compile(r"\b[pr]\d+\b")
-
 
 def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     """Source text of a stitched program under a memory plan. Raises UnsupportedError."""
@@ -59,34 +72,41 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     _emit_region(context, program.entry)
     _store_results(context, program)
     begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
-    body = [f"  {line}" for line in begin] + context.writer.lines + [f"  {line}" for line in end]
     if context.has_units or target.has_threads:
         context.needs.add("units")
     features = [f for f in target.headers if f in context.needs]
     numbers = facts(program, plan)
     prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
     prologue += target.cluster if plan.cluster else ()
-    lines = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in prologue)]
-    lines += [f'#include "{target.headers[f]}"' for f in features]
+    head = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in prologue)]
+    head += [f'#include "{target.headers[f]}"' for f in features]
     if context.has_units:
-        lines += [text.format(**numbers) for text in target.units]
-    lines += _tables(program, plan, target) + error_text(program, target)
-    lines += context.stages.lines() if context.stages else []
-    lines += ["", f"{target.entry} {{"]
-    return "\n".join([*lines, *_function(context, body), "}", *target.footer, ""])
+        head += [text.format(**numbers) for text in target.units]
+    head += _tables(program, plan, target) + error_text(program, target)
+    head += context.stages.lines() if context.stages else []
+    head += ["", f"{target.entry} {{"]
+    spelled = _spelled(context)
+    body = [*_declarations(context, spelled), *map(code, begin), *context.writer.nodes, *map(code, end)]
+    return "\n".join([*head, *lines(body, spelled), "}", *target.footer, ""])
 
 
-def _function(context: Context, lines: Sequence[str]) -> list[str]:
-    """The body of a function: pointers, registers, statements. In a program with stages, pointers to operands
-    and results are read where they are used: hundreds of them would take all registers of a thread."""
-    buffers = sorted(context.buffers.items())
-    if context.stages is not None and context.target.has_threads:
-        given = {n: f"(({c})({at}))" for n, (c, at) in buffers if at.startswith(("operands[", "results["))}
-        lines = [_OPERAND.sub(lambda m: given.get(m[0], m[0]), line) for line in lines]
-        buffers = [(name, pointer) for name, pointer in buffers if name not in given]
-    pointers = [f"  {ctype} const {name} = ({ctype})({place});" for name, (ctype, place) in buffers]
-    registers = [f"  {ctype} {name};" for name, ctype in sorted(context.declared.items())]
-    return [*pointers, *registers, *lines]
+def _spelled(context: Context) -> dict[Name, Expression]:
+    """In a program with stages, pointers to operands and results are read where they are used: hundreds of
+    them would take all registers of a thread."""
+    if context.stages is None or not context.target.has_threads:
+        return {}
+    buffers = context.buffers.items()
+    return {n: f"(({b.type})({b.address}))" for n, b in buffers if b.space in ("input", "output")}
+
+
+def _declarations(context: Context, spelled: Container[Name] = ()) -> list[Node]:
+    """What a function begins with: pointers but for those that are spelled where they are used, registers."""
+    pointers = sorted((name, b) for name, b in context.buffers.items() if name not in spelled)
+    registers = sorted(context.declared.items())
+    return [
+        *(Declaration(f"{b.type} const", n, f"({b.type})({b.address})", const=False) for n, b in pointers),
+        *(Declaration(type_, name, const=False) for name, type_ in registers),
+    ]
 
 
 def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
@@ -119,26 +139,24 @@ def _load_parameters(context: Context, program: UProgram) -> None:
     for position, value in enumerate(program.entry.parameters):
         if value.type.is_scalar:
             storage = STORAGE[value.type.dtype]
-            text = f"*(const {storage}*)operands[{position}]"
-            text = f"ck_up({text})" if value.type.dtype in NARROW else text
-            context.writer.line(f"{context.register(value)} = {text};")
+            context.set(value, up(code("*(const {}*)operands[{}]", storage, position), value.type.dtype))
 
 
 def _store_results(context: Context, program: UProgram) -> None:
     for position, value in enumerate(program.entry.results):
         dtype = value.type.dtype
         if value.type.is_scalar:
-            text = stored(context.register(value), dtype)
+            home = code("*({}*)results[{}]", STORAGE[dtype], position)
             once = context.one_thread(of_one_unit=True)
-            context.writer.line(f"{once}*({STORAGE[dtype]}*)results[{position}] = {text};")
+            context.writer.add(Assign(home, down(context.register(value), dtype), once))
             continue
         layout, slot = context.layout(value), context.slot(value)
         if value.type.size == 0 or (layout.is_whole and (slot.space, slot.index) == ("output", position)):
             continue
-        offset = f" + {layout.offset}" if layout.offset else ""
-        pointer = f"{context.pointer(value)}{offset}"
+        begin: Expression = context.pointer(value)
+        begin = code("{} + {}", begin, layout.offset) if layout.offset else begin
         with context.writer.block(f"if ({ALONE})") if context.has_units else nullcontext():
-            context.copy(f"results[{position}]", pointer, value.type.nbytes)
+            context.copy(f"results[{position}]", begin, value.type.nbytes)
 
 
 # -- statements ----------------------------------------------------------------------------------------------
@@ -147,7 +165,8 @@ def _emit_region(context: Context, region: Region) -> None:
     for statement in region.body:
         if statement.source.file and statement.source != where:
             where = statement.source
-            context.writer.line(f"// {where.file.rsplit('/', 1)[-1]}:{where.line} {where.function}".rstrip())
+            file = where.file.rsplit("/", 1)[-1]
+            context.writer.add(Comment(f"{file}:{where.line} {where.function}".rstrip()))
         _emit_statement(context, statement)
 
 
@@ -194,21 +213,13 @@ def _emit_part(context: Context, staged: bool, statement: Statement, emit: Calla
         return
     outer, context.writer = context.writer, Writer(context.target.index)
     emit()
-    inner, context.writer = context.writer, outer
-    result = context.register(statement.outputs[0]) if gives_register(statement) else ""
-    if result and _reads(inner.lines, result):  # of a loop: what it was, and what it becomes
-        with context.writer.block():
-            for line in inner.lines:
-                context.writer.line(line)
+    inner, context.writer = context.writer.nodes, outer
+    result = context.register(statement.outputs[0]) if gives_register(statement) else None
+    assert result is None or isinstance(result, Name)
+    if result and touches(inner, result):  # of a loop: what it was, and what it becomes
+        context.writer.add(Block("", tuple(inner)))
         return
-    context.writer.line(context.stages.call(inner.lines, context.about, result))
-
-
-def _reads(lines: Sequence[str], register: str) -> bool:
-    """Whether lines do anything with a register but set it."""
-    text = "\n".join(lines)
-    sets = re.findall(rf"^ *{register} = ", text, flags=re.MULTILINE)
-    return len(sets) != len(re.findall(rf"\b{register}\b", text))
+    context.writer.add(context.stages.call(inner, context.about, result))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:
@@ -222,17 +233,17 @@ def _emit_view(context: Context, operator: UOperator) -> None:
         return
     source, *starts = operator.inputs
     layout = context.layout(source)
-    pieces = [context.pointer(source)]
+    pieces: list[Expression] = [context.pointer(source)]
     if layout.offset:
         pieces.append(str(layout.offset))
     sizes = zip(source.type.shape, value.type.shape, starts, layout.strides, strict=True)
     for n, size, start, stride in sizes:
         if n != size:
-            pieces.append(f"ck_clamp_index({context.register(start)}, {n - size}) * {stride}")
-    pointer = f"const {STORAGE[value.type.dtype]}*"
-    context.views[f"d{value.id}"] = pointer
-    context.near |= {f"d{value.id}"} if context.is_near(context.slot(source)) else set()
-    context.writer.line(f"{pointer} const d{value.id} = {' + '.join(pieces)};")
+            pieces.append(code("{} * {}", clamped(context.register(start), n - size), stride))
+    name, type_ = Name(f"d{value.id}", outer=True), f"const {STORAGE[value.type.dtype]}*"
+    context.views[name] = type_
+    context.near |= {name} if context.is_near(context.slot(source)) else set()
+    context.writer.add(Declaration(f"{type_} const", name, joined(" + ", pieces), const=False))
 
 
 # -- control flow --------------------------------------------------------------------------------------------
@@ -246,7 +257,8 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
 
 def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     """A parallel loop as a function of its own, so that its pointers take no registers elsewhere. It gets the
-    registers and the operands that it reads; it writes memory only."""
+    registers and the operands that it reads, and every buffer that lies at one place for all units, so that
+    equal parts are one function; it writes memory only."""
     context.needs.add("program")
     outer = context.writer, context.declared, context.buffers, context.views
     context.given = {
@@ -256,23 +268,15 @@ def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     }
     context.writer, context.declared, context.buffers, context.views = Writer(outer[0].index), {}, {}, {}
     _emit_inline_loop(context, loop)
-    arrays = {name: (c, at) for name, (c, at) in context.buffers.items() if _is_given(at)}
-    context.buffers = {name: about for name, about in context.buffers.items() if name not in arrays}
+    arrays = {name: buffer for name, buffer in context.buffers.items() if buffer.fixed}
+    context.buffers = {name: buffer for name, buffer in context.buffers.items() if name not in arrays}
     known = {name: context.about(name) for name in context.given}
-    body = _function(context, context.writer.lines)
+    body = [*_declarations(context), *context.writer.nodes]
     context.writer, context.declared, context.buffers, context.views = outer
     context.buffers |= arrays
     context.given = {}
     known |= {name: context.about(name) for name in arrays}
-    context.writer.line(stages.part(body, known))
-
-
-def _is_given(address: str) -> bool:
-    """True for what lies where it does whatever the unit: equal parts get it, so that they are one."""
-    return (
-        address.startswith(("operands[", "results["))
-        or re.fullmatch(r"workspace \+ \d+", address) is not None
-    )
+    context.writer.add(stages.part(body, known))
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
@@ -282,8 +286,8 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
     emit_transfer(context, loop.initial, loop.carried)
     if loop.condition is None:
         assert loop.index is not None
-        name, dtype = f"v{loop.index.id}", COMPUTE[loop.index.type.dtype]
-        context.registers[loop.index] = name if dtype == context.writer.index else f"{dtype}({name})"
+        name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
+        context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
         context.indices.append(name)
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
@@ -295,27 +299,26 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
             context.alias(parameter, home)
     with context.writer.block("for (;;)"):
         _emit_region(context, loop.condition)
-        context.writer.line(f"if (!{context.register(loop.condition.results[0])}) break;")
+        context.writer.line("if (!{}) break;", context.register(loop.condition.results[0]))
         _emit_region(context, loop.body)
         emit_transfer(context, loop.body.results, loop.carried)
 
 
 @contextmanager
-def _trips(context: Context, loop: LoopUTask, name: str) -> Iterator[None]:
+def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
     """The head of a counted loop. Parts are dealt out to the units; inside a part there is one unit only."""
     trips = cast(int, loop.trip_count)
     if not loop.parallel:
         with context.writer.loop(name, trips):
             yield
         return
-    head = f"for ({context.target.index} {name} = 0; {name} < {trips}; ++{name})"
+    start, step = "0", ""
     if context.has_units and not context.part_depth:
-        start = "unit->index"
+        start, step = "unit->index", "unit->count"
         if loop.first:
             start = f"(unit->index + unit->count - {loop.first} % unit->count) % unit->count"
-        head = f"for ({context.target.index} {name} = {start}; {name} < {trips}; {name} += unit->count)"
     context.part_depth += 1
-    with context.writer.block(head):
+    with context.writer.loop(name, trips, start=start, step=step):
         yield
     context.part_depth -= 1
 
@@ -324,10 +327,11 @@ def _emit_branch(context: Context, branch: BranchUTask) -> None:
     selector = context.register(branch.selector)
     last = len(branch.branches) - 1
     for position, region in enumerate(branch.branches):
-        head = f"if ({selector} {'<=' if position == 0 else '=='} {position})"
-        if position == last:
-            head = ""
-        with context.writer.block(("else " if position else "") + head if head else "else" * (position > 0)):
+        head: Expression = "else" if position else ""
+        if position < last:
+            first = "else if" if position else "if"
+            head = code("{} ({} {} {})", first, selector, "==" if position else "<=", position)
+        with context.writer.block(head):
             _emit_region(context, region)
             emit_transfer(context, region.results, branch.outputs)
 
@@ -340,22 +344,21 @@ def emit_transfer(context: Context, sources: Sequence[Value], targets: Sequence[
             if target.type.size and not context.same_place(source, target):
                 arrays.append((source, target))
         elif context.register(source) != context.register(target):
-            scalars.append((context.register(source), context.register(target), target.type.dtype))
+            scalars.append((context.register(source), context.register(target)))
     _transfer_registers(context, scalars)
     _transfer_arrays(context, arrays)
 
 
-def _transfer_registers(context: Context, moves: list[tuple[str, str, str]]) -> None:
-    written = {target for _, target, _ in moves}
+def _transfer_registers(context: Context, moves: list[tuple[Expression, Expression]]) -> None:
+    written = {target for _, target in moves}
     late = []
-    for source, target, _ in moves:
+    for source, target in moves:
         if source in written:
             name = context.writer.fresh("m")
-            context.writer.line(f"const auto {name} = {source};")
+            context.writer.add(Declaration("auto", name, source))
             source = name
-        late.append(f"{target} = {source};")
-    for line in late:
-        context.writer.line(line)
+        late.append(Assign(target, source))
+    context.writer.add(*late)
 
 
 def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
@@ -385,11 +388,10 @@ def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
     for size in sorted({t.type.size for _, t in moves}):
         same = [m for m in moves if m[1].type.size == size]
         targets = [target for _, target in same]
-        with context.alone(*targets), writer.block(), lane_nest(context, [("i", size)]):
-            names = []
-            for source, target in same:
-                names.append(writer.fresh("m"))
-                dtype = target.type.dtype
-                writer.line(f"const {STORAGE[dtype]} {names[-1]} = {context.pointer(source)}[i];")
-            for name, (_, target) in zip(names, same, strict=True):
-                writer.line(f"{context.pointer(target)}[i] = {name};")
+        at = Name("i")
+        with context.alone(*targets), writer.block(), lane_nest(context, [(at, size)]):
+            names = [writer.fresh("m") for _ in same]
+            for name, (source, target) in zip(names, same, strict=True):
+                element = Load(context.pointer(source), at)
+                writer.add(Declaration(STORAGE[target.type.dtype], name, element))
+            writer.add(*(Store(context.pointer(t), at, n) for n, t in zip(names, targets, strict=True)))

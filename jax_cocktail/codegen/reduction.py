@@ -1,7 +1,8 @@
-"""Identities and steps of the reduction operators, as C text."""
+"""Identities and steps of the reduction operators, as C expressions."""
 
 from __future__ import annotations
 
+from jax_cocktail.codegen.kernel import Expression, call, joined
 from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.utask.types import FLOATS
 
@@ -38,7 +39,7 @@ def functor(op: str) -> str:
     return f"Ck{op.capitalize()}"
 
 
-def step(op: str, total: str, text: str) -> str:
+def step(op: str, total: Expression, element: Expression) -> Expression:
     """total op element."""
     infix = {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}.get(op)
-    return f"{total} {infix} {text}" if infix else f"ck_{op}({total}, {text})"
+    return joined(f" {infix} ", (total, element)) if infix else call(f"ck_{op}", total, element)

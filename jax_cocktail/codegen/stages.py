@@ -6,15 +6,24 @@ lane loop is a function; equal ones (the same layer ten times) are one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Declaration,
+    Name,
+    Node,
+    code,
+    joined,
+    lines,
+    names_in,
+    nodes_in,
+)
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
 
 STAGED = frozenset({"dot", "conv"})  # anchors whose templates take a compiler long
-_NAME = re.compile(r"\b([wprdvoq]\d+(?:_\w+)?)\b")
 
 
 def wants_stages(program: UProgram, limit: int) -> bool:
@@ -41,8 +50,14 @@ def gives_register(statement: Statement) -> bool:
     return alone and any(v.type.size > 1 for v in closer.inputs)
 
 
+def touches(nodes: Sequence[Node], register: Name) -> bool:
+    """Whether statements do anything with a register but set it."""
+    sets = sum(isinstance(node, Assign) and node.name == register for node in nodes_in(*nodes))
+    return sets != names_in(*nodes).count(register)
+
+
 @dataclass(frozen=True, slots=True)
-class Name:
+class Parameter:
     """What a function may get: its C type, and a line that says where it points to, with `{name}`."""
 
     type: str
@@ -56,39 +71,41 @@ class StageTable:
         self._target = target
         self._functions: dict[tuple[str, ...], str] = {}  # head, result, parameters, body -> name
 
-    def call(self, lines: Sequence[str], about: Callable[[str], Name], result: str = "") -> str:
-        """Makes a function of these lines, unless there is one, and returns the call. `result`: the register
-        that the lines set and do not read."""
-        given = [name for name in _names(lines) if name != result]
+    def call(self, nodes: Sequence[Node], about: Callable[[Name], Parameter], result: Name | None) -> Node:
+        """Makes a function of these statements, unless there is one, and returns the call. `result`: the
+        register that they set and do not read."""
+        given = [name for name in _outer(nodes) if name != result]
         type_ = about(result).type if result else "void"
         if result:
-            lines = [f"  {type_} {result};", *lines, f"  return {result};"]
+            nodes = [Declaration(type_, result, const=False), *nodes, code("return {};", result)]
         head, call = self._target.stage
-        name = self._function("stage", head, lines, [(name, about(name)) for name in given], type_)
-        text = call.format(name=name, parameters=", ".join(given))
-        return f"{result} = {text}" if result else text
+        name = self._function("stage", head, nodes, [(name, about(name)) for name in given], type_)
+        called = code(call, name=name, parameters=joined(", ", given))
+        return Assign(result, called) if result else code("{};", called)
 
-    def part(self, lines: Sequence[str], known: Mapping[str, Name]) -> str:
-        """The same of lines that are the parts of a parallel loop. `known`: the names that they may get."""
+    def part(self, nodes: Sequence[Node], known: Mapping[Name, Parameter]) -> Node:
+        """The same of statements that are the parts of a parallel loop. `known`: the names that they may
+        get."""
         head, call = self._target.part
-        given = [name for name in _names(lines) if name in known]
-        name = self._function("part", head, lines, [(name, known[name]) for name in given])
-        return call.format(name=name, parameters="".join(f", {each}" for each in given))
+        given = [name for name in _outer(nodes) if name in known]
+        name = self._function("part", head, nodes, [(name, known[name]) for name in given])
+        parameters = joined("", [code(", {}", each) for each in given])
+        return code(call + ";", name=name, parameters=parameters)
 
     def _function(
         self,
         kind: str,
         head: str,
-        lines: Sequence[str],
-        parameters: Sequence[tuple[str, Name]],
+        nodes: Sequence[Node],
+        parameters: Sequence[tuple[Name, Parameter]],
         result: str = "void",
     ) -> str:
         """Names are numbered in the order in which they appear: what differs in them only is one function."""
-        lines = [f"  {each.where.format(name=name)}" for name, each in parameters if each.where] + [*lines]
-        numbers = {name: f"x{number}" for number, name in enumerate(_names(lines))}
+        nodes = [*(code(each.where, name=name) for name, each in parameters if each.where), *nodes]
+        numbers = {name: f"x{number}" for number, name in enumerate(_outer(nodes))}
         listed = [f"{each.type} {numbers[name]}" for name, each in parameters]
         before = "".join(f", {each}" for each in listed) if kind == "part" else ", ".join(listed)
-        body = _NAME.sub(lambda match: numbers[match[1]], "\n".join(lines))
+        body = "\n".join(lines(nodes, numbers))
         return self._functions.setdefault((head, result, before, body), f"{kind}{len(self._functions)}")
 
     def lines(self) -> list[str]:
@@ -99,5 +116,6 @@ class StageTable:
         ]
 
 
-def _names(lines: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(_NAME.findall("\n".join(lines))))
+def _outer(nodes: Sequence[Node]) -> list[Name]:
+    """The names of the function around, each once, in the order in which they appear."""
+    return list(dict.fromkeys(name for name in names_in(*nodes) if name.outer))

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import cast
 
-from jax_cocktail.codegen.context import Context, stored
+from jax_cocktail.codegen.context import Context
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Declaration,
+    Expression,
+    Index,
+    Load,
+    Name,
+    Store,
+    code,
+    down,
+    joined,
+    up,
+)
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import identity, step
-from jax_cocktail.codegen.text import COMPUTE, Index
+from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.utask.ir import UOperator
 
 
@@ -27,34 +40,32 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
 
         def element(out: tuple[Index, ...]) -> None:
             total = writer.fresh("a")
-            writer.line(f"{COMPUTE[dtype]} {total} = {identity(op, dtype)};")
+            writer.add(Declaration(COMPUTE[dtype], total, identity(op, dtype), const=False))
 
             def tap(window: tuple[Index, ...]) -> None:
-                inside: list[str] = []
+                inside: list[Expression] = []
                 place: list[Index] = []
                 for d, n in enumerate(shape):
                     position = out[d] * strides[d] + window[d] * dilation[d] + -lows[d]
                     place.append(_inside(position, n, spread[d], inside))
-                guard = f"if ({' && '.join(inside)}) " if inside else ""
-                writer.line(f"{guard}{total} = {step(op, total, source.read(place))};")
+                guard = joined(" && ", inside) if inside else ""
+                writer.add(Assign(total, step(op, total, source.read(place)), guard))
 
             loop_over(writer, operator.ints("window"), tap, "k")
-            writer.line(f"{target.at(out)} = {stored(total, dtype)};")
+            writer.add(target.store(out, total))
 
         rows_over(context, operator.output.type.shape, element)
 
 
-def _inside(position: Index, size: int, spread: int, inside: list[str]) -> Index:
+def _inside(position: Index, size: int, spread: int, inside: list[Expression]) -> Index:
     """Adds the range checks of one axis; returns the operand's index."""
-    text = position.text()
     if position.terms == () and spread == 1 and 0 <= position.constant < size:
         return position
-    limit = (size - 1) * spread
-    inside.append(f"({text}) >= 0 && ({text}) <= {limit}")
+    inside.append(code("({}) >= 0 && ({}) <= {}", position, position, (size - 1) * spread))
     if spread == 1:
         return position
-    inside.append(f"({text}) % {spread} == 0")
-    return Index(0, ((f"(({text}) / {spread})", 1),))
+    inside.append(code("({}) % {} == 0", position, spread))
+    return Index(0, ((code("(({}) / {})", position, spread), 1),))
 
 
 def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
@@ -65,33 +76,34 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
     strides, lows = operator.ints("strides"), _lows(operator)
     compare = ">" if operator["select"] == "ge" else "<"
     with context.result(operator.output) as target:
-        zero = stored(COMPUTE[dtype] + "(0)", dtype)
-        rows_over(context, shape, lambda i: writer.line(f"{target.at(i)} = {zero};"))
+        rows_over(context, shape, lambda i: writer.add(target.store(i, f"{COMPUTE[dtype]}(0)")))
         context.fence()
 
         def window(out: tuple[Index, ...]) -> None:
             best, at, found = writer.fresh("a"), writer.fresh("n"), writer.fresh("f")
-            writer.line(f"{COMPUTE[dtype]} {best} = 0; i64 {at} = 0; bool {found} = false;")
+            start = "{} {} = 0; i64 {} = 0; bool {} = false;"
+            writer.line(start, COMPUTE[dtype], best, at, found)
 
             def tap(inner: tuple[Index, ...]) -> None:
-                inside: list[str] = []
+                inside: list[Expression] = []
                 place = [
                     _inside(out[d] * strides[d] + inner[d] + -lows[d], n, 1, inside)
                     for d, n in enumerate(shape)
                 ]
-                with writer.block(f"if ({' && '.join(inside) or 'true'})"):
-                    writer.line(f"const {COMPUTE[dtype]} x = {values.read(place)};")
-                    take = f"!{found} || x {compare} {best} || (x != x && {best} == {best})"
-                    writer.line(
-                        f"if ({take}) {{ {best} = x; {at} = {target.place(place).text()}; {found} = true; }}"
+                with writer.block(code("if ({})", joined(" && ", inside) if inside else "true")):
+                    writer.add(Declaration(COMPUTE[dtype], Name("x"), values.read(place)))
+                    take = code(
+                        f"!{{}} || x {compare} {{}} || (x != x && {{}} == {{}})", found, best, best, best
                     )
+                    keep = "if ({}) {{ {} = x; {} = {}; {} = true; }}"
+                    writer.line(keep, take, best, at, target.place(place), found)
 
             loop_over(writer, operator.ints("window"), tap, "k")
-            old = f"{target.pointer}[{at}]"
-            read = f"ck_up({old})" if dtype in ("bfloat16", "float16") else old
-            new = stored(f"{read} + {given.read(out)}", dtype)
+            owned: Expression = found
             if context.target.has_threads:  # every element has one thread that adds to it, in order
-                found = f"{found} && {at} % {context.target.threads} == ck_lane()"
-            writer.line(f"if ({found}) {old} = {new};")
+                owned = code("{} && {} % {} == ck_lane()", found, at, context.target.threads)
+            old = up(Load(target.pointer, at), dtype)
+            new = down(code("{} + {}", old, given.read(out)), dtype)
+            writer.add(Store(target.pointer, at, new, owned))
 
         loop_over(writer, source.type.shape, window)

@@ -60,7 +60,7 @@ class Target:
     epilogue: tuple[str, ...] = ()
     footer: tuple[str, ...] = ()
     stage_limit: int = 32
-    stage: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters});")
+    stage: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters})")
     part: tuple[str, str] = ("", "")
     fail: str = ""
     fail_begin: tuple[str, ...] = ()

@@ -1,0 +1,52 @@
+"""Passes over the kernel IR of lane loops: hoisting, batching, unrolling. All are functions of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jax_cocktail.codegen.kernel import Call, Declaration, Load, Loop, Node, Store, length, names_in, nodes_in
+
+LONG_BODY = 96  # lines of a loop's trips written out side by side, a call counted as
+LONG_CALL = 4
+
+
+def hoisted(loop: Loop) -> list[Node]:
+    """What does not depend on the variable of a loop with independent iterations is computed before it. The
+    compiler cannot do so with a load, and gathers: for all it knows the loop's stores change what is loaded.
+    """
+    inside, before, body = {loop.name}, list[Node](), list[Node]()
+    for node in loop.body:
+        if isinstance(node, Declaration) and node.const:
+            if inside.isdisjoint(names_in(node.value)):
+                before.append(node)
+                continue
+            inside.add(node.name)
+        elif not isinstance(node, Store):
+            return [loop]
+        body.append(node)
+    return [*before, replace(loop, body=tuple(body))]
+
+
+def unrolled(loop: Loop, trips: int, most: int) -> list[Node]:
+    """Says how many trips the compiler may write out side by side, if there are more than `most` (0: as it
+    likes). Left alone it writes out hundreds of short ones, whose loads then take all registers there are."""
+    if not most or trips <= most:
+        return [loop]
+    return [replace(loop, pragma=f"#pragma unroll {_together(length(loop), most)}")]
+
+
+def batch(body: Sequence[Node], trips: int, most: int) -> int:
+    """How many trips with this body, up to `most`, a thread takes at a time: 1 if they load nothing, or are
+    too long."""
+    if not any(isinstance(node, Load) for node in nodes_in(*body)):
+        return 1
+    calls = sum(any(isinstance(part, Call) for part in nodes_in(node)) for node in body)
+    return _together(len(body) + (LONG_CALL - 1) * calls, min(trips, most))
+
+
+def _together(lines: int, most: int) -> int:
+    together = 1
+    while 2 * together <= most and 2 * together * lines <= LONG_BODY:
+        together *= 2
+    return together
