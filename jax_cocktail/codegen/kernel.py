@@ -92,8 +92,8 @@ class Call(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class Spelled(_Printed):
-    """Any other expression or statement: text, and the nodes in it. A statement of this kind, such as the call
-    of a template, may read and write whatever its names lead to."""
+    """Any other expression or statement: text, and the nodes in it. A statement of it, such as a template's
+    call, may read and write whatever its names lead to."""
 
     pieces: tuple[Expression, ...]
 
@@ -164,22 +164,8 @@ class Loop(_Printed):
     pragma: Expression = ""
 
 
-Node: TypeAlias = (
-    Name
-    | Index
-    | Pointer
-    | Load
-    | Call
-    | Spelled
-    | Declaration
-    | Assign
-    | Store
-    | Barrier
-    | Comment
-    | Block
-    | Loop
-)
 Expression: TypeAlias = Name | Index | Pointer | Load | Call | Spelled | str  # str: text without names
+Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
 
 
 # -- construction --------------------------------------------------------------------------------------------
@@ -224,9 +210,11 @@ def variable(name: str) -> Index:
 
 
 # -- the printer ---------------------------------------------------------------------------------------------
-def _parts(node: Node) -> tuple[Expression, ...]:
+def _parts(node: Expression | Node) -> tuple[Expression, ...]:
     """A node as text and nodes, in the order of print; of a loop or block the head only."""
     match node:
+        case str():
+            return (node,)
         case Name(text) | Barrier(text):
             return (text,)
         case Comment(text):
@@ -290,7 +278,7 @@ def lines(nodes: Sequence[Node], names: Mapping[Name, Expression], indent: int =
 
 
 # -- what passes ask -----------------------------------------------------------------------------------------
-def nodes_in(*nodes: Expression | Node) -> Iterator[Node]:
+def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
     """All nodes in the order of print, each before what it is made of."""
     for node in nodes:
         if isinstance(node, str):
