@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import cast
 
-from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.ir import UOperator, once
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Shape
 
@@ -43,6 +43,7 @@ class AxisRule:
         return next((tie for tie in self.ties if tie.outputs == tuple(axes)), None)
 
 
+@once
 def rule(operator: UOperator) -> AxisRule:
     """The ties of `operator`; axes of one element and of none are in no tie."""
     found = RULES.get(operator.kind)

@@ -27,8 +27,9 @@ def strong_components(successors: Sequence[Sequence[int]]) -> list[list[int]]:
                 if work:
                     low[work[-1][0]] = min(low[work[-1][0]], low[node])
                 if low[node] == index[node]:
-                    cut = stack.index(node)
-                    component, stack[cut:] = stack[cut:], []
+                    component = [stack.pop()]
+                    while component[-1] != node:
+                        component.append(stack.pop())
                     waiting.difference_update(component)
                     found.append(sorted(component))
             elif step not in index:

@@ -161,7 +161,7 @@ def _analysed(loop: LoopUTask, constants: Constants) -> _Walker:
 
 class _Walker:
     """One walk over a parallel body. `touched`: array -> runs that hold all touches so far, empty when they
-    do not tell parts apart; `faults`: array -> the first statement that touched more."""
+    do not tell parts apart; `faults`: array -> what touched more, and where."""
 
     def __init__(self, loop: LoopUTask, constants: Constants) -> None:
         self.loop = loop
@@ -170,8 +170,8 @@ class _Walker:
         self.digits: dict[Value, tuple[Digit, int]] = {}  # scalars that are a digit of the index times this
         self.seen: dict[Value, _Seen] = {}
         self.touched: dict[Value, set[Run]] = {}
-        self.faults: dict[Value, str] = {}
-        self.where = "its results"
+        self.faults: dict[Value, tuple[str, Statement | str]] = {}
+        self.where: Statement | str = "its results"
         self.has_barrier = False
 
     def run(self) -> None:
@@ -184,7 +184,7 @@ class _Walker:
         for carried, result in zip(loop.carried, loop.body.results, strict=True):
             origin = self.seen.get(result)
             if carried in self.seen and (origin is None or origin.array != carried or not origin.whole):
-                self._refuse(carried, "does not hand on")
+                self._refuse(carried, "does not hand on", located=False)
             if origin is not None and origin.array != carried:
                 self._consume(result)
 
@@ -196,7 +196,10 @@ class _Walker:
             return "a barrier in a parallel loop: units have unequal numbers of trips and would wait for ever"
         for value in self.loop.carried:
             if value in self.faults:
-                return f"a trip of a parallel loop {self.faults[value]} more than its own slice of {value}"
+                what, where = self.faults[value]
+                place = where if isinstance(where, str) else print_statement(where)
+                what += f" (in {place})" if place else ""
+                return f"a trip of a parallel loop {what} more than its own slice of {value}"
         return ""
 
     def block(self, value: Value) -> Runs | None:
@@ -209,15 +212,16 @@ class _Walker:
         if value.type.size > 1:
             self.seen[value] = _Seen(value, tuple(range(value.type.rank)), True)
 
-    def _refuse(self, array: Value, what: str) -> None:
+    def _refuse(self, array: Value, what: str, located: bool = True) -> None:
+        """`located`: say at which statement."""
         self.touched[array] = set()
-        self.faults.setdefault(array, what)
+        self.faults.setdefault(array, (what, self.where if located else ""))
 
     def _consume(self, value: Value) -> None:
         """A use that may touch every element that the value shows."""
         origin = self.seen.get(value)
         if origin is not None:
-            self._refuse(origin.array, f"reads (in {self.where})")
+            self._refuse(origin.array, "reads")
 
     def _touch(self, value: Value, starts: Sequence[Value], part: Shape, what: str) -> bool:
         """Notes a touch of a slice; False if it is not confined to the part's own block."""
@@ -235,7 +239,7 @@ class _Walker:
         if (both and _telling(both, self.trips) is not None) or (known is not None and not known):
             self.touched[origin.array] = both
         else:
-            self._refuse(origin.array, f"{what} (in {self.where})")
+            self._refuse(origin.array, what)
         return True
 
     # -- statements --------------------------------------------------------------------------------------
@@ -252,11 +256,11 @@ class _Walker:
         elif isinstance(statement, BranchUTask):
             self._branch(statement)
         elif isinstance(statement, UTaskRef):
-            self.where = print_statement(statement)
+            self.where = statement
             for value in statement.arguments:
                 self._consume(value)
         else:
-            self.where = print_statement(statement)
+            self.where = statement
             self._operator(statement)
 
     def _operator(self, operator: UOperator) -> None:
@@ -328,7 +332,7 @@ class _Walker:
             self._consume(target)
             return
         if update.type.size and not self._touch(target, starts, update.type.shape, "writes"):
-            self._refuse(origin.array, f"writes (in {self.where})")
+            self._refuse(origin.array, "writes")
         self.seen[operator.output] = origin
 
     # -- nested regions ----------------------------------------------------------------------------------

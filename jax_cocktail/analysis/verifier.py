@@ -42,6 +42,7 @@ class _Verifier:
         self._made: set[int] = set()  # defined for good, anywhere in the program
         self._recomputed: dict[int, UOperator] = {}  # by members of groups
         self._operators: dict[int, UOperator] = {}
+        self._constants: dict[Value, int] = {}
         self._functions = {function.name: function for function in program.functions}
         self._where: Statement | None = None
 
@@ -113,6 +114,7 @@ class _Verifier:
         if isinstance(statement, UOperator):
             self._operator(statement)
             self._operators.update((value.id, statement) for value in statement.outputs)
+            self._constants |= scalar_constants((statement,))
         elif isinstance(statement, LoopUTask):
             self._loop(statement, frozenset(visible))
         elif isinstance(statement, BranchUTask):
@@ -157,7 +159,7 @@ class _Verifier:
             self._region(loop.condition, visible)
         self._region(loop.body, visible)
         if loop.parallel:
-            message = parallel_fault(loop, scalar_constants(self._operators.values()))
+            message = parallel_fault(loop, self._constants)
             if message:
                 self._where = loop
                 self._fail(message)
@@ -182,6 +184,7 @@ class _Verifier:
         for id_, member in made.items():
             if id_ in outputs:
                 self._operators[id_] = member
+                self._constants |= scalar_constants((member,))
             elif self._recomputed.setdefault(id_, member) != member:
                 self._fail(f"%{id_} is recomputed by another operator than its own")
 

@@ -15,6 +15,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     StitchedUTask,
     UOperator,
+    once,
     regions_of,
 )
 from jax_cocktail.utask.operators import KINDS
@@ -58,6 +59,7 @@ def total(statements: Iterable[Statement]) -> Work:
     return sum(map(work, statements), Work())
 
 
+@once
 def region_work(region: Region) -> Work:
     return total(region.body)
 
@@ -75,6 +77,7 @@ def has_loop(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) or any(map(has_loop, inner))
 
 
+@once
 def _operator(operator: UOperator) -> Work:
     if operator.kind in VIEWS or not operator.outputs:
         return Work()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
@@ -96,10 +97,12 @@ def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[
     """Statements that are light together with all statements that they depend on."""
     needed: dict[Value, frozenset[int]] = {}  # by light statements; of others empty
     heavy: set[Value] = set()
+    flops = [work(s).flops if is_light(s, limit) else inf for s in statements]
     for position, statement in enumerate(statements):
-        own = frozenset({position}).union(*(needed.get(v, frozenset()) for v in reads(statement)))
-        flops = sum(work(statements[n]).flops for n in own)
-        if is_light(statement, limit) and heavy.isdisjoint(statement.inputs) and flops <= limit:
+        own = frozenset({position})
+        if flops[position] < inf and heavy.isdisjoint(statement.inputs):
+            own = own.union(*(needed.get(v, frozenset()) for v in statement.inputs))
+        if heavy.isdisjoint(statement.inputs) and sum(flops[n] for n in own) <= limit:
             needed[statement.outputs[0]] = own
         else:
             heavy.update(statement.outputs)
@@ -152,6 +155,11 @@ class _Divider:
         self.limits = limits
         self.light = light_positions(statements, limits.light)
         self.made = {v: n for n, s in enumerate(statements) for v in s.outputs}
+        self.reads = [reads(s) for s in statements]
+        self.readers: dict[Value, list[Statement]] = {}
+        for statement, values in zip(statements, self.reads, strict=True):
+            for value in values:
+                self.readers.setdefault(value, []).append(statement)
         self.results = frozenset(results)
         self.claims: dict[int, Choice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds, their bodies divided
@@ -303,14 +311,13 @@ class _Divider:
         over it: it was made here, or handed to the region."""
         if array in self.results or (array not in self.made and array not in self.parameters):
             return False
-        readers = [s for s in self.statements if array in reads(s)]
-        return all(reads_own_part(s, array, axis, cut.axes) for s in readers)
+        return all(reads_own_part(s, array, axis, cut.axes) for s in self.readers.get(array, ()))
 
     # -- stages ------------------------------------------------------------------------------------------
     def _stages(self) -> dict[int, int]:
         stage: dict[int, int] = {}
-        for position, statement in enumerate(self.statements):
-            stage[position] = max((self._ready(stage, position, v) for v in reads(statement)), default=0)
+        for position, values in enumerate(self.reads):
+            stage[position] = max((self._ready(stage, position, v) for v in values), default=0)
         return stage
 
     def _ready(self, stage: Mapping[int, int], position: int, value: Value) -> int:
@@ -356,13 +363,15 @@ class _Divider:
         second axis of its own; else all together."""
         if not self.limits.has_grids:
             return (positions,)
-        own = set(positions)
-        near: list[list[int]] = [[] for _ in self.statements]
-        for n in positions:
-            for maker in own & {self.made[v] for v in reads(self.statements[n]) if v in self.made}:
-                near[n].append(maker)
-                near[maker].append(n)
-        found = [c for c in strong_components(near) if not own.isdisjoint(c)]
+        found = [list(positions)]
+        if sum(self._multiplies((n,)) for n in positions) > 1:
+            number = {n: k for k, n in enumerate(positions)}
+            near: list[list[int]] = [[] for _ in positions]
+            for k, n in enumerate(positions):
+                for maker in {number[m] for v in self.reads[n] if (m := self.made.get(v)) in number}:
+                    near[k].append(maker)
+                    near[maker].append(k)
+            found = [[positions[k] for k in c] for c in strong_components(near)]
         return sorted(found) if sum(map(self._multiplies, found)) > 1 else (positions,)
 
     def _multiplies(self, positions: Sequence[int]) -> bool:

@@ -8,15 +8,22 @@ rules are in `verifier`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 Attribute = int | float | str | bytes | bool | tuple["Attribute", ...]
 Attributes = tuple[tuple[str, Attribute], ...]
+Known = dict[str, Any]  # what has been found out about an operator or a region, by the function that did
+
+
+def _known() -> Any:
+    """The field of a frozen class that remembers what follows from the other fields; see `once`."""
+    return field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,7 @@ class UOperator:
     outputs: tuple[Value, ...]
     attributes: Attributes = ()
     source: Source = NOWHERE
+    known: Known = _known()
 
     def __post_init__(self) -> None:
         spec = KINDS.get(self.kind)
@@ -72,6 +80,26 @@ class Region:
     parameters: tuple[Value, ...]
     body: tuple[Statement, ...]
     results: tuple[Value, ...]
+    known: Known = _known()
+
+
+_Subject = TypeVar("_Subject", UOperator, Region)
+_Fact = TypeVar("_Fact")
+
+
+def once(find: Callable[[_Subject], _Fact]) -> Callable[[_Subject], _Fact]:
+    """A function of an operator or a region alone, which runs once for each: these never change, and passes
+    ask the same of them again and again."""
+    name = f"{find.__module__}.{find.__name__}"
+
+    @wraps(find)
+    def found(subject: _Subject) -> _Fact:
+        known = subject.known
+        if name not in known:
+            known[name] = find(subject)
+        return cast(_Fact, known[name])
+
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +325,7 @@ def operators_in(region: Region) -> Iterator[UOperator]:
             yield from statement.members
 
 
+@once
 def free_values(region: Region) -> tuple[Value, ...]:
     """Every value that a region, nested ones included, uses but does not define."""
     found: dict[Value, None] = {}

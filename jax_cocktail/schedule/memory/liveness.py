@@ -8,7 +8,7 @@ or overlap only at positions where one is read while the other is written in ste
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from jax_cocktail.schedule.memory.in_place import Memory, in_place_pairs
@@ -47,6 +47,7 @@ def liveness(program: UProgram, layouts: Mapping[Value, Layout]) -> Liveness:
     live = walker.region(program.entry, results, 0)
     start = walker.position()
     walker.mark(live | walker.roots(program.entry.parameters), start)
+    walker.mark(set(), walker.position())
     return walker.result
 
 
@@ -56,6 +57,7 @@ class _Walker:
         self.layouts = memory.layouts
         self.result = Liveness()
         self._next = 0
+        self._since: dict[Value, int] = {}  # roots that were live at the last position, from which one on
 
     def position(self) -> int:
         self._next += 1
@@ -64,10 +66,13 @@ class _Walker:
     def roots(self, values: Iterable[Value]) -> set[Value]:
         return {self.layouts[v].root for v in values if v in self.layouts}
 
-    def mark(self, live: Iterable[Value], position: int) -> None:
-        bit = 1 << position
-        for root in live:
-            self.result.mask[root] |= bit
+    def mark(self, live: Set[Value], position: int) -> None:
+        """Notes what is live at a position; positions come in order. Bits are written run by run."""
+        since = self._since
+        for root in since.keys() - live:
+            self.result.mask[root] |= (1 << position) - (1 << since.pop(root))
+        for root in live - since.keys():
+            since[root] = position
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...], at: int, depth: int) -> None:
         """Parallel copies at a position, each of which sharing memory would save. A target whose old value is

@@ -2,75 +2,71 @@
 
 uTasks have no side effects, so a statement without a live output goes (also one that may fail: who wants to
 know reads its output). A carry is live if its final value is, or if the loop's condition or the next value of
-a live carry reads it.
+a live carry reads it. Liveness follows the needs of each value once, through all regions, so that it takes
+time in proportion to the program, however deep its loops are nested.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
-from jax_cocktail.utask.ir import (
-    BranchUTask,
-    LoopUTask,
-    Region,
-    Statement,
-    StitchedUTask,
-    UProgram,
-    picked,
-)
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UProgram, walk
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import Value
 
 
 def remove_dead_code(program: UProgram) -> UProgram:
-    """`program` without dead statements, carries and branch outputs."""
-    return map_regions(program, lambda region: _region(region, set()))
+    """`program` without dead statements, carries and branch outputs; itself if there are none."""
+    return map_regions(program, lambda region: _region(region, _live(region)))
 
 
-def _region(region: Region, live: set[Value]) -> Region:
-    """`region` cut down to what its results need; adds to `live` everything that it reads."""
-    live.update(region.results)
-    kept = [_statement(statement, live) for statement in reversed(region.body)]
-    return with_body(region, [statement for statement in reversed(kept) if statement is not None])
+def _live(region: Region) -> Set[Value]:
+    """What the results of the region take, nested regions included."""
+    needs = _needs(region)
+    live = set(region.results)
+    waiting = list(live)
+    while waiting:
+        for value in needs.get(waiting.pop(), ()):
+            if value not in live:
+                live.add(value)
+                waiting.append(value)
+    return live
 
 
-def _statement(statement: Statement, live: set[Value]) -> Statement | None:
-    if not any(value in live for value in statement.outputs):
-        return None
-    if isinstance(statement, LoopUTask):
-        statement = _loop(statement, live)
-    elif isinstance(statement, BranchUTask):
-        statement = _branch(statement, live)
-    elif isinstance(statement, StitchedUTask):
-        outputs = tuple(value for value in statement.outputs if value in live)
-        statement = statement if outputs == statement.outputs else replace(statement, outputs=outputs)
-    live.update(statement.inputs)
-    return statement
+def _needs(region: Region) -> Mapping[Value, tuple[Value, ...]]:
+    """For every value what it is made of; for a carry, by each of its names, what its next value is."""
+    found: dict[Value, tuple[Value, ...]] = {}
+    for statement in walk(region):
+        if isinstance(statement, LoopUTask):
+            asked = statement.condition.results if statement.condition is not None else ()
+            for i, names in enumerate(_names(statement)):
+                needed = (statement.initial[i], statement.body.results[i], *asked)
+                found.update(dict.fromkeys(names, needed))
+        elif isinstance(statement, BranchUTask):
+            for i, output in enumerate(statement.outputs):
+                found[output] = (statement.selector, *(r.results[i] for r in statement.branches))
+        else:
+            found.update(dict.fromkeys(statement.outputs, statement.inputs))
+    return found
 
 
-def _live_carries(loop: LoopUTask, live: set[Value]) -> list[int]:
-    """Indices of the live carries, by a fixed point over what their next values read."""
-    trial = set(live)
-    if loop.condition is not None:
-        _region(loop.condition, trial)
+def _names(loop: LoopUTask) -> list[tuple[Value, ...]]:
+    """For each carry its output, its parameter of the body and that of the condition."""
     tested = loop.condition.parameters if loop.condition is not None else loop.carried
-    kept: list[int] = []
-    while True:
-        needed = [
-            i
-            for i, output in enumerate(loop.outputs)
-            if output in live or tested[i] in trial or loop.carried[i] in trial
-        ]
-        if needed == kept:
-            return kept
-        kept = needed
-        _region(replace(loop.body, results=picked(loop.body.results, kept)), trial)
+    return list(zip(loop.outputs, loop.carried, tested, strict=True))
 
 
-def _loop(loop: LoopUTask, live: set[Value]) -> LoopUTask:
-    return map_regions(loop.keep(_live_carries(loop, live)), lambda region: _region(region, live))
+def _region(region: Region, live: Set[Value]) -> Region:
+    """`region` cut down to what is live."""
+    return with_body(region, [_cut(s, live) for s in region.body if not live.isdisjoint(s.outputs)])
 
 
-def _branch(branch: BranchUTask, live: set[Value]) -> BranchUTask:
-    kept = [i for i, output in enumerate(branch.outputs) if output in live]
-    return map_regions(branch.keep(kept), lambda region: _region(region, live))
+def _cut(statement: Statement, live: Set[Value]) -> Statement:
+    if isinstance(statement, LoopUTask):
+        statement = statement.keep([i for i, v in enumerate(_names(statement)) if not live.isdisjoint(v)])
+    elif isinstance(statement, BranchUTask):
+        statement = statement.keep([i for i, output in enumerate(statement.outputs) if output in live])
+    elif isinstance(statement, StitchedUTask) and not live >= set(statement.outputs):
+        return replace(statement, outputs=tuple(value for value in statement.outputs if value in live))
+    return map_regions(statement, lambda inner: _region(inner, live))

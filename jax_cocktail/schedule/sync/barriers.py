@@ -98,8 +98,13 @@ class _Line:
 
     def begin(self, position: int, accesses: Iterable[Access]) -> None:
         """Makes room for a statement that starts with these accesses."""
-        accesses = list(accesses)
-        self.meet(position, [at for a, at in self.state.items() if any(a.conflicts(b) for b in accesses)])
+        by_space: dict[str, list[Access]] = {}
+        for access in accesses:
+            by_space.setdefault(access.space, []).append(access)
+        if not by_space:
+            return
+        state = ((a, at) for a, at in self.state.items() if a.space in by_space)
+        self.meet(position, [at for a, at in state if any(map(a.conflicts, by_space[a.space]))])
 
     def meet(self, position: int, hit: Collection[int]) -> None:
         """A barrier before the statement at `position` and after those at `hit`, if there are any."""
@@ -134,6 +139,7 @@ class _Deriver:
         self.plan = plan
         self.constants = constants
         self.layouts: Mapping[Value, Layout] = plan.layouts
+        self._accesses: dict[int, tuple[Statement, list[Access]]] = {}  # found out, by the statement's id()
 
     # -- regions -----------------------------------------------------------------------------------------
     def region(self, region: Region, state: State, tail: Iterable[Access]) -> tuple[Region, State]:
@@ -141,7 +147,7 @@ class _Deriver:
         line = _Line(state)
         body: list[Statement] = []
         for position, statement in enumerate(region.body):
-            accesses = list(self.accesses(statement))
+            accesses = self._known(statement)
             inside = isinstance(statement, LoopUTask | BranchUTask) and not _is_parallel(statement)
             line.begin(position, accesses)
             if inside:
@@ -223,6 +229,12 @@ class _Deriver:
         return self.region(replace(loop.body, body=statements), middle, tail)[1]
 
     # -- accesses ----------------------------------------------------------------------------------------
+    def _known(self, statement: Statement) -> list[Access]:
+        """What a statement touches, found out once: loops are walked several times."""
+        if id(statement) not in self._accesses:
+            self._accesses[id(statement)] = statement, list(self.accesses(statement))
+        return self._accesses[id(statement)][1]
+
     def accesses(self, statement: Statement) -> Iterator[Access]:
         """What a statement itself touches; of loops and branches, what happens before their regions."""
         if isinstance(statement, LoopUTask):

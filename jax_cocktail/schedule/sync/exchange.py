@@ -10,26 +10,27 @@ holds as each unit runs each exchange equally often: exchanges stand at mesh lev
 uniform (predicates are scalars that every unit computes from equal bits), in no parallel loop, hence in no
 stage of a wavefront that has units of its own. The verifier refuses any other place, as it does for barriers.
 
-What is exchanged is chosen by planning: the program with all exchanges that there could be is planned and
-synchronised; where barriers remain in a loop, exchanges that save none of them are left out again.
+What is exchanged is chosen by one trial: the program with all exchanges that there could be is planned and
+synchronised. Where a barrier could still stand between those who write a value and those who read it, it is
+there for others too, and that exchange is left out again. An exchange costs less than the barrier that it
+saves (`VALUE_BYTES`), so prices are not compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, prod
+from math import prod
+from typing import cast
 
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
-from jax_cocktail.cost.work import trips
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import synchronise
-from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync.barriers import synchronise, waits
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.exchange import WORDS, Blocks, value_words
+from jax_cocktail.utask.exchange import WORDS, Blocks
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -40,17 +41,16 @@ from jax_cocktail.utask.ir import (
     free_values,
     operators_in,
     reads,
-    regions_of,
+    walk,
 )
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import Shape, Source, Value
 
-VALUE_BYTES = 4096  # of a value that crosses as tagged words
+# Of a value that crosses as tagged words. In barriers with the read that follows them (1 us), an exchange
+# takes 0.6, and each of its words 1/5000 (8 bytes for each of 130 units at 5.5 TB/s): at most 0.8 together.
+VALUE_BYTES = 4096
 MOST_WORDS = VALUE_BYTES // 4  # of one exchange: every unit reads all of them
-HOP = 0.6  # what an exchange takes, in barriers with the read that follows them, and
-WORD = 1 / 5000  # what each of its words adds: 8 bytes for each of 130 units at 5.5 TB/s, a barrier 1 us
-MOST_TRIALS = 12  # plans to find out which exchanges save a barrier
 
 Place = tuple[str, int]  # that reads a value: a statement (its id), or a result of its region (the position)
 Uses = dict[Place, frozenset[str]]
@@ -63,76 +63,94 @@ def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
     found = _candidates(program)
     if not found:
         return program
-    chosen, cost = _chosen(program, found)
+    everything = _Rewriter(program, found, frozenset(found)).run()
+    chosen, all_saved = _chosen(everything)
     if not chosen:
         text = "the barriers around small values that cross units stand there for others too"
         remark(Remark("exchange", False, text))
         return program
-    exchanged = _Rewriter(program, found, frozenset(chosen)).run()
+    complete = len(chosen) == len(found)
+    exchanged = everything if complete else _Rewriter(program, found, frozenset(chosen)).run()
     for source in dict.fromkeys(found[value].source for value in chosen):
         values = [v for v in chosen if found[v].source == source]
         text = f"{len(values)} value{'s' * (len(values) > 1)} of {sum(v.type.nbytes for v in values)} bytes"
-        rest = "no barrier is left in a loop" if cost < 1 else "other barriers remain"
+        rest = "no barrier is left in a loop" if all_saved else "other barriers remain"
         remark(Remark("exchange", True, f"{text} cross units as tagged words in every trip; {rest}", source))
     return exchanged
 
 
 # -- which ---------------------------------------------------------------------------------------------------
-def _chosen(program: UProgram, found: Mapping[Value, _Candidate]) -> tuple[list[Value], float]:
-    """The values to exchange, and how many barriers loops then have, weighed by their trips."""
-
-    def cost(chosen: Sequence[Value]) -> _Cost:
-        return _cost(_Rewriter(program, found, frozenset(chosen)).run())
-
-    chosen, now = list(found), cost(list(found))
-    if not now.in_loops:  # each of them saves the barrier between who writes its slices and who reads it
-        return chosen, 0.0
-    if len(found) <= MOST_TRIALS:
-        for value in found:
-            fewer = [v for v in chosen if v != value]
-            without = cost(fewer)
-            if without.total <= now.total:
-                chosen, now = fewer, without
-    if not chosen or cost(()).total <= now.total:
-        return [], now.in_loops
-    return chosen, now.in_loops
+def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
+    """Of what is exchanged the values that save a barrier, and whether no barrier is left in a loop."""
+    try:
+        ready = explicit_copies(stitch(simplify(exchanged)))
+        final = synchronise(ready, plan_memory(ready))
+    except PlacementError:
+        return [], False
+    saving = {o.outputs for o, frames in _exchanges(final.entry, ()) if not _meet(o.outputs, frames)}
+    made = (o for o in operators_in(exchanged.entry) if o.kind == "exchange")
+    chosen = [value for o in made if o.outputs in saving for value in o.inputs]
+    loops = (s for s in walk(final.entry) if isinstance(s, LoopUTask))
+    return chosen, not any(map(waits, loops))
 
 
 @dataclass(frozen=True, slots=True)
-class _Cost:
-    """In barriers: of everything, and the barriers in loops alone."""
+class _Frame:
+    """A position in a region, and the loop or branch whose region it is."""
 
-    total: float
-    in_loops: float
-
-
-def _cost(program: UProgram) -> _Cost:
-    """What crossings cost once the program is planned."""
-    try:
-        ready = explicit_copies(stitch(simplify(unroll_pairs(program))))
-        final = synchronise(ready, plan_memory(ready))
-    except PlacementError:
-        return _Cost(inf, inf)
-    total = in_loops = 0.0
-    for operator, count, looped in _crossings(final.entry, 1.0, False):
-        if operator.kind == "wait":
-            total += count
-            in_loops += count if looped else 0.0
-        else:
-            total += count * (HOP + WORD * value_words(operator))
-    return _Cost(total, in_loops)
+    region: Region
+    position: int
+    owner: LoopUTask | BranchUTask | None
 
 
-def _crossings(region: Region, count: float, looped: bool) -> Iterator[tuple[UOperator, float, bool]]:
-    for statement in region.body:
-        if isinstance(statement, UOperator) and statement.kind in ("wait", "exchange"):
-            yield statement, count, looped
-        if isinstance(statement, LoopUTask) and statement.parallel:
-            continue
-        loop = isinstance(statement, LoopUTask)
-        often = count * trips(statement) if isinstance(statement, LoopUTask) else count
-        for inner in regions_of(statement):
-            yield from _crossings(inner, often, looped or loop)
+def _exchanges(
+    region: Region, outer: tuple[_Frame, ...], owner: LoopUTask | BranchUTask | None = None
+) -> Iterator[tuple[UOperator, tuple[_Frame, ...]]]:
+    """Every exchange, and where it stands, outermost region first."""
+    for position, statement in enumerate(region.body):
+        frames = (*outer, _Frame(region, position, owner))
+        if isinstance(statement, UOperator) and statement.kind == "exchange":
+            yield statement, frames
+        elif isinstance(statement, LoopUTask | BranchUTask):
+            for inner in statement.regions:
+                yield from _exchanges(inner, frames, statement)
+
+
+def _meet(received: Iterable[Value], frames: Sequence[_Frame]) -> bool:
+    """True if some barrier could as well stand before whoever reads first what was received: units arrive at
+    it before that. A loop goes on at its beginning."""
+    here, names = frames[-1], set(received)
+    before = [k for s in here.region.body[: here.position] if (k := _barrier(s))]
+    if before[-1:] == ["arrive"]:
+        return True
+    for frame in reversed(frames):
+        region, owner = frame.region, frame.owner
+        met = _first(region.body[frame.position + 1 :], names)
+        if met is not None or owner is None:
+            return bool(met)
+        loops = isinstance(owner, LoopUTask)
+        targets = owner.carried if isinstance(owner, LoopUTask) else owner.outputs
+        names = {t for r, t in zip(region.results, targets, strict=True) if r in names}
+        if loops:
+            return bool(_first(region.body[: frame.position], names))
+    return False
+
+
+def _first(body: Sequence[Statement], names: set[Value]) -> bool | None:
+    """Of statements, what comes first: True if it is a barrier, False if one reads a value of these names."""
+    for statement in body:
+        if _barrier(statement):
+            return True
+        if not names.isdisjoint(reads(statement)):
+            if not (isinstance(statement, UOperator) and statement.is_element):
+                return False
+            names.update(statement.outputs)  # the same array in another shape
+    return None
+
+
+def _barrier(statement: Statement) -> str:
+    is_one = isinstance(statement, UOperator) and statement.kind in ("arrive", "wait")
+    return cast(UOperator, statement).kind if is_one else ""
 
 
 # -- candidates ----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from jax_cocktail.utask.infer.common import (
     result_is,
     result_shape,
 )
-from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.ir import UOperator, once
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType
 
@@ -31,6 +31,7 @@ _BITS = INTEGERS | {"bool"}
 _MODES = ("clip", "fill", "promise_in_bounds")
 
 
+@once
 def fault(operator: UOperator) -> str:
     """Why the types or attributes of `operator` are wrong, or "" if they are right."""
     try:
