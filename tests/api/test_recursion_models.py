@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,18 +75,3 @@ def test_a_forest_is_its_trees():
     each = [alone(weights, [x[k] for x in trees]) for k in range(3)]
     found = value_and_gradient(forest)(weights, trees)
     assert largest_difference(found, jax.tree.map(lambda *x: sum(x), *each)) < 1e-5
-
-
-def test_the_examples_of_the_readme(capsys):
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## Recursion") : text.index("## What happened to my loop?")]
-    names: dict[str, object] = {}
-    printed = []
-    for program in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
-        exec(compile(program, "README.md", "exec"), names)
-        printed.append(capsys.readouterr().out)
-    gradients, mutual, errors = printed
-    assert gradients.endswith("(3, 16, 8)\n")
-    assert mutual == "[1 1 2 2 3 3 4 5 5 6]\n"
-    said = "more than 16 deep; .*more than 100 times, .*a stack of 8 frames of 36 bytes, unrolled once; "
-    assert re.search(said, errors, re.DOTALL)

@@ -1,0 +1,233 @@
+"""Writes the tables of measured figures into README.md and docs/gpu.md, from the JSON files in `results`.
+
+    python benchmarks/results_table.py            write them
+    python benchmarks/results_table.py --check    status 1 if a committed table is not what this script writes
+
+A table stands between ``<!-- begin results: NAME -->`` and ``<!-- end results: NAME -->``. The files of runs
+without a card hold predictions, not measurements, and are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+MARKED = re.compile(r"(<!-- begin results: (\w+) -->\n).*?(<!-- end results: \2 -->)", re.DOTALL)
+NONE = "-"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of `gpu_check.py` on a card."""
+
+    figures: Record
+
+    def section(self, name: str) -> dict[str, Record]:
+        found: dict[str, Record] = self.figures["sections"].get(name, {})
+        return found
+
+    @property
+    def versions(self) -> Record:
+        return self.section("versions")["all"]
+
+    @property
+    def card(self) -> str:
+        return str(self.versions["card"]["name"])
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        return tuple(self.section("reference"))
+
+    def seconds(self, row: str, form: str) -> float | None:
+        """The median time of a call in one form; None if it was not taken."""
+        return self.section("times").get(row, {}).get("seconds", {}).get(form)
+
+    def kernel(self, row: str) -> Record:
+        found: Record = self.section("times").get(row, {}).get("kernel", {})
+        return found
+
+    def goal(self, row: str) -> float | None:
+        """The ratio of stock XLA to ours that the project aims at on an H200."""
+        wanted = f"{row}: stock / ours"
+        return next((t["limit"] for t in self.figures["targets"] if t["target"] == wanted), None)
+
+
+def runs() -> tuple[Run, ...]:
+    """Every run on a card, by file name."""
+    found = (Run(json.loads(path.read_text())) for path in sorted(RESULTS.glob("gpu_check_*.json")))
+    return tuple(run for run in found if run.versions.get("card"))
+
+
+def time(seconds: float | None) -> str:
+    """Microseconds with three digits, for a cell."""
+    if seconds is None:
+        return NONE
+    return "< 0.01" if seconds < 1e-8 else f"{float(f'{seconds * 1e6:.3g}'):,.10g}"
+
+
+def ratio(above: float | None, below: float | None) -> str:
+    """Two digits; three from 100 on."""
+    if above is None or not below:
+        return NONE
+    value = above / below
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _best(run: Run, row: str) -> float | None:
+    """Stock XLA in the faster of its two forms."""
+    both = [s for s in (run.seconds(row, "stock"), run.seconds(row, "graphs")) if s is not None]
+    return min(both, default=None)
+
+
+def _call(run: Run, row: str) -> Sequence[str]:
+    ours, stock, captured = (run.seconds(row, form) for form in ("ours", "stock", "graphs"))
+    goal = run.goal(row)
+    aim = NONE if goal is None else f"{goal:g}"
+    best = ratio(_best(run, row), ours)
+    return row, time(ours), time(stock), time(captured), ratio(stock, ours), best, aim
+
+
+def _timed(run: Run) -> Iterator[str]:
+    return (row for row in run.rows if run.seconds(row, "ours") is not None)
+
+
+def calls(run: Run) -> str:
+    """Whole calls, of all rows that were timed."""
+    head = ("program", "ours", "stock", "captured", "stock / ours", "best / ours", "goal")
+    return table(head, (_call(run, row) for row in _timed(run)))
+
+
+def short(run: Run) -> str:
+    """For the README: stock XLA in the faster of its two forms."""
+    names = tuple(_timed(run))
+    both = {name: (run.seconds(name, "ours"), _best(run, name)) for name in names}
+    slower = [name for name, (ours, stock) in both.items() if ours and stock and stock < ours]
+    text = f"{run.card}: {answers(run)[:-1]}\n{len(names) - len(slower)} of {len(names)} timed programs are"
+    text += f" faster than stock XLA; slower: {', '.join(slower) or 'none'}.\n\n"
+    cells = ((name, time(ours), time(stock), ratio(stock, ours)) for name, (ours, stock) in both.items())
+    return text + table(("model / batch", "ours, us", "stock XLA, us", "stock / ours"), cells)
+
+
+def kernels(run: Run) -> str:
+    """Our kernels alone beside what the model says, of all rows."""
+
+    def cells(row: str) -> Sequence[str]:
+        plan, kernel = run.section("plan").get(f"{row}@card", {}), run.kernel(row)
+        took, said = kernel.get("seconds"), plan.get("seconds")
+        barriers = NONE if "barriers" not in plan else f"{plan['barriers']:g}"
+        limit = time(plan.get("limit_seconds"))
+        return row, plan.get("plan", NONE), barriers, time(took), time(said), limit, ratio(took, said)
+
+    head = ("program", "plan", "barriers", "measured", "model", "limit", "measured / model")
+    rows = [cells(row) for row in run.rows]
+    off = sorted(float(row[-1]) for row in rows if row[-1] != NONE)
+    text = f"Kernels took {off[0]:g} to {off[-1]:g} times the model's prediction.\n\n" if off else ""
+    return text + table(head, rows)
+
+
+def goals(run: Run) -> str:
+    """Every target of the project for an H200, and whether this card reaches it."""
+    rows = (
+        (t["target"], f"{'>=' if t['least'] else '<='} {t['limit']:g} {t['unit']}", _found(t), t["state"])
+        for t in run.figures["targets"]
+    )
+    return table(("target for an H200", "limit", "found", "state"), rows)
+
+
+def _found(target: Record) -> str:
+    return f"{target['value']:.3g} {target['unit']}" if "value" in target else NONE
+
+
+def decided(run: Run) -> str:
+    """What `jit` chose when nothing was forced."""
+    rows = []
+    for row, record in run.section("auto").items():
+        if "choice" in record:
+            trials = ", ".join(f"{name}: {time(seconds)}" for name, seconds in record["trials"].items())
+            rows.append((row, "ours" if record["choice"] == "cocktail" else "stock XLA", trials))
+    return table(("program", "chosen", "timed, microseconds"), rows)
+
+
+def answers(run: Run) -> str:
+    """How many rows agree with float64, and which were not checked."""
+    checked = run.section("correct")
+    right = [row for row, record in checked.items() if record.get("ok")]
+    wrong = [row for row, record in checked.items() if record.get("ok") is False]
+    stopped = [row for row in run.rows if row not in right and row not in wrong]
+    text = f"{len(right)} of {len(run.rows)} programs agree with a float64 reference within their limits"
+    text += f"; wrong: {', '.join(wrong)}" if wrong else "; none is wrong"
+    return text + (f"; not checked for lack of time: {', '.join(stopped)}.\n" if stopped else ".\n")
+
+
+def card(run: Run) -> str:
+    """What ran where, and the figures of the card that plans depend on."""
+    versions, spec = run.versions, run.section("measure")["card"]["spec"]
+    packages = versions["packages"]
+    said = (
+        ("card", run.card),
+        ("software", f"jax {packages['jax']}, {versions['compiler']}"),
+        ("multiprocessors", str(spec["units"])),
+        ("launch in a graph", f"{time(spec['launch_seconds'])} us"),
+        ("barrier between all units", f"{time(spec['barrier_seconds'])} us"),
+        ("hop by a flag", f"{time(spec['hop_seconds'])} us"),
+        ("shared memory, L2, memory", " / ".join(f"{spec[k] / 1e12:.3g}" for k in _RATES) + " TB/s"),
+        ("float32 multiply-add", f"{spec['flops'] / 1e12:.3g} TFLOP/s"),
+    )
+    return table(("figure", "value"), said)
+
+
+_RATES = ("shared_rate", "l2_rate", "memory_rate")
+TABLES: dict[str, Callable[[Run], str]] = {
+    "answers": answers,
+    "calls": calls,
+    "card": card,
+    "decided": decided,
+    "goals": goals,
+    "kernels": kernels,
+    "short": short,
+}
+PAGES = ("README.md", "docs/gpu.md")
+
+
+def written(text: str, found: Sequence[Run]) -> str:
+    """The page with every marked table as this script writes it."""
+
+    def fill(match: re.Match[str]) -> str:
+        return match[1] + "\n" + "\n".join(TABLES[match[2]](run) for run in found) + "\n" + match[3]
+
+    return MARKED.sub(fill, text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if something differs")
+    arguments = parser.parse_args()
+    found, stale = runs(), []
+    for name in PAGES:
+        page = ROOT / name
+        before = page.read_text(encoding="utf-8")
+        after = written(before, found)
+        if after != before:
+            stale.append(name)
+            if not arguments.check:
+                page.write_text(after, encoding="utf-8")
+    print("changed:" if stale else "nothing changed", *stale)
+    return int(arguments.check and bool(stale))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

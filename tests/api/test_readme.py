@@ -1,0 +1,49 @@
+"""The programs of README.md run, one after the other, and print what the README says."""
+
+from __future__ import annotations
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """By section, what its programs print."""
+    pytest.importorskip("flatbuffers", reason="the test extra is not installed")
+    names: dict[str, object] = {}
+    found: dict[str, list[str]] = {}
+    for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
+        title = section.partition("\n")[0]
+        for program in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+            with redirect_stdout(StringIO()) as out:
+                exec(compile(program, "README.md", "exec"), names)
+            found.setdefault(title, []).append(out.getvalue())
+    return found
+
+
+def test_every_section_with_a_program_ran(printed):
+    assert list(printed) == ["Ten lines", "What happened to my loop?", "Recursion", "Export"]
+
+
+def test_the_first_program(printed):
+    (roots,) = printed["Ten lines"]
+    assert re.fullmatch(r"\[ *1\.4142\d* +3\. +10\. *\]\n", roots)
+
+
+def test_the_report(printed):
+    (report,) = printed["What happened to my loop?"]
+    assert report.startswith("root: runs on ") and "while at README.md" in report
+
+
+def test_recursion(printed):
+    gradients, mutual, errors = printed["Recursion"]
+    assert gradients.endswith("(3, 16, 8)\n")
+    assert mutual == "[1 1 2 2 3 3 4 5 5 6]\n"
+    said = "more than 16 deep; .*more than 100 times, .*a stack of 8 frames of 36 bytes, unrolled once; "
+    assert re.search(said, errors, re.DOTALL)

@@ -1,0 +1,71 @@
+"""The tables of measured figures in README.md and docs/gpu.md are what the script writes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import results_table
+from benchmarks.results_table import PAGES, ROOT, TABLES, Run, written
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_committed_tables_are_up_to_date(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert "<!-- begin results:" in text
+    assert written(text, results_table.runs()) == text, "run benchmarks/results_table.py"
+
+
+@pytest.fixture
+def run():
+    sections = {
+        "versions": {"all": {"card": {"name": "Card"}}},
+        "reference": {"a/1": {}, "b": {}, "c": {}},
+        "correct": {"a/1": {"ok": True}, "b": {"ok": False}},
+        "times": {
+            "a/1": {
+                "seconds": {"ours": 2e-6, "stock": 3e-5, "graphs": 1e-5},
+                "kernel": {"seconds": 4e-6},
+            },
+            "b": {"seconds": {"ours": 1.23456e-3, "stock": 1e-3}},
+            "c": {"skipped": "no time left"},
+        },
+        "plan": {"a/1@card": {"plan": "2 units", "barriers": 3.5, "seconds": 1e-6, "limit_seconds": 1e-9}},
+        "auto": {"b": {"choice": "stock", "trials": {"stock XLA": 1e-3}}, "c": {"error": "stopped"}},
+    }
+    goal = {"target": "a/1: stock / ours", "limit": 20, "unit": "x", "least": True}
+    targets = [{**goal, "value": 15.0, "state": "missed"}, {**goal, "target": "t", "state": "not measured"}]
+    return Run({"sections": sections, "targets": targets})
+
+
+def test_cells(run):
+    assert "| a/1 | 2 | 30 | 10 | 15 | 5.0 | 20 |" in TABLES["calls"](run)
+    assert "| b | 1,230 | 1,000 | - | 0.81 | 0.81 | - |" in TABLES["calls"](run)
+    assert "| c " not in TABLES["calls"](run)
+    assert "| a/1 | 2 units | 3.5 | 4 | 1 | < 0.01 | 4.0 |" in TABLES["kernels"](run)
+    assert "| b | - | - | - | - | - | - |" in TABLES["kernels"](run)
+    assert "| b | stock XLA | stock XLA: 1,000 |" in TABLES["decided"](run)
+    assert "| a/1: stock / ours | >= 20 x | 15 x | missed |" in TABLES["goals"](run)
+    assert "| t | >= 20 x | - | not measured |" in TABLES["goals"](run)
+
+
+def test_misses_are_told(run):
+    text = TABLES["short"](run)
+    assert "1 of 3 programs agree" in text and "wrong: b" in text and "for lack of time: c" in text
+    assert "1 of 2 timed programs are faster than stock XLA; slower: b." in text
+
+
+def test_only_marked_tables_are_written(run):
+    page = "before\n<!-- begin results: answers -->\nold\n<!-- end results: answers -->\nafter\n"
+    new = written(page, (run,))
+    assert new.startswith("before\n") and new.endswith("-->\nafter\n") and "old" not in new
+    assert written(new, (run,)) == new
+
+
+def test_runs_without_a_card_are_left_out(tmp_path, monkeypatch):
+    for name, versions in (("no_card", {"card": None}), ("card", {"card": {"name": "Card"}})):
+        figures = {"sections": {"versions": {"all": versions}}, "targets": []}
+        (tmp_path / f"gpu_check_{name}.json").write_text(json.dumps(figures))
+    monkeypatch.setattr(results_table, "RESULTS", tmp_path)
+    assert [run.card for run in results_table.runs()] == ["Card"]
