@@ -1,4 +1,4 @@
-"""A compiler for JAX programs with dynamic control flow: use `jax_cocktail.jit` where you use `jax.jit`."""
+"""A compiler for JAX programs with dynamic control flow. `jit` is a drop-in replacement for `jax.jit`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load", "recursive"})
 
 
 def __getattr__(name: str) -> Any:
-    """The names that need jax, on first use: the compiler below them runs without it."""
+    """Imports the names that need jax on first use: the compiler below them runs without it."""
     if name in _NEEDS_JAX:
         from jax_cocktail import api
 

@@ -10,8 +10,8 @@ from jax_cocktail import demo
 
 
 def run() -> None:
-    """Entry point; absl's own flags (``--verbosity`` and others) are understood too."""
-    logging.set_verbosity(logging.WARNING)  # jax tells of every backend that it does not find
+    """Entry point. It also accepts absl's own flags, such as ``--verbosity``."""
+    logging.set_verbosity(logging.WARNING)  # jax logs every backend that it does not find
     app.run(demo.main, argv=sys.argv, flags_parser=demo.parse)
 
 

@@ -1,4 +1,4 @@
-"""`jit` in the place of `jax.jit`, and what goes with it: `explain`, `clear_cache`, `load`."""
+"""The public functions: `jit`, a drop-in replacement for `jax.jit`, and `explain`, `clear_cache`, `load`."""
 
 from __future__ import annotations
 
@@ -31,15 +31,35 @@ def jit(
     options: Options | Mapping[str, Any] | None = None,
     **jit_options: Any,
 ) -> Any:
-    """`jax.jit`, with loops and branches compiled by jax_cocktail.
+    """A drop-in replacement for `jax.jit` that compiles loops and branches with jax_cocktail.
+
+    Each region with a loop or branch becomes one XLA custom call. Stock XLA compiles everything else, and the
+    whole call if it measures faster (option ``force``).
+
+    Example::
+
+      @jax_cocktail.jit
+      def root(a):
+          def newton(x):
+              return 0.5 * (x + a / x)
+          return lax.while_loop(lambda x: jnp.any(abs(x * x - a) > 1e-5 * a), newton, a)
 
     Args:
-      fun: the function; without it a decorator is returned.
-      options: options of ours by name (see `options`); they win over ``with options(...)``.
-      **jit_options: every option of `jax.jit`, with its meaning there.
+      fun: the function to compile. If it is missing, `jit` returns a decorator.
+      options: jax_cocktail's options by name (see `options`). They take precedence over ``with options(...)``
+        and over environment variables.
+      **jit_options: all options of `jax.jit`, with the same meaning.
 
     Returns:
-      A function that can be used wherever `jax.jit(fun)` can.
+      A function that can be used wherever `jax.jit(fun)` can: under `grad`, `vmap`, `checkpoint`, in a nested
+      `jit`, and for ahead-of-time compilation (`lower`, `trace`, `eval_shape`).
+
+    Raises:
+      TypeError: `options` names an unknown option, or a value has the wrong type.
+      ValueError: an option has a value that is not allowed.
+
+    A call of the result raises StrictModeError if the option ``strict`` is set and a loop or branch cannot be
+    compiled. Without ``strict`` it emits a CocktailWarning and stock XLA runs the program.
     """
     explicit = _explicit(options)
     if fun is None:
@@ -48,9 +68,25 @@ def jit(
 
 
 def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
-    """A function that says how a call of `fun` with the same arguments is compiled, without running it.
+    """Returns a function that reports how a call of `fun` is compiled, instead of calling it.
 
-    If the arguments are values and nothing is decided yet, both candidates are timed, as in a call of `jit`.
+    If the arguments are arrays and no decision is stored yet, stock XLA and the best candidates of ours are
+    timed on them, as in a call of `jit`. With abstract arguments (`jax.ShapeDtypeStruct`) nothing runs.
+
+    Example::
+
+      print(jax_cocktail.explain(root)(jnp.array([2.0, 9.0, 100.0])))
+
+    Args:
+      fun: a function, or the result of `jit`, whose options are then used.
+
+    Returns:
+      A function that takes the arguments of `fun` and returns a `Report`. The report lists the custom calls,
+      the control flow left to stock XLA with the reason and the source line, and all measured times.
+
+    Raises:
+      StrictModeError: (by the returned function) the option ``strict`` is set and a loop or branch cannot be
+        compiled.
     """
     bound: tuple[Any, ...] = ()
     if isinstance(fun, types.MethodType) and isinstance(fun.__func__, Jit):
@@ -70,20 +106,34 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
 
 def clear_cache() -> None:
-    """Removes every built program, every stored decision and what was measured of GPUs from the folder on
-    disk."""
+    """Removes all built programs, stored decisions and GPU measurements from the cache folder on disk.
+
+    The folder is ``$JAX_COCKTAIL_CACHE_DIR``, else ``$XDG_CACHE_HOME/jax_cocktail``, else
+    ``~/.cache/jax_cocktail``. Functions that this process has already compiled keep working; their own
+    `clear_cache` method forgets them.
+
+    Example::
+
+      jax_cocktail.clear_cache()
+    """
     cache.clear_cache()
     decisions.forget()
     gpu_measure.forget()
 
 
 def load() -> None:
-    """Makes this process ready for exported and serialised programs that contain calls of ours.
+    """Registers the custom call handlers, so that this process can run exported programs with our calls.
 
-    Those for NVIDIA GPUs are included if jax is told to use them, or has its plugin for them and no orders.
+    The handlers for NVIDIA GPUs are included if JAX's option ``jax_platforms`` names them, or if it is unset
+    and JAX's CUDA plugin is installed.
+
+    Example::
+
+      jax_cocktail.load()
+      jax.export.deserialize(blob).call(jnp.ones(3))
 
     Raises:
-      BuildError: the runtime library cannot be built; the text says what to do.
+      BuildError: the runtime library cannot be built. The message says what to try.
     """
     for platform in custom_call.expected_platforms():
         custom_call.register(platform)
@@ -104,10 +154,10 @@ def _name_of(function: Any) -> str:
 
 
 class Jit:
-    """What `jit` returns: a thin layer over a `jax.jit` function, to which everything is handed on.
+    """The result of `jit`: a thin wrapper that forwards everything to a `jax.jit` function.
 
-    It remembers the arguments of the call for the time of the call, so that a first lowering can time the
-    candidates on them.
+    It keeps the arguments of a call until the call returns, so that a first lowering can time the candidates
+    on them.
     """
 
     def __init__(
@@ -146,7 +196,7 @@ class Jit:
         return f"<jax_cocktail.jit of {self._function!r}>"
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(f).lower`."""
+        """Same as `jax.jit(f).lower`."""
         outer = STATE.arguments
         STATE.arguments = (self, args, kwargs)
         try:
@@ -155,25 +205,25 @@ class Jit:
             STATE.arguments = outer
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(f).trace`."""
+        """Same as `jax.jit(f).trace`."""
         return self._select().trace(*args, **kwargs)
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(f).eval_shape`."""
+        """Same as `jax.jit(f).eval_shape`."""
         return self._select().eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """As `jax.jit(f).clear_cache`: forgets what was traced and compiled in this process."""
+        """Same as `jax.jit(f).clear_cache`: discards everything traced and compiled in this process."""
         for jitted in (*self._variants.values(), *self._inner):
             jitted.clear_cache()
         self._inputs.clear()
 
     def copy(self) -> Jit:
-        """The same function with nothing traced yet."""
+        """A wrapper of the same function, with nothing traced yet."""
         return Jit(self._function, self._jit_options, self._explicit)
 
     def dynamic_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        """The arrays among the arguments, in the order of the inner function's; None if not known."""
+        """The array arguments in the order of the inner function's inputs; None if that is unknown."""
         static = self._static.get((len(args), tuple(sorted(kwargs))))
         if static is None:
             return None
@@ -183,11 +233,11 @@ class Jit:
 
     @property
     def compiler_options(self) -> Mapping[str, Any]:
-        """What XLA's compiler is told where this is the function that is jitted."""
+        """The options for XLA's compiler when this function is the outermost jitted one."""
         return dict(self._jit_options.get("compiler_options") or {})
 
     def inputs_with(self, var: Any) -> tuple[Any, ...]:
-        """All input variables of the traced inner function that has this one, before unused ones go."""
+        """All inputs of the traced inner function that has the input `var`, unused inputs included."""
         return self._inputs.get(var, ())
 
     def _select(self) -> Any:
@@ -212,10 +262,10 @@ class Jit:
         inner: dict[tuple[tuple[int, ...], tuple[str, ...]], Any] = {}
 
         def outer(*args: Any, **kwargs: Any) -> Any:
-            # jax runs the function itself under disable_jit, and to find what debug_nans complained of
+            # jax calls the function itself under disable_jit, and to find the source of a debug_nans error
             if jax.config.jax_disable_jit or any(map(_is_array, jax.tree.leaves((args, kwargs)))):
                 return function(*args, **kwargs)
-            # What JAX has not replaced by tracers is static, whichever way that was said.
+            # Arguments that JAX has not replaced by tracers are static, however they were declared.
             static = (
                 tuple(i for i, arg in enumerate(args) if _is_static(arg)),
                 tuple(name for name, arg in kwargs.items() if _is_static(arg)),
@@ -238,7 +288,7 @@ class Jit:
         return outer
 
     def _lost(self, jaxpr: Any, options: Options) -> None:
-        """Says that stock XLA runs: nobody asks us when the call is lowered."""
+        """Reports that stock XLA runs, because our lowering rule will not see the call."""
         mark = Mark(self.function_name, options)
         report = refuse(jaxpr, mark, MARK_LOST, quiet=options.force == "stock")
         if STATE.reports is not None:
@@ -263,7 +313,7 @@ def _is_static(argument: Any) -> bool:
     return bool(leaves) and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-# Our frames are not where the user wrote the program.
+# Source locations must point to the user's program, never to our frames.
 for _place in ("api.py", "lowering", "recursion", "primitives"):
     source_info_util.register_exclusion(os.path.join(_FOLDER, _place))
 intercept.install()

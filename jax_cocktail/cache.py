@@ -1,8 +1,8 @@
 """The content-addressed cache of compiled programs on disk.
 
-One folder per digest: source, command, log, binary and ``meta.json``. An entry is written in a folder of its
-own and renamed into place, so that it is complete or absent; whatever is loaded must be owned by this user or
-root, not writable by others, and have the recorded SHA-256.
+Each digest has a folder with source, command, log, binary and ``meta.json``. An entry is written to a private
+folder and renamed into place, so it is either complete or absent. A file is loaded only if this user or root
+owns it, no one else can write to it, and its SHA-256 matches the recorded one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STALE_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A verified compiled binary. `seconds`: what compiling it took."""
+    """A verified compiled binary. `seconds`: its compile time."""
 
     binary: bytes
     digest: str
@@ -40,7 +40,7 @@ class Entry:
 
 
 def cache_dir() -> Path:
-    """JAX_COCKTAIL_CACHE_DIR, else a folder in TEST_TMPDIR, else one in the user's cache."""
+    """$JAX_COCKTAIL_CACHE_DIR, else a folder in $TEST_TMPDIR, else one in the user's cache folder."""
     own = os.environ.get("JAX_COCKTAIL_CACHE_DIR")
     if own:
         return Path(own).expanduser()
@@ -52,14 +52,14 @@ def cache_dir() -> Path:
 
 
 def clear_cache() -> None:
-    """Removes every compiled program of `cache_dir()`; other files in it stay."""
+    """Removes every compiled program from `cache_dir()` and keeps its other files."""
     root = cache_dir()
     for folder in (root / _ENTRIES, *root.glob(_BUILD_PREFIX + "*")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def distrust(path: Path) -> str:
-    """Why nothing from `path` may be loaded, or ""."""
+    """The reason why nothing may be loaded from `path`, or ""."""
     try:
         status = path.lstat()
     except OSError as error:
@@ -76,13 +76,13 @@ def distrust(path: Path) -> str:
 
 
 def prepare_root() -> Path:
-    """`cache_dir()`, made if need be. Raises BuildError if it must not or cannot be used."""
+    """Creates `cache_dir()` if needed and returns it. Raises BuildError if it is unusable or unsafe."""
     root = cache_dir()
     remedy = "set JAX_COCKTAIL_CACHE_DIR to a folder of your own (chmod 700)"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise BuildError(f"the cache folder {root} cannot be made ({error.strerror})", remedy) from error
+        raise BuildError(f"the cache folder {root} cannot be created ({error.strerror})", remedy) from error
     reason = distrust(root)
     if reason:
         raise BuildError(f"the cache folder is not safe to use: {reason}", remedy)
@@ -90,12 +90,12 @@ def prepare_root() -> Path:
 
 
 def entry_folder(root: Path, key: str) -> Path:
-    """Where the build with this key is kept."""
+    """The folder of the build with this key."""
     return root / _ENTRIES / key
 
 
 def lock_path(root: Path, key: str) -> Path:
-    """The lock that guards the making of an entry. There are 256 locks, so that lock files do not pile up."""
+    """The lock that guards the creation of an entry. There are only 256, so lock files do not accumulate."""
     folder = root / _LOCKS
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"{key[:2]}.lock"
@@ -120,7 +120,7 @@ def load(folder: Path) -> Entry | None:
 
 
 def _touch(path: Path) -> None:
-    """Marks an entry as used. A cache that cannot be written still serves."""
+    """Marks an entry as used. A read-only cache still works."""
     try:
         os.utime(path)
     except OSError:
@@ -128,12 +128,12 @@ def _touch(path: Path) -> None:
 
 
 def build_folder(root: Path) -> Path:
-    """A new private folder on the file system of the cache."""
+    """Creates a private folder on the file system of the cache."""
     return Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=root))
 
 
 def seal(folder: Path, facts: Mapping[str, object]) -> None:
-    """Completes a built entry: modes, and `META` with the digest of the binary."""
+    """Completes a built entry: sets file modes and writes `META` with the digest of the binary."""
     binary_path = folder / BINARY
     digest = hashlib.sha256(binary_path.read_bytes()).hexdigest()
     size = binary_path.stat().st_size
@@ -144,7 +144,7 @@ def seal(folder: Path, facts: Mapping[str, object]) -> None:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Renames a sealed folder into place, replacing whatever invalid thing is there."""
+    """Renames a sealed folder into place and replaces any invalid entry there."""
     target.parent.mkdir(mode=0o700, exist_ok=True)
     for _ in range(10):
         try:
@@ -156,7 +156,7 @@ def publish(folder: Path, target: Path) -> None:
         if target.is_symlink() or not target.is_dir():
             target.unlink(missing_ok=True)
             continue
-        # Renamed first: removing in place would show others a half-removed entry.
+        # Renamed first: removal in place would expose a half-removed entry to other processes.
         grave = build_folder(target.parent.parent)
         try:
             target.rename(grave / "old")
@@ -172,7 +172,7 @@ def _size(folder: Path) -> int:
 
 
 def evict(root: Path, limit_bytes: int, keep: str) -> None:
-    """Removes the least recently used entries until the rest fits `limit_bytes`; `keep` always stays."""
+    """Removes the least recently used entries, but never `keep`, until the rest fits in `limit_bytes`."""
     entries: list[tuple[float, int, Path]] = []
     total = 0
     for folder in (root / _ENTRIES).iterdir():

@@ -1,7 +1,7 @@
-"""Options: one table that says what there is, where a value comes from, and what it changes.
+"""Options: a table of their names, defaults and effects, and the look-up of their values.
 
-A value is looked up in this order: the `options=` of `jit`, the innermost `with options(...)` block, the
-environment variable JAX_COCKTAIL_<NAME>, the default.
+The first of these that sets an option determines its value: the `options=` argument of `jit`, the innermost
+`with options(...)` block, the environment variable JAX_COCKTAIL_<NAME>, the default.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ VERSION = "0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `choices`: the words it may be; empty for numbers, flags and folders.
+    """One option.
 
-    `in_cache_key`: the option changes what is compiled, so it is part of the identity of a program.
+    Attributes:
+      name: its keyword.
+      default: its default value, which also determines its type.
+      doc: its meaning, for people.
+      choices: the allowed words; empty for numbers, flags and folders.
+      in_cache_key: the option changes the compiled program, so it is part of the program's identity.
     """
 
     name: str
@@ -40,39 +45,39 @@ REGISTRY: tuple[Option, ...] = (
     Option(
         "force",
         "auto",
-        "auto times stock XLA and ours on the first real arguments and keeps the winner; cocktail and stock"
-        " skip that choice",
+        "auto times stock XLA and jax_cocktail on the first concrete arguments and keeps the faster one;"
+        " cocktail and stock choose one without measuring",
         choices=("auto", "cocktail", "stock"),
     ),
-    Option("strict", False, "raise an error where control flow would be left to stock XLA"),
-    Option("dump_to", "", "folder for every program: jaxpr, the IR after each pass, C++ source, command"),
-    Option("cache_limit_bytes", 1 << 30, "how large the folder of built programs may grow"),
+    Option("strict", False, "raise an error if a loop or branch cannot be compiled"),
+    Option("dump_to", "", "a folder to write every program to: jaxpr, IR after each pass, source, command"),
+    Option("cache_limit_bytes", 1 << 30, "the maximum size of the folder of built programs, in bytes"),
     Option(
         "profile",
         "auto",
         "auto times stock XLA and the best few of our candidates; full times all of them, for longer; off"
-        " never times anything",
+        " never measures: it uses the stored decision, or the cost model if there is none",
         choices=("auto", "off", "full"),
     ),
     Option(
         "units",
         0,
-        "for how many threads, on a GPU thread blocks, programs are planned; 0 for one per core that the"
-        " process may use, on a GPU one per multiprocessor",
+        "the number of threads (on a GPU: thread blocks) that programs are planned for; 0: one per core that"
+        " the process may use (on a GPU: one per multiprocessor)",
         in_cache_key=True,
     ),
     Option(
         "gpu_arch",
         "",
-        "the GPU architecture that code is made for; nothing: that of the device, else sm_90",
+        'the GPU architecture to generate code for; "": that of the device, or sm_90 without a device',
         choices=("", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"),
         in_cache_key=True,
     ),
     Option(
         "errors",
         "deferred",
-        "when a GPU program that fails says so: deferred is at its next call, sync waits for the end of every"
-        " call",
+        "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
+        " end of every call",
         choices=("deferred", "sync"),
     ),
 )
@@ -81,7 +86,11 @@ _BY_NAME = {option.name: option for option in REGISTRY}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A value for every option of `REGISTRY`."""
+    """A value for each option in `REGISTRY`, whose `doc` fields describe them.
+
+    Raises:
+      TypeError, ValueError: a value has the wrong type or is not allowed.
+    """
 
     force: str = "auto"
     strict: bool = False
@@ -99,7 +108,7 @@ class Options:
 
     @property
     def token(self) -> str:
-        """A short name of these values, the same in every process; `from_token` gives them back."""
+        """A short name of these values, the same in every process; `from_token` reverses it."""
         text = repr(sorted(asdict(self).items()))
         token = hashlib.sha256(text.encode()).hexdigest()[:8]
         _TOKENS[token] = self
@@ -115,7 +124,7 @@ Scope = tuple[tuple[str, Any], ...]  # names and values of one block, hashable
 
 
 class _Scopes(threading.local):
-    """Per thread: the values of the `with options(...)` blocks around, innermost last."""
+    """Per thread: the values of the enclosing `with options(...)` blocks, innermost last."""
 
     values: tuple[Scope, ...] = ()
 
@@ -124,25 +133,35 @@ SCOPES = _Scopes()
 
 
 def from_token(token: str) -> Options | None:
-    """The options that have this token in this process."""
+    """The options with this token; None if this process has not made one for them."""
     return _TOKENS.get(token)
 
 
 def check(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, in their right types; raises ValueError (or TypeError) that says what is allowed."""
+    """Converts values to the types of their options.
+
+    Raises:
+      TypeError: a name is unknown, or a value has the wrong type.
+      ValueError: a value is not allowed. The message lists the allowed ones.
+    """
     checked = {}
     for name, value in values.items():
         option = _BY_NAME.get(name)
         if option is None:
-            raise TypeError(f"no option {name!r}; there are {', '.join(_BY_NAME)}")
+            raise TypeError(f"no option {name!r}; the options are {', '.join(_BY_NAME)}")
         checked[name] = _checked(option, value, f"option {name!r}")
     return checked
 
 
 def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None) -> Options:
-    """All options, with `explicit` (already checked) first in the order of look-up.
+    """The values of all options for one call.
 
-    `scopes`: instead of the `with options(...)` blocks around the call.
+    Args:
+      explicit: checked values that take precedence over all others.
+      scopes: replaces the enclosing `with options(...)` blocks if given.
+
+    Raises:
+      ValueError: an environment variable has a value that is not allowed.
     """
     values: dict[str, Any] = {}
     for option in REGISTRY:
@@ -157,7 +176,23 @@ def resolve(explicit: Mapping[str, Any], scopes: tuple[Scope, ...] | None = None
 
 @contextmanager
 def options(**values: Any) -> Iterator[None]:
-    """Options for the calls made in a block of code by this thread: ``with options(force="stock"):``."""
+    """A context manager that sets options for the calls that this thread makes inside the block.
+
+    Example::
+
+      with jax_cocktail.options(force="stock"):
+          root(jnp.array([2.0, 9.0]))
+
+    Args:
+      **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``strict``: a bool.
+        ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``.
+        ``units``: an int, 0 for one per core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``.
+        ``errors``: ``"deferred"`` or ``"sync"``. `REGISTRY` describes them.
+
+    Raises:
+      TypeError: a name is unknown, or a value has the wrong type.
+      ValueError: a value is not allowed.
+    """
     outer = SCOPES.values
     SCOPES.values = (*outer, tuple(sorted(check(values).items())))
     try:
@@ -170,20 +205,19 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
     if isinstance(option.default, bool):
         if isinstance(value, bool):
             return value
-        raise TypeError(f"{where} is True or False, not {value!r}")
+        raise TypeError(f"{where} must be True or False, not {value!r}")
     if isinstance(option.default, int):
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-        raise ValueError(f"{where} is a number of at least 0, not {value!r}")
+        raise ValueError(f"{where} must be an integer >= 0, not {value!r}")
     if option.choices:
         if value in option.choices:
             return str(value)
-        raise ValueError(
-            f"{where} is one of {', '.join(choice or 'nothing' for choice in option.choices)}, not {value!r}"
-        )
+        allowed = ", ".join(choice or '""' for choice in option.choices)
+        raise ValueError(f"{where} must be one of {allowed}, not {value!r}")
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
-    raise TypeError(f"{where} is a path, not {value!r}")
+    raise TypeError(f"{where} must be a path, not {value!r}")
 
 
 def _parsed(option: Option, text: str) -> str | bool | int:
@@ -191,10 +225,10 @@ def _parsed(option: Option, text: str) -> str | bool | int:
     value: str | bool | int = text
     if isinstance(option.default, bool):
         if text.lower() not in _TRUE | _FALSE:
-            raise ValueError(f"{option.variable} is 0 or 1, not {text!r}")
+            raise ValueError(f"{option.variable} must be 0 or 1, not {text!r}")
         value = text.lower() in _TRUE
     elif isinstance(option.default, int):
         if not text.strip().isdecimal():
-            raise ValueError(f"{option.variable} is a number of at least 0, not {text!r}")
+            raise ValueError(f"{option.variable} must be an integer >= 0, not {text!r}")
         value = int(text)
     return _checked(option, value, option.variable)

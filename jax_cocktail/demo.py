@@ -1,4 +1,4 @@
-"""The demo: benchmark models under stock XLA and under jax_cocktail, equal results and a table of times."""
+"""Compares benchmark models under stock XLA and under jax_cocktail: equal results and a table of times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADINGS = ("model", "batch", "captured", "stock ms", "ours ms", "ratio", "jit u
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Command line to options; ``argv[0]`` is the program."""
+    """Parses the command line; ``argv[0]`` is the program."""
     parser = argparse_flags.ArgumentParser(prog="python -m jax_cocktail", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("demo", help=__doc__, description=__doc__)
@@ -34,7 +34,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the demo; returns 1 if a result differs from stock XLA's by more than its model allows."""
+    """Runs the demo. Returns 1 if a result differs from stock XLA's by more than its model's tolerance."""
     names = options.model or (tuple(MODELS) if options.all else DEFAULT)
     print(f"jax {jax.__version__} on {jax.default_backend()}; ratio = stock / ours, ours forced")
     print(line(HEADINGS))
@@ -68,21 +68,21 @@ def main(options: argparse.Namespace) -> int:
 
 
 class Bar:
-    """A progress bar in the last line of a terminal (standard error); elsewhere it shows nothing."""
+    """A progress bar on standard error, shown only on a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = -1  # the first step shown is under way, none is done
 
     def show(self, subject: str, step: str) -> None:
-        """Count the step before this one as done and show the bar with this one's name."""
+        """Counts the previous step as done and shows the bar with the name of this one."""
         self._done += 1
         filled = BAR_WIDTH * self._done // self._total
         marks = "#" * filled + "." * (BAR_WIDTH - filled)
         self._write(f"[{marks}] {self._done}/{self._total} {subject}: {step}")
 
     def hide(self) -> None:
-        """Leave the line empty for what is printed next."""
+        """Clears the line for the next output."""
         self._write("")
 
     def _write(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Writes a program's stages to a folder, for reading: jaxpr, the IR after each pass, C++ source, command."""
+"""Writes a program to a folder for reading: jaxpr, IR after each pass, C++ source, compiler command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dump:
         self._works = True
 
     def write(self, name: str, text: str) -> None:
-        """Writes one file. A folder that cannot be written is told once, and stops nothing."""
+        """Writes one file. If the folder cannot be written, it warns once and continues."""
         if not self._works:
             return
         try:
@@ -35,7 +35,7 @@ class Dump:
             warnings.warn(text, CocktailWarning, stacklevel=2)
 
     def program(self, name: str, program: UProgram) -> None:
-        """The IR after the pass `name`; files sort in the order of the passes."""
+        """Writes the IR after the pass `name`. File names sort in the order of the passes."""
         self.write(f"{self._passes:02d}_{name}.txt", print_program(program))
         self._passes += 1
 
@@ -45,6 +45,7 @@ class Dump:
         self.program(name, program)
 
     def finish(self, artifact: Artifact) -> None:
+        """Writes the source, and copies the command and log of the compiler."""
         self.write("program.cc", artifact.source)
         built = Path(artifact.path).parent
         for name in ("command.txt", "log.txt"):

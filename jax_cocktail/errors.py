@@ -1,12 +1,12 @@
-"""The exception family. Every error says what, where in the user's program, and what to try."""
+"""The exceptions. Every message says what happened, where in the user's program, and what to try."""
 
 
 class CocktailError(Exception):
-    """Base of everything that jax_cocktail raises on its own account."""
+    """Base class of all exceptions of jax_cocktail."""
 
 
 class UnsupportedError(CocktailError):
-    """A construct that the compiler leaves to stock XLA.
+    """Raised for a construct that the compiler cannot compile and leaves to stock XLA.
 
     Attributes:
       reason: one sentence, no trailing period.
@@ -20,12 +20,12 @@ class UnsupportedError(CocktailError):
 
 
 class BuildError(CocktailError):
-    """The host or device compiler is missing or failed.
+    """Raised if the host or device compiler is missing or fails.
 
     Attributes:
       reason: what went wrong.
       remedy: what to try.
-      log: compiler output, if there is any.
+      log: the compiler's output, or "".
     """
 
     def __init__(self, reason: str, remedy: str = "", log: str = "") -> None:
@@ -37,27 +37,32 @@ class BuildError(CocktailError):
 
 
 class VerificationError(CocktailError):
-    """An invalid uTask program: a fault of a compiler pass, never of the user."""
+    """Raised for an invalid uTask program: a bug in a compiler pass, never the user's mistake."""
 
 
 class ProgramFailure(CocktailError):
-    """What a program says, run by an interpreter, that fails at run time: a recursion that is too deep."""
+    """Raised by an interpreter when a program executes `fail`, such as a recursion that is too deep."""
 
 
 class PlacementError(VerificationError):
-    """Parts of a placed program that cannot be written in place; the program is then left undivided."""
+    """Raised if tiles of a placed program cannot be written in place; the program is then left undivided."""
 
 
 class StrictModeError(CocktailError):
-    """``strict=True`` and some control flow would run on stock XLA."""
+    """Raised under ``strict=True`` if a loop or branch cannot be compiled and would run on stock XLA."""
 
 
 class CocktailWarning(UserWarning):
-    """Something ran on stock XLA although jax_cocktail was asked for; the text says why."""
+    """Warns that stock XLA runs something that jax_cocktail should have compiled, and gives the reason."""
 
 
 class RecursionTypeError(CocktailError, TypeError):
-    """A recursive function whose arguments or results do not have one type, or that never ends."""
+    """Raised for a recursive function whose calls differ in type, or that has no path without a call.
+
+    Attributes:
+      reason: one sentence, no trailing period.
+      where: ``file:line (function)`` in the user's program, or "" if unknown.
+    """
 
     def __init__(self, reason: str, where: str = "") -> None:
         self.reason = reason

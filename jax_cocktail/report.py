@@ -1,4 +1,4 @@
-"""What `explain` returns: plain values that print as text."""
+"""The report of `explain`: plain values that print as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 Counts = tuple[tuple[str, int], ...]
-NOTABLE = 0.1  # part of the cores that others held, from which on it is told
+NOTABLE = 0.1  # reports mention other processes from this fraction of the cores upwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +16,18 @@ class Captured:
 
     Attributes:
       control_flow: ``primitive at file:line (function)`` of each outermost loop and branch.
-      operators: how often each primitive occurs in the region, nested ones included.
-      level: the COCKTAILER unit level at which the region's loops run.
-      workspace_bytes, fingerprint, path: scratch memory, identity, and place of the built program.
-      seconds, cached: time spent in the compiler; no C++ compiler ran if `cached`.
-      units: how many threads share the region.
-      barriers: (trips or None, where, how often the units wait for each other in an iteration) of each loop,
-        as it was compiled: unrolled by two, a loop has half the trips.
+      operators: the number of occurrences of each primitive in the region, nested ones included.
+      level: the unit level (COCKTAILER, section 3) at which the region's loops run.
+      workspace_bytes: scratch memory of the built program.
+      fingerprint: its identity.
+      path: the file of its binary.
+      seconds: compile time.
+      cached: the binary came from the cache; no host compiler ran.
+      units: the number of threads (on a GPU: thread blocks) that share the region.
+      barriers: for each loop as compiled, (trip count or None, source line, barriers per iteration). A loop
+        unrolled by two has half the trips.
       fired: the passes that changed the program.
-      remarks: what the passes did to which loop, or why they did not, one sentence each.
+      remarks: the actions of the passes, or the reasons against them, one sentence each.
     """
 
     control_flow: tuple[str, ...]
@@ -43,7 +46,7 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to run the call that was timed: seconds of one call."""
+    """One timed candidate: seconds per call, and whether `jit` uses it."""
 
     name: str
     seconds: float
@@ -52,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Control flow that stock XLA runs, with the reason and where in the user's program it comes from."""
+    """A loop or branch that stock XLA runs, with the reason and the user's source line."""
 
     what: str
     reason: str
@@ -61,19 +64,21 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How one call is compiled.
+    """Describes how one call is compiled.
 
     Attributes:
       function: its name.
-      captured: regions that became custom calls.
-      left: control flow that did not.
-      beside: primitives around the regions, which stock XLA compiles.
-      recursions: how each recursion runs, one sentence each.
-      choice: ``"cocktail"`` or ``"stock"``, what `jit` uses; `why` says who decided.
-      stock_seconds, cocktail_seconds: measured times of one call, if it was measured; ours is the best of it.
-      trials: all that was timed.
-      others: the part of our cores that other processes held meanwhile.
-      inner: reports of marked functions that are called from what stock XLA runs.
+      captured: the regions that became custom calls.
+      left: the loops and branches that stock XLA runs.
+      beside: the primitives around the regions, which stock XLA compiles.
+      recursions: the execution strategy of each recursion, one sentence each.
+      choice: ``"cocktail"`` or ``"stock"``: the one that `jit` uses.
+      why: the reason for `choice`.
+      stock_seconds, cocktail_seconds: measured seconds per call of stock XLA and of our best candidate; None
+        if nothing was measured.
+      trials: everything that was timed.
+      others: the fraction of our cores that other processes held during the measurement.
+      inner: reports of jitted functions that are called from code that stock XLA runs.
     """
 
     function: str
@@ -102,7 +107,7 @@ class Report:
         if self.stock_seconds is not None and self.cocktail_seconds is not None:
             lines.append(
                 f"  measured: stock XLA {_time(self.stock_seconds)}, jax_cocktail"
-                f" {_time(self.cocktail_seconds)} a call"
+                f" {_time(self.cocktail_seconds)} per call"
             )
         lines += _trial_lines(self.trials, self.others)
         lines += (f"  recursion {text}" for text in dict.fromkeys(self.recursions))
@@ -112,24 +117,24 @@ class Report:
             lines.append(f"  left to stock XLA: {_place(item.what, item.where, len(tuple(same)))}")
             lines.append(f"    because: {item.reason}")
         if self.beside:
-            lines.append(f"  compiled by stock XLA beside that: {_counts(self.beside)}")
+            lines.append(f"  also compiled by stock XLA: {_counts(self.beside)}")
         for report in self.inner:
             lines += ["  " + line for line in str(report).splitlines()]
         return "\n".join(lines)
 
 
 def _trial_lines(trials: Sequence[Trial], others: float) -> list[str]:
-    """A table, fastest first; the ratio is that of stock XLA (the first of the trials) to each."""
+    """A table, fastest first. The ratio is the time of stock XLA (the first trial) over the candidate's."""
     if not trials:
         return []
     width = max(len(trial.name) for trial in trials)
-    lines = [f"  {'candidate':{width}}  {'us a call':>12}  {'stock / it':>10}"]
+    lines = [f"  {'candidate':{width}}  {'us per call':>12}  {'speedup':>10}"]
     for trial in sorted(trials, key=lambda t: t.seconds):
         ratio = trials[0].seconds / trial.seconds
         line = f"  {trial.name:{width}}  {trial.seconds * 1e6:12.1f}  {ratio:10.2f}"
         lines.append(line + ("  chosen" if trial.chosen else ""))
     if others >= NOTABLE:
-        lines.append(f"  meanwhile other processes held {others:.0%} of the cores")
+        lines.append(f"  other processes held {others:.0%} of the cores during the measurement")
     return lines
 
 
@@ -146,7 +151,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of {kind}"
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
     if region.fired:
-        lines.append(f"    transforms that changed it: {', '.join(region.fired)}")
+        lines.append(f"    changed by the passes: {', '.join(region.fired)}")
     lines += (f"      {text}" for text in region.remarks)
     lines.append(f"    {built} in {_time(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
@@ -155,7 +160,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
 
 
 def _place(what: str, where: str, times: int) -> str:
-    """``what xTIMES at where``, without what goes without saying."""
+    """``what xTIMES at where``; "x1" and an empty `where` are omitted."""
     return what + (f" x{times}" if times > 1 else "") + (f" at {where}" if where else "")
 
 

@@ -218,7 +218,7 @@ def test_the_best_few_or_all_candidates_are_timed(measured, several, profile):
     (chosen,) = (trial for trial in ours if trial.chosen)
     assert report.cocktail_seconds == chosen.seconds == min(trial.seconds for trial in ours)
     text = str(report)
-    for part in ("candidate", "us a call", "stock / it", "1000000.0        2.00  chosen", "25% of the cores"):
+    for part in ("candidate", "us per call", "speedup", "1000000.0        2.00  chosen", "25% of the cores"):
         assert part in text
 
 

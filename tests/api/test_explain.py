@@ -193,7 +193,7 @@ def test_units_barriers_and_remarks_are_shown():
         "level: device (L2); 2 units; workspace: 0 B",
         "1 barrier per iteration of a loop of 64 trips x3 at a.py:1 (f)",
         "2 barriers per iteration of a while loop at b.py:2 (g)",
-        "transforms that changed it: hoist, place",
+        "changed by the passes: hoist, place",
         "distribute not: a reason (a.py:1)",
     ):
         assert line in lines
@@ -203,7 +203,7 @@ def test_candidates_are_a_table():
     trials = (Trial("stock XLA", 4e-3), Trial("2 units", 1e-3, chosen=True), Trial("1 unit", 2e-3))
     lines = str(Report("f", choice="cocktail", trials=trials, others=0.02)).splitlines()[1:]
     assert [line.split() for line in lines] == [
-        ["candidate", "us", "a", "call", "stock", "/", "it"],
+        ["candidate", "us", "per", "call", "speedup"],
         ["2", "units", "1000.0", "4.00", "chosen"],
         ["1", "unit", "2000.0", "2.00"],
         ["stock", "XLA", "4000.0", "1.00"],

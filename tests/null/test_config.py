@@ -73,7 +73,7 @@ def test_environment(monkeypatch, variable, text, value):
 )
 def test_bad_environment_says_which_variable(monkeypatch, name, text):
     monkeypatch.setenv(f"JAX_COCKTAIL_{name}", text)
-    with pytest.raises(ValueError, match=f"JAX_COCKTAIL_{name} is .*{text}"):
+    with pytest.raises(ValueError, match=f"JAX_COCKTAIL_{name} must be .*{text}"):
         current()
 
 
