@@ -1,4 +1,4 @@
-"""jaxprs in our own words. How they differ between releases of jax only this and `primitives.jaxprs` know."""
+"""Converts jaxprs to `primitives.equation`. Only this and `primitives.jaxprs` distinguish releases of jax."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
 
 def primitive_name(equation: Any) -> str:
+    """The name of the equation's primitive."""
     return str(equation.primitive.name)
 
 
 def body_of_call(equation: Any) -> Any | None:
-    """The jaxpr that stands for a call equation, or None if the equation is no call that we inline."""
+    """The jaxpr that replaces a call equation; None if the equation is not a call that we inline."""
     if primitive_name(equation) == RECURSION:
         return expanded_jaxpr(**equation.params)
     if primitive_name(equation) not in CALLS or forced_to_stock(equation):
@@ -51,24 +52,25 @@ def body_of_call(equation: Any) -> Any | None:
 
 
 def forced_to_stock(equation: Any) -> bool:
-    """An inner `jax_cocktail.jit` whose options say force="stock"."""
+    """Whether the equation is an inner `jax_cocktail.jit` with the option force="stock"."""
     mark = read_mark(equation.params.get("name"))
     return mark is not None and mark.options.force == "stock"
 
 
 def control_flow_in(jaxpr: Any) -> bool:
-    """Whether a loop or branch is among the equations, at any depth."""
+    """Whether a jaxpr contains a loop, a branch or a recursion, at any depth."""
     return any(holds_control_flow(equation) for equation in open_jaxpr(jaxpr).eqns)
 
 
 def holds_control_flow(equation: Any) -> bool:
+    """Whether an equation is or contains a loop, a branch or a recursion."""
     if primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION:
         return True
     return any(control_flow_in(inner) for inner in nested_jaxprs(equation))
 
 
 def source_of(equation: Any) -> Source:
-    """Where the user wrote it; of a recursion, its function."""
+    """The user's source line of an equation; for a recursion, that of its function."""
     if primitive_name(equation) == RECURSION:
         text = equation.params["task"].entry.source
     else:
@@ -80,37 +82,40 @@ def source_of(equation: Any) -> Source:
 
 
 def is_key(aval: Any) -> bool:
+    """Whether values of this type are typed PRNG keys."""
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
 
 
 def variable(aval: Any, source: Source = NOWHERE) -> Variable:
-    """A fresh variable of the type of `aval`."""
+    """A fresh variable with the type of `aval`. Raises UnsupportedError for types without a fixed shape."""
     if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
-        raise UnsupportedError(f"values of type {aval} are not compiled", str(source))
+        raise UnsupportedError(f"values of type {aval} are not supported", str(source))
     shape = []
     for size in aval.shape:
         if not isinstance(size, int | np.integer):
-            raise UnsupportedError(f"the symbolic size {size} (a shape-polymorphic export)", str(source))
+            raise UnsupportedError(
+                f"the symbolic size {size} of a shape-polymorphic export is not supported", str(source)
+            )
         shape.append(int(size))
     match = _KEY.match(str(aval.dtype))
     return Variable(str(aval.dtype), tuple(shape), match["impl"] if match else "")
 
 
 def literal(value: Any, aval: Any) -> Literal:
-    """A constant of the program text."""
+    """A constant embedded in the program. Raises UnsupportedError for PRNG keys."""
     if is_key(aval):
-        raise UnsupportedError("a PRNG key that is a constant inside a loop or branch")
+        raise UnsupportedError("a PRNG key is a constant inside a loop or branch; pass it in as an argument")
     return Literal(np.asarray(value, dtype=aval.dtype))
 
 
 class Adapter:
-    """Converts the equations of one jaxpr; remembers the variable of every JAX variable it has met."""
+    """Converts the equations of one jaxpr and maps each JAX variable to its own variable."""
 
     def __init__(self) -> None:
         self._atoms: dict[Any, Atom] = {}
 
     def bind(self, var: Any, atom: Atom) -> None:
-        """From now on `var` is read as `atom`."""
+        """Maps `var` to `atom`."""
         self._atoms[var] = atom
 
     def read(self, atom: Any) -> Atom:
@@ -121,7 +126,7 @@ class Adapter:
         return self._atoms[atom]
 
     def equation(self, equation: Any) -> Equation:
-        """One equation that is no call. Raises UnsupportedError for types that we have no word for."""
+        """Converts one equation that is not a call. Raises UnsupportedError for unsupported types."""
         source = source_of(equation)
         try:
             inputs = tuple(self.read(atom) for atom in equation.invars)
@@ -136,7 +141,7 @@ class Adapter:
 
 
 def program(closed: Any) -> Program:
-    """A closed jaxpr with every call inlined; its constants become literals."""
+    """Converts a closed jaxpr, inlines all calls and turns its constants into literals."""
     adapter = Adapter()
     jaxpr = open_jaxpr(closed)
     inputs = tuple(variable(var.aval) for var in jaxpr.invars)
@@ -166,7 +171,7 @@ def _inline(
 
 
 def _params(equation: Any) -> dict[str, Any]:
-    """JAX's parameters, with control flow normalised as `primitives.equation` says."""
+    """JAX's parameters, with control flow normalised as `primitives.equation` specifies."""
     params = equation.params
     name = primitive_name(equation)
     if name == "while":
@@ -191,7 +196,7 @@ def _params(equation: Any) -> dict[str, Any]:
 
 
 def count_primitives(equations: Sequence[Equation]) -> dict[str, int]:
-    """How often each primitive occurs, nested programs included."""
+    """The number of occurrences of each primitive, nested programs included; most frequent first."""
     counts: dict[str, int] = {}
     stack = list(equations)
     while stack:

@@ -1,4 +1,4 @@
-"""From the jaxpr of a marked call to regions: which equations we compile and which stay with stock XLA."""
+"""Divides the jaxpr of a marked call into regions that we compile and equations that stay with stock XLA."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from jax_cocktail.primitives import CONTROL_FLOW, why_unsupported
 from jax_cocktail.primitives.equation import Equation, Program, Variable
 from jax_cocktail.report import Counts, Left
 
-# Constants up to this size are part of a program's text; larger ones are operands, so that they are shared.
+# Constants up to this size are embedded in the program; larger ones are operands, so that they are shared.
 EMBEDDED_BYTES = 1024
-# From here on a leaf equation is worth XLA's own library code.
+# From these sizes upwards, a leaf equation profits from XLA's own library code.
 EXPENSIVE_FLOPS = 1e6
 EXPENSIVE_ELEMENTS = 1 << 16
-# The reason for an inner function that the user keeps on stock XLA: nobody needs to be told.
+# The reason for an inner function that the user keeps on stock XLA. It causes no warning.
 ASKED_FOR = 'its options say force="stock"'
 _PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
 _ORDERING = frozenset({"sort", "top_k", "approx_top_k", "argsort", "scatter", "scatter-add", "scatter_add"})
@@ -42,8 +42,8 @@ _ORDERING = frozenset({"sort", "top_k", "approx_top_k", "argsort", "scatter", "s
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` says
-    where the equations stand in the jaxpr."""
+    """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` are
+    the positions of the equations in the jaxpr."""
 
     program: Program
     members: tuple[int, ...]
@@ -55,7 +55,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Capture:
-    """What is known of a marked jaxpr before anything is compiled."""
+    """The regions and remaining equations of a marked jaxpr, before compilation."""
 
     flat: Flat
     order: tuple[int | tuple[int], ...]
@@ -65,7 +65,7 @@ class Capture:
 
 
 def capture(closed: Any) -> Capture:
-    """Divides the jaxpr of a marked call into regions and what stock XLA compiles."""
+    """Divides the jaxpr of a marked call into regions and equations for stock XLA."""
     flat = flatten(closed)
     adapter = Adapter()
     for var, value in zip(flat.constvars, flat.consts, strict=True):
@@ -103,7 +103,7 @@ def _convert(adapter: Adapter, equation: Any) -> tuple[Equation | None, Unsuppor
     if forced_to_stock(equation):
         return None, UnsupportedError(ASKED_FOR)
     if body_of_call(equation) is not None:
-        return None, UnsupportedError("a rematerialised call without control flow")
+        return None, UnsupportedError("it is a rematerialised call without control flow")
     try:
         converted = adapter.equation(equation)
     except UnsupportedError as error:
@@ -112,7 +112,7 @@ def _convert(adapter: Adapter, equation: Any) -> tuple[Equation | None, Unsuppor
 
 
 def _expensive(equation: Any) -> bool:
-    """Whether a leaf equation does so much work that stock XLA should do it if it stands at the border."""
+    """Whether a leaf equation is so expensive that stock XLA should run it if it is at a region's border."""
     name = primitive_name(equation)
     shapes = [getattr(atom.aval, "shape", ()) for atom in (*equation.invars, *equation.outvars)]
     elements = max((_elements(shape) for shape in shapes), default=0)
@@ -166,7 +166,7 @@ def _region(
 
 
 def _beside(flat: Flat, parts: Partition) -> Counts:
-    """What stock XLA compiles around the regions."""
+    """Counts the primitives that stock XLA compiles around the regions."""
     counts: dict[str, int] = {}
     for step in parts.order:
         if isinstance(step, int):

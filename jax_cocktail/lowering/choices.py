@@ -1,8 +1,8 @@
-"""Branches that `jax.vmap` has turned into selects: found in a jaxpr, so that they count as control flow.
+"""Finds branches that `jax.vmap` has turned into selects, so that they count as control flow.
 
-A vmapped `cond` or `switch` leaves no control flow behind: both sides stand among the other equations, and a
-`select_n` with an integer index per lane (`jnp.where` has a bool) picks from them. Where a side is work, the
-compiler has it done for the lanes that take it (`schedule.vmap`).
+`jax.vmap` replaces a `cond` or `switch` by the equations of both sides and a `select_n` with an integer index
+per batch element (`jnp.where` has a bool). If a side is expensive, the compiler runs it only for the batch
+elements that take it (`schedule.vmap`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from jax_cocktail.lowering.adapter import nested_jaxprs, open_jaxpr, primitive_n
 def choices(
     equations: Sequence[Any], results: Sequence[Any], is_expensive: Callable[[Any], bool]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Positions of the selects of vmapped branches with an expensive equation on a side; and of those with
-    all that only their sides need."""
+    """The selects of vmapped branches that have an expensive side.
+
+    Returns:
+      The positions of these selects, and the positions of these selects together with all equations that only
+      their sides need.
+    """
     readers: dict[Any, set[int]] = {}
     for position, equation in enumerate(equations):
         for atom in equation.invars:
@@ -40,7 +44,7 @@ def choices(
 
 
 def lane_branch_in(jaxpr: Any) -> bool:
-    """Whether the select of a vmapped branch is among the equations, at any depth."""
+    """Whether a jaxpr contains the select of a vmapped branch, at any depth."""
     equations = open_jaxpr(jaxpr).eqns
     return bool(_branches(equations)) or any(
         lane_branch_in(inner) for equation in equations for inner in nested_jaxprs(equation)
@@ -48,12 +52,12 @@ def lane_branch_in(jaxpr: Any) -> bool:
 
 
 def _branches(equations: Sequence[Any]) -> list[set[int]]:
-    """The selects of vmapped branches, those of one index together.
+    """The selects of vmapped branches, grouped by index.
 
-    A select picks by the index itself, or, in a gradient, by the index being equal to a number.
+    The condition of a select is the index itself or, in a gradient, a comparison of it with a number.
     """
     groups: dict[Any, set[int]] = {}
-    source: dict[Any, Any] = {}  # of a broadcast or comparison: its operand
+    source: dict[Any, Any] = {}  # result of a broadcast or comparison -> its operand
     for position, equation in enumerate(equations):
         name = primitive_name(equation)
         if name not in ("broadcast_in_dim", "eq", "select_n") or isinstance(equation.invars[0], jex.Literal):
@@ -67,7 +71,7 @@ def _branches(equations: Sequence[Any]) -> list[set[int]]:
 
 
 def _sides(equations: Sequence[Any], selects: set[int], readers: dict[Any, set[int]]) -> set[int]:
-    """What nothing but the cases of these selects needs."""
+    """The equations whose results only the cases of these selects need."""
     inside = set(selects)
     for position in range(max(selects) - 1, -1, -1):
         outputs = equations[position].outvars

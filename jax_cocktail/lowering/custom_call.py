@@ -1,4 +1,4 @@
-"""One region as one XLA custom call: registration of the handlers, the call, and the rewritten jaxpr."""
+"""Turns regions into XLA custom calls: handler registration, the call, and the rewritten jaxpr."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from jax_cocktail.primitives import physical_type
 
 TARGET = "jax_cocktail_cpu"
 PLATFORM = "cpu"
-PLATFORMS = ("cpu", "cuda")  # as jax calls those that are compiled for
-# Up to here the scratch memory is a result of the call, which XLA places beside its other buffers; more than
-# that may be fresh pages in any call, and comes from memory that the runtime keeps.
+PLATFORMS = ("cpu", "cuda")  # the supported platforms, by jax's names
+# Scratch memory up to this size is a result of the call, and XLA places it beside its other buffers. Larger
+# results may be fresh pages in every call, so larger scratch memory comes from a pool of the runtime.
 WORKSPACE_RESULT_BYTES = 256 << 10
 
 _lock = threading.Lock()
@@ -34,8 +34,11 @@ _library: ctypes.CDLL | None = None
 
 
 def register(platform: str = PLATFORM) -> None:
-    """Makes the handlers of a platform known to XLA, once per process. Raises BuildError if they cannot be
-    built."""
+    """Registers the handlers of a platform with XLA, once per process.
+
+    Raises:
+      BuildError: the runtime library cannot be built or loaded.
+    """
     if platform == "cuda":
         gpu_call.register()
     else:
@@ -65,7 +68,7 @@ def _register_cpu() -> None:
             "instantiate": jax.ffi.pycapsule(library.ck_cpu_instantiate),
             "execute": jax.ffi.pycapsule(library.ck_cpu_execute),
         }
-        # The type first: registering it fills in the id that the handlers report.
+        # The type comes first: its registration fills in the id that the handlers report.
         jax.ffi.register_ffi_type("jax_cocktail_state", state_type, platform=PLATFORM)
         jax.ffi.register_ffi_target(TARGET, stages, platform=PLATFORM)
         library.ck_cpu_units.restype = ctypes.c_int64
@@ -75,12 +78,13 @@ def _register_cpu() -> None:
 
 
 def library() -> ctypes.CDLL | None:
-    """The runtime of the CPU; None if it is not registered, or could not be built."""
+    """The runtime library for the CPU; None if it is not registered or could not be built."""
     return _library
 
 
 def units() -> int:
-    """How many units a call may have in this process (cores, quota, JAX_COCKTAIL_UNITS); 0: not known yet."""
+    """The most units that a call may use in this process (from cores, quota and JAX_COCKTAIL_UNITS); 0 if the
+    runtime library is not loaded."""
     return 0 if _library is None else int(_library.ck_cpu_units())
 
 
@@ -90,17 +94,17 @@ def expected_platforms() -> tuple[str, ...]:
 
 
 def device(platform: str, arch: str = "") -> str:
-    """The device that code is made for, "" for the CPU. `arch`: the option gpu_arch."""
+    """The device to generate code for, "" for the CPU. `arch`: the option gpu_arch."""
     return f"{platform}, {gpu_call.gpu(arch).name}" if platform == "cuda" else ""
 
 
 def present(platform: str) -> bool:
-    """Whether programs for the platform can run in this process."""
+    """Whether this process can run programs for the platform."""
     return platform == PLATFORM or bool(gpu_call.gpu().kind)
 
 
 def register_quietly() -> None:
-    """As `register`, at import: what goes wrong is told at first use, where it matters."""
+    """Like `register`, for use at import: errors and warnings are deferred to the first use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for platform in expected_platforms():
@@ -119,8 +123,8 @@ def _capsule(address: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """How XLA calls a program: the name of the handlers, their attributes, and the bytes of the scratch
-    memory that is the last result (0: there is none)."""
+    """XLA's view of a call: the name of the handlers, their attributes, and the size in bytes of the scratch
+    memory that is the last result (0: none)."""
 
     target: str
     attributes: Mapping[str, Any]
@@ -145,9 +149,16 @@ def _on_gpu(artifact: Artifact, name: str, sync: bool) -> Invocation:
 
 
 def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = "", sync: bool = False) -> Any:
-    """The marked jaxpr with a custom call in the place of every region that has an artifact.
+    """Replaces every region that has an artifact by a custom call.
 
-    `name`: of the function, for errors; `sync`: calls on a GPU are waited for.
+    Args:
+      captured: the marked jaxpr and its regions.
+      artifacts: compiled programs by region number.
+      name: the function's name, for error messages.
+      sync: wait for the end of every call on a GPU.
+
+    Returns:
+      The rewritten closed jaxpr.
     """
     flat = captured.flat
     equations: list[Any] = []
@@ -167,7 +178,7 @@ def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = ""
 
 
 def _call(region: Region, artifact: Artifact, invocation: Invocation) -> list[Any]:
-    """The equations of one custom call, reading and defining the variables of the region."""
+    """The equations of one custom call, which read and define the variables of the region."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
@@ -181,7 +192,7 @@ def _call(region: Region, artifact: Artifact, invocation: Invocation) -> list[An
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         return [_wrapped(output, atom.key_impl) for output, atom in pairs]
 
-    # The types are the program's own: they must not be narrowed by the setting of this moment.
+    # The types belong to the program: the current setting of jax_enable_x64 must not narrow them.
     with jax.enable_x64(True):
         traced = open_jaxpr(jax.make_jaxpr(call)(*operands))
     names = dict(zip(traced.invars, region.operands, strict=True))
@@ -199,7 +210,7 @@ _IMPLEMENTATIONS = {"fry": "threefry2x32"}
 
 
 def _wrapped(words: Any, key_impl: str) -> Any:
-    """A typed key from its words; anything else as it is."""
+    """Wraps the words of a typed key; returns anything else unchanged."""
     return jax.random.wrap_key_data(words, impl=_IMPLEMENTATIONS[key_impl]) if key_impl else words
 
 

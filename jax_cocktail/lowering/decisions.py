@@ -1,6 +1,7 @@
-"""Which candidate, or stock: measured once per program and machine, on the first real arguments, and kept.
+"""Decides between our candidates and stock XLA, and stores the decision.
 
-The candidates are timed as whole calls, in turn, so that a drift of the machine hits all of them.
+A decision is measured once per program and machine, on the first concrete arguments. Candidates are timed as
+whole calls, in turn, so that a drift of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from jax_cocktail.lowering.stopwatch import CAPTURE, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 
-MARGIN = 0.98  # ours has to win by this much: a tie is noise, and stock needs no trust
-# Where heavy operators decide, ours leaves cores alone that stock uses, and others held some of those.
+MARGIN = 0.98  # ours must take at most this fraction of stock's time: a smaller difference is noise
+# Used if heavy operators dominate, ours uses fewer cores than stock, and other processes held some cores.
 WIDE_MARGIN = 0.85
-QUIET = 0.03  # others held no more than this part of our cores
+QUIET = 0.03  # the machine is quiet if other processes held at most this fraction of our cores
 STOCK = "stock XLA"
 CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE`
 _FORMAT = 4
@@ -43,8 +44,8 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a whole call is compiled by us: the candidate for its regions, and the numbers of the regions that
-    stay with stock XLA all the same."""
+    """Our plan for a whole call: the candidate for its regions, and the numbers of the regions that stay with
+    stock XLA nevertheless."""
 
     candidate: Candidate = SINGLE
     skip: tuple[int, ...] = ()
@@ -57,11 +58,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What runs: `choice` is "cocktail" or "stock", `plan` the best of ours either way.
+    """The decision for one call.
 
-    `trials`: the times of all that were timed; none if nothing was measured, and then `why` says what
-    decided. `thorough`: all candidates were timed. `others`: the part of our cores that other processes held
-    meanwhile.
+    Attributes:
+      choice: ``"cocktail"`` or ``"stock"``.
+      plan: our best plan, whatever the choice.
+      trials: everything that was timed; empty if nothing was measured.
+      why: the reason for the choice if nothing was measured.
+      thorough: all candidates were timed.
+      others: the fraction of our cores that other processes held during the measurement.
     """
 
     choice: str
@@ -81,12 +86,12 @@ class Decision:
 
     @property
     def cocktail_seconds(self) -> float | None:
-        """Of the best of ours."""
+        """Seconds per call of our best plan; None if it was not timed."""
         return next((t.seconds for t in self.trials if t.name == self.plan.name), None)
 
     @property
     def advice(self) -> str:
-        """What the caller can do, "" if nothing: how XLA compiles a module is said where it is jitted."""
+        """Advice to the caller, or "". Only the caller of `jit` can pass options to XLA's compiler."""
         stock, ours = self.stock_seconds, self.cocktail_seconds
         captured = next((t.seconds for t in self.trials if t.name == CAPTURED), None)
         if stock is None or ours is None or captured is None:
@@ -101,11 +106,18 @@ class Decision:
 
 
 def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, captured: bool = False) -> Decision:
-    """Who won: `times` are those of stock XLA, if `captured` of stock XLA in that form, and of the plans.
+    """Decides from measured times.
 
-    More threads than one have to win by the margin too: they may have to wait for cores one day. Ours has to
-    beat stock as it would run instead; a form of stock that is faster than both only the caller can choose
-    (see `Decision.advice`).
+    A plan for several threads must beat one for a single thread by the margin too, because its threads may
+    have to wait for busy cores. Ours is compared with stock XLA as it would run instead. Only the caller can
+    select captured stock XLA (see `Decision.advice`).
+
+    Args:
+      plans: our plans.
+      times: of stock XLA, of captured stock XLA if `captured`, and of the plans, in this order.
+      heavy: heavy operators dominate the run time.
+      cores: the number of cores; 0 for a GPU.
+      captured: whether `times` contains captured stock XLA.
     """
     names: tuple[str, ...] = (STOCK, CAPTURED) if captured else (STOCK,)
     stock, ours = times.seconds[0], times.seconds[len(names) :]
@@ -120,10 +132,11 @@ def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, capture
 
 
 def key_of(jaxpr: Any, units: int, device: str = "", options: Mapping[str, Any] | None = None) -> str:
-    """The identity of a decision: what is computed, by which compilers, on which machine and how many units,
-    for which `device`, if it is not the CPU, and with which `options` of XLA's compiler.
+    """The key of a decision.
 
-    Of the jaxpr's text: where stock was chosen, the next process need not even capture.
+    It covers the computation, the versions of the compilers, the machine, the number of units, the `device`
+    ("" for the CPU) and the `options` of XLA's compiler. It uses the jaxpr's text, so a process that finds a
+    decision for stock XLA need not capture anything.
     """
     parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
     parts += [device] if device else []
@@ -146,12 +159,12 @@ def _machine() -> tuple[str, ...]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _compiler_digest() -> str:
-    """SHA-256 of our own sources: a better compiler deserves a new measurement."""
+    """SHA-256 of our own sources: a changed compiler needs a new measurement."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
     for folder in (package, *program_folders("cpu_src"), source_folder("cuda_src")):
@@ -164,11 +177,11 @@ def _compiler_digest() -> str:
 
 # ---- the store ---------------------------------------------------------------------------------------------
 
-_remembered: dict[tuple[str, str], Decision] = {}  # serves where the folder cannot be written
+_remembered: dict[tuple[str, str], Decision] = {}  # used if the folder cannot be written
 
 
 def load(key: str) -> Decision | None:
-    """The stored decision, if there is a valid one."""
+    """The stored decision; None if there is no valid one."""
     root = cache.cache_dir()
     path = root / _FOLDER / f"{key}.json"
     known = _remembered.get((str(root), key))
@@ -181,7 +194,7 @@ def load(key: str) -> Decision | None:
 
 
 def _from_facts(facts: Any) -> Decision:
-    """Raises ValueError, KeyError or TypeError if they are damaged or of another format."""
+    """Parses a decision. Raises ValueError, KeyError or TypeError if it is damaged or in another format."""
     if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
         raise ValueError("not a decision")
     plan = Plan(Candidate(**facts["plan"]["candidate"]), tuple(map(int, facts["plan"]["skip"])))
@@ -191,7 +204,7 @@ def _from_facts(facts: Any) -> Decision:
 
 
 def store(key: str, decision: Decision) -> None:
-    """Keeps a decision; by a rename, so that a reader sees all of it or nothing."""
+    """Stores a decision with a rename, so that readers never see a partial file."""
     _remembered[str(cache.cache_dir()), key] = decision
     try:
         folder = _folder()
@@ -219,7 +232,7 @@ def _folder() -> Path:
 
 @contextmanager
 def exclusive(key: str) -> Iterator[None]:
-    """One process at a time measures a program; without a usable folder everybody measures for himself."""
+    """Lets one process at a time measure a program. Without a usable folder there is no lock."""
     lock: filelock.BaseFileLock | None = None
     try:
         lock = filelock.FileLock(_folder() / f"{key}.lock", timeout=_LOCK_SECONDS)

@@ -1,7 +1,7 @@
-"""How a failure becomes an error of XLA on the CPU, in programs that stock XLA compiles.
+"""Reports failures as XLA errors on the CPU, in programs that stock XLA compiles.
 
-Our own programs tell by their error code; here one custom call does, a microsecond long, which looks at the
-status and returns an error with the line of the text that belongs to it.
+Our own programs report failures by their error code. Programs of stock XLA call a custom call that takes a
+microsecond: it reads the status and returns an error with the matching line of the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _handler: Any = None  # must live as long as the process
 
 
 def register() -> None:
-    """Makes the handler known to XLA, once per process. Without the runtime library it is in Python."""
+    """Registers the handler with XLA, once per process. Without the runtime library it is in Python."""
     global _handler
     with _lock:
         if _handler is None:
@@ -33,12 +33,12 @@ def register() -> None:
 
 
 def install() -> None:
-    """Registers the handler, and makes failures call it."""
+    """Registers the handler and lowers failures to calls of it."""
     register()
     lowers_to(jax.ffi.ffi_lowering(TARGET), PLATFORM)
 
 
 def _in_python() -> Any:
-    from jax_cocktail.runtime import failure_handler  # who has a compiler need not wait for it
+    from jax_cocktail.runtime import failure_handler  # not needed, thus not imported, if there is a compiler
 
     return failure_handler.execute

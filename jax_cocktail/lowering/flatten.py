@@ -1,6 +1,6 @@
-"""A jaxpr with its calls inlined, still in JAX's own equations, so that stock XLA can compile what is left.
+"""Inlines the calls of a jaxpr and keeps JAX's own equations, so that stock XLA can compile the remainder.
 
-Equations are renamed, never traced again: sources, contexts and manual axes stay as they are.
+Variables are renamed but nothing is traced again, so sources, contexts and manual axes do not change.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from jax_cocktail.recursion.primitive import RECURSION
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Flat:
-    """Equations in order. `constvars` and `consts` belong together; `outvars` may be literals; `recursions`:
-    equations that were one, with the positions of what they have become."""
+    """A flat jaxpr: equations in order.
+
+    `constvars` and `consts` correspond; `outvars` may be literals; `recursions` holds each expanded recursion
+    with the positions of its equations.
+    """
 
     original: Any
     constvars: tuple[Any, ...]
@@ -35,7 +38,7 @@ class Flat:
     recursions: tuple[tuple[Any, range], ...] = ()
 
     def close(self, equations: Sequence[Any]) -> Any:
-        """A closed jaxpr with these equations instead."""
+        """A closed jaxpr with these equations in place of its own."""
         jaxpr = open_jaxpr(self.original).replace(
             constvars=list(self.constvars), eqns=list(equations), outvars=list(self.outvars)
         )
@@ -55,7 +58,7 @@ class _Inliner:
         return atom if isinstance(atom, jex.Literal) else self._names.get(atom, atom)
 
     def constant(self, var: Any, value: Any) -> None:
-        """A constant of an inlined body becomes one of the whole."""
+        """Turns a constant of an inlined body into a constant of the whole jaxpr."""
         self._names[var] = fresh = self._new(var.aval)
         self.constvars.append(fresh)
         self.consts.append(value)
@@ -64,7 +67,7 @@ class _Inliner:
         for equation in equations:
             body = body_of_call(equation)
             if body is not None and primitive_name(equation) in REMATERIALISED:
-                # without control flow it stays whole: stock keeps its promise to compute again
+                # without control flow it stays a call, so that stock XLA rematerialises it
                 body = body if control_flow_in(body) else None
             operands = [self.read(atom) for atom in equation.invars]
             if body is None:
@@ -89,7 +92,7 @@ class _Inliner:
 
 
 def flatten(closed: Any) -> Flat:
-    """Inlines calls, except rematerialised ones without control flow and those that are forced to stock."""
+    """Inlines all calls except rematerialised ones without control flow and those forced to stock."""
     jaxpr = open_jaxpr(closed)
     inliner = _Inliner()
     inliner.run(jaxpr.eqns, outermost=True)

@@ -1,4 +1,4 @@
-"""Calls of programs on NVIDIA GPUs: registration of the handlers, and what a call says of its program."""
+"""Custom calls on NVIDIA GPUs: device look-up, handler registration, and the attributes of a call."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import operators_in
 
 TARGET = "jax_cocktail_gpu"
-# Runs at every execution, never from a command buffer: traits belong to names.
+# Runs at every execution, never from a command buffer. XLA attaches this trait to the target's name.
 TARGET_WITHOUT_GRAPH = "jax_cocktail_gpu_nograph"
 PLATFORM = "CUDA"
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12", "jax_cuda13_plugin", "jax_cuda12_plugin")
-_ARCH = "sm_90"  # of code made where there is no device
+_ARCH = "sm_90"  # the architecture to generate code for without a device
 
 _lock = threading.Lock()
 _handlers: Any = None  # the library, or the module with the callbacks: they must live as long as the process
@@ -34,8 +34,14 @@ _handlers: Any = None  # the library, or the module with the callbacks: they mus
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The device that code is made for. `kind`: jax's name of it, "" without one; `arch`: such as sm_90;
-    `units`: its multiprocessors, 0 if jax does not say; `ordinal`: its number for the driver."""
+    """The device to generate code for.
+
+    Attributes:
+      kind: jax's name of the device, "" if there is none.
+      arch: the architecture, such as ``"sm_90"``.
+      units: the number of multiprocessors, 0 if unknown.
+      ordinal: the driver's number of the device.
+    """
 
     kind: str
     arch: str
@@ -44,12 +50,12 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """For people and keys: two kinds with one arch differ in memory and units."""
+        """A name for people and for keys: two kinds of one architecture differ in memory and units."""
         return f"{self.kind or 'no device'} ({self.arch})"
 
 
 def gpu(arch: str = "") -> Gpu:
-    """The first GPU of this process. `arch`: the architecture to make code for, if not the device's own."""
+    """The first GPU of this process. `arch`: overrides the device's own architecture."""
     try:
         device = jax.local_devices(backend="cuda")[0]
     except (RuntimeError, IndexError):
@@ -61,14 +67,14 @@ def gpu(arch: str = "") -> Gpu:
 
 
 def measure_once(arch: str = "") -> None:
-    """Measures the GPU that code is made for if nobody has, and it is this process's own."""
+    """Measures the GPU to generate code for, if it is this process's own and has not been measured."""
     found = gpu()
     if found.kind and found.arch == (arch or found.arch):
         gpu_measure.measure_once(found.kind, found.arch, found.ordinal)
 
 
 def spec_of(arch: str = "") -> DeviceSpec:
-    """The numbers of the GPU that code is made for: measured on this one before, else those of its kind."""
+    """The performance figures of the GPU: measured on this device if available, else those of its kind."""
     found = gpu(arch)
     if not found.kind:
         return spec_for(found.arch)
@@ -78,7 +84,8 @@ def spec_of(arch: str = "") -> DeviceSpec:
 
 
 def expected() -> bool:
-    """Whether this process may well use an NVIDIA GPU: jax is told to, or has the plugin and no orders."""
+    """Whether this process probably uses an NVIDIA GPU: jax_platforms names it, or it is unset and jax's CUDA
+    plugin is installed."""
     chosen = jax.config.jax_platforms
     if chosen:
         return not {"cuda", "gpu"}.isdisjoint(str(chosen).split(","))
@@ -93,9 +100,9 @@ def _installed(module: str) -> bool:
 
 
 def register() -> None:
-    """Makes the handlers known to XLA, once per process; needs no GPU, and no CUDA.
+    """Registers the handlers with XLA, once per process. Needs neither a GPU nor CUDA.
 
-    Without a host compiler the handlers are in Python: slower by tens of microseconds a call.
+    Without a host compiler the handlers are Python functions, which add tens of microseconds to each call.
     """
     global _handlers
     with _lock:
@@ -113,7 +120,7 @@ def _built() -> tuple[Any, Any, Any, Any] | None:
         library = ctypes.CDLL(build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
     except (BuildError, OSError) as error:
         warnings.warn(
-            f"calls on a GPU take longer to start, by tens of microseconds: {error}",
+            f"each call on a GPU starts slower, by tens of microseconds: {error}",
             CocktailWarning,
             stacklevel=3,
         )
@@ -122,19 +129,19 @@ def _built() -> tuple[Any, Any, Any, Any] | None:
 
 
 def _in_python() -> tuple[Any, Any, Any, Any]:
-    from jax_cocktail.runtime.cuda import handler as module  # who has a compiler need not wait for it
+    from jax_cocktail.runtime.cuda import handler as module  # not imported if there is a host compiler
 
     return module.initialize, module.execute, module.execute_nograph, module
 
 
 def target_of(artifact: Artifact, sync: bool) -> str:
-    """The name to call: what can fail, or shall be waited for, must not run from a command buffer."""
+    """The target to call. A program that can fail or is waited for must not run from a command buffer."""
     assert artifact.launch is not None
     return TARGET_WITHOUT_GRAPH if sync or artifact.launch.can_fail else TARGET
 
 
 def attributes_of(artifact: Artifact, name: str, sync: bool) -> Mapping[str, Any]:
-    """What the handler reads. `name`: of the program, for errors; `sync`: wait for the end of every call."""
+    """The attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call."""
     assert artifact.launch is not None
     failures = ""
     if artifact.launch.can_fail:

@@ -1,9 +1,9 @@
-"""The one place that touches what JAX does not promise to keep.
+"""The only module that uses private parts of JAX.
 
-Private: the stock lowering rule of `jit_p`, which we take over and which still gets what is not marked; and
-the fields of the lowering context that say for how many devices and platforms a module is, and the names of
-the effects without an order. A test (tests/api/test_api.py) fails first when a new JAX moves them; stock XLA
-runs then, and the user is told.
+These are: the stock lowering rule of `jit_p`, which we replace and which still gets unmarked calls; the
+fields of the lowering context with the devices and platforms of a module; and the names of the unordered
+effects. If a new release of JAX moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the
+user gets a warning.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from jax_cocktail.lowering.custom_call import PLATFORMS
 from jax_cocktail.lowering.state import marked_calls_on_stock, read_mark
 
 _stock: Any = None
-# Equations with these may move past each other, so they can stay with stock XLA around our calls.
+# Equations with these effects may be reordered, so they can stay with stock XLA around our calls.
 _UNORDERED = frozenset({"DebugEffect", "IOEffect", "NamedAxisEffect", "NoDCEEffect"})
 
 
 def available() -> bool:
-    """Whether the rule is in place."""
+    """Whether our lowering rule is installed."""
     return _stock is not None
 
 
 def reaches(name: str) -> bool:
-    """Whether a call of a `jit` with this name will come to us when it is lowered."""
+    """Whether our lowering rule will see a call of a `jit` with this name."""
     return available() and read_mark(name) is not None
 
 
 def install() -> None:
-    """Takes over the default lowering rule of `jit_p`, once."""
+    """Replaces the default lowering rule of `jit_p`, once."""
     global _stock
     if _stock is not None:
         return
@@ -58,16 +58,16 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
 
 
 def _obstacle(ctx: Any, jaxpr: Any) -> str:
-    """Why nothing in this module can be ours, or ""."""
+    """The reason why we cannot compile anything in this module, or ""."""
     ordered = sorted({type(effect).__name__ for effect in jaxpr.effects} - _UNORDERED)
     if ordered:
-        return f"the function has side effects in an order ({', '.join(ordered)})"
+        return f"the function has ordered side effects ({', '.join(ordered)})"
     module = ctx.module_context
     platforms = tuple(module.platforms)
     if len(platforms) > 1:
         return f"the module is lowered for several platforms ({', '.join(platforms)})"
     if platforms[0] not in PLATFORMS:
-        return f"only the CPU and NVIDIA GPUs are compiled for, not {platforms[0]}"
+        return f"only the CPU and NVIDIA GPUs are supported, not {platforms[0]}"
     if module.shape_poly_state.dim_vars:
         return "the module has symbolic sizes (a shape-polymorphic export)"
     axes = module.axis_context
@@ -75,8 +75,8 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     if manual is not None:
         mesh = axes.mesh
         if mesh.size > 1 and frozenset(manual) != frozenset(mesh.axis_names):
-            return "some axes of the mesh are not manual in this shard_map"
+            return "this shard_map leaves some axes of the mesh automatic; make all of them manual"
         return ""
     if (devices := getattr(axes, "num_devices", 1) or 1) > 1:
-        return f"the module runs on {devices} devices; call jax_cocktail.jit inside of what shard_map maps"
+        return f"the module runs on {devices} devices; call jax_cocktail.jit inside jax.shard_map"
     return ""

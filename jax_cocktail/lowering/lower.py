@@ -1,4 +1,4 @@
-"""What happens to one marked call: capture, translate, build, decide; stock XLA if anything is in the way."""
+"""Lowers one marked call: capture, translate, build, decide. Stock XLA runs the call if any step fails."""
 
 from __future__ import annotations
 
@@ -56,18 +56,28 @@ UNIT = {"cpu": "core", "cuda": "block of threads"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The jaxpr to give to the stock rule, and whether marked calls inside it go to stock (see `state`)."""
+    """The jaxpr for the stock rule, and whether stock XLA runs marked calls inside it (see `state`)."""
 
     jaxpr: Any
     stock: bool
 
 
 _warned: set[tuple[str, str]] = set()
-MARK_LOST = "the call does not reach jax_cocktail: this version of jax lowers it in a way we do not know"
+MARK_LOST = "the call does not reach jax_cocktail: it does not support how this version of jax lowers calls"
 
 
 def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outcome:
-    """Called by the lowering rule for every marked call. `platform`: as jax calls it, "cpu" or "cuda"."""
+    """Lowers a marked call; called by the lowering rule.
+
+    Args:
+      closed: the jaxpr of the call.
+      mark: its function name and options.
+      obstacle: a reason why nothing in the module can be compiled, or "".
+      platform: jax's name, "cpu" or "cuda".
+
+    Raises:
+      StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
+    """
     force = mark.options.force
     if force == "auto" and STATE.stock:
         force = "stock"
@@ -77,14 +87,14 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
     report = Report(mark.function)
     try:
         if not control_flow_in(closed) and not lane_branch_in(closed):
-            report, outcome = replace(report, why="there is no loop or branch in it"), stock
+            report, outcome = replace(report, why="it contains no loop or branch"), stock
         elif obstacle:
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
         else:
             report, outcome = _compile(report, closed, mark, force, platform)
     except StrictModeError:
         raise
-    except Exception as error:  # a fault of ours must not stop the user's program
+    except Exception as error:  # a bug of ours must not stop the user's program
         if mark.options.strict:
             raise
         report, outcome = _failed(report, closed, error), stock
@@ -94,7 +104,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
 
 
 def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
-    """The whole call goes to stock XLA. Told once, or an error in strict mode, unless `quiet`."""
+    """Leaves the whole call to stock XLA. Unless `quiet`, it warns once, or raises in strict mode."""
     left = tuple(
         Left(primitive_name(equation), reason, str(source_of(equation)))
         for equation in open_jaxpr(closed).eqns
@@ -136,7 +146,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if force == "auto" and decision.choice == "stock" and not decision.measured:
         left = (*captured.left, *_untaken(captured.regions, decision.why))
         report = replace(report, left=left, why=decision.why)
-        return report, Outcome(closed, True)  # nothing is built to say so
+        return report, Outcome(closed, True)  # a report alone is no reason to build anything
     rewritten_jaxpr = rewritten(prepared, decision.plan, mark)
     if STATE.reports is not None:
         report = _described(report, prepared, decision, mark)
@@ -146,12 +156,15 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
 
 
 def _again(known: decisions.Decision, mark: Mark) -> bool:
-    """Who asks for all candidates is not content with the best few."""
+    """Whether to measure again: the user wants all candidates, and only the best few were timed."""
     return mark.options.profile == "full" and not known.thorough
 
 
 def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None) -> decisions.Decision:
-    """What is stored, else what a measurement says, else the model; without values never a measurement."""
+    """Returns the stored decision, else a measured one, else that of the cost model.
+
+    Without concrete arguments nothing is measured.
+    """
     before = None if known is None else replace(known, why=_why(known, "measured before on this machine"))
     if before is not None and known is not None and not _again(known, mark):
         return before
@@ -167,7 +180,7 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
     if not obstacle:
         try:
             return _measure(prepared, mark, key, found, arguments or [])
-        except stopwatch.CallFails:  # the caller will see; other arguments may be better
+        except stopwatch.CallFails:  # the caller will see the error; other arguments may not fail
             obstacle = "the call fails on these arguments"
     choice = "stock" if found.comparison.favours_stock() else "cocktail"
     why = f"not measured ({obstacle}): the model says {found.comparison}"
@@ -185,7 +198,7 @@ def _measure(
         every = thorough or any(map(no_price_tells, prepared.programs))
         plans = [found.plans[i] for i in shortlist(found.seconds, every)]
         with alone():
-            with building(prepared, plans, mark):  # XLA's compiler and the host's, side by side
+            with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
                 runs = [stopwatch.runner(prepared.closed, arguments, xla)]
                 on_gpu = prepared.machine.is_gpu
                 captured = stopwatch.captured_runner(prepared.closed, arguments, xla) if on_gpu else None
@@ -194,7 +207,7 @@ def _measure(
             runs += [stopwatch.runner(rewritten(prepared, plan, mark), arguments, xla) for plan in plans]
             times = stopwatch.race(runs, stopwatch.THOROUGH if thorough else stopwatch.QUICK)
         heavy = found.comparison.heavy()
-        cores = 0 if prepared.machine.is_gpu else decisions.cores()  # blocks of a GPU wait for no cores
+        cores = 0 if prepared.machine.is_gpu else decisions.cores()  # thread blocks never wait for cores
         decision = decisions.choose(plans, times, heavy, cores, captured=captured is not None)
         decision = replace(decision, thorough=thorough)
         decisions.store(key, decision)
@@ -208,13 +221,13 @@ def _why(decision: decisions.Decision, otherwise: str) -> str:
 
 
 def _compiler_options(mark: Mark) -> Mapping[str, Any]:
-    """What XLA's compiler is told where the wrapper's call is the whole module."""
+    """The options for XLA's compiler if the wrapper's call is the whole module."""
     wrapper = STATE.arguments[0] if STATE.arguments else None
     return wrapper.compiler_options if wrapper and wrapper.function_name == mark.function else {}
 
 
 def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:
-    """The control flow of the regions, which stock XLA runs after all."""
+    """The control flow of regions that stock XLA runs although we could compile them."""
     return tuple(
         Left(equation.primitive, why, str(equation.source) if equation.source.file else "")
         for region in regions
@@ -224,21 +237,21 @@ def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:
 
 
 def _arguments(closed: Any, mark: Mark, platform: str) -> tuple[list[Any] | None, str]:
-    """What to measure on, or why nothing can be measured."""
+    """The arguments to measure on, or the reason why nothing can be measured."""
     if mark.options.profile == "off":
         return None, 'the option profile is "off"'
     if open_jaxpr(closed).effects:
-        return None, "running it has side effects"
+        return None, "the call has side effects"
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
         return None, "a NaN or an infinity would stop the measurement"
     if not custom_call.present(platform):
-        return None, f"there is no device of the platform {platform} here"
+        return None, f"this process has no {platform} device"
     arguments = _concrete_arguments(closed, mark)
     return arguments, "" if arguments is not None else "no concrete arguments"
 
 
 def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
-    """The arguments of the wrapper's call, if they are values and this is the call's own jaxpr."""
+    """The arguments of the wrapper's call, if they are concrete and `closed` is the jaxpr of this call."""
     if STATE.arguments is None:
         return None
     wrapper, positional, keyword = STATE.arguments
@@ -258,7 +271,7 @@ def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
 
 
 def _used(leaves: list[Any], closed: Any, wrapper: Any) -> list[Any]:
-    """Without the arguments that JAX dropped as unused; it keeps the variables of the rest."""
+    """Removes the arguments that JAX dropped as unused. JAX keeps the variables of the others."""
     kept = set(open_jaxpr(closed).invars)
     invars = next((wrapper.inputs_with(var) for var in kept), ())
     if len(leaves) != len(invars):
@@ -274,7 +287,7 @@ def _is_value(leaf: Any) -> bool:
 def _described(report: Report, prepared: Prepared, decision: decisions.Decision, mark: Mark) -> Report:
     plan, regions = decision.plan, prepared.captured.regions
     built = prepared.built[plan]
-    skipped = _untaken([regions[n] for n in plan.skip], "beside the other calls, stock XLA is faster at it")
+    skipped = _untaken([regions[n] for n in plan.skip], "stock XLA is faster at it than a call of its own")
     trials = tuple(
         replace(t, chosen=t.name == (plan.name if decision.choice == "cocktail" else decisions.STOCK))
         for t in decision.trials
@@ -318,15 +331,15 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     )
 
 
-# ---- what goes wrong ---------------------------------------------------------------------------------------
+# ---- failures and warnings ---------------------------------------------------------------------------------
 
 _SILENCE = (
-    'jax_cocktail.explain shows what is captured, and jit(..., options={"force": "stock"}) silences this'
+    'jax_cocktail.explain lists what is captured; jit(..., options={"force": "stock"}) silences this warning'
 )
 
 
 def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
-    """Control flow that we do not understand: told once, or an error in strict mode."""
+    """Warns once about control flow that we cannot compile, or raises in strict mode."""
     left = tuple(item for item in left if item.reason != ASKED_FOR)
     if left and options.strict:
         raise StrictModeError(
@@ -344,11 +357,11 @@ def _at(item: Left) -> str:
 
 
 def _failed(report: Report, closed: Any, error: Exception) -> Report:
-    """Stock runs because something broke."""
+    """Warns about an unexpected error and reports that stock XLA runs the call."""
     cause = str(error) or type(error).__name__
     expected = isinstance(error, BuildError | UnsupportedError | OSError)
     if not expected:
-        cause = f"{type(error).__name__}: {cause}; please report this with the program that causes it"
+        cause = f"{type(error).__name__}: {cause}; this is a bug, please report it with your program"
     equations = [e for e in open_jaxpr(closed).eqns if holds_control_flow(e)]
     where = str(source_of(equations[0])) if equations else ""
     place = f" (control flow at {where})" if where else ""
@@ -358,7 +371,7 @@ def _failed(report: Report, closed: Any, error: Exception) -> Report:
 
 
 def _warn(cause: tuple[str, str], text: str, where: str = "") -> None:
-    """Once per cause, and at the user's line if it is known (`where`, else the second part of the cause)."""
+    """Warns once per cause, at the user's line if known (`where`, else the second part of the cause)."""
     if cause in _warned:
         return
     _warned.add(cause)

@@ -1,8 +1,8 @@
-"""Which equations become regions: graph rules on plain numbers, no JAX.
+"""Selects the equations that become regions, by graph rules on plain numbers; it does not use JAX.
 
-A region is the outermost control flow plus the cheap equations beside it. Every equation gets a depth: the
-number of times that a path to it leaves a region for stock XLA. Equations of one depth that we compile form
-one convex region: a path that leaves it never comes back.
+A region is outermost control flow plus the cheap equations beside it. The depth of an equation is the maximum
+number of times that a path to it leaves a region for stock XLA. The equations of one depth that we compile
+form one convex region: a path that leaves it never comes back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One equation. `producers`: positions of the equations whose results it reads (all smaller)."""
+    """One equation. `producers`: the positions of the equations that it reads, all smaller than its own."""
 
     producers: tuple[int, ...]
     supported: bool
@@ -23,15 +23,20 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """`regions`: positions per region, in the order of execution. `order`: every step of the rewritten
-    program in a valid order, an int for an equation of stock's and a 1-tuple for a region's number."""
+    """The result of `partition`.
+
+    Attributes:
+      regions: the positions in each region, in execution order.
+      order: all steps of the rewritten program in a valid order. An int is an equation of stock XLA, a
+        1-tuple the number of a region.
+    """
 
     regions: tuple[tuple[int, ...], ...]
     order: tuple[int | tuple[int], ...]
 
 
 def partition(nodes: Sequence[Node]) -> Partition:
-    """The regions of a program."""
+    """Divides a program into regions and equations for stock XLA."""
     chosen = [node.supported for node in nodes]
     chosen = _peel(nodes, chosen, _depths(nodes, chosen))
     depths = _sink(nodes, chosen, _depths(nodes, chosen))
@@ -62,10 +67,10 @@ def _depths(nodes: Sequence[Node], chosen: Sequence[bool]) -> list[int]:
 
 
 def _peel(nodes: Sequence[Node], chosen: Sequence[bool], depths: Sequence[int]) -> list[bool]:
-    """Takes out of each group what stock XLA had better compile.
+    """Removes equations from each group that stock XLA should compile.
 
-    That is what neither feeds nor follows the group's control flow; what is expensive and only feeds it, with
-    all that leads there; what is expensive and only follows it, with all that comes after.
+    These are equations that neither feed nor follow the group's control flow; expensive ones that only feed
+    it, with their producers; and expensive ones that only follow it, with their consumers.
     """
     before, after = _ancestry(nodes, chosen, depths)
     result = []
@@ -97,7 +102,7 @@ def _members(node: Node, position: int, chosen: Sequence[bool], depths: Sequence
 def _ancestry(
     nodes: Sequence[Node], chosen: Sequence[bool], depths: Sequence[int]
 ) -> tuple[list[bool], list[bool]]:
-    """Per equation: does it feed, does it follow, control flow of its own group."""
+    """For each equation, whether it feeds and whether it follows control flow of its own group."""
     before, after = [False] * len(nodes), [False] * len(nodes)
     for position, node in enumerate(nodes):
         members = _members(node, position, chosen, depths)

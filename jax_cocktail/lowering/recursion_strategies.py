@@ -1,4 +1,4 @@
-"""How the recursions of a marked call run, for people: in programs of ours, or on stock XLA."""
+"""Describes the execution strategies of a marked call's recursions, for `explain`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax_cocktail.recursion.primitive import RECURSION, schedule_text, stock_tex
 
 
 def on_stock(jaxpr: Any) -> tuple[str, ...]:
-    """A sentence on every recursion of a jaxpr that stock XLA gets as it is."""
+    """One sentence for each recursion of a jaxpr that stock XLA compiles unchanged."""
     return tuple(stock_text(**e.params) for top in open_jaxpr(jaxpr).eqns for e in _within(top, False))
 
 
 def with_ours(flat: Flat, ours: Collection[int]) -> tuple[str, ...]:
-    """The same where our programs take the place of some equations. `ours`: their positions."""
+    """One sentence for each recursion if our programs replace the equations at the positions `ours`."""
     found: list[tuple[int, str]] = []
     spread = {position for _, positions in flat.recursions for position in positions}
     for equation, positions in flat.recursions:
@@ -33,8 +33,11 @@ def with_ours(flat: Flat, ours: Collection[int]) -> tuple[str, ...]:
 
 
 def _within(equation: Any, marked: bool) -> Iterator[Any]:
-    """The recursions in an equation, at any depth. `marked`: those in marked calls too, which are part of a
-    program of ours there; on stock XLA they have reports of their own."""
+    """The recursions in an equation, at any depth.
+
+    `marked`: include those in marked calls, which are part of our program. On stock XLA, marked calls have
+    reports of their own.
+    """
     if primitive_name(equation) == RECURSION:
         yield equation
     if marked or read_mark(equation.params.get("name")) is None:

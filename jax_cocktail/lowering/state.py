@@ -1,4 +1,4 @@
-"""What lowering must know of its surroundings, per thread: arguments, who is asking, where reports go."""
+"""Context of a lowering, per thread: the arguments of the call, enclosing decisions, collected reports."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SEPARATOR = "__"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the name of a marked inner `jit` says."""
+    """The contents of a marked inner `jit`'s name."""
 
     function: str
     options: Options
 
 
 def marked_name(options: Options, function: str) -> str:
-    """The name of the inner `jit`: every JAX transformation hands it on."""
+    """The name of the inner `jit`, which every JAX transformation preserves."""
     return f"{_PREFIX}{options.token}{_SEPARATOR}{function}"
 
 
 def read_mark(name: Any) -> Mark | None:
-    """The mark in the name of a `jit` equation, or None if it is not ours."""
+    """The mark in the name of a `jit` equation; None if the name is not ours."""
     if not isinstance(name, str) or not name.startswith(_PREFIX):
         return None
     token, separator, function = name[len(_PREFIX) :].partition(_SEPARATOR)
@@ -38,11 +38,12 @@ def read_mark(name: Any) -> Mark | None:
 
 
 class _State(threading.local):
-    """Per thread.
+    """Per-thread state.
 
-    arguments: (wrapper, positional, keyword) of the innermost call of a wrapper, or None.
-    stock: marked calls with force="auto" go to stock: what surrounds them was found to be better there.
-    reports: where reports are appended while somebody explains, or None.
+    Attributes:
+      arguments: (wrapper, positional, keyword) of the innermost call of a wrapper, or None.
+      stock: stock XLA runs marked calls with force="auto", because it won for the enclosing call.
+      reports: the list that collects reports for `explain`, or None.
     """
 
     arguments: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
@@ -66,8 +67,8 @@ def marked_calls_on_stock(stock: bool) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Runs JAX inside a lowering: without the arguments and the report of the call being lowered, and with
-    what it calls on stock."""
+    """Runs JAX inside a lowering: hides the arguments and reports of the call being lowered, and leaves inner
+    marked calls to stock XLA."""
     outer = STATE.arguments, STATE.reports
     STATE.arguments, STATE.reports = None, None
     try:
@@ -79,7 +80,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def collecting() -> Iterator[list[Report]]:
-    """Collects a report of every marked call that is lowered in the block."""
+    """Collects a report for every marked call that is lowered in the block."""
     outer = STATE.reports
     found: list[Report] = []
     STATE.reports = found

@@ -1,4 +1,4 @@
-"""Timing compiled calls against each other on concrete arguments."""
+"""Times compiled calls against each other on concrete arguments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ Run = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: seconds in all (`seconds`; a few rounds may take `longest`), rounds, and up to
-    which ratio to the fastest a run stays in the race."""
+    """Limits of a measurement.
+
+    Attributes:
+      seconds: the time budget in all.
+      longest: the budget for the first `fewest_rounds`.
+      fewest_rounds, most_rounds: bounds on the number of rounds.
+      hopeless: a run leaves the race above this ratio to the fastest.
+    """
 
     seconds: float
     longest: float
@@ -29,28 +35,28 @@ class Effort:
 
 QUICK = Effort(seconds=0.25, longest=0.6, fewest_rounds=8, most_rounds=60, hopeless=1.5)
 THOROUGH = Effort(seconds=2.0, longest=4.0, fewest_rounds=16, most_rounds=400, hopeless=float("inf"))
-TURN_SECONDS = 5e-4  # short calls are repeated in their turn: threads of the one before may still be spinning
+TURN_SECONDS = 5e-4  # short calls repeat within a turn: threads of the previous run may still be spinning
 MOST_REPEATS = 8
-BUSY = 0.1  # others hold this part of our cores: measure longer
-PATIENCE = 3.0  # that many times
+BUSY = 0.1  # measure longer if other processes hold this fraction of our cores
+PATIENCE = 3.0  # longer by this factor
 
 
-FAILURE = "OUT_OF_RANGE: jax_cocktail: "  # begins what the handlers say of programs that fail by themselves
+FAILURE = "OUT_OF_RANGE: jax_cocktail: "  # prefix of the handlers' messages if the program itself fails
 
 
 class CallFails(Exception):
-    """The user's program fails on these arguments, whoever compiles it."""
+    """Raised if the user's program fails on these arguments, with any compiler."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of one call of every run, and the part of our cores that other processes held meanwhile."""
+    """Seconds per call of every run, and the fraction of our cores that other processes held."""
 
     seconds: tuple[float, ...]
     others: float = 0.0
 
 
-# On a GPU everything that can be is captured in command buffers, loops included, however little it is.
+# Makes XLA capture everything it can in command buffers, loops included, whatever the size.
 CAPTURE: Mapping[str, Any] = {
     "xla_gpu_enable_command_buffer": (
         "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,WHILE"
@@ -60,30 +66,32 @@ CAPTURE: Mapping[str, Any] = {
 
 
 def runner(jaxpr: Any, arguments: Sequence[Any], options: Mapping[str, Any] | None = None) -> Run:
-    """A compiled call; the calls after the first take JAX's fast path. `options`: for XLA's compiler."""
+    """A compiled call. All calls after the first take JAX's fast path. `options`: for XLA's compiler."""
     function = jax.jit(jex.jaxpr_as_fun(jaxpr), compiler_options=dict(options) if options else None)
     function.lower(*arguments).compile()
     return lambda: function(*arguments)
 
 
 def captured_runner(jaxpr: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Run | None:
-    """The same with `CAPTURE`; None if `options` say themselves what is captured, or if XLA or the driver
-    cannot do it."""
+    """A compiled call with the options `CAPTURE`; None if `options` set any of them, or if XLA or the driver
+    cannot capture the call."""
     if options.keys() & CAPTURE.keys():
         return None
     try:
         return runner(jaxpr, arguments, {**options, **CAPTURE})
-    except Exception:  # an old driver has no loops in graphs: one form less to compare with
+    except Exception:  # an old driver does not support loops in graphs; omit this form
         return None
 
 
 def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
-    """The shortest time of each run; they take turns.
+    """Times the runs in turn and returns the minimum of each.
 
-    The minimum counts: whatever else the machine does makes runs longer, never shorter. It does so most to
-    those that use all cores, so a busy machine is given more time to show each of them a quiet moment. All
-    run at least once; the first turn, which warms caches, counts only where it used up the budget.
-    Raises CallFails if the first run, stock XLA's, fails, or another one with a failure of the program's own.
+    The minimum counts because other load makes runs longer, never shorter. Load hits runs on all cores most,
+    so a busy machine is measured for longer, to give each run a quiet moment. Every run executes at least
+    once. The first turn warms caches and counts only if it used up the budget.
+
+    Raises:
+      CallFails: the first run (stock XLA) fails, or another one reports a failure of the program itself.
     """
     watch = _Watch()
     best: list[list[float]] = [[] for _ in runs]
@@ -98,7 +106,7 @@ def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
                     raise CallFails(str(error)) from error
                 raise
         rounds += 1
-        if rounds >= effort.fewest_rounds:  # large results are slow until their memory is at hand
+        if rounds >= effort.fewest_rounds:  # large results are slow until their memory is allocated
             fastest = min(_least(found) for found in best)
             racing = [i for i in racing if _least(best[i]) <= effort.hopeless * fastest]
     return Times(tuple(map(_least, best)), watch.others())
@@ -109,7 +117,7 @@ def _least(turns: Sequence[float]) -> float:
 
 
 def _turn(run: Run) -> float:
-    """The shortest of a few calls in a row, of one that takes long."""
+    """The shortest of a few consecutive calls; a long call runs once."""
     least, spent, calls = float("inf"), 0.0, 0
     while calls == 0 or (spent < TURN_SECONDS and calls < MOST_REPEATS):
         start = time.perf_counter()
@@ -120,7 +128,7 @@ def _turn(run: Run) -> float:
 
 
 def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
-    """Slow programs get a few rounds more than the budget pays for, unless one round takes very long."""
+    """Whether to stop. Slow programs get a few rounds beyond the budget, unless a round takes very long."""
     seconds = watch.seconds()
     if rounds < effort.fewest_rounds:
         return rounds > 0 and seconds > effort.longest
@@ -130,7 +138,7 @@ def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
 
 
 class _Watch:
-    """Wall time, and what other processes do on our cores, from the kernel's own accounts."""
+    """Measures wall time, and the load of other processes on our cores from the kernel's accounts."""
 
     def __init__(self) -> None:
         self._cores = _our_cores()
@@ -140,15 +148,15 @@ class _Watch:
         return time.perf_counter() - self._start
 
     def others(self) -> float:
-        """The part of our cores that other processes held since the start; 0 if nobody can tell."""
+        """The fraction of our cores that other processes held since the start; 0 if it is unknown."""
         capacity = self.seconds() * len(self._cores)
-        if self._busy is None or capacity < 0.1:  # the accounts are kept in hundredths of a second
+        if self._busy is None or capacity < 0.1:  # the kernel counts hundredths of a second
             return 0.0
         busy = (self._ticks() or 0.0) - self._busy
         return min(max(busy - (time.process_time() - self._own), 0.0) / capacity, 1.0)
 
     def _ticks(self) -> float | None:
-        """Seconds that our cores were busy since the machine started."""
+        """Busy seconds of our cores since boot; None if the kernel does not report them."""
         try:
             lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         except (OSError, ValueError):
@@ -156,8 +164,8 @@ class _Watch:
         total = 0
         for name, *fields in map(str.split, lines):
             if name in self._cores:
-                user, nice, system, _, _, *rest = map(int, fields)  # without idle and waiting for disks
-                total += user + nice + system + sum(rest[:3])  # interrupts, and what a hypervisor took
+                user, nice, system, _, _, *rest = map(int, fields)  # skips idle and iowait
+                total += user + nice + system + sum(rest[:3])  # irq, softirq, steal
         return total / os.sysconf("SC_CLK_TCK")
 
 

@@ -1,4 +1,4 @@
-"""The ways to compile one marked call: planned, priced, and, for the few that deserve it, built."""
+"""Plans and prices the candidates for one marked call, and builds the few that are worth it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from jax_cocktail.schedule.unit_count import asks_units, know_units
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
 
-Built = dict[int, Artifact]  # by number of the region; regions that stay with stock XLA have none
+Built = dict[int, Artifact]  # by region number; regions that stay with stock XLA have no entry
 
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """A marked call for a machine, captured and translated; later also what was planned and built for it."""
+    """A marked call for a machine, captured and translated, with the programs planned and built for it."""
 
     machine: Machine
     closed: Any
@@ -47,13 +47,13 @@ class Prepared:
     rewritten: dict[Plan, Any] = field(default_factory=dict)
 
     def taken(self, plan: Plan) -> tuple[int, ...]:
-        """The numbers of the regions that are ours."""
+        """The numbers of the regions that we compile."""
         return tuple(n for n in range(len(self.programs)) if n not in plan.skip)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Plans that give different programs, with their prices in seconds; the simplest first. `comparison`: of
+    """Plans with different programs and their prices in seconds, the simplest first. `comparison` compares
     the cheapest with stock XLA."""
 
     plans: tuple[Plan, ...]
@@ -66,7 +66,7 @@ class Survey:
 
 
 _RECENT = 32
-# By device and id of the jaxpr, which the entry keeps alive.
+# Keyed by device and id of the jaxpr, which the entry keeps alive.
 _recent: OrderedDict[tuple[DeviceSpec | None, int], Prepared] = OrderedDict()
 _recent_lock = threading.Lock()
 
@@ -91,16 +91,18 @@ def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
 
 
 def _overwritable(region: Region, spec: DeviceSpec | None) -> tuple[int, ...]:
-    """The operands that a program may take over as results. XLA copies those that others still need: on the
-    host that costs what our own copy would, on a GPU it is a launch, which only large arrays are worth."""
+    """The operands that a program may overwrite with results.
+
+    XLA copies an operand that is still needed. On the host that costs as much as our own copy; on a GPU it
+    costs a launch, which pays only for large arrays.
+    """
     least = 0 if spec is None else spec.launch_seconds * spec.memory_rate / 2  # a copy reads and writes
     sizes = (0 if is_key(v.aval) else v.aval.size * v.aval.dtype.itemsize for v in region.operands)
     return tuple(number for number, size in enumerate(sizes) if size >= least)
 
 
 def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
-    """The GPU that the programs of a call are planned for, measured at first use; None if they are for the
-    host."""
+    """The GPU to plan for, measured at first use; None for the host."""
     if platform != "cuda":
         return None
     if mark.options.profile != "off" and mark.options.force != "stock":
@@ -109,8 +111,8 @@ def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
 
 
 def device_of(mark: Mark, machine: Machine) -> str:
-    """What a decision about a GPU depends on: the card, its driver, its numbers, the compiler of programs; ""
-    for the host."""
+    """Everything that a decision about a GPU depends on: the card, its driver, its performance figures and
+    the device compiler; "" for the host."""
     if machine.spec is None:
         return ""
     try:
@@ -122,15 +124,20 @@ def device_of(mark: Mark, machine: Machine) -> str:
 
 
 def units_of(mark: Mark, machine: Machine) -> int:
-    """How many units the programs of a call are planned for."""
+    """The number of units to plan for."""
     if mark.options.units:
         return mark.options.units
     return custom_call.units() or cores() if machine.spec is None else machine.spec.units
 
 
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
-    """Plans every candidate, if `thorough`, else those worth it, and prices them. Candidates that give the
-    same source text are one, the simplest of them."""
+    """Plans and prices all candidates if `thorough`, else those worth planning.
+
+    Of candidates with the same source text, only the simplest counts.
+
+    Raises:
+      UnsupportedError: no candidate can be emitted.
+    """
     machine = prepared.machine
     stock = [stock_price(know_units(program, 1), cores(), machine) for program in prepared.programs]
     total = sum(stock, Price())
@@ -142,7 +149,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
         if thorough or worth_planning(candidate, prices):
             try:
                 planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
-            except UnsupportedError as error:  # another way may do without what cannot be written
+            except UnsupportedError as error:  # another candidate may not need the unsupported construct
                 refused = error
                 continue
             ours = [our_price(e.program, e.mesh.units, machine, e.plan) for e in planned]
@@ -172,14 +179,17 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
 
 
 def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Price) -> Price:
-    """The price of a program for several units, given that of one unit. Where there is a way of their own for
-    several, only the run tells how much work there is for them: they are taken to share the way of one."""
+    """The price of a program for several units, given its price for one unit (`alone`).
+
+    If the program has a variant for several units whose amount of work is known only at run time, the units
+    are assumed to share the work of one.
+    """
     shared = alone * (1 / candidate.units)
     return shared if asks_units(program) and shared.seconds < price.seconds else price
 
 
 def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
-    """Whether a region is worth a program of ours, and how far Algorithm 1 would grow it."""
+    """Whether to compile a region, and how far Algorithm 1 (COCKTAILER, section 4) would grow it."""
     profile = model_profiler(cores(), units, prepared.machine)
     return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.machine))
 
@@ -193,7 +203,7 @@ def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
 
 
 def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -> Dump:
-    """The passes once more, for people to read."""
+    """Runs the passes again and writes their results to the dump folder."""
     program = prepared.programs[number]
     dump = Dump(mark.options.dump_to, mark.function, number, identity(program, candidate))
     dump.write("jaxpr.txt", str(prepared.closed))
@@ -205,9 +215,12 @@ def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -
 
 @contextmanager
 def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[None]:
-    """Runs the host compiler for the plans beside the block, several at once; at its end they are built.
+    """Builds the plans in parallel with the block; when the block ends, they are built.
 
-    A plan that cannot be built is left out. Raises BuildError if that is all of them.
+    A plan that cannot be built is left out with a warning.
+
+    Raises:
+      BuildError: none of the plans can be built.
     """
     custom_call.register(prepared.machine.platform)
     todo = [plan for plan in plans if plan not in prepared.built]
@@ -232,11 +245,11 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     if not any(plan in prepared.built for plan in plans):
         raise failures[0]
     for error in failures:
-        warnings.warn(f"a way to compile {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
+        warnings.warn(f"a candidate for {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
 
 
 def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Any:
-    """The marked jaxpr with calls of ours, built if need be."""
+    """The marked jaxpr with our custom calls; builds the plan if needed."""
     if plan not in prepared.rewritten:
         with building(prepared, (plan,), mark):
             pass

@@ -352,7 +352,7 @@ def test_several_devices():
             warnings.simplefilter("always")
             assert np.allclose(outside(x), jax.jit(f)(x))
         text = str(caught[0].message)
-        assert "inside of what shard_map maps" in text and " at  " not in text, text
+        assert "inside jax.shard_map" in text and " at  " not in text, text
         print("fine")
         """,
         XLA_FLAGS="--xla_force_host_platform_device_count=2",

@@ -122,7 +122,7 @@ def test_effects_are_not_repeated_to_measure(measured):
     wrapped(jnp.ones(4))
     jax.effects_barrier()
     assert (measured.count, len(seen)) == (0, 1)
-    assert "not measured (running it has side effects)" in jax_cocktail.explain(wrapped)(jnp.ones(4)).why
+    assert "not measured (the call has side effects)" in jax_cocktail.explain(wrapped)(jnp.ones(4)).why
 
 
 def heavy(x, w):

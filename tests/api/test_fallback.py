@@ -135,7 +135,7 @@ def test_ordered_effects_are_stock():
         jax.debug.print("{}", x, ordered=True)
         return function(x)
 
-    check_refused(program, "side effects in an order (OrderedDebugEffect)", jnp.ones(3))
+    check_refused(program, "ordered side effects (OrderedDebugEffect)", jnp.ones(3))
 
 
 def test_other_platforms_are_told():

@@ -187,7 +187,7 @@ def test_gpu_arch_names_what_can_be_planned_for(monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_GPU_ARCH", "sm_100")
     assert resolve({}).gpu_arch == "sm_100" and resolve({"gpu_arch": "sm_80"}).gpu_arch == "sm_80"
     monkeypatch.setenv("JAX_COCKTAIL_GPU_ARCH", "sm_75")
-    with pytest.raises(ValueError, match="JAX_COCKTAIL_GPU_ARCH is one of nothing, sm_80, .*not 'sm_75'"):
+    with pytest.raises(ValueError, match='JAX_COCKTAIL_GPU_ARCH must be one of "", sm_80, .*not .sm_75.'):
         resolve({})
     assert Options(gpu_arch="sm_90").token != Options().token
 
