@@ -57,7 +57,7 @@ class CocktailWarning(UserWarning):
 
 
 class RecursionTypeError(CocktailError, TypeError):
-    """Raised for a recursive function whose calls differ in type, or that has no path without a call.
+    """Raised for a recursive function whose calls differ in type, or that never returns.
 
     Attributes:
       reason: one sentence, no trailing period.

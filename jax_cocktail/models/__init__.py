@@ -1,8 +1,8 @@
 """The benchmark models: seven programs with loops, branches and recursion, written as ordinary JAX.
 
-They are those of COCKTAILER (OSDI'23, section 6) with the sizes given there. Weights and inputs are
-synthetic, from a fixed seed; sequence lengths, policies and the parse tree follow the statistics of the
-paper's artifact. `RECURSIVE` has programs that call themselves, one of them again the paper's tree model.
+They are the models of COCKTAILER (OSDI'23, section 6) with the sizes given there. Weights and inputs are
+synthetic, from a fixed seed. Sequence lengths, policies and the parse tree follow the statistics of the
+paper's artifact. `RECURSIVE` holds programs that call themselves, one of which is the paper's tree model.
 """
 
 from jax_cocktail.models import attention, blockdrop, calls, lstm, nasrnn, rae, seq2seq, skipnet, trees

@@ -1,6 +1,6 @@
 """Attention decoding: one 12-head layer writes its key and value caches in place for 32 new tokens.
 
-As in COCKTAILER's benchmark there is no mask: cache rows that are still zero take part in the softmax.
+As in COCKTAILER's benchmark there is no mask: the softmax includes cache rows that are still zero.
 """
 
 from __future__ import annotations

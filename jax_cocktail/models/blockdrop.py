@@ -1,8 +1,8 @@
-"""BlockDrop: a CIFAR ResNet-32 whose 15 residual blocks run only where a given policy asks for them.
+"""BlockDrop: a CIFAR ResNet-32 that runs only those of its 15 residual blocks that a given policy selects.
 
-The policy comes from outside, as in COCKTAILER's benchmark. Alone an image follows the alternating policy
-(7 of 15 blocks run); in a batch some images drop one more, so that an image runs 6.92 blocks on average, as
-with the published policies. A block is skipped if no image of the batch wants it.
+The policy is an input, as in COCKTAILER's benchmark. A single image follows the alternating policy (7 of 15
+blocks run). In a batch, some images drop one more, so that an image runs 6.92 blocks on average, as with the
+published policies. A block is skipped if no image of the batch selects it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jax import lax
 from jax_cocktail.models.layers import average_pool, convolution, convolve
 from jax_cocktail.models.model import Instance, Model, generator, normal
 
-MEAN_BLOCKS = 6.92  # of 15, in place of the alternating policy's 7
+MEAN_BLOCKS = 6.92  # of 15; the alternating policy runs 7
 
 
 def shortcut(x: Any, channels: int) -> Any:
-    """The residual path: where a group widens, average pooling and zero channels."""
+    """The residual path, with average pooling and zero channels where a group widens."""
     missing = channels - x.shape[-1]
     if missing == 0:
         return x
@@ -38,7 +38,7 @@ def block(first: Any, second: Any, stride: int, x: Any, residual: Any, action: A
 
 
 def skip(x: Any, residual: Any, action: Any) -> Any:
-    """What a block is replaced by."""
+    """The replacement of a skipped block: its residual."""
     return residual
 
 

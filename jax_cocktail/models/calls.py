@@ -1,6 +1,6 @@
-"""Recursive programs that do little but call, and decide: numbers, quadrature, sorting, an interpreter.
+"""Recursive programs dominated by calls and branches: numbers, quadrature, sorting, an interpreter.
 
-Limits are stated, since stock XLA copies a stack for every call, and is the faster the smaller it is.
+They set limits, because stock XLA copies the stack for every call and is faster with a small one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fibonacci(self: Any, n: Any) -> Any:
 
 @recursive(max_depth=256)
 def ackermann(self: Any, m: Any, n: Any) -> Any:
-    """Calls whose argument is a call; all but that one in tail position."""
+    """Nested calls: one call is the argument of another; all others are in tail position."""
 
     def more() -> Any:
         return jax.lax.cond(n == 0, lambda: self(m - 1, 1), lambda: self(m - 1, self(m, n - 1)))
@@ -35,7 +35,7 @@ def ackermann(self: Any, m: Any, n: Any) -> Any:
 
 
 def simpson(decay: Any, low: Any, high: Any, tolerance: Any) -> Any:
-    """Integral of ``exp(-decay x) sin(20 x)`` by Simpson's rule, halved where it is not yet exact enough."""
+    """The integral of ``exp(-decay x) sin(20 x)`` by adaptive Simpson quadrature."""
 
     def f(x: Any) -> Any:
         return jnp.exp(-decay * x) * jnp.sin(20 * x)
@@ -60,7 +60,7 @@ def simpson(decay: Any, low: Any, high: Any, tolerance: Any) -> Any:
 
 @recursive(max_depth=1024)
 def _sorted_between(self: Any, xs: Any, low: Any, high: Any) -> Any:
-    """``xs`` with its entries from ``low`` to ``high`` in order."""
+    """``xs`` with its entries from ``low`` to ``high`` sorted."""
 
     def parts() -> Any:
         pivot = xs[high]
@@ -81,16 +81,16 @@ def _sorted_between(self: Any, xs: Any, low: Any, high: Any) -> Any:
 
 
 def quicksort(xs: Any) -> Any:
-    """The vector in order. One array goes through all calls."""
+    """The sorted vector. All calls pass one array along."""
     return _sorted_between(xs, jnp.int32(0), jnp.int32(xs.shape[0] - 1))
 
 
 def expression_with(recursive: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an expression tree's arrays that is the tree's value; `recursive` makes its calls."""
+    """A function that evaluates an expression tree given as arrays; `recursive` makes it recursive."""
 
     def expression(kinds: Any, first: Any, second: Any, root: Any, constants: Any, variables: Any) -> Any:
-        """The value of an expression tree: ``switch`` over the operation of a node. ``first``, ``second``:
-        its operands; ``first`` of a variable is its number."""
+        """The value of an expression tree, with a ``switch`` over each node's operation. ``first``,
+        ``second``: a node's operands; ``first`` of a variable is its number."""
 
         nodes = kinds.shape[0]
 
@@ -118,7 +118,7 @@ expression = expression_with(recursive)
 
 
 def random_expression(random: np.random.Generator, leaves: int, variables: int) -> tuple[np.ndarray, ...]:
-    """kinds, first, second and root of a random expression."""
+    """The arrays kinds, first, second and the root of a random expression."""
     nodes: list[tuple[int, int, int]] = []
 
     def make(leaves: int) -> int:

@@ -1,4 +1,4 @@
-"""One program under stock XLA, under jax_cocktail, and as jax_cocktail's own choice between the two."""
+"""Compares one program under stock XLA, under jax_cocktail, and with its automatic choice between them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jax_cocktail import api
 from jax_cocktail.models.measure import interleaved_times, largest_difference
 
 COCKTAIL = {"force": "cocktail"}
-STEPS = ("compiling with stock XLA", "building", "choosing", "timing")  # of one comparison
+STEPS = ("compiling with stock XLA", "building", "choosing", "timing")  # the steps of one comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What one comparison found; times are in seconds.
+    """The result of one comparison; times are in seconds.
 
     Attributes:
-      captured: how many regions became custom calls, and how many were left to stock XLA.
-      choice: what ``jax_cocktail.jit`` uses when nothing is forced.
-      difference: largest difference of the results (see ``largest_difference``), ours against stock.
-      stock, ours, auto: median of one call under stock XLA, with our calls forced, and unforced.
-      first_stock, first_ours: the first call, compilation included.
+      captured: ``"k of n"``: k regions became custom calls, of n with those left to stock XLA.
+      choice: the choice of ``jax_cocktail.jit`` without options.
+      difference: the largest difference between our results and stock XLA's (see ``largest_difference``).
+      stock, ours, auto: the median time of a call under stock XLA, with our calls forced, and without
+      options. first_stock, first_ours: the time of the first call, compilation included.
     """
 
     captured: str
@@ -39,12 +39,12 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Stock time over ours; above 1 ours is faster."""
+        """Stock time over our time; above 1, ours is faster."""
         return self.stock / self.ours
 
     @property
     def auto_ratio(self) -> float:
-        """Stock time over that of the unforced function."""
+        """Stock time over the time without options."""
         return self.stock / self.auto
 
 
@@ -55,10 +55,10 @@ def compare(
     seconds: float = 2.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Run and time ``function(*arguments)`` in the three ways, taking turns for about ``seconds``.
+    """Runs and times ``function(*arguments)`` in the three ways, in turn, for about ``seconds``.
 
     Args:
-      progress: called with each of `STEPS` before it is taken.
+      progress: called with each of `STEPS` before the step begins.
     """
     stock, ours, auto = jax.jit(function), api.jit(function, options=COCKTAIL), api.jit(function)
     progress(STEPS[0])

@@ -1,4 +1,4 @@
-"""Layers that the two branching networks share: NHWC convolutions with a folded batch normalisation."""
+"""Layers of the two branching networks: NHWC convolutions with folded batch normalisation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """LSTM: ten layers of 256 units over 64 steps (COCKTAILER, OSDI'23, section 6).
 
-Time is the outer loop and the layers are inside, which leaves the wavefront open to a compiler.
+The loop over time is outermost and the layers are inside, so a compiler can form a wavefront.
 """
 
 from __future__ import annotations

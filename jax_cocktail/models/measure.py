@@ -1,4 +1,4 @@
-"""Comparing and timing runs of one function under several compilers."""
+"""Compares and times runs of one function under several compilers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def largest_difference(left: Any, right: Any) -> float:
 def interleaved_times(
     functions: Sequence[Callable[[], Any]], *, seconds: float = 2.0, least: int = 5, most: int = 400
 ) -> tuple[float, ...]:
-    """Median seconds of each function; the functions take turns, so drift of the machine hits all of them.
+    """The median seconds of each function. They run in turn, so a drift of the machine affects all of them.
 
     Args:
-      functions: closures that start the work; this function waits for what they return.
-      seconds: time to spend in all; at least ``least`` and at most ``most`` rounds are run.
+      functions: closures that start the work and return arrays to wait for.
+      seconds: the time to spend in total, with at least ``least`` and at most ``most`` rounds.
     """
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:

@@ -1,4 +1,4 @@
-"""What a benchmark model is: a pure function, its arguments, and how closely two runs must agree."""
+"""The type of a benchmark model: a pure function, its arguments, and the tolerance between two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 Instance = tuple[Callable[..., Any], tuple[Any, ...]]
 
-SEED = 20230710  # one seed for every weight and input, so that two machines run the same numbers
+SEED = 20230710  # one seed for all weights and inputs, so that all machines run the same numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Model:
     Attributes:
       name: the key in ``MODELS`` and on the command line.
       description: one line for tables and help texts.
-      batches: the batch sizes for which figures are reported.
-      tolerance: largest accepted |difference| of two float results, relative to max(1, largest |result|).
-      build: ``(batch, small)`` -> function and arguments; ``make`` is the public way to call it.
+      batches: the batch sizes that the model supports.
+      tolerance: the largest accepted |difference| of two float results, relative to max(1, largest |result|).
+      build: ``(batch, small)`` -> function and arguments; call ``make`` instead.
     """
 
     name: str
@@ -32,14 +32,18 @@ class Model:
     build: Callable[[int, bool], Instance]
 
     def make(self, batch: int = 1, *, small: bool = False) -> Instance:
-        """The function and its arguments; ``small`` keeps the structure and shrinks every size."""
+        """The function and its arguments. ``small`` keeps the structure and shrinks all sizes.
+
+        Raises:
+          ValueError: the model does not support this batch size.
+        """
         if batch not in self.batches:
             raise ValueError(f"model {self.name!r} is defined for batch {self.batches}, not {batch}")
         return self.build(batch, small)
 
 
 def generator(name: str) -> np.random.Generator:
-    """The random numbers of one model: they depend on the model's name and on nothing else."""
+    """The random number generator of one model, which depends only on the model's name."""
     return np.random.default_rng([SEED, *name.encode()])
 
 

@@ -1,6 +1,6 @@
-"""RAE: a recursive auto-encoder over a binary parse tree, here as a loop over the nodes in post-order.
+"""RAE: a recursive auto-encoder over a binary parse tree, as a loop over the nodes in post-order.
 
-The tree is the fixed one of COCKTAILER's recursion experiment: 65 nodes, 33 leaves, height 12, padded to 127.
+The tree is that of COCKTAILER's recursion experiment: 65 nodes, 33 leaves, height 12, padded to 127 nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Tree = tuple["Tree", "Tree"] | None  # None is a leaf
 
 
 def rae(inputs: Any, left: Any, right: Any, is_leaf: Any, root: Any, w: Any, b: Any) -> Any:
-    """Children have smaller numbers than their parent; returns the root's vector.
+    """Returns the root's vector. Children have smaller numbers than their parent.
 
     A leaf's vector is its row of ``inputs``, an inner node's is ``tanh([left; right] @ w + b)``.
     """
@@ -53,7 +53,7 @@ def tree_of(profile: tuple[int, ...]) -> Tree:
 
 
 def post_order(tree: Tree, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """Arrays left, right and is_leaf, padded to ``capacity``, and the root's number."""
+    """The arrays left, right and is_leaf, padded to ``capacity``, and the root's number."""
     left, right = np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
     is_leaf = np.ones(capacity, np.bool_)
     free = 0

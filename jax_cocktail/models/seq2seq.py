@@ -1,7 +1,8 @@
-"""Seq2seq: greedy LSTM decoding until every sentence has ended, so the trip count depends on the data.
+"""Seq2seq: greedy LSTM decoding until all sentences have ended, with a data-dependent trip count.
 
-As in COCKTAILER's benchmark a mask adds a large number at the reference token, so lengths follow the data
-although the weights are random. Row ``i`` has ``min(max(i, 10), 50)`` tokens, its end marker among them.
+As in COCKTAILER's benchmark, a mask adds a large number at the reference token, so sentence lengths follow
+the data although the weights are random. Row ``i`` has ``min(max(i, 10), 50)`` tokens, its end marker
+included.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def seq2seq(
 
 
 def reference_tokens(random: np.random.Generator, batch: int, longest: int, vocabulary: int) -> np.ndarray:
-    """(longest, batch) tokens; after its last token a row holds end markers."""
+    """The tokens, (longest, batch). End markers fill each row after its last token."""
     lengths = np.clip(np.arange(batch), longest // 5, longest)
     tokens = random.integers(2, vocabulary, size=(longest, batch))
     tokens[np.arange(longest)[:, None] >= lengths - 1] = END

@@ -1,7 +1,7 @@
 """SkipNet: a ResNet-101 in which a small LSTM decides after each block whether the next one runs.
 
-Every gate looks at activations that were computed just before, so the 32 branches depend on fresh data. A
-per-block offset decides between random gates, so that the stated share of the blocks (22 of 32) runs.
+Each gate reads activations that were just computed, so the 32 branches depend on fresh data. A per-block
+offset overrides the random gates, so that the stated share of the blocks (22 of 32) runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def gate(x: Any, h: Any, c: Any, embedding: Any, offset: Any, controller: Any) -
 
 
 def guarded(mask: Any, x: Any, residual: Any, block: Any, stride: int) -> Any:
-    """The block where the mask asks for it, else its residual."""
+    """The block where the mask selects it, else its residual."""
 
     def run(x: Any, residual: Any, mask: Any, block: Any) -> Any:
         weight = mask[:, :, None, None]
@@ -113,7 +113,7 @@ def weights(
 
 
 def gate_offsets(gates: int, running: int) -> np.ndarray:
-    """+6 for the blocks that shall run, -6 for the others, spread evenly; a gate alone stays within +-3.5."""
+    """+6 for blocks that run and -6 for the others, evenly spread. A gate without offset is within +-3.5."""
     run = np.diff(np.arange(gates + 1) * running // gates)
     return np.where(run > 0, 6.0, -6.0).astype(np.float32)
 

@@ -1,9 +1,9 @@
-"""Models over trees, written as what they are: functions that call themselves on their children.
+"""Models over trees, written as functions that call themselves on a node's children.
 
-The trees are padded tables, so one program serves all of them; a forest is a `vmap`. Limits are stated, since
-stock XLA copies a stack for every call, and is the faster the smaller it is. `rae` is the model of
-COCKTAILER's recursion experiment (as a loop: rae.py); the TreeLSTMs are those of Tai, Socher and Manning
-(ACL'15, sections 3.1 and 3.2), over random trees.
+The trees are padded tables, so one program serves all of them; a forest is a `vmap`. The models set limits,
+because stock XLA copies the stack for every call and is faster with a small one. `rae` is the model of
+COCKTAILER's recursion experiment (rae.py has it as a loop). The TreeLSTMs are those of Tai, Socher and
+Manning (ACL'15, sections 3.1 and 3.2), over random trees.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_CHILD = -1
 
 def rae(inputs: Any, left: Any, right: Any, is_leaf: Any, root: Any, w: Any, b: Any) -> Any:
     """The root's vector: a leaf's is its row of ``inputs``, else ``tanh([left; right] @ w + b)``."""
-    nodes = is_leaf.shape[0]  # each is visited once
+    nodes = is_leaf.shape[0]  # one call visits each
 
     @recursive(out_like=jax.ShapeDtypeStruct(b.shape, b.dtype), max_depth=nodes, max_calls=nodes)
     def encode(self: Any, node: Any) -> Any:
@@ -36,8 +36,8 @@ def rae(inputs: Any, left: Any, right: Any, is_leaf: Any, root: Any, w: Any, b: 
 
 
 def binary(words: Any, left: Any, right: Any, is_leaf: Any, root: Any, table: Any, w: Any, b: Any) -> Any:
-    """Hidden state of a binary TreeLSTM at the root. ``words``: of leaves, rows of ``table``; ``w``:
-    (2 size, 5 size) for input, output and candidate, and for forgetting each child."""
+    """The hidden state of a binary TreeLSTM at the root. ``words``: the leaves' rows in ``table``; ``w``:
+    (2 size, 5 size) for input, output, candidate, and one forget gate per child."""
     state = jax.ShapeDtypeStruct(table.shape[1:], table.dtype)
     nodes = is_leaf.shape[0]
 
@@ -61,10 +61,12 @@ def binary(words: Any, left: Any, right: Any, is_leaf: Any, root: Any, table: An
 
 
 def child_sum(words: Any, children: Any, root: Any, table: Any, w: Any, u: Any, v: Any, b: Any) -> Any:
-    """Hidden state of a child-sum TreeLSTM at the root. Every node has a word, a row of ``table``;
-    ``children``: (nodes, most children), padded with `NO_CHILD`. ``w``, ``u``: (size, 3 size) of the word and
-    of the children's sum for input, output and candidate; ``v``: (size, 2 size) of the word and of each child
-    for forgetting it."""
+    """The hidden state of a child-sum TreeLSTM at the root.
+
+    Each node has a word, a row of ``table``. ``children``: (nodes, most children), padded with `NO_CHILD`.
+    ``w``, ``u``: (size, 3 size), the weights of the word and of the children's sum for input, output and
+    candidate. ``v``: (size, 2 size), the weights of the word and of a child for the child's forget gate.
+    """
     size = table.shape[1]
     state = jax.ShapeDtypeStruct((size,), table.dtype)
     zero = jnp.zeros((size,), table.dtype)
@@ -93,7 +95,7 @@ def child_sum(words: Any, children: Any, root: Any, table: Any, w: Any, u: Any, 
 
 # -- trees ---------------------------------------------------------------------------------------------------
 def random_tree(random: np.random.Generator, leaves: int) -> loop.Tree:
-    """A binary tree; every way to split the leaves is as likely as another."""
+    """A random binary tree, with all splits of the leaves equally likely."""
     if leaves == 1:
         return None
     first = int(random.integers(1, leaves))
@@ -101,7 +103,7 @@ def random_tree(random: np.random.Generator, leaves: int) -> loop.Tree:
 
 
 def random_children(random: np.random.Generator, nodes: int, most: int, capacity: int) -> np.ndarray:
-    """Children of the nodes of a random tree with root 0: (capacity, most)."""
+    """The children of a random tree's nodes, (capacity, most); node 0 is the root."""
     children = np.full((capacity, most), NO_CHILD, np.int32)
     open_nodes = [0]
     for node in range(1, nodes):

@@ -1,4 +1,4 @@
-"""Builds uTask regions statement by statement; the rules' only way to make IR."""
+"""Builds uTask regions statement by statement. All rules make IR with this builder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Builder(builder.Builder):
 
     @contextmanager
     def region(self) -> Iterator[list[Statement]]:
-        """Statements emitted inside go to the yielded list, not to the current region."""
+        """Redirects statements emitted inside the block to the yielded list."""
         outer, self.out = self.out, []
         try:
             yield self.out
@@ -46,7 +46,7 @@ class Builder(builder.Builder):
         self.out.append(statement)
 
     def finish(self, parameters: Sequence[Value], results: Sequence[Value]) -> Region:
-        """The outermost region, once everything is emitted."""
+        """The outermost region, after everything is emitted."""
         return Region(tuple(parameters), tuple(self.out), tuple(results))
 
     def full(self, number: object, dtype: str, shape: Sequence[int]) -> Value:

@@ -17,7 +17,7 @@ from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 
 def _operands(builder: Builder, inputs: tuple[Value, ...], result: str) -> tuple[Value, Value, str]:
-    """Both operands in one dtype, and the dtype to accumulate in (never narrower than the operands')."""
+    """Both operands in one dtype, and the accumulation dtype, which is never narrower."""
     x, y = inputs
     if x.type.dtype != y.type.dtype:
         wider = max((x.type.dtype, y.type.dtype, result), key=ITEM_SIZE.__getitem__)
@@ -27,8 +27,8 @@ def _operands(builder: Builder, inputs: tuple[Value, ...], result: str) -> tuple
 
 
 def _precision(equation: Equation, accumulator: str) -> dict[str, str]:
-    """`jax.lax.Precision.DEFAULT`, also as the default of `precision`, lets f32 operands be rounded to TF32;
-    a named algorithm does if it is one for TF32. Everything else is computed in full."""
+    """The precision attribute. `jax.lax.Precision.DEFAULT`, explicit or implied, and algorithms for TF32
+    allow rounding of f32 operands to TF32; everything else is computed in full precision."""
     asked = equation.params.get("precision")
     words = {str(p) for p in (asked if isinstance(asked, tuple | list) else (asked,))}
     rounds = words <= {"None", "DEFAULT"} or words == {"TF32_TF32_F32"}

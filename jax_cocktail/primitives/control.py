@@ -30,7 +30,7 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     test = _like(builder, initial)
     with builder.region() as test_body:
         (predicate,) = inline(builder, condition, (*condition_constants, *test))
-        # a predicate per lane comes from vmap: the loop runs until no lane is true
+        # vmap makes a predicate per batch element: the loop runs until all are false
         any_lane = reduce_value(builder, predicate, range(predicate.type.rank), "or")
     carried = _like(builder, initial)
     with builder.region() as body:
@@ -108,7 +108,7 @@ def cond(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
     selector, *operands = inputs
     branches: Sequence[Program] = equation.params["branches"]
     if selector.type.rank:
-        raise UnsupportedError("cond with an index per lane")
+        raise UnsupportedError("cond with an index per batch element")
     if len(branches) == 1:
         return inline(builder, branches[0], operands)
     selector = builder.convert(selector, "int32")

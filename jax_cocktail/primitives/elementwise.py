@@ -48,7 +48,7 @@ def _unary(kind: str) -> Rule:
 def _binary(kind: str) -> Rule:
     def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
         result = output_type(equation)
-        # `out_dtype` of mul (and its kin) widens the operands before the operation
+        # `out_dtype` of mul and similar operators widens the operands before the operation
         x, y = (builder.convert(spread(builder, v, result.shape), result.dtype) for v in inputs)
         name = _ON_BOOL.get(kind, kind) if result.dtype == "bool" else kind
         if result.dtype == "bool" and name not in ("and", "or", "xor"):
@@ -78,12 +78,12 @@ def _compare_keys(builder: Builder, equation: Equation, kind: str, inputs: tuple
 
 
 def _trailing(x: Value, rank: int) -> tuple[int, ...]:
-    """Axes for a key operand: a scalar key only has the word axis, which is the last one."""
+    """The axes of a key operand in the result. A scalar key has only the word axis, which is the last one."""
     return (*range(x.type.rank - 1), rank - 1)
 
 
 def _total_order(builder: Builder, x: Value) -> Value:
-    """Integers ordered as IEEE 754 totalOrder orders the floats; integers and bools as they are."""
+    """Maps floats to integers in the order of IEEE 754 totalOrder; integers and bools are unchanged."""
     if x.type.dtype not in FLOATS:
         return x
     width = 8 * ITEM_SIZE[x.type.dtype]
@@ -179,7 +179,7 @@ def mulhi(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Se
 
 @rule("polynomial")
 def polynomial(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    """Horner's scheme; the coefficients are given from the constant term up."""
+    """Horner's scheme, with the coefficients in order from the constant term up."""
     shape = output_type(equation).shape
     x, *coefficients = (spread(builder, v, shape) for v in inputs)
     if not coefficients:
@@ -210,7 +210,7 @@ def select_n(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) ->
 
 
 def _search(builder: Builder, which: Value, offset: int, cases: Sequence[Value]) -> Value:
-    """Binary search as stock does it, so that an index out of range picks the same case."""
+    """Binary search in the same order as stock XLA, so that an index out of range picks the same case."""
     if len(cases) == 1:
         return cases[0]
     middle = len(cases) // 2
@@ -259,7 +259,7 @@ def _bit_offsets(builder: Builder, dtype: str, shape: Sequence[int], step: int) 
 
 
 def _split_bits(builder: Builder, x: Value, dtype: str, shape: Sequence[int]) -> Value:
-    """One wide element becomes a trailing axis of narrow ones, least significant first."""
+    """Splits each wide element into a trailing axis of narrow ones, least significant first."""
     width = 8 * ITEM_SIZE[dtype]
     wide = spread(builder, bitcast(builder, x, f"uint{8 * ITEM_SIZE[x.type.dtype]}"), shape)
     offsets = _bit_offsets(builder, wide.type.dtype, shape, width)

@@ -1,8 +1,8 @@
-"""A jaxpr in our own plain words, the same for every supported jax version.
+"""A jaxpr in data types of our own, which are the same for all supported releases of jax.
 
-`lowering.adapter` makes these from jaxprs; the rules of this package read them. Calls (`jit`,
-`custom_jvp_call`, `checkpoint` ...) are already inlined, typed PRNG keys keep their logical shape and have
-`key_impl` set, literals are NumPy scalars.
+`lowering.adapter` makes these from jaxprs, and the rules of this package read them. Calls (`jit`,
+`custom_jvp_call`, `checkpoint` ...) are already inlined. Typed PRNG keys keep their logical shape and have
+`key_impl` set. Literals are NumPy scalars.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax_cocktail.utask.types import NOWHERE, Source
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Variable:
-    """A jaxpr variable; identity is object identity. `key_impl`: PRNG name ("fry", ...) of a key array."""
+    """A jaxpr variable, compared by identity. `key_impl`: the PRNG ("fry", ...) of a key array, else ""."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -27,7 +27,7 @@ class Variable:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Literal:
-    """A scalar or array that is part of the program text. dtype is already canonical."""
+    """A scalar or array embedded in the program, with a canonical dtype."""
 
     value: np.ndarray
 
@@ -49,9 +49,9 @@ Atom = Variable | Literal
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Equation:
-    """One primitive application.
+    """One application of a primitive.
 
-    `params` are JAX's own, except that control flow is normalised:
+    `params` are JAX's own, except for control flow, which is normalised:
       while: cond_jaxpr, body_jaxpr (Program), cond_nconsts, body_nconsts
       scan: jaxpr (Program), num_consts, num_carry, length, reverse
       cond: branches (tuple of Program); inputs[0] is the index (int32) or predicate (bool)
@@ -67,7 +67,7 @@ class Equation:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Program:
-    """A closed list of equations (array constants are extra inputs or literals)."""
+    """A closed list of equations. Array constants are further inputs or literals."""
 
     inputs: tuple[Variable, ...]
     equations: tuple[Equation, ...]

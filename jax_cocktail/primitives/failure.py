@@ -1,4 +1,4 @@
-"""Failures at run time (`recursion.failure`)."""
+"""The rule of the primitive `failure`: errors at run time (`recursion.failure`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax_cocktail.utask.types import Value
 
 @rule("failure")
 def _failure(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    """Of many lanes any may have failed; every status stays what it is, plus a 0 that waits for the check."""
+    """Checks the maximum of all batch elements' statuses, and adds a 0 that depends on the check to each."""
     (status,) = inputs
     text = equation.params["text"]
     shape = status.type.shape

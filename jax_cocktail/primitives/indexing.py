@@ -1,6 +1,6 @@
 """Indexing with run-time positions: dynamic slices, gather, scatter (jax.lax).
 
-Typed keys are indexed in their physical form: the trailing word axis is taken whole.
+Typed keys are indexed in their physical form, with the whole trailing word axis.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _mode(mode: Any, names: dict[str, str]) -> str:
 
 
 def _fill_value(value: Any, dtype: str) -> np.ndarray:
-    """What JAX reads out of bounds when the user named nothing: NaN, the least, or the greatest number."""
+    """JAX's default for reads out of bounds: NaN, the minimum of signed, the maximum of unsigned integers."""
     if value is not None:
         return np.asarray(value)
     if dtype in FLOATS:
@@ -86,7 +86,7 @@ def gather(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     fill = np.asarray(0)
     if mode == "fill":
         fill = _fill_value(None if _is_key(equation) else params["fill_value"], x.type.dtype)
-        # stock tests bounds in this type, wrapping wider indices
+        # stock XLA tests bounds in this type and wraps wider indices
         indices = builder.convert(indices, _index_dtype(x.type))
     return (
         builder.emit(
@@ -107,7 +107,7 @@ def gather(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
 
 
 def _replaces(jaxpr: Any) -> bool:
-    """True if the update computation of a `scatter` returns the update itself."""
+    """Whether the update computation of a `scatter` returns the update itself."""
     if jaxpr is None:
         return True
     inner = getattr(jaxpr, "jaxpr", jaxpr)

@@ -1,6 +1,6 @@
-"""Reading jaxprs: what differs between jax 0.10.2, 0.11 and 0.12 in the look of them.
+"""Reads jaxprs of jax 0.10.2, 0.11 and 0.12, which differ.
 
-`scan` has counts or a tree of its operands; `ClosedJaxpr` is a class or another name for `Jaxpr`; calls keep
+`scan` has counts or a tree of its operands; `ClosedJaxpr` is a class or an alias of `Jaxpr`; calls store
 their body under several names.
 """
 
@@ -15,7 +15,7 @@ _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # the parameter differs 
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
-    """The part with equations of a closed jaxpr (jax < 0.11), or the jaxpr itself."""
+    """The open jaxpr inside a closed one (jax < 0.11), or the jaxpr itself."""
     return jaxpr if isinstance(jaxpr, jex.Jaxpr) else jaxpr.jaxpr
 
 
@@ -24,7 +24,7 @@ def constants(jaxpr: Any) -> tuple[Any, ...]:
 
 
 def nested_jaxprs(equation: Any) -> Iterator[Any]:
-    """Every jaxpr among the parameters of an equation."""
+    """All jaxprs among the parameters of an equation."""
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if _is_jaxpr(item):
@@ -32,12 +32,12 @@ def nested_jaxprs(equation: Any) -> Iterator[Any]:
 
 
 def call_body(params: Mapping[str, Any]) -> Any | None:
-    """What a call equation with these parameters stands for, or None."""
+    """The body of a call equation with these parameters; None if there is none."""
     return next((params[name] for name in _BODIES if name in params), None)
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many operands of a scan are constants, and how many are carried."""
+    """The numbers of constants and of carries among a scan's operands."""
     if "num_consts" in params:
         return int(params["num_consts"]), int(params["num_carry"])
     constant, carried, _ = params["ft_in"].unpack()

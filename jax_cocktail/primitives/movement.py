@@ -1,6 +1,6 @@
-"""Data movement: a result element is a copy of an operand element (jax.lax, shape operators).
+"""Data movement: each result element is a copy of an operand element (jax.lax, shape operators).
 
-Typed keys move as their physical form, whose trailing word axis stays where it is.
+Typed keys move in their physical form, whose trailing word axis remains last.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def tie(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequ
 
 
 def _key_axes(equation: Equation) -> int:
-    """1 if the first operand is a typed key array (a trailing word axis), else 0."""
+    """The number of word axes: 1 if the first operand is a typed key array, else 0."""
     return 1 if equation.inputs[0].key_impl else 0
 
 
@@ -95,7 +95,7 @@ def transpose(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -
 def take_slice(
     builder: Builder, x: Value, starts: Sequence[int], shape: Sequence[int], strides: Sequence[int] = ()
 ) -> Value:
-    """A static slice of `shape`; missing trailing starts and strides are 0 and 1."""
+    """A static slice of this shape. Missing trailing starts and strides default to 0 and 1."""
     missing = x.type.rank - len(starts)
     starts = (*starts, *(0,) * missing)
     strides = (*strides, *(1,) * (x.type.rank - len(strides)))
@@ -193,6 +193,6 @@ def iota(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
 
 @rule("empty", "empty2", "zeros_like")
 def zeros(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    """JAX leaves `empty` unspecified and fills it with zeros on the CPU; a user may well read it."""
+    """Fills `empty` with zeros. JAX leaves it unspecified but does the same on the CPU; users may read it."""
     result = output_type(equation)
     return (builder.full(0, result.dtype, result.shape),)

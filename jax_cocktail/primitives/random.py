@@ -1,7 +1,7 @@
 """Random numbers: the threefry generator, bit for bit (Salmon et al., SC'11; JAX's partitionable layout).
 
-Element i of a draw encrypts the 64-bit counter i, so every element is a pure function of the key and of its
-own position: the draws are element operators and fuse like arithmetic.
+Element i of a draw encrypts the 64-bit counter i, so each element is a pure function of the key and its
+position. Draws are element-wise operators and fuse like arithmetic.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _block(builder: Builder, key: _Words, counter: _Words) -> _Words:
 
 
 def _counter(builder: Builder, shape: Sequence[int]) -> _Words:
-    """The row-major position of every element as two words, the high one first."""
+    """The row-major position of each element as two words, the high one first."""
     size = prod(shape)
     if size > 2**32:
         raise UnsupportedError("a random draw of more than 2**32 elements")
@@ -58,7 +58,7 @@ def _counter(builder: Builder, shape: Sequence[int]) -> _Words:
 
 
 def _draw(builder: Builder, keys: Value, shape: Sequence[int]) -> _Words:
-    """One block per key and per position of `shape`; result axes: the keys', then `shape`."""
+    """Draws one block per key and position of `shape`. Result axes: those of the keys, then `shape`."""
     lead = keys.type.shape[:-1]
     full = (*lead, *shape)
     first, second = (spread(builder, word, full) for word in _key_words(builder, keys))
@@ -96,7 +96,7 @@ def random_fold_in(builder: Builder, equation: Equation, inputs: tuple[Value, ..
 
 @rule("random_seed")
 def random_seed(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    """The seed itself, high word first; narrower seeds are extended as their type says."""
+    """The seed as two words, high word first. Narrower seeds are sign- or zero-extended by type."""
     (seed,) = inputs
     low = builder.convert(seed, "uint32")
     if ITEM_SIZE[seed.type.dtype] < 8:

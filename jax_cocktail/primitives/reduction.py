@@ -25,7 +25,7 @@ _ON_BOOL = {"max": "or", "min": "and"}
 
 
 def reduce_value(builder: Builder, x: Value, axes: Sequence[int], op: str) -> Value:
-    """Reduces `axes` away; bool maxima and minima are disjunctions and conjunctions."""
+    """Reduces over `axes`. Maxima and minima of bools are disjunctions and conjunctions."""
     if not axes:
         return x
     if x.type.dtype == "bool":
@@ -77,7 +77,7 @@ for _op in ("sum", "prod", "max", "min", "logsumexp"):
 
 
 def combiner_of(jaxpr: Any) -> str:
-    """The reduction that a two-argument scalar jaxpr computes, or "" if it is none of ours."""
+    """The reduction that a two-argument scalar jaxpr computes, or "" if we do not support it."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     if len(inner.eqns) != 1 or len(inner.invars) != 2:
         return ""
@@ -94,7 +94,7 @@ def combiner_of(jaxpr: Any) -> str:
 def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     op = combiner_of(equation.params["jaxpr"]) if len(inputs) == 2 else ""
     if not op:
-        raise UnsupportedError("reduce with a combination of its own (add, mul, max, min, and, or, xor only)")
+        raise UnsupportedError("reduce with a custom function (only add, mul, max, min, and, or, xor)")
     x, initial = inputs
     y = reduce_value(builder, x, ints(equation.params["dimensions"]), op)
     kind = next(name for name, combined in _COMBINERS.items() if combined == op)
@@ -105,7 +105,7 @@ def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
 
 @rule("sort")
 def sort(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    """Always stable: that is one of the orders an unstable sort may give."""
+    """Sorts stably in all cases, which is one of the orders that an unstable sort may produce."""
     results = [(x.type.dtype, x.type.shape) for x in inputs]
     dimension, num_keys = int(equation.params["dimension"]), int(equation.params["num_keys"])
     if any(atom.key_impl for atom in equation.inputs):

@@ -1,6 +1,6 @@
-"""What every rule shares: the registry, physical types, small builder idioms.
+"""The registry of rules, physical types, and small builder idioms that rules share.
 
-A rule turns one `Equation` into uTask operators (COCKTAILER, section 3.2: operators become uTasks). It gets
+A rule turns one `Equation` into uTask operators (COCKTAILER, section 3.2: operators become uTasks). It takes
 the operands as IR values and returns one value per output, in order.
 """
 
@@ -24,7 +24,7 @@ _KEY_WORDS = 2
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers the decorated function for the primitives of these names."""
+    """Registers the decorated function for the primitives with these names."""
 
     def register(function: Rule) -> Rule:
         for name in names:
@@ -37,14 +37,18 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def physical_type(atom: Atom) -> TensorType:
-    """The IR type of a jaxpr atom; a typed threefry key is a trailing axis of two uint32 words."""
+    """The IR type of a jaxpr atom. A typed threefry key has a trailing axis of two uint32 words.
+
+    Raises:
+      UnsupportedError: the dtype or the PRNG is not supported.
+    """
     shape = tuple(int(d) for d in atom.shape)
     if atom.key_impl:
         if atom.key_impl != "fry":
-            raise UnsupportedError(f"PRNG implementation {atom.key_impl!r} (only threefry is compiled)")
+            raise UnsupportedError(f"PRNG implementation {atom.key_impl!r} (only threefry is supported)")
         return TensorType("uint32", (*shape, _KEY_WORDS))
     if atom.dtype not in ITEM_SIZE:
-        raise UnsupportedError(f"dtype {atom.dtype} is not compiled")
+        raise UnsupportedError(f"dtype {atom.dtype} is not supported")
     return TensorType(atom.dtype, shape)
 
 
@@ -53,12 +57,12 @@ def output_type(equation: Equation) -> TensorType:
 
 
 def ints(numbers: Any) -> tuple[int, ...]:
-    """A tuple of Python integers, whatever integer-like things JAX left in a parameter."""
+    """A tuple of Python integers from the integer-like values of a JAX parameter."""
     return tuple(int(n) for n in numbers)
 
 
 def spread(builder: Builder, x: Value, shape: Sequence[int]) -> Value:
-    """Broadcasts a scalar, size-1 axes, or leading axes (a predicate beside keys) to `shape`."""
+    """Broadcasts a scalar, size-1 axes, or leading axes (as of a predicate for keys) to `shape`."""
     return builder.broadcast(x, shape, tuple(range(x.type.rank)))
 
 
@@ -67,7 +71,7 @@ def constant_like(builder: Builder, x: Value, number: object) -> Value:
 
 
 def binary(builder: Builder, kind: str, x: Value, y: Value) -> Value:
-    """An arithmetic or bitwise operator of two values of one type."""
+    """An arithmetic or bitwise operator on two values of one type."""
     return builder.emit(kind, (x, y), x.type.dtype, x.type.shape)
 
 
@@ -84,5 +88,5 @@ def bitcast(builder: Builder, x: Value, dtype: str) -> Value:
 
 
 def without_bool(builder: Builder, x: Value) -> Value:
-    """bool as uint8, for operators that order or add; anything else unchanged."""
+    """Converts bool to uint8, for operators that order or add; leaves anything else unchanged."""
     return builder.convert(x, "uint8") if x.type.dtype == "bool" else x

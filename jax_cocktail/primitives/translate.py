@@ -1,4 +1,4 @@
-"""Program to uProgram: every equation by its rule, nested programs into regions."""
+"""Translates a Program into a uProgram, with a rule per equation and a region per nested program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from jax_cocktail.utask.types import Value
 
 
 def translate(program: Program, name: str, donated: tuple[int, ...] = ()) -> UProgram:
-    """The uProgram of `program`; raises UnsupportedError at the first equation that has no rule."""
+    """The uProgram of `program`.
+
+    Args:
+      program: the jaxpr to translate.
+      name: the name of the uProgram.
+      donated: the positions of inputs that the uProgram may overwrite.
+
+    Raises:
+      UnsupportedError: an equation has no rule, or its rule does not support it.
+    """
     builder = Builder()
     parameters = [builder.value(t.dtype, t.shape) for t in map(physical_type, program.inputs)]
     results = inline(builder, program, parameters)
@@ -36,7 +45,7 @@ def inline(builder: Builder, program: Program, arguments: Sequence[Value]) -> li
 
 
 def why_unsupported(equation: Equation) -> UnsupportedError | None:
-    """Why `equation` (nested programs included) cannot be translated, or None if it can."""
+    """The reason why `equation` (nested programs included) cannot be translated; None if it can."""
     builder = Builder()
     builder.source = equation.source
     try:
@@ -54,7 +63,7 @@ def _read(builder: Builder, environment: dict[Variable, Value], atom: Atom) -> V
 
 
 def _checked(equation: Equation) -> tuple[Atom, ...]:
-    """The operands, once every type of the equation is known to be one of ours."""
+    """The operands, after a check that all types of the equation are supported."""
     try:
         for atom in (*equation.inputs, *equation.outputs):
             physical_type(atom)

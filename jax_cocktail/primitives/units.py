@@ -1,5 +1,7 @@
-"""How many units a program is planned for: what a value may depend on that is better found in another way by
-several units than by one. Our compiler knows the number before it does anything else; for stock XLA it is 1.
+"""The primitive `units`: the number of units that a program is planned for.
+
+A program can use it to choose between an algorithm for one unit and one for several. Our compiler replaces it
+by a constant before all other passes; for stock XLA it is 1.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ mlir.register_lowering(units_p, mlir.lower_fun(lambda: jnp.int32(1), multiple_re
 
 
 def unit_count() -> Any:
-    """int32 scalar."""
+    """The number of units, an int32 scalar."""
     return units_p.bind()
 
 

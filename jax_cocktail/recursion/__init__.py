@@ -1,1 +1,1 @@
-"""Recursion for JAX: tracing, derivatives, and the ways to run it. Speaks to JAX."""
+"""Recursion for JAX: tracing, derivatives and execution strategies. Imports jax."""

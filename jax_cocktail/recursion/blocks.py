@@ -1,8 +1,8 @@
-"""Bodies of recursive functions as basic blocks: straight pieces between calls, branches and loops.
+"""Bodies of recursive functions as basic blocks: straight-line code between calls, branches and loops.
 
-What a block needs of another one is found by the usual analysis of live variables; only that is kept in a
-call's frame. Sums over all calls are added to where their terms are made, so the side of a branch that has no
-term adds nothing.
+Live-variable analysis finds the values that a block needs from earlier blocks; a call's frame holds only
+these. Sums over all calls are updated where their terms are computed, so a side of a branch without a term
+adds nothing.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Accumulate:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AddInto:
-    """Makes the sum number `target` what `run` makes of it and of the inputs; `run_in_row`, of one row of
-    many such sums: (sums, row, *inputs)."""
+    """Updates the sum number `target` by `run`: (sum, *inputs) -> sum. `run_in_row` updates one row of many
+    such sums: (sums, row, *inputs) -> sums."""
 
     target: int
     run: Callable[..., Any]
@@ -56,7 +56,7 @@ class AddInto:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Keep:
-    """Keeps the factors of a product, which is added to a sum later (`recursion.sums`)."""
+    """Stores the factors of a product that is added to a sum later (`recursion.sums`)."""
 
     site: int
     inputs: tuple[Atom, ...]
@@ -83,8 +83,8 @@ class Switch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Invoke:
-    """Calls a function and goes on at `block`, whose `received` are the results. `guard`: whether there is
-    a call at all (`recursion.guards`)."""
+    """Calls a function and resumes at `block`, whose `received` are the results. `guard`: whether the call
+    happens (`recursion.guards`)."""
 
     call: Call
     block: int
@@ -92,7 +92,7 @@ class Invoke:
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
-        return self.call.inputs[1:]  # the token is nothing
+        return self.call.inputs[1:]  # without the token
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,7 +113,7 @@ End = Goto | Switch | Invoke | Leave
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """`received`: results of the call that the block goes on after. `is_header`: a loop comes back here."""
+    """A basic block. `received`: results of the preceding call; `is_header`: a back edge ends here."""
 
     function: int
     steps: list[Step] = field(default_factory=list)
@@ -123,8 +123,8 @@ class Block:
 
 
 def blocks_of(bodies: Sequence[Structure], accumulated: int) -> tuple[list[Block], list[int]]:
-    """The blocks of all functions, and where each function begins. The first result of a body is its token,
-    then come `accumulated` terms."""
+    """The blocks of all functions, and the entry block of each. The results of a body are its token,
+    `accumulated` terms of sums, and the results of the function."""
     builder = _Builder()
     entries = []
     for number, body in enumerate(bodies):
@@ -141,7 +141,7 @@ def blocks_of(bodies: Sequence[Structure], accumulated: int) -> tuple[list[Block
 
 
 def _sinks(body: Structure, terms: Sequence[Atom], results: Sequence[Atom]) -> dict[Var, int]:
-    """Terms that nothing else needs and that the body makes -> their sum."""
+    """Terms that the body computes and nothing else reads -> their sum."""
     made = {v for item in body.items for v in item.outputs}
     used = {v for item in body.items for v in reads(item)} | {v for v in results if isinstance(v, Var)}
     found = [(v, k) for k, v in enumerate(terms) if isinstance(v, Var) and v in made and v not in used]
@@ -157,7 +157,7 @@ class _Builder:
         return len(self.blocks) - 1
 
     def items(self, body: Structure, at: int, sinks: Mapping[Var, int]) -> int:
-        """Appends items to block `at`; the block in which they end."""
+        """Appends items to block `at` and returns the block in which they end."""
         sinks = _through_sums(body, sinks)
         for item in body.items:
             at = self._item(item, at, sinks)
@@ -231,7 +231,7 @@ class _Builder:
         return header
 
     def _scan(self, item: Repeat, at: int) -> int:
-        """A loop over a counter that reads rows and writes rows."""
+        """Turns a scan into a loop over a counter that reads and writes rows."""
         function, count = self.blocks[at].function, len(item.carried)
         trip = Var(Aval((), np.dtype("int32")))
         carried, rows = item.body.parameters[:count], item.body.parameters[count:]
@@ -275,7 +275,7 @@ class _Builder:
 
 
 def _through_sums(body: Structure, sinks: Mapping[Var, int]) -> dict[Var, int]:
-    """Where a term is itself a sum of two values that nothing else needs, both are terms."""
+    """Replaces a term that is a sum of two values by these values, if nothing else reads them."""
     found = dict(sinks)
     used: dict[Var, int] = {}
     for item in body.items:
@@ -295,15 +295,16 @@ def _through_sums(body: Structure, sinks: Mapping[Var, int]) -> dict[Var, int]:
     return found
 
 
-# -- what is live --------------------------------------------------------------------------------------------
+# -- live variables ------------------------------------------------------------------------------------------
 def successors(end: End) -> tuple[int, ...]:
+    """The blocks that may follow."""
     if isinstance(end, Switch):
         return end.blocks
     return (end.block,) if isinstance(end, Goto | Invoke) else ()
 
 
 def live_variables(blocks: Sequence[Block]) -> list[set[Var]]:
-    """What each block needs of what happened before it. Steps that nobody needs are removed."""
+    """The variables that are live at the start of each block. Dead steps are removed."""
     live: list[set[Var]] = [set() for _ in blocks]
     changed = True
     while changed:
@@ -333,7 +334,7 @@ def _live_before(block: Block, live: Sequence[set[Var]]) -> set[Var]:
 
 
 def _step_back(step: Step, needed: set[Var]) -> bool:
-    """Whether the step is needed; makes `needed` what is needed before it."""
+    """Whether the step is live; updates `needed` to the variables that are live before it."""
     if not isinstance(step, Op):
         needed.update(v for v in step.inputs if isinstance(v, Var))
         return True
@@ -364,7 +365,7 @@ def _needed_steps(block: Block, live: Sequence[set[Var]]) -> Iterator[Step]:
 
 
 def only_returns(blocks: Sequence[Block], at: int, values: Sequence[Var]) -> bool:
-    """Whether all that is left to do from block `at` on is to return `values`."""
+    """Whether the code from block `at` on only returns `values`."""
     names: dict[Var, Atom] = {v: v for v in values}
     while True:
         block = blocks[at]

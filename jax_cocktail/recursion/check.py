@@ -1,4 +1,4 @@
-"""What can be seen in the bodies of recursive functions: whether they end, and what all calls share."""
+"""Checks of recursive functions' bodies: termination, arguments that all calls share, side effects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jax_cocktail.recursion.structure import REFERENCE, holds_reference
 from jax_cocktail.recursion.task import Numbering
 
 NAMED_AXIS = "NamedAxisEffect"
-Place = tuple[int, int]  # function, argument
+Place = tuple[int, int]  # (function, argument)
 
 
 def endless(bodies: Sequence[Any]) -> bool:
-    """Whether every call of the first function calls on for ever. `bodies`: jaxprs with references."""
+    """Whether no call of the first function ever returns. `bodies`: jaxprs with references."""
     open_ended = set(range(len(bodies)))
     while True:
         ended = {k for k in open_ended if not _always_calls(bodies[k], open_ended)}
@@ -47,7 +47,7 @@ def _calls(equation: Any, functions: set[int]) -> bool:
 
 
 def numberings(jaxpr: Any) -> Iterator[Numbering]:
-    """How the references in a jaxpr are numbered: those of a user's body are not at all."""
+    """The numberings of the references in a jaxpr. Those in a user's body have none."""
     for equation in open_jaxpr(jaxpr).eqns:
         if equation.primitive.name == REFERENCE:
             yield equation.params["numbering"]
@@ -57,9 +57,9 @@ def numberings(jaxpr: Any) -> Iterator[Numbering]:
 
 
 def invariants(bodies: Sequence[Any]) -> list[list[int | None]]:
-    """For every argument of every function the argument of the first function that it always is, or None.
+    """For each argument of each function, the argument of the first function that it always equals, or None.
 
-    `bodies`: jaxprs of (token, *arguments) whose references pass all arguments on.
+    `bodies`: jaxprs of (token, *arguments) whose references pass all arguments.
     """
     counts = [len(open_jaxpr(body).invars) - 1 for body in bodies]
     unknown = -1
@@ -84,7 +84,7 @@ def invariants(bodies: Sequence[Any]) -> list[list[int | None]]:
 
 
 def _references(jaxpr: Any, arguments: Mapping[Any, int]) -> Iterator[tuple[int, list[int | None]]]:
-    """(function, for each argument which of the caller's it is) of every reference, at any depth."""
+    """For each reference at any depth: (function, the caller's argument passed in each position or None)."""
     for equation in open_jaxpr(jaxpr).eqns:
         passed = [None if isinstance(a, jex.Literal) else arguments.get(a) for a in equation.invars]
         if equation.primitive.name == REFERENCE:
@@ -96,7 +96,7 @@ def _references(jaxpr: Any, arguments: Mapping[Any, int]) -> Iterator[tuple[int,
 
 
 def _bodies(equation: Any, passed: list[int | None]) -> Iterator[tuple[Any, list[int | None]]]:
-    """The jaxprs of an equation with what their first parameters are."""
+    """The jaxprs of an equation, each with the arguments that its first parameters equal."""
     name, params = equation.primitive.name, equation.params
     if name == "cond":
         for branch in params["branches"]:
@@ -114,20 +114,24 @@ def _bodies(equation: Any, passed: list[int | None]) -> Iterator[tuple[Any, list
 
 
 def refuse_effects(body: Any, name: str, source: str) -> None:
-    """They would be lost: `recursion` is an equation without effects. That an axis is named is none, if it is
-    one of devices: an axis of lanes is gone when the calls are laid out, since lanes call by themselves."""
+    """Raises UnsupportedError for side effects: `recursion` is an equation without effects and would lose
+    them.
+
+    An axis name of devices is allowed. An axis name of `jax.vmap` is not, because batch elements make calls
+    of their own and the axis no longer exists when calls are expanded.
+    """
     axes = {str(effect.name) for effect in body.effects if type(effect).__name__ == NAMED_AXIS}
     axes -= set(map(str, jax.sharding.get_abstract_mesh().manual_axes))
     if axes:
         raise UnsupportedError(
-            f"the body of {name} names the axis {', '.join(sorted(axes))} of jax.vmap, whose lanes make "
-            "calls of their own; do what they share before or after the recursion",
+            f"the body of {name} uses the axis {', '.join(sorted(axes))} of jax.vmap, whose batch elements "
+            "make calls of their own; combine them before or after the recursion",
             source,
         )
     effects = sorted({type(effect).__name__ for effect in body.effects} - {NAMED_AXIS})
     if effects:
         raise UnsupportedError(
             f"the body of {name} has side effects ({', '.join(effects)}; jax.debug.print is one); "
-            "return what is to be seen beside the result, or use jax.pure_callback",
+            "return the values together with the result, or use jax.pure_callback",
             source,
         )

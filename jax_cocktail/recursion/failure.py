@@ -1,9 +1,9 @@
-"""What happens when a recursion gets too deep, or makes more calls than its tape has room for.
+"""Failure of a recursion that gets too deep or makes more calls than its tape has room for.
 
-Results are then NaN, or the least number of their type, so that nothing goes on with a wrong one; and the
-call raises an error that names the limit and the option to raise. `failure` is the primitive for that: a
-status in, the same status out, unless it is an error. How it tells is the business of the layer above, which
-gives it a lowering for a platform (`lowers_to`); elsewhere it does nothing.
+The results become NaN, or the minimum of their integer type, so that no program continues with wrong values.
+The call raises an error that names the limit and the option to raise. The primitive `failure` returns its
+status unchanged unless it is an error. `lowering` registers a lowering per platform that reports the error
+(`lowers_to`); on other platforms the primitive does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jax.interpreters import batching, mlir
 
 from jax_cocktail.utask.failure import FINE, line_of
 
-DEPTH, CALLS = 1, 2  # beside `FINE`
+DEPTH, CALLS = 1, 2  # the statuses other than `FINE`
 
 failure_p = jex.Primitive("failure")
 
@@ -30,7 +30,7 @@ def _abstract(status: Any, *, text: str) -> Any:
 
 
 def _eager(status: Any, *, text: str) -> Any:
-    """Under `jax.disable_jit`, where nothing is lowered."""
+    """Raises directly under `jax.disable_jit`, where nothing is lowered."""
     failed = np.asarray(status)
     failed = failed[failed != FINE]
     if failed.size:
@@ -39,7 +39,7 @@ def _eager(status: Any, *, text: str) -> Any:
 
 
 def _batch(operands: Any, dims: Any, *, text: str) -> Any:
-    """The statuses of all lanes: any of them may fail."""
+    """Checks the statuses of all batch elements, any of which may fail."""
     return failure_p.bind(*operands, text=text), dims[0]
 
 
@@ -50,12 +50,12 @@ mlir.register_lowering(failure_p, mlir.lower_fun(lambda status, *, text: status,
 
 
 def lowers_to(rule: Callable[..., Any], platform: str) -> None:
-    """From now on a failure on the platform is lowered by this rule of `jax.interpreters.mlir`."""
+    """Registers the lowering rule (of `jax.interpreters.mlir`) for failures on a platform."""
     mlir.register_lowering(failure_p, rule, platform=platform)
 
 
 def description(name: str, max_depth: int, max_calls: int) -> str:
-    """What to tell the user, one line for every status but `FINE`. `max_calls`: 0 if nobody counts calls."""
+    """The error messages, one line for each status except `FINE`. `max_calls`: 0 if calls are not counted."""
     deep = (
         f"{name} called itself more than {max_depth} deep; raise max_depth={max_depth}, or look for a case "
         f"that does not end"
@@ -68,9 +68,9 @@ def description(name: str, max_depth: int, max_calls: int) -> str:
 
 
 def check(status: Any, results: Sequence[Any], text: str) -> list[Any]:
-    """The results, or no numbers if `status` (int32 scalar) says that they are wrong.
+    """Replaces the results by NaN or minima if `status` (int32 scalar) is an error.
 
-    All of them wait for the error: whatever the program goes on to use, it hears of it.
+    All results depend on the check, so the error is raised whichever of them the program uses.
     """
     status = failure_p.bind(status, text=text)
     filled = lax.cond(status == FINE, lambda x: list(x), lambda x: [_nothing(y) for y in x], list(results))

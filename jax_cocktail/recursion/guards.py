@@ -1,8 +1,8 @@
-"""Branches around calls without a branch: both sides run, and calls of the side not taken are left out.
+"""Predication of branches around calls: both sides run, without the calls of the side not taken.
 
-A function that may call each of many children has a way for every set of them. Instead, its branches are put
-one side after the other: a call gets a *guard*, which says whether it is made at all, sums get zeros from the
-side not taken, and what the branch returns is selected.
+A function that may call each of many children has a path for every subset of them. Predication avoids this:
+the sides of a branch run one after the other, each call gets a *guard* that tells whether it happens, sums
+get zeros from the side not taken, and a select picks the results of the branch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COSTLY = _ENDLESS | {"dot_general", "conv_general_dilated", "scan", "sort"}
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A switch at the end of a block, the blocks of its straight sides, and where they meet."""
+    """A switch at the end of a block, the blocks of its straight-line sides, and their join."""
 
     at: int
     sides: tuple[tuple[int, ...], ...]
@@ -44,13 +44,13 @@ class Branch:
 
 
 def branches(blocks: Sequence[Block], function: int) -> list[Branch]:
-    """The branches of a function whose sides do not branch, and may run though they are not taken."""
+    """The branches of a function whose sides are straight-line code and are safe to run when not taken."""
     found = [_branch(blocks, k) for k, block in enumerate(blocks) if block.function == function]
     return [branch for branch in found if branch is not None and not _has(blocks, branch, _ENDLESS)]
 
 
 def is_cheap(blocks: Sequence[Block], branch: Branch) -> bool:
-    """Whether it matters little that all sides run."""
+    """Whether running all sides costs little."""
     steps = [step for side in branch.sides for k in side for step in blocks[k].steps]
     return not any(isinstance(step, Keep) for step in steps) and not _has(blocks, branch, _COSTLY)
 
@@ -67,7 +67,7 @@ def _branch(blocks: Sequence[Block], at: int) -> Branch | None:
 
 
 def _chain(blocks: Sequence[Block], at: int) -> list[int]:
-    """Where one goes from a block on without a choice."""
+    """The blocks that follow a block unconditionally, itself included."""
     found: list[int] = []
     while not blocks[at].is_header:
         found.append(at)
@@ -89,7 +89,7 @@ def _holds(name: str, item: Any, names: frozenset[str]) -> bool:
 
 
 def guarded(blocks: Sequence[Block], found: Sequence[Branch]) -> tuple[Block, ...]:
-    """The blocks with guards in the place of branches."""
+    """The blocks with guards in place of these branches."""
     made = [replace(block, steps=list(block.steps)) for block in blocks]
     for branch in found:
         _straighten(made, branch)
@@ -103,7 +103,7 @@ def _straighten(blocks: list[Block], branch: Branch) -> None:
     moves = [_last_move(blocks[side[-1]]) for side in branch.sides]
     outputs = moves[0].outputs if moves[0] is not None else ()
     if any(move is None or move.outputs != outputs for move in moves):
-        outputs = ()  # nothing is moved to the join
+        outputs = ()  # the sides pass no values to the join
     sides: list[tuple[Var, ...]] = []
     for number, side in enumerate(branch.sides):
         guard = Var(Aval((), np.dtype("bool")))
@@ -127,7 +127,7 @@ def _last_move(block: Block) -> Op | None:
 
 
 def _guard(block: Block, guard: Var, names: dict[Var, Var]) -> None:
-    """Makes a block of a side harmless where the side is not taken. `names`: of what it gives the join."""
+    """Disables a block's effects if its side is not taken. `names`: new names of its values for the join."""
     steps: list[Step] = []
     for step in block.steps:
         if isinstance(step, Op):
@@ -152,7 +152,7 @@ def _guard(block: Block, guard: Var, names: dict[Var, Var]) -> None:
 
 
 def _taken(count: int, index: Any) -> Any:
-    """The side that JAX takes."""
+    """The side that JAX takes, with the index clamped."""
     return jnp.clip(index.astype(jnp.int32), 0, count - 1)
 
 

@@ -1,7 +1,6 @@
-"""The order of a linear task's operands: of every sort, what the task is linear in comes last.
+"""The order of a linear task's operands: within each sort, the linear operands come last.
 
-Nothing else knows the order. The transpose of a task has results in the place of what moves, and what moves
-in the place of results.
+Only this module knows the order. Transposition exchanges the linear operands and the results.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ Rows = tuple[tuple[T, ...], ...]  # by function
 
 @dataclass(frozen=True, slots=True)
 class Moving(Generic[T]):
-    """Something of everything that a task is linear in, or of all its results; `environment`: there what is
-    accumulated."""
+    """One item for each linear operand of a task, or for each of its results, where `environment` holds the
+    accumulated sums."""
 
     token: T
     environment: tuple[T, ...]
@@ -33,7 +32,7 @@ class Moving(Generic[T]):
         return (self.token, *self.environment, *(x for own in self.rows for x in own), *self.arguments)
 
     def each(self, change: Callable[[T], S]) -> Moving[S]:
-        """What `change` makes of each."""
+        """Applies `change` to each item."""
         rows = tuple(tuple(map(change, own)) for own in self.rows)
         environment, arguments = tuple(map(change, self.environment)), tuple(map(change, self.arguments))
         return Moving(change(self.token), environment, rows, arguments)
@@ -41,8 +40,8 @@ class Moving(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[T]):
-    """Something of every operand of a linear task, or of one function (with only its own rows): of
-    what is constant, and of what moves."""
+    """One item for each operand of a linear task, or of one of its functions (with only its own rows): first
+    the constant operands, then the linear ones in `moving`."""
 
     number: T
     environment: tuple[T, ...]
@@ -61,12 +60,12 @@ class Layout(Generic[T]):
         return tuple(found)
 
     def filled(self, values: Sequence[S]) -> Layout[S]:
-        """These values, which are in the order of the operands, in the places of its own."""
+        """The layout with these values, given in the order of the operands."""
         remaining = iter(values)
         return self.each(lambda _: next(remaining))
 
     def each(self, change: Callable[[T], S]) -> Layout[S]:
-        """What `change` makes of each, one after the other."""
+        """Applies `change` to each item, in the order of the operands."""
         moving = self.moving
         token, number = change(moving.token), change(self.number)
         environment = tuple(map(change, self.environment))
@@ -104,6 +103,6 @@ def results_of(task: Task) -> Moving[int]:
 
 
 def _parts(positions: Sequence[int], moving: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What is constant of one sort, and what moves: so many at the end."""
+    """Splits the positions of one sort into constant ones and the last `moving`, which are linear."""
     first = len(positions) - moving
     return tuple(positions[:first]), tuple(positions[first:])

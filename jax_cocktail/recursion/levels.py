@@ -1,12 +1,11 @@
-"""A recursion level by level: all calls of one height and path side by side.
+"""Level-synchronous recursion: runs all calls of one height and path together.
 
-`recursion.order` walks the tree of calls with integers alone and puts the calls in order, the highest first.
-Then calls that need nothing of each other run together, in groups of 1, 2, 4 ... calls: a product of a vector
-and the weights becomes a product of a matrix and the weights, which are read once for all calls of a group.
-Groups that would not be full are filled up with calls that are repeated. What callers make for their calls
-goes down the order (arguments), what calls return goes up.
+`recursion.order` walks the call tree with integers alone and sorts the calls by height, highest first.
+Independent calls then run in groups of 1, 2, 4 ... calls. In a group, the product of a vector and the weights
+becomes the product of a matrix and the weights, so the weights are read once per group. Repeated calls fill
+up the last group. A sweep down the order computes arguments, a sweep up computes results.
 
-If there are more calls than there is room for, the stack machine takes over.
+If there are more calls than there is room for, the stack machine runs the recursion.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from jax_cocktail.recursion.task import Aval, Lanes, Numbering, split
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
 
-WIDTHS = (1, 2, 4, 8, 16)  # calls of one lane that run together
-FOREST_WIDTHS = (1, 4, 16, 64)  # the same of many lanes
-UNROLLED = 4  # up to so many rows are moved one by one
+WIDTHS = (1, 2, 4, 8, 16)  # group sizes for one tree
+FOREST_WIDTHS = (1, 4, 16, 64)  # group sizes for a batch of trees
+UNROLLED = 4  # at most this many rows are moved one by one
 
 _Made: TypeAlias = tuple[Any, list[Any], list[Any], list[list[Any]], list[Any]]
 
 
 def widths(lanes: int) -> tuple[int, ...]:
-    """How many calls may run together."""
+    """The group sizes for this many batch elements."""
     return WIDTHS if lanes == 1 else FOREST_WIDTHS
 
 
@@ -52,12 +51,14 @@ def run_levels(
     lanes: Sequence[Lanes],
     by_stack: Callable[[], tuple[Any, list[Any]]],
 ) -> tuple[Any, list[Any]]:
-    """The status, and the results of a task but for the token, over all lanes. `by_stack`: the same in the
-    other way."""
+    """Runs a task for all batch elements. Returns the status, and the results without the token.
+
+    `by_stack`: does the same with the stack machine.
+    """
     plan, forest = levels.plan, _forest(levels, operands, lanes)
     sweeps = _Sweeps(levels, forest, order_calls(levels, forest, widths(forest.size)))
     machine_plan = planned(plan.task)
-    keeps = not lanes and machine_plan.sites is plan.sites  # factors, where levels do
+    keeps = not lanes and machine_plan.sites is plan.sites  # both strategies store the same factors
 
     def side_by_side() -> _Made:
         state = sweeps.initial()
@@ -78,7 +79,7 @@ def run_levels(
         rest = [*state["rows"], *state["returned"][0]]
         return state["status"], rest, state["sums"], state["kept"], state["counts"]
 
-    # the products stand behind both ways, where they are work of their own for the units of a processor
+    # the products come after both strategies, so that the units can share their work
     found: _Made = lax.cond(sweeps.order.status == FINE, side_by_side, one_by_one)
     status, rest, sums, kept, counts = found
     products = [sweeps.product(k, x, n) for k, (x, n) in enumerate(zip(kept, counts, strict=True))]
@@ -87,7 +88,7 @@ def run_levels(
 
 
 def _forest(levels: Levels, operands: Sequence[Any], lanes: Sequence[Lanes]) -> Forest:
-    """All axes of lanes become one."""
+    """Merges all batch axes into one."""
     task = levels.plan.task
     sizes = tuple(level.size for level in lanes)
     known = [(x, Axes(sizes, tuple(level.operands[k] for level in lanes))) for k, x in enumerate(operands)]
@@ -107,8 +108,8 @@ def _forest(levels: Levels, operands: Sequence[Any], lanes: Sequence[Lanes]) -> 
 
 
 class _Sweeps:
-    """State: `arguments` and `results` by position in the order; `rows` by lane and number; else as the
-    machine's."""
+    """The sweeps over the ordered calls. State: `arguments` and `results` by position in the order; `rows` by
+    batch element and number; the remainder as in `Machine`."""
 
     def __init__(self, levels: Levels, forest: Forest, order: Order) -> None:
         self.levels, self.forest, self.order = levels, forest, order
@@ -121,7 +122,7 @@ class _Sweeps:
 
     def initial(self) -> State:
         room, size, columns = self.order.room, self.forest.size, self.levels.floats
-        last = int(self.levels.has_guards)  # the row of calls that are not made
+        last = int(self.levels.has_guards)  # one more row, for calls that do not happen
         arguments = [uninitialised((room + last, *a.shape), a.dtype) for a in columns.types]
         for k, place in zip(columns.positions[0], columns.places[0], strict=True):
             first = self.forest.arguments[k]
@@ -139,7 +140,7 @@ class _Sweeps:
         }
 
     def nothing(self) -> State:
-        """No factors of products."""
+        """Empty arrays for the factors of products."""
         sites = [(site, self.sums[site.target]) for site in self.levels.plan.sites]
         return {
             "kept": [
@@ -152,15 +153,15 @@ class _Sweeps:
         }
 
     def axes_of(self, site: int) -> Axes:
-        """Of the sum that the products of a site are added to."""
+        """The axes of the sum that a site's products are added to."""
         return self.sums[self.levels.plan.sites[site].target]
 
     def room(self, axes: Axes) -> int:
-        """For the factors of products that are added to a sum, of which there is one for these axes."""
+        """The capacity for the factors of one sum, if there is a sum for each index of these axes."""
         return capacity(self.order.room // axes.count)
 
     def returned(self, state: State) -> list[Any]:
-        """What a task returns but for sums, from the last state."""
+        """The results of the task except sums, from the last state."""
         every = (self.forest.size, self.task.max_calls)
         found = [x.reshape(*every, *x.shape[1:]) for x in state["rows"]]
         found += [_rows(state["results"][place], self.order.roots) for place in self.levels.results.places[0]]
@@ -168,7 +169,7 @@ class _Sweeps:
         return [axes.summed(x) for x, axes in zip(found, rest, strict=True)]
 
     def product(self, site: int, kept: Sequence[Any], count: Any) -> Any:
-        """What the factors of a site come to."""
+        """The sum of a site's products."""
         axes, own = self.axes_of(site), self.levels.plan.sites[site]
         if not axes.any:
             return product(own, kept, count)
@@ -176,7 +177,7 @@ class _Sweeps:
         return lax.map(lambda k: product(own, kept, row(count, k), k * room), jnp.arange(axes.count))
 
     def down(self, state: State) -> State:
-        """Callers before their calls."""
+        """Runs callers before their callees."""
         order, both = self.order, self.levels.up
 
         def step(at: Any, state: State) -> tuple[Any, State]:
@@ -187,7 +188,7 @@ class _Sweeps:
         return state
 
     def up(self, state: State) -> State:
-        """Calls before their callers."""
+        """Runs callees before their callers."""
         order = self.order
 
         def step(end: Any, state: State) -> tuple[Any, State]:
@@ -207,10 +208,10 @@ class _Sweeps:
         return jnp.asarray(self.widths, jnp.int32)[width]
 
     def _group(self, at: Any, width: Any, state: State, passes: bool, returns: bool) -> tuple[Any, State]:
-        """Runs as many calls as the width says, from a position on; where they end.
+        """Runs one group of calls from position `at` and returns its end and the new state.
 
-        First what the calls make, which the units of a processor share in; then where it goes, which each of
-        them does for itself: so no table is handed from unit to unit.
+        The units share the computation of the values. Each unit then stores the values for itself, so that no
+        table moves between units.
         """
         paths = self.levels.paths
         groups = [_Group(self, p, w, passes, returns) for w in self.widths for p in paths]
@@ -226,7 +227,7 @@ class _Sweeps:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Group:
-    """So many calls on one path, side by side. `passes`: to their calls; `returns`: to their callers."""
+    """A group of calls on one path. `passes`: compute arguments; `returns`: compute results."""
 
     sweeps: _Sweeps
     path: Path
@@ -236,7 +237,7 @@ class _Group:
 
     @property
     def effects(self) -> list[Any]:
-        """On the sums."""
+        """The steps that update sums."""
         return [s for s in self.path.steps if not isinstance(s, Op)] if self.returns else []
 
     @property
@@ -249,23 +250,23 @@ class _Group:
         return lax.dynamic_slice_in_dim(array, at, self.width)
 
     def called(self, at: Any) -> list[Any]:
-        """Positions of the calls, for every place that calls."""
+        """The positions of the callees, for each call site."""
         return [self.own(x, at) for x in self.sweeps.order.calls[: len(self.path.calls)]]
 
     def count(self, at: Any) -> Any:
-        """How many of the calls count."""
+        """The number of calls that are not repetitions."""
         return jnp.minimum(row(self.sweeps.order.stop, at) - at, self.width)
 
     def address(self, at: Any) -> Any:
-        """Rows of the tape."""
+        """The rows of the tape."""
         order, calls = self.sweeps.order, self.sweeps.task.max_calls
         return self.own(order.lane, at) * calls + self.own(order.number, at)
 
     def made(self, at: Any, state: State) -> Any:
-        """What is passed to each call, what is returned, and what the sums get: (width, ...) each."""
+        """The arguments for each callee, the results, and the terms of sums; each has shape (width, ...)."""
         sweeps, order = self.sweeps, self.sweeps.order
         floats = [_repeated(self.own(x, at), self.count(at)) for x in state["arguments"]]
-        there = [  # a call that is not made returns anything
+        there = [  # a call that does not happen returns arbitrary values
             k if invoke.guard is None else jnp.minimum(k, order.room - 1)
             for k, invoke in zip(self.called(at), self.invokes, strict=True)
         ]
@@ -288,7 +289,7 @@ class _Group:
         return _side_by_side(one, (*told, integers, floats, numbers, results), self.width)
 
     def filled(self, places: Mapping[int, int], slots: Sequence[Aval], at: Any, state: State) -> list[Any]:
-        """What is made, in slots that are as long as the widest group."""
+        """The values of `made` in slots with the length of the widest group."""
         own = {places[k]: x for k, x in enumerate(jax.tree.leaves(self.made(at, state)))}
         blocks = [uninitialised((self.sweeps.widths[-1], *a.shape), a.dtype) for a in slots]
         return [put_rows(x, 0, own[n]) if n in own else x for n, x in enumerate(blocks)]
@@ -296,7 +297,7 @@ class _Group:
     def stored(
         self, places: Mapping[int, int], shapes: Any, at: Any, blocks: Sequence[Any], state: State
     ) -> State:
-        """The state with what was made, which has these shapes."""
+        """The state after storing the values of `made`, which have these shapes."""
         sweeps, structure = self.sweeps, jax.tree.structure(shapes)
         leaves = [blocks[places[k]][: self.width] for k in range(structure.num_leaves)]
         passed, values, inputs = jax.tree.unflatten(structure, leaves)
@@ -316,7 +317,7 @@ class _Group:
         return state
 
     def affect(self, state: State, effect: Any, operands: Sequence[Any], at: Any) -> None:
-        """What the calls do to the sums."""
+        """Applies the group's updates to a sum."""
         sweeps, count = self.sweeps, self.count(at)
         if isinstance(effect, Keep):
             axes = sweeps.axes_of(effect.site)
@@ -342,14 +343,14 @@ class _Group:
         state["sums"] = replaced(state["sums"], effect.target, total)
 
     def keep(self, state: State, site: int, operands: Sequence[Any], at: Any) -> None:
-        """Keeps factors of products."""
+        """Stores factors of products."""
         kept, first = state["kept"], state["counts"][site]
         rows = [put_rows(x, first, y) for x, y in zip(kept[site], operands, strict=True)]
         state["kept"] = replaced(kept, site, rows)
         state["counts"] = replaced(state["counts"], site, first + self.count(at))
 
     def keep_apart(self, state: State, site: int, operands: Sequence[Any], at: Any) -> None:
-        """The same if they are added to sums of their own for some axes of lanes."""
+        """Stores factors of products if some batch axes have sums of their own."""
         axes = self.sweeps.axes_of(site)
         place, room = axes.place(self.own(self.sweeps.order.lane, at)), self.sweeps.room(axes)
 
@@ -365,7 +366,7 @@ class _Group:
         state["counts"] = replaced(state["counts"], site, counts)
 
     def in_turn(self, count: Any, step: Callable[[Any, Any], Any], value: Any) -> Any:
-        """For those of the calls that count."""
+        """Applies a step for each call that is not a repetition."""
         return lax.fori_loop(0, count, step, value) if self.width > 1 else step(0, value)
 
 
@@ -396,8 +397,8 @@ class _Call(CallValues):
         return self._looked_up(step) or super().run(step)
 
     def _looked_up(self, step: Op) -> list[Any] | None:
-        """A slice of a table that every lane has one of: found in all of them at once, since the lane's own
-        would be copied."""
+        """A slice of a table with a batch axis, taken from all batch elements at once: taking one element's
+        table first would copy it."""
         table = step.inputs[0] if step.name == "dynamic_slice" else None
         if not isinstance(table, Var) or table not in self.plan.shared:
             return None
@@ -418,12 +419,12 @@ class _Call(CallValues):
 
 
 def _types(shapes: Any) -> dict[int, Aval]:
-    """Of what a group makes, in order, without its first axis."""
+    """The types of a group's values, in order, without the first axis."""
     return {k: Aval(x.shape[1:], x.dtype) for k, x in enumerate(jax.tree.leaves(shapes))}
 
 
 def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
-    """As `jax.vmap`, but a single lane is what it is: a product with a vector stays one."""
+    """Like `jax.vmap`, but a group of one call is not batched, so a product with a vector remains one."""
     if width > 1:
         return jax.vmap(lane)(*lanes)
     return jax.tree.map(lambda x: jnp.expand_dims(x, 0), lane(*jax.tree.map(lambda x: x[0], lanes)))
@@ -432,13 +433,13 @@ def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
 def _changed(
     tables: Sequence[Any], places: Sequence[int], values: Sequence[Any], write: Callable[..., Any], at: Any
 ) -> list[Any]:
-    """The tables with values written at a place into some of them."""
+    """The tables after writing values at a place into some of them."""
     own = dict(zip(places, values, strict=True))
     return [write(x, at, own[k]) if k in own else x for k, x in enumerate(tables)]
 
 
 def _repeated(rows: Any, count: Any) -> Any:
-    """The first `count` rows, and then the last of them again and again."""
+    """The first `count` rows, followed by repetitions of the last of them."""
     if rows.shape[0] == 1:
         return rows
     counts = lax.expand_dims(jnp.arange(rows.shape[0]) < count, range(1, rows.ndim))

@@ -1,8 +1,8 @@
-"""Differentiating a task: one that keeps a tape, one that is linear and reads it, and the transpose of that.
+"""Differentiates a task: a forward task that writes a tape, a linear task that reads it, and its transpose.
 
-The tape is the rows of the first (`recursion.task`): what the linear part needs of every call, under the
-call's number. Children are numbered before they are called, so a tape holds the call tree, and the backward
-pass is a recursion over it. What all calls share is never on the tape.
+The tape is the rows of the forward task (`recursion.task`): for each call, under its number, the residuals of
+the linear part. Callees are numbered before they are called, so a tape holds the call tree, and the backward
+pass is a recursion over it. Values that all calls share are never on the tape.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from jax_cocktail.recursion.task import (
     split,
 )
 
-TAPE_BYTES = 16 << 20  # if the user does not say how many calls there are
+TAPE_BYTES = 16 << 20  # if `max_calls` is not given
 MOST_TAPED = 1 << 16
 
 
 class Kind(enum.Enum):
-    """Where an operand or result of a derived task comes from."""
+    """The origin of an operand or result of a derived task."""
 
     PRIMAL = "an operand of the task"
     TANGENT = "the tangent of an operand"
@@ -56,8 +56,8 @@ Source = tuple[Kind, int]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A task in two: `forward` makes its results and the tape, `linear` the tangents of `linear_results`
-    (positions among the results)."""
+    """A linearised task: `forward` computes its results and the tape, `linear` the tangents of
+    `linear_results` (positions among the results)."""
 
     forward: Task
     linear: Task
@@ -68,7 +68,7 @@ class Parts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Traced:
-    """A function with its tape. `residuals`: parameters by position, or what is on the tape."""
+    """A function with its tape. `residuals`: positions of parameters or of rows on the tape."""
 
     function: Function
     jaxpr: Any
@@ -81,7 +81,7 @@ class _Traced:
 
 @functools.lru_cache(maxsize=128)
 def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
-    """`active`: which operands of the task have tangents; of arguments, all that can."""
+    """Linearises a task. `active`: the operands with tangents, among them all differentiable arguments."""
     _, environment, rows, _ = task.split_operands(active)
     own_rows = split(rows, *(len(f.rows) for f in task.functions))
     traced = [_trace(task, f, environment, r) for f, r in zip(task.functions, own_rows, strict=False)]
@@ -108,7 +108,7 @@ def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
 
 
 def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Sequence[bool]) -> _Traced:
-    """The function with its residuals as further row results."""
+    """Traces a function with its residuals as further row results."""
     body = structure(function.body, opens_loops=False)
     start = 1 + task.numbers
     flags = [True, *[False] * task.numbers, *environment, *rows, *map(is_float, function.arguments)]
@@ -124,7 +124,7 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
     traced, opened = cell[-1], open_jaxpr(jaxpr)
     place = {v: k for k, v in enumerate(opened.invars)}
     residuals: list[Source] = []
-    kept: list[int] = []  # results that go on the tape
+    kept: list[int] = []  # results that are stored on the tape
     no_tape = range(1, start + len(environment) + len(rows))
     for k in range(len(traced.results), len(opened.outvars)):
         atom = opened.outvars[k]
@@ -143,7 +143,7 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
 
 
 def _picked(jaxpr: Any, order: Sequence[int], avals: Sequence[Aval]) -> Any:
-    """The jaxpr with these of its results."""
+    """The jaxpr with its results reduced to these."""
 
     def run(*operands: Any) -> list[Any]:
         found = evaluate(jaxpr, constants(jaxpr), operands)
@@ -155,8 +155,8 @@ def _picked(jaxpr: Any, order: Sequence[int], avals: Sequence[Aval]) -> Any:
 def _layouts(
     task: Task, traced: Sequence[_Traced], environment: Sequence[bool], rows: Sequence[Sequence[bool]]
 ) -> list[Layout[Source]]:
-    """Where the operands of every function of the linear task come from; positions are those of its own
-    parameters. `environment`, `rows`: what has tangents."""
+    """The origins of the operands of each function of the linear task, as positions of its own parameters.
+    `environment`, `rows`: flags for operands with tangents."""
     start = 1 + task.numbers
     first_row = start + len(environment)
     known = {k for t in traced for kind, k in t.residuals if kind is Kind.PRIMAL}
@@ -185,7 +185,7 @@ def _from(kind: Kind, positions: Sequence[int]) -> tuple[Source, ...]:
 
 
 def _operands(task: Task, traced: Sequence[_Traced], layouts: Sequence[Layout[Source]]) -> Layout[Source]:
-    """Where the operands of the linear task come from: those of its functions, side by side."""
+    """The origins of the linear task's operands: those of its functions, concatenated."""
     rows, moving_rows, row, tape = [], [], 0, 0
     for t, layout in zip(traced, layouts, strict=True):
         rows.append(tuple((kind, k + (tape if kind is Kind.TAPE else row)) for kind, k in layout.rows[0]))
@@ -247,7 +247,7 @@ class _Linear:
     def __init__(self, task: Task, traced: _Traced, sources: Layout[Source]) -> None:
         function = traced.function
         self.traced = traced
-        self.residuals = [sources.constant.index(s) for s in traced.residuals]  # places in what is constant
+        self.residuals = [sources.constant.index(s) for s in traced.residuals]  # among constant operands
         self.inputs = [traced.parameters[k] for _, k in sources.moving.flat]
         self.operands = sources.each(self._aval)
         avals = (TOKEN, *task.accumulated, *function.row_results, *function.results)
@@ -266,7 +266,7 @@ class _Linear:
         return self.traced.tape[k] if kind is Kind.TAPE else self.traced.parameters[k].aval
 
     def function(self, transposed: bool) -> Function:
-        """The body as a jaxpr. Transposed, what moves and the results change places."""
+        """The body as a jaxpr. Transposition exchanges the linear operands and the results."""
         ins, outs = self.operands.moving, self.results
         ins, outs = (outs, ins) if transposed else (ins, outs)
         operands = replace(self.operands, moving=ins)
@@ -308,8 +308,12 @@ def _only_floats(avals: Sequence[Aval]) -> tuple[Aval, ...]:
 
 
 def transpose(task: Task) -> tuple[Task, tuple[Source, ...], tuple[int, ...]]:
-    """The transpose of a linear task, where its operands come from (the task's operands, and cotangents of
-    its results), and of which operands its results are the cotangents."""
+    """The transpose of a linear task.
+
+    Returns:
+      The transposed task; the origins of its operands (operands of `task`, and cotangents of its results);
+      and the operands of `task` whose cotangents are its results.
+    """
     assert task.linear is not None
     operands, results = operands_of(task), results_of(task)
     sources: Layout[Source] = operands.each(lambda k: (Kind.PRIMAL, k))

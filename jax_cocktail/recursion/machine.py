@@ -1,8 +1,8 @@
-"""A recursion as a loop: an explicit stack, and a branch over the places where a function goes on.
+"""The stack machine: runs a recursion as a loop with an explicit stack and a branch over resume points.
 
-A call's frame holds what is live across a call of its own, and nothing else (COCKTAILER, section 3.3, keeps
-return labels and offsets the same way); what calls share lies outside. A call whose results are its caller's
-takes over the frame, so that recursion in tail position is iteration.
+A call's frame holds only the values that are live across its own calls, and a return label (as in COCKTAILER,
+section 3.3). Values that all calls share are stored outside the frames. A call in tail position reuses its
+caller's frame, so tail recursion becomes iteration.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from jax_cocktail.recursion.unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, un
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
 
-SMALL = 12  # steps of a block that is written out wherever it is reached
-MOST_REPEATED = 128  # the same, with all blocks that follow
+SMALL = 12  # a block of at most this many steps is duplicated at each predecessor
+MOST_REPEATED = 128  # the same for a block with all its successors
 
 State = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StackPlan:
-    """The blocks of a task, and where values live.
+    """The blocks of a task and the storage of its variables.
 
-    `points`: blocks that the loop can go on at, in the order of their labels; `slots`: variable -> place in a
-    frame; `shared`: variables that stand for operands of the environment, `rows`: for rows, with the array
-    that they are rows of; `levels`: how many levels of calls a frame stands for.
+    `points`: resume points of the loop, block -> label; `slots`: variable -> place in a frame; `shared`:
+    variable -> operand of the environment; `rows`: variable -> array that it is a row of; `levels`: the
+    number of levels of calls per frame.
     """
 
     task: Task
@@ -79,17 +79,17 @@ class StackPlan:
 
     @property
     def depth(self) -> int:
-        """Most frames."""
+        """The maximum number of frames."""
         return self.task.max_depth // self.levels
 
     @property
     def row_ranges(self) -> tuple[range, ...]:
-        """The rows of every function."""
+        """The range of rows of each function."""
         starts = accumulate((len(f.rows) for f in self.task.functions), initial=0)
         return tuple(range(a, b) for a, b in pairwise(starts))
 
     def number_of(self, v: Var) -> Var:
-        """The number by which the row is found that a variable stands for."""
+        """The variable with the row number of `v`, which is a row."""
         ranges = zip(self.numbers, self.row_ranges, strict=True)
         return next(number for number, own in ranges if self.rows[v] in own)
 
@@ -108,12 +108,12 @@ def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
 
 
 def plan_machine(task: Task, most_trips: int = SHORT) -> StackPlan:
-    """Blocks, live variables, frames. `most_trips`: of a scan that is written out."""
+    """Plans blocks, live variables and frames. `most_trips`: the most trips of an unrolled scan."""
     return plan_of(task, bodies_of(task, most_trips))
 
 
 def plan_unrolled(task: Task) -> StackPlan:
-    """The plan in which a frame stands for several levels of calls, if that can be and pays."""
+    """The plan with several levels of calls per frame, if that is possible and pays; else the plain plan."""
     bodies = bodies_of(task)
     plain = plan_of(task, bodies)
     found = unroll(task, bodies, plain.tail_calls, LEVELS)
@@ -166,7 +166,7 @@ def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None =
 def _refined(
     live: set[Var], block: Block, task: Task, number: Var, shared: Mapping[Var, int], rows: Mapping[Var, int]
 ) -> frozenset[Var]:
-    """What a frame has to hold: not what lies outside, but the number by which rows are found."""
+    """The live variables that a frame must hold: without shared values and rows, but with the row number."""
     found = {v for v in live if v not in shared and v not in rows}
     numbered = task.numbering is Numbering.FRESH or task.functions[block.function].row_results
     if numbered or any(v in rows for v in live):
@@ -175,7 +175,7 @@ def _refined(
 
 
 def _tails(task: Task, blocks: Sequence[Block], unrolled: Unrolled | None) -> Iterator[int]:
-    """Blocks whose call returns what they would return."""
+    """The blocks that end in a tail call."""
     if task.numbering is not Numbering.NONE:
         return
     for k, block in enumerate(blocks):
@@ -187,8 +187,8 @@ def _tails(task: Task, blocks: Sequence[Block], unrolled: Unrolled | None) -> It
 
 
 def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[int]) -> list[int]:
-    """Blocks that the loop can go on at: functions, what follows a call, heads of loops, and blocks that are
-    reached in several ways and too long to be written out for each of them."""
+    """The resume points: entries of functions, blocks after calls, loop headers, and blocks with several
+    predecessors that are too long to duplicate."""
     reached = [0] * len(blocks)
     after = set()
     for k, block in enumerate(blocks):
@@ -205,12 +205,12 @@ def _points(blocks: Sequence[Block], entries: Sequence[int], tails: Collection[i
 
 
 def _repeated(blocks: Sequence[Block], reached: Sequence[int], points: Sequence[int]) -> list[int]:
-    """Further points, where all that follows would be written out again and again: after many branches."""
+    """Further resume points after many branches, where duplication would multiply all following blocks."""
     further: list[int] = []
     sizes = dict.fromkeys(points, 0)
 
     def size(k: int) -> int:
-        """The steps that are written out wherever the block is reached."""
+        """The number of steps duplicated at each predecessor of the block."""
         if k not in sizes:
             end = blocks[k].end
             following = () if end is None or isinstance(end, Invoke) else successors(end)
@@ -228,7 +228,7 @@ def _repeated(blocks: Sequence[Block], reached: Sequence[int], points: Sequence[
 
 
 def order_of(blocks: Sequence[Block]) -> Callable[[Var], int]:
-    """A key by which variables are in the order of the program."""
+    """A sort key that puts variables in program order."""
     order: dict[Atom, int] = {}
     for block in blocks:
         for step in block.steps:
@@ -241,21 +241,23 @@ def order_of(blocks: Sequence[Block]) -> Callable[[Var], int]:
 
 
 def _without_token(body: Structure) -> Structure:
-    """The token is nothing to a machine."""
+    """The body with a constant as token: the machine does not need it."""
     return Structure(body.parameters, body.items, (Const(0.0, body.parameters[0].aval), *body.results[1:]))
 
 
 # -- the loop ------------------------------------------------------------------------------------------------
 def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> tuple[Any, list[Any]]:
-    """The status and the results of a task but for the token, by JAX's own loop and branch. `unrolled`: with
-    several levels of calls to a frame, if that can be."""
+    """Runs a task with JAX's own loop and branch. Returns the status, and the results without the token.
+
+    `unrolled`: use several levels of calls per frame if possible.
+    """
     plan = planned(task, unrolled)
     state = Machine(plan, operands).final()
     return state["status"], [*summed(plan, state), *state["rows"], *state["returned"][0]]
 
 
 def summed(plan: StackPlan, state: State) -> list[Any]:
-    """The sums over all calls, with the products that have been put off."""
+    """The sums over all calls, with the deferred products added."""
     kept = zip(plan.sites, state["kept"], state["counts"], strict=True)
     return with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
 
@@ -266,14 +268,17 @@ def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> Stac
 
 
 class Machine:
-    """Traces the pieces. State: `label` and `top` of the stack (-1: done), `frames` and `labels` by depth,
-    what has just been `returned`, the `number` of the call that returned and how many calls there were,
-    `sums`, the factors that are `kept` for them with their `counts`, `rows`, `status`."""
+    """Traces the pieces of the stack machine.
+
+    State: `label` and `top` of the stack (-1: done), `frames` and return `labels` by depth, the values last
+    `returned`, the `number` of the call that returned, the count of `calls`, `sums`, the factors `kept` for
+    them with their `counts`, `rows`, `status`.
+    """
 
     def __init__(self, plan: StackPlan, operands: Sequence[Any]) -> None:
         self.plan = plan
         head, self.environment, self.rows, self.arguments = plan.task.split_operands(operands)
-        #: calls that are under way around the first one, if it is not the first of all; they count as depth
+        #: the number of active calls around the first one, or None; they count as depth
         self.base: Any = None
         self.number = head[1] - 1 if plan.task.numbers else jnp.int32(0)
         self.registers: dict[Any, int] = {}
@@ -311,9 +316,9 @@ class Machine:
         }
 
     def final(self, **initial: Any) -> State:
-        """The state when the last call has returned; `initial`: what it starts with, if not with nothing."""
+        """The state after the last call has returned. `initial`: initial values other than the default."""
         points: list[Callable[[State], State]] = [partial(self.go_on, k) for k in self.plan.points]
-        if self.base is not None:  # where the first call returns to; a test of `top` costs every step more
+        if self.base is not None:  # the return label of the first call; a test of `top` would slow every step
             points.append(lambda state: state | {"top": jnp.int32(-1)})
         state: State = lax.while_loop(
             lambda state: state["top"] >= 0,
@@ -323,7 +328,7 @@ class Machine:
         return state
 
     def go_on(self, at: int, state: State) -> State:
-        """From a point on, until the next one."""
+        """Runs from one resume point to the next."""
         block = self.plan.blocks[at]
         local: dict[Var, Any] = {}
         if block.received:
@@ -402,7 +407,7 @@ class Machine:
         return frame.state
 
     def _arguments(self, end: Invoke, frame: _Frame) -> dict[Var, Any]:
-        """Parameters of the function that is called -> values; its number among them."""
+        """The values of the callee's parameters, including its number."""
         plan, callee = self.plan, end.call.function
         _, *inputs = end.call.inputs
         given = inputs[: plan.task.numbers]
@@ -438,7 +443,7 @@ class Machine:
 
 
 class _Frame(CallValues):
-    """The current call: what has been computed since the last point, and what is read from the stack."""
+    """The current call: values computed since the last resume point, and values read from the stack."""
 
     def __init__(self, machine: Machine, state: State, received: dict[Var, Any]) -> None:
         super().__init__(received, {})
@@ -465,7 +470,7 @@ class _Frame(CallValues):
         return row(self.state["frames"][plan.slots[v]], self.state["top"]) if v in plan.slots else None
 
     def store(self, live: Collection[Var]) -> None:
-        """Writes what is new and needed later into the frame."""
+        """Writes new values that are live later into the frame."""
         frames, slots = self.state["frames"], self.machine.plan.slots
         for v in sorted((v for v in live if v in self.new), key=slots.__getitem__):
             frames = replaced(frames, slots[v], put(frames[slots[v]], self.state["top"], self.values[v]))

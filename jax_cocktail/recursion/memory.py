@@ -1,9 +1,9 @@
 """Arrays whose elements are written before they are read: stacks, tapes, tables.
 
-`uninitialised`, a primitive, makes them.
-`lax.empty` is not that: on a CPU it is zeros, and so a pass over megabytes for a stack of which a call uses a
-few rows. Stock XLA gets zeros from this one too; our compiler, memory. What lies in rows that nobody wrote
-may be anything, so users who look for NaN with `jax_debug_nans` get zeros as well.
+The primitive `uninitialised` makes them. `lax.empty` fills its result with zeros on a CPU, which is a pass
+over megabytes for a stack of which a call uses a few rows. Stock XLA gets zeros from `uninitialised` too; our
+compiler allocates memory only. Rows that were never written have arbitrary contents, so under
+`jax_debug_nans` the arrays are zeros as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ mlir.register_lowering(
 
 
 def uninitialised(shape: Sequence[int], dtype: Any) -> Any:
-    """An array to be written."""
+    """An array with arbitrary contents."""
     if jax.config.jax_debug_nans:
         return lax.empty(shape, dtype)
     return uninitialised_p.bind(
@@ -44,17 +44,17 @@ def row(array: Any, at: Any) -> Any:
 
 
 def put(array: Any, at: Any, value: Any) -> Any:
-    """The array with another row."""
+    """The array with one row replaced."""
     return lax.dynamic_update_index_in_dim(array, value, at, 0, allow_negative_indices=False)
 
 
 def put_rows(array: Any, at: Any, values: Any) -> Any:
-    """The array with other rows from one on."""
+    """The array with rows replaced, starting at `at`."""
     return lax.dynamic_update_slice_in_dim(array, values, at, 0, allow_negative_indices=False)
 
 
 def replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
-    """The list with another element."""
+    """The list with one element replaced."""
     return [*values[:at], value, *values[at + 1 :]]
 
 

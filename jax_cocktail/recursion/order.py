@@ -1,8 +1,7 @@
-"""The calls of a recursion in order, before any of them runs: the highest above its leaves first.
+"""Orders the calls of a recursion before any of them runs, by decreasing height above the leaves.
 
-The inspector is a task of its own: the function with nothing left of it but the choices and the integer
-arguments of calls, which keeps what it sees of every call. Then the calls are sorted by height and path, by
-counting.
+The inspector is a task of its own: the function reduced to its branches and the integer arguments of its
+calls. It records every call. A counting sort then orders the calls by height and path.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ from jax_cocktail.recursion.task import (
 )
 from jax_cocktail.recursion.values import CallValues
 
-ROOM_BYTES = 16 << 20  # for what is kept of calls, where nothing is said of their number
+ROOM_BYTES = 16 << 20  # memory for the records of calls if `max_calls` is not given
 MOST_ROOM = 1 << 14
-MOST_BYTES = 1 << 30  # the same where it is, but nothing else is kept of so many calls
-ORDER_COLUMNS = 12  # of numbers that the order keeps of every call, those of its calls aside
-NONE = -1  # the number of a call that is not made, and its height
+MOST_BYTES = 1 << 30  # the limit if it is given but no tape is stored
+ORDER_COLUMNS = 12  # numbers that the order stores per call, without those of its callees
+NONE = -1  # the number and the height of a call that does not happen
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Which of the axes of lanes a value has. Lanes are numbered through all axes, the last one fastest, so
-    a value that has them has one axis for them in the end."""
+    """The batch axes that a value has. Batch elements are numbered over all axes, the last one fastest, so
+    that one axis can replace them."""
 
     sizes: tuple[int, ...]
     flags: tuple[bool, ...]
@@ -57,7 +56,7 @@ class Axes:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """The number of distinct values."""
         return math.prod(self.own)
 
     @property
@@ -65,7 +64,7 @@ class Axes:
         return tuple(size for size, flag in zip(self.sizes, self.flags, strict=True) if flag)
 
     def place(self, lane: Any) -> Any:
-        """Which value is a lane's."""
+        """The index of a batch element's value."""
         if all(self.flags):
             return lane
         found, inside, stride = jnp.zeros_like(lane), 1, 1
@@ -77,16 +76,16 @@ class Axes:
         return found
 
     def row(self, value: Any, lane: Any) -> Any:
-        """The value of a lane."""
+        """The value of a batch element."""
         return row(value, self.place(lane)) if self.any else value
 
     def joined(self, value: Any) -> Any:
-        """A value with these axes, which become one."""
+        """Merges these axes of a value into one."""
         rest = value.shape[len(self.own) :]
         return value.reshape(self.count, *rest) if len(self.own) > 1 else value
 
     def spread(self, value: Any) -> Any:
-        """A value with these axes, for every lane."""
+        """Broadcasts a value with these axes to every batch element."""
         if self.any and all(self.flags):
             return self.joined(value)
         rest = value.shape[len(self.own) :]
@@ -96,11 +95,11 @@ class Axes:
         return every.reshape(math.prod(self.sizes), *rest) if len(self.sizes) != 1 else every
 
     def apart(self, values: Any) -> Any:
-        """A value with these axes, from what has one for all of them."""
+        """The inverse of `joined`."""
         return values.reshape(*self.own, *values.shape[1:]) if len(self.own) > 1 else values
 
     def summed(self, every: Any) -> Any:
-        """A value with these axes, from the values of all lanes: sums over the others."""
+        """Reduces the values of all batch elements to these axes, by summing over the others."""
         apart = every if len(self.sizes) == 1 else every.reshape(*self.sizes, *every.shape[1:])
         missing = tuple(k for k, flag in enumerate(self.flags) if not flag)
         return apart.sum(axis=missing, dtype=apart.dtype) if missing else apart
@@ -108,8 +107,11 @@ class Axes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Forest:
-    """The operands of one recursion for every lane. `size`: lanes; `environment`: values, and which axes of
-    lanes they have; all else has all of them. `results`: those of the task's results but for the token."""
+    """The operands of one recursion for every batch element.
+
+    `size`: the number of batch elements; `environment`: values with their batch axes (all other operands have
+    all axes); `results`: the axes of the task's results, without the token.
+    """
 
     size: int
     environment: tuple[tuple[Any, Axes], ...]
@@ -119,19 +121,21 @@ class Forest:
     results: tuple[Axes, ...]
 
     def own(self, lane: Any) -> list[Any]:
-        """The environment of a lane."""
+        """The environment of a batch element."""
         return [axes.row(x, lane) for x, axes in self.environment]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Order:
-    """Calls of all lanes by position: `count` of them, in arrays of length `room`; `path`, `lane` and
-    `number` of each; `begin` and `end` of its run of calls that are alike; `integers`: integer arguments;
-    `calls`: positions of its calls, or `room` where it does not make one; `roots`: positions of the first
-    calls. `status`: whether there was room.
+    """The calls of all batch elements by position.
 
-    From `stop` to the end of a run its last call is repeated, so that few groups cover the run: what it
-    returns is written twice, but it counts once.
+    There are `count` calls in arrays of length `room`. Each has a `path`, `lane` (batch element) and
+    `number`; the `begin` and `end` of its run, whose calls have one height and path; `integers`, its integer
+    arguments; and `calls`, the positions of its callees (`room`: no call). `roots`: the positions of the
+    first calls. `status`: whether there was room.
+
+    From `stop` to the end of a run, its last call is repeated so that few groups cover the run. Its results
+    are then written several times, but it counts once.
     """
 
     room: int
@@ -149,7 +153,7 @@ class Order:
 
 
 def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
-    """Walks the calls and sorts them. `widths`: of the groups that they will run in, ascending from 1."""
+    """Walks and sorts the calls. `widths`: the sizes of the groups that will run them, ascending from 1."""
     task = levels.plan.task
     room = room_of(levels, forest.size)
     inspector = _inspector(levels, room)
@@ -165,10 +169,10 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
         machine.number = count
         walked = machine.final(rows=rows, calls=count + 1)
         status = jnp.maximum(status, walked["status"])
-        if task.numbering is Numbering.FRESH:  # the room is for all lanes, and each has its own limit
+        if task.numbering is Numbering.FRESH:  # the room is shared, but each batch element has its own limit
             too_many = walked["calls"] - count > task.max_calls
             status = jnp.maximum(status, too_many.astype(status.dtype))
-        for number in forest.numbers:  # negative: this lane has nothing to do
+        for number in forest.numbers:  # negative: this batch element makes no call
             status = jnp.maximum(status, (row(number, lane) < 0).astype(status.dtype))
         return walked["rows"], walked["calls"], status, put(roots, lane, count)
 
@@ -183,19 +187,19 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
 
 
 def room_of(levels: Levels, lanes: int) -> int:
-    """How many calls can be ordered."""
+    """The number of calls that can be ordered."""
     task = levels.plan.task
     types = (*levels.results.types, *levels.integers.types, *levels.floats.types)
     if not task.max_calls:
         return max(min(ROOM_BYTES // max(row_bytes(types), 1), MOST_ROOM), 1)
-    if task.numbering is not Numbering.NONE:  # sums of a lane have room for all that its calls add
+    if task.numbering is not Numbering.NONE:  # the sums of a batch element have room for all its calls' terms
         return task.max_calls * lanes
     places = (NUMBER,) * (ORDER_COLUMNS + 2 * levels.most_calls)
     return min(task.max_calls * lanes, max(MOST_BYTES // (2 * row_bytes((*types, *places))), 1))
 
 
 def _inspector(levels: Levels, room: int) -> Task:
-    """One function for all: where there are several, it is told which one a call is of."""
+    """The inspector: one function for all functions of the task. If there are several, it takes a number."""
     plan = levels.plan
     task = plan.task
     stacked = tuple(Aval((task.max_calls, *row.shape), row.dtype) for row in task.rows)
@@ -219,7 +223,7 @@ def _which(levels: Levels, function: int) -> list[Any]:
 
 
 def _told(levels: Levels, function: int, values: Sequence[Any]) -> list[Any]:
-    """What the inspector gets for a call: which function, and the integer arguments in their columns."""
+    """The inspector's arguments for a call: the function's number, and the integer arguments in columns."""
     own = dict(zip(levels.integers.places[function], values, strict=True))
     columns = enumerate(levels.integers.types)
     return [
@@ -258,7 +262,7 @@ class _Walk:
         seen: _Seen,
         calls: list[tuple[Any, Any]],
     ) -> list[Any]:
-        """Height, path, numbers of the calls."""
+        """The height, the path and the callees' numbers."""
         block = self.plan.blocks[at]
         seen, end = seen.after(block.steps), block.end
         if isinstance(end, Leave):
@@ -286,7 +290,7 @@ class _Walk:
         return [height, jnp.int32(path), *numbers]
 
     def _call(self, end: Invoke, seen: _Seen) -> tuple[Any, Any]:
-        """The number of a call in the inspector, and its height."""
+        """The inspector's number of a call, and its height."""
         numbers = self.plan.task.numbers
         _, *inputs = end.call.inputs
         passed, callee = inputs[numbers:], end.call.function
@@ -307,7 +311,7 @@ class _Walk:
 
 
 class _Seen(CallValues):
-    """What is known of a call on the way through its blocks."""
+    """The known values of a call during the walk through its blocks."""
 
     def __init__(self, walk: _Walk, values: dict[Var, Any]) -> None:
         super().__init__(values, {})
@@ -321,7 +325,7 @@ class _Seen(CallValues):
 
     def _make(self, v: Var) -> None:
         step = self.makers.get(v)
-        if step is not None and step.name == MOVE:  # what is moved beside it may not be known
+        if step is not None and step.name == MOVE:  # other values of the same move may be unknown
             self.values[v] = self.read(step.inputs[step.outputs.index(v)])
         else:
             super()._make(v)
@@ -335,7 +339,7 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widt
     size = (levels.plan.task.max_depth + 1) * kinds
     lanes = jnp.int32(roots.shape[0])
     top = _loop(lanes, lambda k, most: jnp.maximum(most, row(height, row(roots, k))), jnp.int32(0))
-    top = jnp.minimum(top, levels.plan.task.max_depth)  # what was not walked to its end may be anything
+    top = jnp.minimum(top, levels.plan.task.max_depth)  # an incomplete walk leaves arbitrary heights
     room *= 2  # `padded` is less than twice as much
 
     def key(call: Any) -> Any:
@@ -381,7 +385,7 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widt
 def _runs(
     count: Any, keys: Any, size: int, key: Callable[[Any], Any], widths: Sequence[int]
 ) -> tuple[Any, Any, Any]:
-    """Where the calls of every key begin, and behind the last; how many there are; how far they go in all."""
+    """The start of each key's run, with the end of the last one; the sizes of the runs; the total length."""
     empty = uninitialised((size + 1,), np.dtype("int32"))
     sizes = _loop(keys, lambda k, x: put(x, k, jnp.int32(0)), empty)
     sizes = _loop(count, lambda c, x: put(x, key(c), row(x, key(c)) + 1), sizes)
@@ -396,8 +400,11 @@ def _runs(
 
 
 def padded(size: Any, widths: Sequence[int]) -> Any:
-    """How many calls the groups hold that run `size` of them: the rest of a run goes into one group more if
-    that is more than half full, since a group reads its weights once. Less than twice the size."""
+    """The total size of the groups that run `size` calls, less than twice the size.
+
+    The remainder of a run goes into one larger group if that is more than half full, because a group reads
+    the weights once.
+    """
     whole, rest = jnp.int32(0), size
     for width in reversed(widths):
         whole += rest // width * width

@@ -1,9 +1,8 @@
-"""Ways through the body of a recursive function, and what can be known of a call before it runs.
+"""Paths through the body of a recursive function, and the properties of a call that are known before it runs.
 
-Where the tree of calls follows from integers alone (and from what all calls share), it can be walked first:
-which calls there are, on which path each goes, and how high it stands above its leaves. The calls of one
-height and path then run side by side (`recursion.levels`), as Cortex (MLSys'21) does for trees that are known
-to the host.
+If the call tree depends only on integers and on values that all calls share, an inspector can walk it first.
+It finds all calls, their paths and their heights above the leaves. Calls of one height and path then run
+together (`recursion.levels`), as in Cortex (MLSys'21) for trees that the host knows.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from jax_cocktail.recursion.machine import StackPlan, planned
 from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval, is_float, row_bytes
 
-WEIGHT_BYTES = 16 << 10  # of a matrix that is worth reading once for several calls
-FEW_PATHS = 4  # of a function that keeps its branches
-MOST_PATHS = 16  # of all functions
-MOST_SITES = 32  # calls that one call makes
-ARRAY_BYTES = 64  # of an array of integers that is kept of every call
+WEIGHT_BYTES = 16 << 10  # a matrix from this size upwards is worth reading once for several calls
+FEW_PATHS = 4  # a function with at most this many paths keeps its branches
+MOST_PATHS = 16  # in all functions
+MOST_SITES = 32  # calls made by one call
+ARRAY_BYTES = 64  # of an integer array that is stored for every call
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Path:
-    """One way from the beginning of a function to its end.
+    """One path from the entry of a function to its end.
 
-    `function`: which one; `choices`: the sides taken; `steps`: everything that runs, in order; `calls` of
-    functions, each with what it returns; `results`: what is returned.
+    `function`: its number; `choices`: the sides taken; `steps`: all steps in order; `calls`: the calls, each
+    with the variables of its results; `results`: the values returned.
     """
 
     function: int
@@ -43,11 +42,11 @@ class Path:
 
     @property
     def received(self) -> frozenset[Var]:
-        """Results of calls."""
+        """The results of calls."""
         return frozenset(v for _, outputs in self.calls for v in outputs)
 
     def depends(self, on: frozenset[Var]) -> frozenset[Var]:
-        """`on`, and what is made of it."""
+        """The variables `on` and all that depend on them."""
         found = set(on)
         for step in self.steps:
             if isinstance(step, Op) and step.name == MOVE:
@@ -59,10 +58,10 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Some values of every function in tables that all functions share, a row for a call.
+    """Some values of each function in tables that all functions share, with one row per call.
 
-    `types`: of the tables; `positions`: by function, which of its values they are; `places`: the table of
-    each of these.
+    `types`: the row types of the tables; `positions`: for each function, the positions of these values;
+    `places`: the table of each.
     """
 
     types: tuple[Aval, ...]
@@ -71,7 +70,7 @@ class Columns:
 
 
 def columns_of(functions: Sequence[Sequence[Aval]], wanted: Callable[[Aval], bool]) -> Columns:
-    """The tables of the values that are wanted: values of one type lie in one, if no call has both."""
+    """The tables of the wanted values. Values of one type share a table if no call has both."""
     types: list[Aval] = []
     positions, places = [], []
     for avals in functions:
@@ -91,9 +90,9 @@ def columns_of(functions: Sequence[Sequence[Aval]], wanted: Callable[[Aval], boo
 class Levels:
     """Functions whose calls can be ordered before they run.
 
-    `integers`: the arguments that the tree of calls follows from, `floats`: the others; `results`: what calls
-    return. `down`: arguments of a call are made by its caller, so callers come first; `up`: what a call
-    returns is used by its caller.
+    `integers`: the arguments that determine the call tree; `floats`: the other arguments; `results`: the
+    results of calls. `down`: callers compute arguments of their callees, so callers run first; `up`: callers
+    use the results of their callees.
     """
 
     plan: StackPlan
@@ -112,25 +111,25 @@ class Levels:
 
     @property
     def has_guards(self) -> bool:
-        """Whether there are calls that are not made each time."""
+        """Whether some calls are conditional."""
         return any(invoke.guard is not None for path in self.paths for invoke, _ in path.calls)
 
     @property
     def most_calls(self) -> int:
-        """That one call makes."""
+        """The most calls that one call makes."""
         return max(len(path.calls) for path in self.paths)
 
 
 def levels_of(plan: StackPlan) -> Levels | str:
-    """How the calls of a task can be ordered, or why they cannot."""
+    """Orders the calls of a task, or returns the reason why that is impossible."""
     if _loops_over_calls(plan):
         plan = planned(plan.task, most_trips=MOST_SITES)
     if _loops_over_calls(plan):
-        return "there are calls in a loop, of which it is not known how many, or that are too many"
+        return "there are calls in a loop with an unknown or too large trip count"
     plan = _with_fewer_paths(plan)
     steps = (step for block in plan.blocks for step in block.steps)
     if any(isinstance(step, Op) and _hides_loop(step.name, step) for step in steps):
-        return "calls that skip a loop would run it side by side with others"
+        return "a branch contains a loop, which calls that skip it would run too"
     paths = _ways(plan)
     if isinstance(paths, str):
         return paths
@@ -138,7 +137,7 @@ def levels_of(plan: StackPlan) -> Levels | str:
     integers = columns_of(types, lambda aval: not is_float(aval))
     floats = columns_of(types, is_float)
     if any(aval.shape and row_bytes((aval,)) > ARRAY_BYTES for aval in integers.types):
-        return "there are large arrays of integers among the arguments"
+        return "an argument is a large array of integers"
     moving = frozenset(
         own[k] for own, positions in zip(plan.arguments, floats.positions, strict=True) for k in positions
     )
@@ -155,8 +154,8 @@ def _loops_over_calls(plan: StackPlan) -> bool:
 
 
 def _with_fewer_paths(plan: StackPlan) -> StackPlan:
-    """Branches become guards where there are many: cheap ones first, the innermost of the others if need
-    be."""
+    """Replaces branches by guards if there are too many paths: first the cheap ones, then, if needed, the
+    innermost of the others."""
     blocks = plan.blocks
     most = max(MOST_PATHS // len(plan.entries), 2)
     for function, at in enumerate(plan.entries):
@@ -176,26 +175,26 @@ def _at_most(count: int, blocks: Sequence[Block], function: int, at: int) -> boo
 
 
 def _unordered(plan: StackPlan, path: Path, integers: Columns, moving: frozenset[Var]) -> str | None:
-    """Why the calls of a path cannot be known from integers. `moving`: arguments that are none."""
+    """The reason why integers do not determine the calls of a path. `moving`: non-integer arguments."""
     numbers = plan.task.numbers
     unknown = path.depends(moving | path.received)
     returned = path.depends(path.received)
     if not unknown.isdisjoint(_tests(plan.blocks, plan.entries[path.function], path)):
-        return "which way it goes depends on numbers that are not integers"
+        return "a branch depends on non-integer values or results of calls"
     for invoke, _ in path.calls:
         passed = invoke.call.inputs[1 + numbers :]
         positions = integers.positions[invoke.call.function]
         told = [invoke.guard, *invoke.call.inputs[1 : 1 + numbers], *(passed[k] for k in positions)]
         if any(isinstance(a, Var) and a in unknown for a in told):
-            return "integer arguments of calls depend on results or on numbers that are not integers"
+            return "integer arguments of calls depend on non-integer values or results of calls"
         if any(isinstance(a, Var) and a in returned for a in passed):
             return "arguments of calls depend on results of other calls"
     return None
 
 
 def independent_paths(plan: StackPlan) -> tuple[Path, ...] | str:
-    """The ways through the function of a task, if no call depends on what another one of the same body
-    returns; else why not."""
+    """The paths through the function of a task if calls of one body are independent; else the reason why they
+    are not."""
     if len(plan.task.functions) > 1:
         return "several functions call each other"
     if _loops_over_calls(plan):
@@ -206,7 +205,7 @@ def independent_paths(plan: StackPlan) -> tuple[Path, ...] | str:
     for path in paths:
         returned = path.depends(path.received)
         if not returned.isdisjoint(_tests(plan.blocks, plan.entries[0], path)):
-            return "which way it goes depends on results of calls"
+            return "a branch depends on results of calls"
         passed = (a for invoke, _ in path.calls for a in invoke.call.inputs[1:])
         if any(isinstance(a, Var) and a in returned for a in passed):
             return "arguments of calls depend on results of other calls"
@@ -214,18 +213,19 @@ def independent_paths(plan: StackPlan) -> tuple[Path, ...] | str:
 
 
 def _ways(plan: StackPlan) -> tuple[Path, ...] | str:
-    """The ways through the functions of a task, if there are few and some call makes two calls."""
+    """The paths through the functions of a task if there are few and some call makes two calls; else the
+    reason against them."""
     every = chain.from_iterable(_paths_of(plan.blocks, k, at) for k, at in enumerate(plan.entries))
     paths = tuple(islice(every, MOST_PATHS + 1))
     if len(paths) > MOST_PATHS or max(len(p.calls) for p in paths) > MOST_SITES:
-        return "there are too many ways through the function"
+        return "there are too many paths through the function"
     if max(len(p.calls) for p in paths) < 2:
-        return "no call makes two calls, so none run side by side"
+        return "no call makes two calls, so there is no parallelism"
     return paths
 
 
 def worth(levels: Levels) -> bool:
-    """Whether calls have so much in common (matrices of weights) that it pays to run them together."""
+    """Whether calls share matrices of weights that are large enough for grouping calls to pay."""
     shared = levels.plan.shared
     return any(
         isinstance(step, Op)
@@ -237,7 +237,7 @@ def worth(levels: Levels) -> bool:
 
 
 def _hides_loop(name: str, item: Any) -> bool:
-    """Whether a loop without a bound stands where lanes that skip it would run it under vmap."""
+    """Whether a branch or loop contains an unbounded loop, which vmap would run for skipped calls too."""
     inner = [e for jaxpr in nested_jaxprs(item) for e in open_jaxpr(jaxpr).eqns]
     if name in ("cond", "while") and any(_loops(e) for e in inner):
         return True
@@ -251,12 +251,12 @@ def _loops(equation: Any) -> bool:
 
 
 def _paths_of(blocks: Sequence[Block], function: int, at: int) -> Iterator[Path]:
-    """The ways through a function that begins at a block."""
+    """The paths through a function from its entry block."""
     return _paths(blocks, Path(function, (), (), (), ()), at)
 
 
 def _paths(blocks: Sequence[Block], before: Path, at: int) -> Iterator[Path]:
-    """The ways on from a block. `before`: what lies behind."""
+    """The paths from a block on. `before`: the path up to it."""
     block = blocks[at]
     so_far = replace(before, steps=(*before.steps, *block.steps))
     end = block.end
@@ -274,7 +274,7 @@ def _paths(blocks: Sequence[Block], before: Path, at: int) -> Iterator[Path]:
 
 
 def _tests(blocks: Sequence[Block], at: int, path: Path) -> Iterator[Var]:
-    """What the choices of a path look at."""
+    """The variables that a path's branches test."""
     choices = iter(path.choices)
     while not isinstance(blocks[at].end, Leave):
         end = blocks[at].end
@@ -288,7 +288,7 @@ def _tests(blocks: Sequence[Block], at: int, path: Path) -> Iterator[Var]:
 
 
 def _uses_received(path: Path) -> bool:
-    """Whether anything is made of what calls return (their tokens aside)."""
+    """Whether a path uses results of calls, apart from tokens."""
     received = frozenset(v for _, outputs in path.calls for v in outputs[1:])
     tainted = path.depends(received)
     if any(isinstance(a, Var) and a in tainted for a in path.results):

@@ -1,13 +1,13 @@
-"""Recursion as two JAX primitives, with all their rules.
+"""The JAX primitive `recursion`, with all its rules.
 
-`recursion` runs a task (see `recursion.task`); `reference` is a call of one of the task's functions inside a
-body, wherever JAX's control flow allows an equation. Stock XLA gets an explicit stack machine
-(`recursion.machine`), and so does our compiler, which sees an ordinary loop over an ordinary branch.
+`recursion` runs a task (see `recursion.task`). `reference` (`recursion.reference`) is a call of one of the
+task's functions inside a body. Stock XLA gets an explicit stack machine (`recursion.machine`). So does our
+compiler, which sees an ordinary loop over an ordinary branch.
 
 Differentiation (`recursion.linear`): the jvp rule binds the task with a tape, and a second task that is
-linear in the tangents and reads the tape. The transpose rule binds the transpose of that. All three are
-tasks, so the rules apply to what they make: Hessian-vector products, rematerialisation and vmap need no
-more.
+linear in the tangents and reads the tape. The transpose rule binds the transpose of the second task. All
+three are tasks, so the rules apply to their own results, and Hessian-vector products, rematerialisation and
+vmap need no further rules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from jax_cocktail.recursion.task import TOKEN, Lanes, Task, is_float, row_bytes
 from jax_cocktail.utask.failure import FINE
 
 Results = list[Any]
-MOST_ROWS = 1 << 30  # half of what numbers of 32 bits tell apart
+MOST_ROWS = 1 << 30  # half the range of an int32
 
 
 def _shaped(aval: Any, sizes: Sequence[int]) -> Any:
@@ -61,8 +61,8 @@ def _abstract(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
 def expanded(
     *operands: Any, task: Task, lanes: tuple[Lanes, ...], lockstep: bool = False, by_levels: bool = False
 ) -> Results:
-    """The recursion as JAX's own loops and branches. `lockstep`: lanes take their steps together.
-    `by_levels`: calls run side by side where that can be and pays."""
+    """Expands the recursion into JAX's own loops and branches. `lockstep`: batch elements advance together.
+    `by_levels`: run calls level by level if that is possible and pays."""
     siblings = siblings_of(planned(task)) if by_levels and not lanes else ""
     if isinstance(siblings, str) or isinstance(_side_by_side(task, lanes), Levels):
         status, results = _run(operands, task, lanes, lockstep, by_levels)
@@ -79,7 +79,7 @@ def expanded(
 def _run(
     operands: Sequence[Any], task: Task, lanes: tuple[Lanes, ...], lockstep: bool, by_levels: bool
 ) -> tuple[Any, Results]:
-    """The status of all lanes, and the results but for the token."""
+    """The status of all batch elements, and the results without the token."""
     levels = _side_by_side(task, lanes) if by_levels else ""
     if isinstance(levels, Levels):
         return run_levels(levels, operands, lanes, lambda: _run(operands, task, lanes, lockstep, False))
@@ -105,8 +105,8 @@ def _run(
 def _one_by_one(
     one: Callable[[Sequence[Any]], tuple[Any, Results]], batched: Sequence[Any], flags: Sequence[bool]
 ) -> tuple[Any, Results]:
-    """Lane after lane. What is wanted as a sum is added up on the way, and never there for every lane.
-    Without sums, a lane needs nothing of another one, and our compiler gives lanes to all units."""
+    """Runs one batch element after the other and accumulates sums, so that no sum exists per batch element.
+    Without sums, batch elements are independent, and our compiler distributes them over all units."""
     _, types = jax.eval_shape(one, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in batched])
     zeros = [jnp.zeros(t.shape, t.dtype) for t, flag in zip(types, flags, strict=True) if not flag]
 
@@ -123,14 +123,14 @@ def _one_by_one(
 
 
 def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | str:
-    """How calls can run side by side, or why they do not: it cannot be, or does not pay."""
+    """The level-by-level strategy, or the reason why it is impossible or does not pay."""
     levels, size = levels_of(planned(task)), _trees(lanes)
     if isinstance(levels, str):
         return levels
     if not size:
-        return "there are no lanes"
+        return "the batch is empty"
     if (task.rows or task.row_results) and task.max_calls * size > MOST_ROWS:
-        return "what is kept of the calls of all lanes has too many rows"
+        return "the tapes of all batch elements have too many rows"
     return levels if worth(levels) else "calls share no large matrix"
 
 
@@ -139,25 +139,25 @@ def _trees(lanes: tuple[Lanes, ...]) -> int:
 
 
 def schedule_text(task: Task, lanes: tuple[Lanes, ...], on_stock: bool = False) -> str:
-    """How the loops run that a task becomes for our compiler, for people. `on_stock`: stock XLA got them."""
+    """One sentence for people: our compiler's strategy for a task. `on_stock`: stock XLA runs its loops."""
     plan, name = planned(task), _name(task, on_stock)
     found = _side_by_side(task, lanes)
     if isinstance(found, Levels):
         size = _trees(lanes)
-        what = f"level by level, up to {widths(size)[-1]} calls together"
-        trees = f" of {size} lanes" if size > 1 else ""
-        return f"{name}{what}{trees}, if there are at most {room_of(found, size)}; else by a stack"
+        what = f"level by level, up to {widths(size)[-1]} calls at a time"
+        trees = f" of {size} batch elements" if size > 1 else ""
+        return f"{name}{what}{trees}, if there are at most {room_of(found, size)} calls; else with a stack"
     others = f"not level by level: {found}"
     stack = _stack_text(planned(task, unrolled=True))
-    siblings = siblings_of(plan) if not lanes else "under vmap, units have lanes of their own"
+    siblings = siblings_of(plan) if not lanes else "under vmap, units run batch elements in parallel"
     if on_stock or not isinstance(siblings, Siblings):
         return f"{name}{stack}; {others}"
-    each = f"{FRONTIER} calls at a time, each by {_stack_text(plan)}"
-    return f"{name}on several units siblings in parallel: {each}; on one, {stack}; {others}"
+    each = f"{FRONTIER} calls at a time, each with {_stack_text(plan)}"
+    return f"{name}on several units, siblings in parallel: {each}; on one unit, {stack}; {others}"
 
 
 def stock_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
-    """How a task runs that stock XLA gets as it is, for people."""
+    """One sentence for people: the strategy for a task that stock XLA compiles unchanged."""
     return _name(task, on_stock=True) + _stack_text(planned(task))
 
 
@@ -169,7 +169,7 @@ def _name(task: Task, on_stock: bool) -> str:
 def _stack_text(plan: StackPlan) -> str:
     stack = f"a stack of {plan.depth} frames of {row_bytes(plan.frame)} bytes"
     stack += ", unrolled once" if plan.levels > 1 else ""
-    return stack + (f", {len(plan.tails)} calls in tail position take over the frame" if plan.tails else "")
+    return stack + (f", {len(plan.tails)} calls in tail position reuse the frame" if plan.tails else "")
 
 
 @functools.lru_cache(maxsize=128)
@@ -187,7 +187,7 @@ def _eager(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
         return expanded(*operands, task=task, lanes=lanes)
 
     def run(*given: Any) -> Results:
-        if not isinstance(given[0], jax.core.Tracer):  # jax.debug_nans looks for the step that is to blame
+        if not isinstance(given[0], jax.core.Tracer):  # jax.debug_nans searches for the step that made a NaN
             raise FloatingPointError(f"invalid value encountered in {task.entry.name}, {task.entry.source}")
         return list(recursion_p.bind(*given, task=task, lanes=lanes))
 
@@ -202,7 +202,7 @@ recursion_p.def_abstract_eval(_abstract)
 recursion_p.def_impl(_eager)
 mlir.register_lowering(recursion_p, mlir.lower_fun(expanded, multiple_results=True))
 for _platform in ("cuda", "rocm", "tpu"):
-    # one lane after the other is best for one core; these have more
+    # one batch element after the other is best on one core; these platforms are parallel
     mlir.register_lowering(
         recursion_p, mlir.lower_fun(_in_lockstep, multiple_results=True), platform=_platform
     )
@@ -243,7 +243,7 @@ def _jvp(primals: Any, tangents: Any, *, task: Task, lanes: tuple[Lanes, ...]) -
     values |= {
         (Kind.TANGENT, k): ad.instantiate_zeros(t) for k, t in enumerate(tangents) if is_float(primals[k])
     }
-    # a value of the program, since it is zero like the tape where a branch with the recursion was not taken
+    # a run-time value: like the tape, it is zero if a branch with the recursion was not taken
     values[Kind.NUMBER, 0] = lax.optimization_barrier(jnp.ones((), jnp.int32))
     levels = tuple(
         Lanes(
@@ -273,11 +273,11 @@ ad.primitive_jvps[recursion_p] = _jvp
 def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Any:
     if task.linear is None:
         raise UnsupportedError(
-            "a recursion is transposed only after it has been linearised; use jax.vjp or jax.grad"
+            "a recursion can be transposed only after linearisation; use jax.vjp or jax.grad"
         )
     transposed, sources, targets = linear.transpose(task)
     if any(kind is Kind.PRIMAL and ad.is_undefined_primal(operands[k]) for kind, k in sources):
-        raise UnsupportedError("a recursion is transposed in an operand that it is not linear in")
+        raise UnsupportedError("a recursion cannot be transposed with respect to a nonlinear operand")
     dense = [ad.instantiate_zeros(ct) if _is_zero(ct) else ct for ct in cotangents]
     levels = tuple(
         Lanes(

@@ -1,7 +1,8 @@
-"""A call of a recursive function inside its body, as a JAX primitive: it may stand wherever an equation may.
+"""The JAX primitive `reference`: a call of a recursive function inside a body, allowed wherever an equation
+is.
 
-Operands: token, the number of the call if the caller gives it, arguments. Results: token, the number that the
-call has got if it is fresh, results. See `recursion.task`.
+Operands: token, the number of the call if the caller gives it, arguments. Results: token, the number of the
+call if it is fresh, results. See `recursion.task`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ Results = list[Any]
 
 
 def reference_results(numbering: Numbering, results: Sequence[Aval]) -> tuple[Aval, ...]:
-    """The results of a reference: token, the child's number if it has just got it, results."""
+    """The results of a reference: token, the callee's number if it is fresh, results."""
     return (TOKEN, *([NUMBER] if numbering is Numbering.FRESH else []), *results)
 
 
 def no_tangent(value: Any) -> Any:
-    """The tangent of an integer."""
+    """The zero tangent of an integer."""
     return ad.Zero(jax.typeof(value).to_tangent_aval())
 
 
@@ -52,7 +53,7 @@ reference_p.def_impl(_outside)
 
 
 def _jvp_reference(primals: Any, tangents: Any, *, numbering: Numbering, **params: Any) -> Any:
-    """(values and number of the child) and (what is linear, by that number)."""
+    """Binds a call for the values and the callee's number, and a linear call with that number."""
     after = Numbering.GIVEN if numbering is Numbering.GIVEN else Numbering.FRESH
     made = reference_p.bind(*primals, numbering=after, **params)
     start = 1 + (numbering is Numbering.GIVEN)
@@ -92,7 +93,7 @@ ad.primitive_transposes[reference_p] = _transpose_reference
 
 
 def _batch_reference(operands: Any, dims: Any, **params: Any) -> Any:
-    """A vmap inside a body: one call after the other."""
+    """Runs a vmap inside a body as one call after the other."""
     flags = [d is not None for d in dims]
     moved = [jnp.moveaxis(x, d, 0) for x, d, f in zip(operands, dims, flags, strict=True) if f]
 

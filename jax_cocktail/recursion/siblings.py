@@ -1,12 +1,12 @@
-"""Calls of one body in parallel, where nothing but running them tells which calls there are.
+"""Runs the calls of one body in parallel if the call tree depends on data but sibling calls are independent.
 
-Where the choices of a body, and what it passes to its calls, do not depend on what its calls return, calls
-can be found before any of them has returned: breadth first from the root, by a queue. The oldest call runs
-only what leads to its choices and to the arguments of its calls, which join the queue. Once so many calls
-wait that all units find enough of them (`FRONTIER`), each runs to its end by a stack of its own. Those that
-were taken from the queue are then finished in reverse order, from the results of their calls.
+If the branches of a body and the arguments of its calls do not depend on results of its calls, calls can be
+found before any of them returns: breadth first from the root, with a queue. The oldest call computes only its
+branch conditions and the arguments of its callees, which join the queue. As soon as `FRONTIER` calls wait,
+the units run each of them to its end with a stack of its own. The calls taken from the queue are then
+finished in reverse order from the results of their callees.
 
-One unit alone gains nothing by that: a program that is planned for it has the stack and nothing else.
+A single unit gains nothing, so a program planned for one unit has only the stack.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.schedule.memory.sharing import REPLICATED_BYTES
 from jax_cocktail.utask.failure import FINE
 
-FRONTIER = 64  # calls that run side by side; a power of two
-ROOM = 512  # calls that are taken from the queue or wait in it, if they are small
+FRONTIER = 64  # calls that run in parallel; a power of two
+ROOM = 512  # capacity of the queue, taken calls included, if they are small
 LEAST_ROOM = 2 * FRONTIER
 
 Values = Mapping[Var, Any]
@@ -40,8 +40,8 @@ Values = Mapping[Var, Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Siblings:
-    """A function whose calls can be found before they run. `paths`: the ways through it; `room`: for calls
-    that are taken from the queue or wait in it."""
+    """A function whose calls can be found before they run. `paths`: the paths through it; `room`: the
+    capacity of the queue, taken calls included."""
 
     plan: StackPlan
     paths: tuple[Path, ...]
@@ -49,17 +49,17 @@ class Siblings:
 
     @property
     def most(self) -> int:
-        """Calls that one call makes."""
+        """The most calls that one call makes."""
         return max(len(path.calls) for path in self.paths)
 
 
 def siblings_of(plan: StackPlan) -> Siblings | str:
-    """How calls can run in parallel, or why they cannot."""
+    """Plans calls in parallel, or returns the reason why that is impossible."""
     task = plan.task
     if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
-        return "something of every call is kept"
+        return "every call is recorded for derivatives"
     widest = max(row_bytes((a,)) for a in (NUMBER, *task.entry.arguments, *task.entry.results))
-    room = min(ROOM, REPLICATED_BYTES // widest - FRONTIER)  # every unit keeps the queue for itself
+    room = min(ROOM, REPLICATED_BYTES // widest - FRONTIER)  # every unit has its own copy of the queue
     if room < min(ROOM, LEAST_ROOM):
         return "arguments or results are too large for a queue of calls"
     paths = independent_paths(plan)
@@ -67,7 +67,7 @@ def siblings_of(plan: StackPlan) -> Siblings | str:
 
 
 def run_siblings(siblings: Siblings, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """The status, and the results of a task but for the token."""
+    """Runs a task. Returns the status, and the results without the token."""
     search = _Search(siblings, operands)
     state = search.found()
     statuses, results = search.frontier(state)
@@ -76,8 +76,8 @@ def run_siblings(siblings: Siblings, operands: Sequence[Any]) -> tuple[Any, list
 
 
 class _Search:
-    """Traces the pieces. State: `arguments`, `depth`, `path` and position of the `first` call of every call
-    in the queue; of its `count` calls those from `head` on wait. `status`."""
+    """Traces the search. State: for each of the `count` calls in the queue its `arguments`, `depth`, `path`
+    and the position of its `first` callee; the calls from `head` on wait; `status`."""
 
     def __init__(self, siblings: Siblings, operands: Sequence[Any]) -> None:
         self.siblings, self.plan, self.operands = siblings, siblings.plan, operands
@@ -135,13 +135,13 @@ class _Search:
         return found
 
     def _left(self, choices: tuple[int, ...], known: _Known, state: State) -> State:
-        """The call has gone its way, and its calls join the queue."""
+        """The state after the call has reached the end of its path: its callees join the queue."""
         paths = self.siblings.paths
         number = next(k for k, p in enumerate(paths) if p.choices == choices)
         head, count, status = state["head"], state["count"], state["status"]
         rows, depths, own = state["arguments"], state["depth"], row(state["depth"], head)
         calls = [invoke for invoke, _ in paths[number].calls]
-        if calls:  # all at once: a second update would be of an array that is still read
+        if calls:  # one update for all: a second one would modify an array that is still read
             passed = zip(*([known.read(a) for a in invoke.call.inputs[1:]] for invoke in calls), strict=True)
             rows = [put_rows(x, count, jnp.stack(y)) for x, y in zip(rows, passed, strict=True)]
             depth = jnp.stack([own if id(invoke) in self.tails else own + 1 for invoke in calls])
@@ -157,9 +157,9 @@ class _Search:
             "status": status,
         }
 
-    # -- what waits --------------------------------------------------------------------------------------
+    # -- the waiting calls -------------------------------------------------------------------------------
     def frontier(self, state: State) -> tuple[Any, list[Any]]:
-        """Statuses and results of the calls that wait, in the order of `_order`."""
+        """The statuses and results of the waiting calls, in the order of `_order`."""
         head = state["head"]
         head_operands = self.operands[: len(self.operands) - len(self.arguments)]
 
@@ -176,7 +176,7 @@ class _Search:
         return statuses, results
 
     def finished(self, state: State, results: Sequence[Any]) -> list[Any]:
-        """The results of all calls by position. Nothing is made of those that failed: loops might not end."""
+        """The results of all calls by position. After a failure nothing runs, since loops might not end."""
         places = np.argsort(_order())
         tables = []
         for x in results:
@@ -203,9 +203,12 @@ class _Search:
 
 
 def _order() -> np.ndarray[Any, Any]:
-    """In which order calls of the queue are given to units, which take them in turn: no two neighbours, and
-    neither the first nor the second of all pairs, to the same unit. The first call of a body is often the
-    larger one. (The inverse of Gray's code; the last bits are the Thue-Morse sequence.)"""
+    """The order in which units take calls from the queue, in turn.
+
+    Neighbours go to different units, and so do the first calls of all pairs and the second ones, because the
+    first call of a body is often the larger one. (The inverse of the Gray code; its last bits are the
+    Thue-Morse sequence.)
+    """
     numbers = np.arange(FRONTIER, dtype=np.int32)
     shift = 1
     while shift < FRONTIER:
@@ -215,7 +218,7 @@ def _order() -> np.ndarray[Any, Any]:
 
 
 class _Known(CallValues):
-    """What is known of one call."""
+    """The known values of one call."""
 
     def __init__(self, search: _Search, values: dict[Var, Any], makers: Mapping[Var, Op]) -> None:
         super().__init__(values, makers)

@@ -1,8 +1,8 @@
-"""Differentiating the body of a recursive function: values and residuals, then what is linear in between.
+"""Differentiates the body of a recursive function into values, residuals and a linear part.
 
-A body is a row of *runs* of equations, with the branches between them that hold references (see
-`recursion.structure`). JAX linearises the runs; the branches are ours, because the tape must not hold what
-every call can look up (weights that pass through a branch as residuals would be kept once per call). The
+A body is a sequence of *runs* of equations and, between them, branches that contain references (see
+`recursion.structure`). JAX linearises the runs. We linearise the branches, because the tape must not hold
+values that every call can look up: JAX would store weights that pass through a branch once per call. The
 linear part can be pushed forward (tangents) or pulled back (cotangents).
 """
 
@@ -37,7 +37,7 @@ Values = dict[Var, Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Run:
-    """Linear equations. `jaxpr`: (*the residuals whose places are in `residuals`, *inputs) -> outputs."""
+    """Linear equations. `jaxpr`: (*residuals, *inputs) -> outputs; `residuals`: places of the residuals."""
 
     jaxpr: Any
     residuals: tuple[int, ...]
@@ -47,7 +47,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Side:
-    """One side of a branch. `residuals`: places among those of the structure around it."""
+    """One side of a branch. `residuals`: places among those of the enclosing structure."""
 
     stages: tuple[Stage, ...]
     residuals: tuple[int, ...]
@@ -56,7 +56,7 @@ class Side:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fork:
-    """A branch that has been taken; which way is residual number `index`."""
+    """A branch that has been taken. The side is residual number `index`."""
 
     index: int
     sides: tuple[Side, ...]
@@ -64,7 +64,7 @@ class Fork:
 
     @property
     def inputs(self) -> tuple[Var, ...]:
-        """What moves on any side without being made there."""
+        """The tangent variables that some side reads but does not define."""
         found: dict[Var, None] = {}
         for side in self.sides:
             made: set[Var] = set()
@@ -80,7 +80,7 @@ Stage = Run | Fork
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Traced:
-    """A structure with values: its results, its residuals, and the linear part in between."""
+    """A traced structure: its results, its residuals and its linear part."""
 
     results: list[Any]
     residuals: list[Any]
@@ -88,7 +88,7 @@ class Traced:
     active: frozenset[Var]
 
     def without_values(self) -> Traced:
-        """What may outlive the trace that the values belong to."""
+        """A copy without values, which may outlive the trace."""
         return Traced([None] * len(self.results), [None] * len(self.residuals), self.stages, self.active)
 
 
@@ -124,12 +124,12 @@ class _Forward:
                 self._choice(item)
                 pending = []
             else:
-                assert isinstance(item, Op | Call)  # loops are equations here
+                assert isinstance(item, Op | Call)  # loops remain equations here
                 pending.append(item)
         self._straight(pending, {v for v in body.results if isinstance(v, Var)})
 
     def _straight(self, items: Sequence[Op | Call], wanted: set[Var]) -> None:
-        """Items without branches of ours."""
+        """Linearises items without branches."""
         made = [v for item in items for v in item.outputs if v in wanted]
         inputs = [v for v in dict.fromkeys(free(items)) if v in self.active]
 
@@ -151,13 +151,13 @@ class _Forward:
         moves = [k for k, v in enumerate(made) if is_float(v.aval)]
 
         def moving(*tangents: Any) -> list[Any]:
-            found = linear(*tangents)  # once: what refers to a function must not be repeated
+            found = linear(*tangents)  # only once: references must not be repeated
             return [found[k] for k in moves]
 
         jaxpr = jax.make_jaxpr(moving)(*(v.aval for v in inputs))
         if any(numbering is not Numbering.GIVEN for numbering in numberings(jaxpr)):
             raise UnsupportedError(
-                "the derivative of a while loop in which a recursive function calls itself; use scan, or "
+                "a while loop in which a recursive function calls itself has no derivative; use scan, or "
                 "fori_loop with constant bounds"
             )
         outputs = tuple(made[k] for k in moves)
@@ -209,8 +209,8 @@ class _Forward:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _TracedSide:
-    """`jaxpr`: results, then `count` residuals; `avals` of those that are made in it; `known`: the others,
-    which are values of outside; `results`: its structure's."""
+    """A traced side. `jaxpr`: returns the results and `count` residuals; `avals`: the types of residuals
+    computed inside; `known`: the other residuals, which are outer values; `results`: the structure's."""
 
     jaxpr: Any
     stages: tuple[Stage, ...]
@@ -221,7 +221,7 @@ class _TracedSide:
 
 
 def _without_constants(jaxpr: Any) -> Any:
-    """The jaxpr with its constants as first operands: they belong to a trace that it outlives."""
+    """The jaxpr with its constants as first operands, because it outlives the trace that they belong to."""
     outer = [aval_of(x) for x in constants(jaxpr)]
 
     def run(*operands: Any) -> list[Any]:
@@ -257,7 +257,8 @@ def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _Tr
 
 
 def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
-    """Value -> slot of its type; `slots` grows where there are too few. Sides of a branch share slots."""
+    """Assigns each value a slot of its type and appends missing slots to `slots`. Sides of a branch share
+    slots."""
     free_slots = list(range(len(slots)))
     found = {}
     for k, aval in avals.items():
@@ -278,7 +279,7 @@ def _zeros(var: Atom) -> Any:
 
 
 def push(stages: Sequence[Stage], residuals: Sequence[Any], moves: Values) -> Values:
-    """The tangents of everything, from those of the inputs."""
+    """Computes the tangents of all variables from those of the inputs."""
     moves = dict(moves)
     for step in stages:
         if isinstance(step, Run):
@@ -300,7 +301,7 @@ def _pushed(side: Side, residuals: Sequence[Any], moves: Values) -> Callable[[],
 
 
 def pull(stages: Sequence[Stage], residuals: Sequence[Any], cotangents: Values) -> Values:
-    """The cotangents of the inputs, from those of the results."""
+    """Computes the cotangents of the inputs from those of the results."""
     cotangents = dict(cotangents)
     for step in reversed(stages):
         if not any(v in cotangents for v in step.outputs):

@@ -1,7 +1,7 @@
-"""Bodies of recursive functions as trees: what refers to a function, and the branches and loops around it.
+"""Bodies of recursive functions as trees of references and the branches and loops around them.
 
-Everything else stays an equation of JAX's. Calls that hold a reference are inlined, so a variable may stand
-for several of the jaxpr's.
+Everything else remains an equation of JAX. Calls that contain a reference are inlined, so one variable may
+represent several variables of the jaxpr.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jax_cocktail.primitives.jaxprs import call_body, constants, nested_jaxprs, 
 from jax_cocktail.recursion.task import Aval, aval_of
 
 REFERENCE = "reference"
-SHORT = 8  # trips of a scan that is written out
-WRITTEN = 256  # equations that a longer one may become
+SHORT = 8  # a scan with at most this many trips is unrolled
+WRITTEN = 256  # a longer scan is unrolled into at most this many equations
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Var:
-    """A value; identity is object identity."""
+    """A value, compared by object identity."""
 
     aval: Aval
 
@@ -43,19 +43,19 @@ Atom = Var | Const
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Op:
-    """An equation that refers to nothing, or some other pure function. `run`: values in, values out."""
+    """An equation without references, or another pure function. `run` maps input values to output values."""
 
     run: Callable[..., Sequence[Any]]
     inputs: tuple[Atom, ...]
     outputs: tuple[Var, ...]
-    name: str = ""  # of the primitive
+    name: str = ""  # the name of the primitive
     params: Mapping[str, Any] = field(default_factory=dict)
-    is_zero: bool = False  # the result is zeros
+    is_zero: bool = False  # the result is all zeros
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Call:
-    """A reference. `run` binds it again."""
+    """A reference. `run` binds it to new values."""
 
     function: int
     run: Callable[..., Sequence[Any]]
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Choice:
-    """A branch with a reference on one of its sides. The sides read outer variables as they are."""
+    """A branch with a reference on one of its sides. The sides read outer variables directly."""
 
     index: Atom
     sides: tuple[Structure, ...]
@@ -74,11 +74,11 @@ class Choice:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Repeat:
-    """A loop with a reference in it.
+    """A loop that contains a reference.
 
-    `condition`: for a `while`, what it tests; its parameters are those of the body. For a `scan`, `length`
-    and `reverse`: then the body's parameters are the carries and one row of each of `stacked`, its results
-    the carries and rows of the last outputs.
+    A `while` has a `condition`, whose parameters are those of the body. A `scan` has `length` and `reverse`;
+    its body's parameters are the carries and one row of each of `stacked`, and its results are the carries
+    and one row of each remaining output.
     """
 
     carried: tuple[Atom, ...]
@@ -95,7 +95,7 @@ Item = Op | Call | Choice | Repeat
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Structure:
-    """Items in order. Free variables are those of the structure around it."""
+    """Items in order. Free variables belong to the enclosing structure."""
 
     parameters: tuple[Var, ...]
     items: tuple[Item, ...]
@@ -103,8 +103,11 @@ class Structure:
 
 
 def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structure:
-    """The tree of a closed jaxpr. `opens_loops`: else a loop with a reference in it is an `Op`; then nothing
-    is differentiated any more, and calls are inlined. `most_trips`: of a scan that is written out."""
+    """The tree of a closed jaxpr.
+
+    `opens_loops`: turn loops with references into `Repeat`, and inline all calls, since nothing will be
+    differentiated; otherwise such loops become `Op`. `most_trips`: the most trips of an unrolled scan.
+    """
     builder = _Builder(opens_loops, most_trips)
     parameters = tuple(Var(aval_of(v.aval)) for v in open_jaxpr(jaxpr).invars)
     results = builder.inline(jaxpr, parameters)
@@ -112,18 +115,19 @@ def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structu
 
 
 def refers(jaxpr: Any) -> bool:
-    """Whether there is a reference in a jaxpr, at any depth."""
+    """Whether a jaxpr contains a reference, at any depth."""
     return any(holds_reference(equation) for equation in open_jaxpr(jaxpr).eqns)
 
 
 def holds_reference(equation: Any) -> bool:
+    """Whether an equation is or contains a reference."""
     if equation.primitive.name == REFERENCE:
         return True
     return any(refers(inner) for inner in nested_jaxprs(equation))
 
 
 def binder(equation: Any) -> Callable[..., Sequence[Any]]:
-    """A function that applies the equation's primitive to other values."""
+    """A function that applies the equation's primitive to new values."""
     primitive, params = equation.primitive, equation.params
 
     def run(*values: Any) -> Sequence[Any]:
@@ -144,7 +148,7 @@ class _Builder:
         self.items: list[Item] = []
 
     def inline(self, jaxpr: Any, arguments: Sequence[Atom]) -> tuple[Atom, ...]:
-        """Appends the items of a jaxpr; its results."""
+        """Appends the items of a jaxpr and returns its results."""
         opened = open_jaxpr(jaxpr)
         names: dict[Any, Atom] = {
             v: Const(value, aval_of(v.aval))
@@ -187,7 +191,9 @@ class _Builder:
         else:
             body = call_body(equation.params)
             if body is None or not (hasattr(body, "eqns") or hasattr(body, "jaxpr")):
-                raise UnsupportedError(f"a recursive call inside of {name}")
+                raise UnsupportedError(
+                    f"a recursive call inside {name} is not supported; use cond, switch, scan or a loop"
+                )
             return self.inline(body, inputs)
         return outputs
 
@@ -210,7 +216,7 @@ class _Builder:
         return trips <= SHORT or (trips <= self.most_trips and trips * equations <= WRITTEN)
 
     def _unrolled(self, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
-        """A short scan, trip by trip: its calls can then run side by side."""
+        """Unrolls a short scan, so that its calls can run in parallel."""
         count, carries = scan_counts(params)
         length, stacked = params["length"], inputs[count + carries :]
         carried = inputs[count : count + carries]
@@ -241,7 +247,7 @@ class _Builder:
 
 
 def _makes_zeros(equation: Any) -> bool:
-    """`broadcast_in_dim` of a literal zero."""
+    """Whether an equation is a `broadcast_in_dim` of a literal zero."""
     first = next(iter(equation.invars), None)
     if equation.primitive.name != "broadcast_in_dim" or not isinstance(first, jex.Literal):
         return False
@@ -249,7 +255,7 @@ def _makes_zeros(equation: Any) -> bool:
 
 
 def free(items: Sequence[Item], results: Sequence[Atom] = ()) -> Iterator[Var]:
-    """The variables that items read and do not make, in order of first use; with repeats."""
+    """The variables that items read but do not define, in order of use, with repeats."""
     made: set[Var] = set()
     for item in items:
         yield from (v for v in reads(item) if v not in made)

@@ -1,8 +1,8 @@
-"""Sums over all calls, made cheap: what a call adds is often a product, or a few rows of zeros.
+"""Cheap sums over all calls, for terms that are products or mostly zero.
 
-A gradient of weights is the sum of one product per call. Its factors are kept, and multiplied for many calls
-at a time once the recursion is done: a matrix product of tall factors instead of one outer product for every
-call. The gradient of a table is zero but for the rows that a call has read: these are added in place.
+The gradient of weights is a sum of one product per call. The factors are stored, and multiplied for many
+calls at a time after the recursion: a matrix product of tall factors replaces one outer product per call. The
+gradient of a table is zero except in the rows that a call has read; these are added in place.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jax_cocktail.recursion.blocks import Accumulate, AddInto, Block, Keep
 from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval
 
-CHUNK = 32  # fewest calls whose factors are multiplied at a time
-WIDE_CHUNK = 256  # most: the sum is read and written once for each chunk
+CHUNK = 32  # the fewest calls whose factors are multiplied at a time
+WIDE_CHUNK = 256  # the most; each chunk reads and writes the sum once
 _MOVES = frozenset({"transpose", "reshape"})
 _PATCHES = frozenset({"dynamic_update_slice", "scatter-add", "scatter_add"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Site:
-    """A place that adds a product to a sum. `finish`: what is done to the product before it is added."""
+    """A place that adds a product to a sum. `finish`: transposes and reshapes of the product."""
 
     target: int
     params: Mapping[str, Any]
@@ -38,8 +38,7 @@ class Site:
 
 
 def rewrite(blocks: Sequence[Block], may_keep: bool) -> tuple[Site, ...]:
-    """Puts cheaper steps in the place of sums. `may_keep`: every call has a number, and so few calls that
-    factors can be kept."""
+    """Replaces sums by cheaper steps. `may_keep`: calls are numbered and few enough to store factors."""
     uses: dict[Var, int] = {}
     for block in blocks:
         for v in _all_reads(block):
@@ -92,7 +91,7 @@ def _better(
 
 
 def _is_outer(product: Op) -> bool:
-    """The product of two vectors that is a matrix: its transpose is the product the other way round."""
+    """Whether this is the outer product of two vectors, whose transpose is the product in reverse order."""
     return product.outputs[0].aval.ndim == 2 and all(factor.aval.ndim == 1 for factor in product.inputs)
 
 
@@ -102,7 +101,7 @@ def _is_zero(atom: Atom, makers: Mapping[Var, Op]) -> bool:
 
 
 def _add_slice(total: Any, update: Any, *starts: Any) -> Any:
-    """`starts` are the equation's: they are clamped, and never count from the end."""
+    """Adds a slice in place. `starts` are clamped and never count from the end."""
     old = lax.dynamic_slice(total, starts, update.shape, allow_negative_indices=False)
     return lax.dynamic_update_slice(total, old + update, starts, allow_negative_indices=False)
 
@@ -114,7 +113,7 @@ def _add_slice_in_row(total: Any, row: Any, update: Any, *starts: Any) -> Any:
 
 
 def clamped_start(start: Any, most: int) -> Any:
-    """A start as int32, which not every index fits into before it is clamped."""
+    """A clamped start as int32. Unclamped, not every index fits in an int32."""
     top = min(most, jnp.iinfo(start.dtype).max)
     return jnp.clip(start, 0, top).astype(jnp.int32)
 
@@ -133,8 +132,8 @@ def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
 def with_products(
     sums: Sequence[Any], blocks: Sequence[Block] | None, sites: Sequence[Site], products: Sequence[Any]
 ) -> list[Any]:
-    """The sums, with the products of all sites. A sum that `blocks` add nothing to is a product; None: they
-    may add to any."""
+    """The sums with the products of all sites added. A sum that `blocks` never update is just its product;
+    None: any sum may be updated."""
     steps = (step for block in blocks or () for step in block.steps)
     added = {s.target for s in steps if isinstance(s, Accumulate | AddInto)}
     added |= set() if blocks is not None else {site.target for site in sites}
@@ -147,13 +146,16 @@ def with_products(
 
 # -- the factors ---------------------------------------------------------------------------------------------
 def capacity(max_calls: int) -> int:
-    """Rows that are kept: whole chunks."""
+    """The number of stored rows, in whole chunks."""
     return -(-max_calls // CHUNK) * CHUNK
 
 
 def product(site: Site, kept: Sequence[Any], count: Any, begin: Any = 0) -> Any:
-    """The sum of a site's products over `count` rows from `begin` on: wide chunks, and what is left over in
-    one product of as many rows, or up to twice as many. A sum of few calls is that product, nowhere added."""
+    """The sum of a site's products over `count` rows from `begin` on.
+
+    It multiplies wide chunks, and the remainder in one product of at most twice as many rows. A sum of few
+    calls is this one product, without an addition.
+    """
     room = kept[0].shape[0]
     rest = (jnp.maximum(count, 1) - 1) % WIDE_CHUNK + 1
 
@@ -183,7 +185,7 @@ def product(site: Site, kept: Sequence[Any], count: Any, begin: Any = 0) -> Any:
 
 
 def _sizes(most: int) -> list[int]:
-    """Rows of a product, doubled up to the most."""
+    """The possible row counts of a product, doubled up to `most`."""
     sizes = [CHUNK]
     while sizes[-1] < most:
         sizes.append(min(2 * sizes[-1], most))
@@ -191,7 +193,7 @@ def _sizes(most: int) -> list[int]:
 
 
 def _multiplied(site: Site, factors: Sequence[Any]) -> Any:
-    """The sum of the products of the rows of all factors."""
+    """The sum over all rows of the products of the factors."""
     params = dict(site.params)
     (left, right), (left_batch, right_batch) = params.pop("dimension_numbers")
     dims = (

@@ -1,17 +1,16 @@
-"""What a recursion is to JAX: functions with one environment, whose bodies are jaxprs that refer to them.
+"""The task, a recursion as seen by JAX: functions whose bodies are jaxprs with references to each other.
 
-Operands and results come in three sorts, which differentiation turns into each other (the transpose of what
-stands beside is on the right):
+Operands and results are of three sorts. Transposition exchanges the two columns of this table:
 
 | sort | operand | result |
 |---|---|---|
-| environment | the same for all calls: weights, tables | *accumulated*: the sum over all calls |
-| rows | a row for every call, found by its number | a row for every call |
-| arguments | what a call gets | what it returns |
+| environment | shared by all calls: weights, tables | *accumulated*: the sum over all calls |
+| rows | one row per call, indexed by its number | one row per call |
+| arguments | the arguments of a call | the results of a call |
 
-The rows of a function that is differentiated are its tape. A body also gets and returns a *token*, a scalar
-without meaning: it keeps JAX from dropping a call that it takes to be without consequence, because its
-arguments are integers or its results are not used.
+The rows of a differentiated function are its tape. A body also takes and returns a *token*, a scalar without
+meaning. It keeps JAX from removing a call that seems to have no effect because its arguments are integers or
+its results are unused.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ NUMBER = Aval((), np.dtype("int32"))
 
 
 class Numbering(enum.Enum):
-    """How calls come to their numbers: they have none, get the next one, or are told by the caller."""
+    """The numbering of calls: no numbers, the next free number, or a number given by the caller."""
 
     NONE = 0
     FRESH = 1
@@ -44,11 +43,11 @@ class Numbering(enum.Enum):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Function:
-    """One of the functions of a task.
+    """One function of a task.
 
     `body`: a closed jaxpr without constants, (token, [number,] *environment, *rows, *arguments) ->
-    (token, *accumulated, *row results, *results); the number only if the caller tells it. `source`: where the
-    user wrote it.
+    (token, *accumulated, *row results, *results), with the number only if the caller gives it. `source`: the
+    user's source line.
     """
 
     name: str
@@ -61,14 +60,14 @@ class Function:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Functions that return the same types return them in the same places."""
+        """The types of the results. Functions with equal keys return them in the same registers."""
         return tuple((a.shape, str(a.dtype)) for a in self.results)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Of a task that is linear in its last operands of every sort: how many those are. `transposed`: the task
-    with operands and results exchanged; made when it is asked for, since not all can be."""
+    """For a task that is linear in the last operands of each sort: their numbers. `transposed` makes the
+    transposed task on demand, since some tasks have none."""
 
     environment: int
     rows: tuple[int, ...]  # by function
@@ -77,8 +76,8 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """One vmap around a recursion: its size, and which operands and results have a leading axis for it. A
-    result without one is the sum over the lanes."""
+    """One vmap around a recursion: its size, and flags for the operands and results with a leading batch
+    axis. A result without one is the sum over the batch."""
 
     size: int
     operands: tuple[bool, ...]
@@ -87,10 +86,10 @@ class Lanes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
-    """Functions that call each other; the first one is called from outside.
+    """Functions that call each other. The first one is called from outside.
 
-    `max_depth`: most calls that are under way at a time; `max_calls`: most calls, where they are numbered.
-    `linear`: set if the task is linear in some operands, all arguments among them.
+    `max_depth`: the most calls active at a time; `max_calls`: the most calls in total, if they are numbered;
+    `linear`: set if the task is linear in some operands, which include all arguments.
     """
 
     functions: tuple[Function, ...]
@@ -107,7 +106,7 @@ class Task:
 
     @property
     def rows(self) -> tuple[Aval, ...]:
-        """Of all functions."""
+        """The rows of all functions."""
         return tuple(row for function in self.functions for row in function.rows)
 
     @property
@@ -116,35 +115,35 @@ class Task:
 
     @property
     def numbers(self) -> int:
-        """How many operands tell the number of the first call, plus one: where that is zero, there is none
-        (under vmap, both sides of a branch run, one of them with a tape of zeros)."""
+        """The number (0 or 1) of operands with the first call's number plus one. A zero in it means that
+        there is no call: under vmap both sides of a branch run, one of them with a tape of zeros."""
         return int(self.numbering is Numbering.GIVEN)
 
     @property
     def operands(self) -> tuple[Aval, ...]:
-        """Of the primitive."""
+        """The operands of the primitive."""
         stacked = (Aval((self.max_calls, *row.shape), row.dtype) for row in self.rows)
         numbers = (NUMBER,) * self.numbers
         return (TOKEN, *numbers, *self.environment, *stacked, *self.entry.arguments)
 
     @property
     def results(self) -> tuple[Aval, ...]:
-        """Of the primitive."""
+        """The results of the primitive."""
         stacked = (Aval((self.max_calls, *row.shape), row.dtype) for row in self.row_results)
         return (TOKEN, *self.accumulated, *stacked, *self.entry.results)
 
     def split_operands(self, operands: Sequence[Any]) -> tuple[list[Any], ...]:
-        """Token and number, environment, rows of all functions, arguments."""
+        """Splits operands into token and number, environment, rows of all functions, arguments."""
         sizes = (1 + self.numbers, len(self.environment), len(self.rows))
         return split(operands, *sizes)
 
     def split_results(self, results: Sequence[Any]) -> tuple[list[Any], ...]:
-        """Token, accumulated, row results of all functions, results."""
+        """Splits results into token, accumulated, row results of all functions, results."""
         return split(results, 1, len(self.accumulated), len(self.row_results))
 
 
 def split(values: Sequence[Any], *sizes: int) -> tuple[list[Any], ...]:
-    """Runs of these lengths, and the rest."""
+    """Splits values into runs of these lengths and the remainder."""
     found, start = [], 0
     for size in sizes:
         found.append(list(values[start : start + size]))
@@ -153,7 +152,7 @@ def split(values: Sequence[Any], *sizes: int) -> tuple[list[Any], ...]:
 
 
 def aval_of(value: Any) -> Aval:
-    """Shape and dtype of an array, tracer or abstract value; Python scalars as JAX sees them."""
+    """The shape and dtype of an array, tracer or abstract value, or of a Python scalar as JAX types it."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return Aval(tuple(value.shape), value.dtype)
     return Aval(jnp.shape(value), jnp.result_type(value))
@@ -165,16 +164,16 @@ def is_float(aval: Any) -> bool:
 
 
 def floats(avals: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of what can be differentiated."""
+    """The positions of the differentiable values."""
     return tuple(k for k, aval in enumerate(avals) if is_float(aval))
 
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any]) -> list[Any]:
-    """The results of a jaxpr with these constants."""
+    """Evaluates a jaxpr with these constants."""
     closed = jex.ClosedJaxpr(open_jaxpr(jaxpr), list(consts))
     return list(jex.jaxpr_as_fun(closed)(*operands))
 
 
 def row_bytes(avals: Sequence[Any]) -> int:
-    """Bytes of one value of each type."""
+    """The total bytes of one value of each type."""
     return sum(math.prod(a.shape) * a.dtype.itemsize for a in avals)

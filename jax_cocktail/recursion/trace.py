@@ -1,8 +1,8 @@
-"""`recursive`: from Python functions that call themselves to a task.
+"""`recursive`: traces Python functions that call themselves into a task.
 
-A function is traced once for every type of its arguments; the calls that it makes of itself, or of other
-recursive functions, become references. What the bodies close over, and what every call hands on unchanged,
-becomes the environment.
+A function is traced once per type of its arguments. Calls of itself or of other recursive functions become
+references. Values that the bodies close over, and arguments that every call passes on unchanged, become the
+environment.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from jax_cocktail.recursion.task import (
 )
 from jax_cocktail.recursion.unroll import LEVELS
 
-STACK_BYTES = 4 << 20  # of frames, if `max_depth` is not given
+STACK_BYTES = 4 << 20  # the size of the stack if `max_depth` is not given
 MOST_DEPTH = 1 << 16
-MOST_LIMIT = 1 << 30  # half of what numbers of 32 bits tell apart
+MOST_LIMIT = 1 << 30  # half the range of an int32
 
-Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]  # positional arguments, and those by name
+Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword arguments
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _numbers = itertools.count()
@@ -54,7 +54,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_depth`, `max_calls`: None for as much as fits into a fixed amount of memory."""
+    """The options `max_depth` and `max_calls`; None: as many as fit in a fixed amount of memory."""
 
     max_depth: int | None
     max_calls: int | None
@@ -62,9 +62,9 @@ class Limits:
 
 @dataclass(eq=False, slots=True)
 class _Member:
-    """A function while its scope is traced. `shared`: for each argument, the value that it always has, or
-    None; `caller`: the member that it was first called by; `body`: its jaxpr, (token, *the other arguments)
-    -> (token, *results)."""
+    """A function while its scope is traced. `shared`: for each argument, its value if all calls share it,
+    else None; `caller`: the member that called it first; `body`: its jaxpr, (token, *other arguments) ->
+    (token, *results)."""
 
     function: Recursive
     tree: Any
@@ -76,15 +76,15 @@ class _Member:
     body: Any = None
 
     def takes(self, tree: Any, leaves: Sequence[Any]) -> bool:
-        """Whether arguments are of the function's types."""
+        """Whether the arguments match the function's types."""
         pairs = zip(leaves, self.arguments, strict=False)
         return tree == self.tree and all(_fits(leaf, aval) for leaf, aval in pairs)
 
 
 @dataclass(eq=False, slots=True)
 class _Scope:
-    """A call from outside, and the functions that it has met so far. `current`: the one whose body is
-    traced, with `token`; `shared`: of members, as they are met."""
+    """A call from outside and the functions found so far. `current`: the function being traced, with `token`;
+    `shared`: that of each member, in the order of discovery."""
 
     number: int
     members: list[_Member] = field(default_factory=list)
@@ -102,7 +102,7 @@ _ACTIVE = _Active()
 
 
 def where() -> str:
-    """The line of the user's program that is being run."""
+    """The line of the user's program that is running."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE + os.sep):
         frame = frame.f_back
@@ -110,7 +110,19 @@ def where() -> str:
 
 
 class Recursive:
-    """A recursive function of arrays; see `recursive`."""
+    """A recursive function of arrays, made by `recursive`.
+
+    It works under `jax.jit`, `jax_cocktail.jit`, `vmap`, `jvp`, `grad` of any order and `checkpoint`. Stock
+    XLA runs it as a loop with a stack; `jax_cocktail.explain` reports the strategy that `jax_cocktail.jit`
+    uses.
+
+    A call beyond `max_depth`, or beyond `max_calls` under differentiation, sets its results to NaN (integers:
+    the minimum). It raises `jax.errors.JaxRuntimeError` (`ValueError` if JAX calls the compiled program
+    directly) on the CPU and, at the next call, in our GPU programs; stock XLA on a GPU does not raise. `vmap`
+    makes a `cond` run both sides for all batch elements, so a guarded call may fail for an element that does
+    not need it. Calls in a `scan`, or in a `fori_loop` with constant bounds, have derivatives; calls in a
+    `while_loop` do not. Under `jax.shard_map`, values that differ between devices need ``check_vma=False``.
+    """
 
     def __init__(self, body: Callable[..., Any], out_like: Any, limits: Limits) -> None:
         functools.update_wrapper(self, body)
@@ -133,7 +145,7 @@ class Recursive:
         return f"<recursive function {self.name}>"
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Calls the function with pytrees of arrays."""
+        """Calls the function on pytrees of arrays."""
         given = self.bound(args, named)
         scope = _ACTIVE.scopes[-1] if _ACTIVE.scopes else None
         if scope is not None and self.born < scope.number:
@@ -141,14 +153,14 @@ class Recursive:
         return self._jitted(*given)
 
     def bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> Given:
-        """Arguments as Python binds them to the parameters of the body but for the first: an argument is
-        given by name only if it has to be, and defaults are given like all else."""
+        """Binds arguments to the parameters of the body except the first. Keyword arguments become positional
+        if possible, and defaults are filled in."""
         try:
             bound = self._signature.bind(None, *args, **named)
         except TypeError as error:
             raise TypeError(
-                f"{self.name}{self._signature} gets itself as its first parameter, and a call gives the "
-                f"others: {error}, at {where()}"
+                f"{self.name}{self._signature} receives itself as its first parameter, and a call passes "
+                f"only the others: {error}, at {where()}"
             ) from None
         bound.apply_defaults()
         return bound.args[1:], bound.kwargs
@@ -162,8 +174,8 @@ def _from_outside(function: Recursive, given: Given) -> Any:
     members = _traced(function, tree, avals, [[None] * len(leaves)])
     if endless([m.body for m in members]):
         raise RecursionTypeError(
-            f"{function.name} calls itself whatever its arguments are; put the call on one side of a "
-            "jax.lax.cond or switch, and a result on the other (jax.vmap makes a cond run both of its sides)",
+            f"{function.name} never returns, since every call makes another one; put the call on one side of "
+            "a jax.lax.cond or switch, and a result on the other (jax.vmap makes a cond run both sides)",
             function.source,
         )
     same = invariants([m.body for m in members])
@@ -179,13 +191,13 @@ def _from_outside(function: Recursive, given: Given) -> Any:
 
 
 def _refuse_varying(function: Recursive, values: Sequence[Any]) -> None:
-    """JAX's check of what differs between devices does not see through recursion; nothing is marked if it is
-    off."""
+    """Raises UnsupportedError for values that vary between devices: JAX's check of them does not see through
+    recursion. If the check is off, no value is marked."""
     kinds = (getattr(jax.typeof(value), "manual_axis_type", None) for value in values)
     if any(getattr(kind, "varying", ()) for kind in kinds):
         raise UnsupportedError(
-            f"{function.name} gets values that differ between devices where jax.shard_map checks for them; "
-            "pass jax.shard_map(..., check_vma=False) to call it",
+            f"{function.name} gets values that differ between devices, and the check of jax.shard_map does "
+            "not see through recursion; use jax.shard_map(..., check_vma=False)",
             function.source,
         )
 
@@ -193,13 +205,13 @@ def _refuse_varying(function: Recursive, values: Sequence[Any]) -> None:
 def _traced(
     function: Recursive, tree: Any, avals: tuple[Aval, ...], shared: Sequence[Sequence[Any]]
 ) -> list[_Member]:
-    """The function and those that it meets. `shared`: for every one of them, as far as known, the values of
+    """Traces the function and those that it calls. `shared`: for each, as far as known, the values of the
     arguments that all calls share."""
     scope = _Scope(next(_numbers), shared=shared)
     _ACTIVE.scopes.append(scope)
     try:
         _join(scope, function, tree, avals)
-        for member in scope.members:  # grows on the way
+        for member in scope.members:  # grows during the loop
             scope.current = member
             member.body = _body(scope, member)
     finally:
@@ -208,16 +220,16 @@ def _traced(
 
 
 def _join(scope: _Scope, function: Recursive, tree: Any, avals: tuple[Aval, ...]) -> _Member:
-    """A function that has not been met before."""
+    """Adds a new function to the scope."""
     like = function.out_like
     args, named = jax.tree.unflatten(tree, avals)
     if callable(like):
-        with _noted(f"out_like= of {function.name}, which gets the arguments of a call: {function.source}"):
+        with _noted(f"out_like= of {function.name}, called with the arguments of a call: {function.source}"):
             like = like(*args, **named)
     elif like is None:
         if not args and not named:
             raise RecursionTypeError(
-                f"{function.name} has no arguments; say what it returns with out_like=", function.source
+                f"{function.name} has no arguments; declare its result with out_like=", function.source
             )
         like = next(iter((*args, *named.values())))
     leaves, results_tree = jax.tree.flatten(like)
@@ -244,7 +256,7 @@ def _body(scope: _Scope, member: _Member) -> Any:
         return _refer(scope, scope.members.index(member), function.bound(args, named))
 
     def run(token: Any, *passed: Any) -> list[Any]:
-        scope.token = token  # and not for longer than it lives
+        scope.token = token  # reset below: it must not outlive the trace
         given = iter(passed)
         leaves = [next(given) if value is None else value for value in member.shared]
         try:
@@ -260,8 +272,8 @@ def _body(scope: _Scope, member: _Member) -> Any:
     refuse_effects(body, function.name, function.source)
     if any(numbering is not Numbering.NONE for numbering in numberings(body)):
         raise RecursionTypeError(
-            f"the body of {function.name} differentiates a call of its own; differentiate {function.name} "
-            "as a whole, or return the derivative beside the value",
+            f"the body of {function.name} differentiates one of its own calls; differentiate {function.name} "
+            "as a whole, or return the derivative together with the value",
             function.source,
         )
     return body
@@ -269,7 +281,7 @@ def _body(scope: _Scope, member: _Member) -> Any:
 
 @contextmanager
 def _noted(what: str) -> Iterator[None]:
-    """Where JAX, or the user's own code, does not know what its error is about."""
+    """Adds a note to a TypeError of JAX or of the user's code that does not name the function."""
     try:
         yield
     except RecursionTypeError:
@@ -282,21 +294,21 @@ def _noted(what: str) -> Iterator[None]:
 def _what_calls_return(member: _Member) -> str:
     function = member.function
     types = jax.tree.unflatten(member.results_tree, [_spelled(a) for a in member.results])
-    why = ", like its first argument; say out_like= if that is not so" if function.out_like is None else ""
+    why = ", like its first argument (else declare out_like=)" if function.out_like is None else ""
     return f"in the body of {function.name}, whose calls return {types}{why}: {function.source}"
 
 
 def _inside_of(function: Recursive) -> RecursionTypeError:
     return RecursionTypeError(
         f"{function.name} is called by a recursive function that is defined in the body of {function.name}; "
-        "define it beside it, and hand it what it needs as arguments",
+        "define it outside that body, and pass the values that it needs as arguments",
         where(),
     )
 
 
 def _named(scope: _Scope, function: Recursive, given: Given) -> int:
-    """The number of a function that is called by its name. A new one for new types of arguments, if it is not
-    itself what calls."""
+    """The number of a function that is called by its name. New argument types give it a new number, unless it
+    is among the callers."""
     leaves, tree = jax.tree.flatten(given)
     if any(_calling(outer, function) for outer in _ACTIVE.scopes[:-1]):
         raise _inside_of(function)
@@ -310,7 +322,7 @@ def _named(scope: _Scope, function: Recursive, given: Given) -> int:
 
 
 def _calling(scope: _Scope, function: Recursive) -> _Member | None:
-    """The function, if it is what is traced, or has called that."""
+    """The function's member if the function is being traced or has called the one being traced; else None."""
     member = scope.current
     while member is not None and member.function is not function:
         member = member.caller
@@ -318,14 +330,14 @@ def _calling(scope: _Scope, function: Recursive) -> _Member | None:
 
 
 def _refer(scope: _Scope, found: int, given: Given) -> Any:
-    """A call from inside, of a member."""
+    """Traces a call of a member inside a body."""
     leaves, tree = jax.tree.flatten(given)
     member = scope.members[found]
     function = member.function
     if tree != member.tree:
         raise RecursionTypeError(
-            f"{function.name} is called with arguments of another structure than at first: {tree} instead of "
-            f"{member.tree}",
+            f"{function.name} is called with arguments of another structure than in its first call: {tree} "
+            f"instead of {member.tree}",
             where(),
         )
     typed = [
@@ -344,20 +356,20 @@ def _refer(scope: _Scope, found: int, given: Given) -> Any:
 
 
 def _as_typed(value: Any, aval: Aval, what: str, place: Callable[[], str]) -> Any:
-    """The value in the type that is expected."""
+    """Converts the value to the expected type. Raises RecursionTypeError if that is not possible."""
     found = aval_of(value)
     if not _fits(value, aval):
         raise RecursionTypeError(
-            f"{what} is {_spelled(aval)} at first and {_spelled(found)} here; all calls take arguments and "
-            "return results of one type: pad arrays, and pass what is used of them as a number",
+            f"{what} is {_spelled(aval)} in the first call and {_spelled(found)} here; all calls must have "
+            "arguments and results of one type: pad arrays, and pass the used length as a number",
             place(),
         )
     return jnp.asarray(value, aval.dtype)
 
 
 def _fits(value: Any, aval: Aval) -> bool:
-    """Whether a value has a type, as far as JAX's promotion goes: Python scalars and weak types give way, but
-    no float becomes an integer."""
+    """Whether JAX's promotion can give a value this type: Python scalars and weak types convert, but floats
+    never become integers."""
     found = aval_of(value)
     if found.shape != aval.shape or found.dtype == aval.dtype:
         return bool(found.shape == aval.shape)
@@ -374,7 +386,7 @@ def _is_key(aval: Any) -> bool:
 
 
 def _results(member: _Member, results: Any) -> list[Any]:
-    """The leaves of what a body returned, if they are what was announced."""
+    """The leaves of a body's result. Raises RecursionTypeError if they do not match `out_like`."""
     function = member.function
     leaves, tree = jax.tree.flatten(results)
     spelled = jax.tree.map(lambda x: _spelled(aval_of(x)), results)
@@ -382,15 +394,15 @@ def _results(member: _Member, results: Any) -> list[Any]:
     fits = tree == member.results_tree and all(map(_fits, leaves, member.results))
     if not fits:
         raise RecursionTypeError(
-            f"{function.name} returned {spelled} where {wanted} was announced; convert the result, or say "
-            "out_like= what it returns (without it, that is the type of the first argument)",
+            f"{function.name} returned {spelled} but {wanted} was expected; convert the result, or declare "
+            "its type with out_like= (default: the type of the first argument)",
             function.source,
         )
     return [jnp.asarray(x, a.dtype) for x, a in zip(leaves, member.results, strict=True)]
 
 
 def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], Task]:
-    """The environment's values, and the task over it."""
+    """The values of the environment, and the task that uses it."""
     environment: dict[int, Any] = {}
     for member in members:
         environment |= {id(value): value for value in constants(member.body)}
@@ -402,13 +414,13 @@ def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], T
     task = Task(functions, avals, (), Numbering.NONE, depth, limits.max_calls or 0)
     if limits.max_depth is None:
         most = _affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH)
-        even = most - most % (LEVELS + 1)  # so that it can be unrolled
+        even = most - most % (LEVELS + 1)  # a multiple allows unrolling
         task = replace(task, max_depth=even or most)
     return list(environment.values()), task
 
 
 def _closed(member: _Member, avals: Sequence[Aval], places: dict[int, int]) -> Function:
-    """The function with the environment as operands."""
+    """The function with the environment as further operands."""
     own = [places[id(value)] for value in constants(member.body)]
     passed = tuple(a for a, value in zip(member.arguments, member.shared, strict=True) if value is None)
 
@@ -422,7 +434,7 @@ def _closed(member: _Member, avals: Sequence[Aval], places: dict[int, int]) -> F
 
 
 def _affordable(avals: Sequence[Aval], most_bytes: int, most: int) -> int:
-    """How many rows of these types fit into so much memory."""
+    """The number of rows of these types that fit in `most_bytes`; at least 1, at most `most`."""
     return max(min(most_bytes // max(row_bytes(avals), 1), most), 1)
 
 
@@ -434,10 +446,10 @@ def recursive(
     max_depth: int | None = None,
     max_calls: int | None = None,
 ) -> Any:
-    """A function of arrays that may call itself.
+    """Makes a function of arrays that may call itself.
 
-    The body gets the function as its first parameter, and calls it like any other inside of `lax.cond`,
-    `lax.switch`, loops, or `jax.vmap`::
+    The body receives the function as its first parameter and may call it anywhere inside `lax.cond`,
+    `lax.switch`, loops or `jax.vmap`. This is the tree model of COCKTAILER (OSDI'23, section 5)::
 
         @jax_cocktail.recursive(out_like=lambda node: jax.ShapeDtypeStruct((512,), jnp.float32))
         def encode(self, node):
@@ -447,36 +459,34 @@ def recursive(
 
         vector = encode(root)
 
-    This is the tree model of COCKTAILER (OSDI'23, section 5). Recursive functions may call each other by
-    their names. The result works under `jax.jit`, `jax_cocktail.jit`, `vmap`, `grad` and all else; the trees
-    may have any shape without compiling again, since it is data.
+    The tree is data: another tree in tables of the same size compiles nothing. Functions may call each other
+    by name; they then share both limits.
 
     Args:
-      fun: ``fun(self, *args)``, of pytrees of arrays; parameters may have defaults, and be given by name.
-        All calls take arguments, and return results, of one shape and dtype. What it closes over (weights,
-        tables of a tree), and arguments that every call hands on as they are, are not copied.
-      out_like: what a call returns: a pytree of arrays or of `jax.ShapeDtypeStruct`, or a function of the
-        arguments that returns one. Default: like the first argument.
-      max_depth: most calls under way at a time. Default: as many as 4 MiB of frames hold, at most 65536.
-      max_calls: most calls in all, for differentiation, which keeps something of each. Default: as many as
-        16 MiB hold, at most 65536.
+      fun: ``fun(self, *args)`` on pytrees of arrays, without side effects. Parameters may have defaults. All
+        calls must have arguments, and results, of one shape and dtype. Values that it closes over, and
+        arguments that every call passes on unchanged, are not copied.
+      out_like: the type of the result: a pytree of arrays or `jax.ShapeDtypeStruct`, or a function of the
+        arguments that returns one. Default: the type of the first argument.
+      max_depth: the most calls active at a time, 1 to 2**30, which sets the size of the stack. Default: as
+        many frames as fit in 4 MiB, at most 65536. If it is even and calls are not in tail position, small
+        functions are unrolled: a frame holds two levels of calls, with the same limits and errors.
+      max_calls: the most calls in total under differentiation, 1 to 2**30, which sets the size of the saved
+        activations. Default: as many as fit in 16 MiB, at most 65536. Small limits make stock XLA faster.
 
     Returns:
-      The function of `args`. A call that goes too deep, or is differentiated and makes too many calls, makes
-      its results NaN (integers: the least number), and raises `jax.errors.JaxRuntimeError` (a `ValueError`
-      where JAX calls the compiled program directly): on the CPU, and on a GPU if the program is ours, at the
-      next call. Under `vmap` a `cond` runs both of its sides in all lanes, so a call that it guards may then
-      fail in a lane that does not want it.
+      A `Recursive`: the function of `args`. Its docstring describes transformations and run-time errors.
 
     Raises:
-      RecursionTypeError: when it is called, if a call has arguments of another type than the first one, if
-        the body returns anything but `out_like`, or if every call makes another one.
+      ValueError: a limit is out of range.
+      RecursionTypeError: (by a call) types differ between calls, or the function never returns.
+      UnsupportedError: (by a call) the body has side effects or uses an axis name of `jax.vmap`.
     """
 
     for name, limit in (("max_depth", max_depth), ("max_calls", max_calls)):
         is_number = isinstance(limit, int) and not isinstance(limit, bool)
         if limit is not None and not (is_number and 0 < limit <= MOST_LIMIT):
-            raise ValueError(f"{name} is an integer from 1 to {MOST_LIMIT} or None, not {limit!r}")
+            raise ValueError(f"{name} must be an integer from 1 to {MOST_LIMIT} or None, not {limit!r}")
 
     def wrapped(body: Callable[..., Any]) -> Recursive:
         return Recursive(body, out_like, Limits(max_depth, max_calls))

@@ -1,18 +1,18 @@
-"""Recursion unrolled: calls give way to the bodies that they call, so that a frame stands for several levels.
+"""Recursion unrolling: replaces calls by the callees' bodies, so that a frame holds several levels of calls.
 
-A call of the stack machine costs a jump through its branch over labels and a frame to write and read, as much
-as ten scalar operations; a body that does little else is done with fewer of them.
+A call of the stack machine costs a jump through its branch over labels, and a frame to write and read: as
+much as ten scalar operations. Small bodies run faster with fewer calls.
 
-Errors are those of the functions as they were written. With `levels` of calls inlined, the body that a frame
-begins with is at a depth that divides by `levels + 1`, and the calls that are left are made from the last
-inlined bodies, `levels` deeper, so their callees are again at such a depth: the frame below stands for
-`levels + 1` calls under way, no more and no less. If `max_depth` divides by it too, a call is too deep where
-its frame is, and never one that was inlined. That holds as long as
+Errors do not change. With `levels` of calls inlined, the first body of a frame is at a depth divisible by
+`levels + 1`. The remaining calls are made by the last inlined bodies, `levels` deeper, so their callees are
+again at such a depth, and each frame holds exactly `levels + 1` active calls. If `max_depth` is divisible by
+`levels + 1` too, a call is too deep exactly if its frame is, and inlined calls are never too deep. This holds
+as long as
 
-- every call is inlined except for those in tail position, which stay where they are: in the body that a frame
-  begins with, they take over the frame and the depth with it;
-- no inlined body has calls in tail position, which would leave a frame to go on at another depth;
-- no call becomes one in tail position because what came after it has gone with its body.
+- every call is inlined except those in tail position, which remain in the first body of a frame and reuse the
+  frame at the same depth;
+- no inlined body has calls in tail position, which would leave a frame and continue at another depth;
+- no call moves into tail position because the code after it was inlined elsewhere.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from dataclasses import dataclass, field, replace
 from jax_cocktail.recursion.structure import Atom, Call, Choice, Item, Op, Repeat, Structure, Var
 from jax_cocktail.recursion.task import Numbering, Task
 
-LEVELS = 1  # of calls that give way to bodies
-MOST_ITEMS = 256  # of all functions, unrolled: the C++ compiler takes its time for each,
-MOST_CALLS = 16  # and for the places where functions go on after calls
-MOST_FRAME_BYTES = 1024  # where frames are larger, what is in them takes the time
+LEVELS = 1  # inlined levels of calls
+MOST_ITEMS = 256  # in all unrolled functions, to bound the time of the C++ compiler
+MOST_CALLS = 16  # likewise: each call adds a resume point
+MOST_FRAME_BYTES = 1024  # larger frames take longer to write than calls take to jump
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unrolled:
-    """`tails`: the calls in tail position, the only ones that are."""
+    """Unrolled bodies. `tails`: all calls in tail position."""
 
     bodies: tuple[Structure, ...]
     tails: frozenset[Call]
 
 
 def unroll(task: Task, bodies: Sequence[Structure], tails: Collection[Call], levels: int) -> Unrolled | str:
-    """The bodies with `levels` of calls inlined, or why not. `tails`: the calls in tail position."""
+    """Inlines `levels` of calls, or returns the reason against it. `tails`: the calls in tail position."""
     if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
         return "calls have numbers"
     if task.max_depth % (levels + 1):
-        return f"max_depth={task.max_depth} does not divide by {levels + 1}"
+        return f"max_depth={task.max_depth} is not divisible by {levels + 1}"
     inlined = {call.function for body in bodies for call in calls(body) if call not in tails}
     if not inlined:
         return "all calls are in tail position"
@@ -51,7 +51,7 @@ def unroll(task: Task, bodies: Sequence[Structure], tails: Collection[Call], lev
     copier = _Copier(bodies, tails, len(task.environment))
     made = tuple(copier.whole(body, levels) for body in bodies)
     if sum(map(count, made)) > MOST_ITEMS or sum(len(list(calls(body))) for body in made) > MOST_CALLS:
-        return "its text would be long"
+        return "its code would be too long"
     return Unrolled(made, frozenset(copier.kept))
 
 
@@ -65,7 +65,7 @@ def inner(item: Item) -> tuple[Structure, ...]:
 
 
 def calls(body: Structure) -> Iterator[Call]:
-    """At any depth."""
+    """The calls in a body, at any depth."""
     for item in body.items:
         if isinstance(item, Call):
             yield item
@@ -74,14 +74,14 @@ def calls(body: Structure) -> Iterator[Call]:
 
 
 def count(body: Structure) -> int:
-    """How many items there are, at any depth."""
+    """The number of items, at any depth."""
     return sum(1 + sum(map(count, inner(item))) for item in body.items)
 
 
 @dataclass(eq=False, slots=True)
 class _Copier:
-    """`environment`: how many parameters of every body stand for it; `kept`: copies of calls in tail
-    position."""
+    """Copies bodies. `environment`: the number of parameters of each body that are the environment; `kept`:
+    copies of calls in tail position."""
 
     bodies: Sequence[Structure]
     tails: Collection[Call]
@@ -89,7 +89,7 @@ class _Copier:
     kept: set[Call] = field(default_factory=set)
 
     def whole(self, body: Structure, levels: int) -> Structure:
-        """A body that keeps its parameters."""
+        """Copies a body and keeps its parameters."""
         names: dict[Var, Atom] = {v: v for v in body.parameters}
         copy = _Copy(self, body.parameters[1 : 1 + self.environment], levels, names)
         return copy.structure(body, body.parameters)
@@ -97,8 +97,7 @@ class _Copier:
 
 @dataclass(eq=False, slots=True)
 class _Copy:
-    """One copy of a body, in which `levels` of calls give way. `names`: its variables -> what stands for them
-    in the copy."""
+    """One copy of a body with `levels` of calls inlined. `names`: its variables -> those of the copy."""
 
     copier: _Copier
     environment: tuple[Atom, ...]
@@ -117,7 +116,7 @@ class _Copy:
                 yield self.item(item)
 
     def inlined(self, call: Call) -> Iterator[Item]:
-        """What the call stands for."""
+        """The callee's items in place of a call."""
         body = self.copier.bodies[call.function]
         token, *arguments = self.read(call.inputs)
         given = zip(body.parameters, (token, *self.environment, *arguments), strict=True)
@@ -151,7 +150,7 @@ class _Copy:
         return self.structure(body, self.new(body.parameters))
 
     def new(self, variables: Sequence[Var]) -> tuple[Var, ...]:
-        """Other variables in the place of these."""
+        """Fresh variables that replace these."""
         made = tuple(Var(v.aval) for v in variables)
         self.names |= zip(variables, made, strict=True)
         return made

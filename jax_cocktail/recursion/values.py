@@ -1,4 +1,4 @@
-"""Values of a call that are made when they are asked for: what nobody asks for is never traced."""
+"""Lazily traced values of a call: a value that is never read is never traced."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jax_cocktail.recursion.structure import Atom, Const, Op, Var
 
 
 class CallValues:
-    """`values`: those that are known, `makers`: the steps that make others."""
+    """The values of a call. `values`: those known so far; `makers`: variable -> step that computes it."""
 
     def __init__(self, values: dict[Var, Any], makers: Mapping[Var, Op]) -> None:
         self.values, self.makers = values, makers
 
     def after(self, steps: Sequence[Any] = ()) -> Self:
-        """The same call later: what is asked for from now on is not known to who asked before."""
+        """The same call after further steps. New values are not visible to the earlier object."""
         later = copy(self)
         later.values = dict(self.values)
         later.makers = {**self.makers, **{v: s for s in steps if isinstance(s, Op) for v in s.outputs}}
@@ -32,11 +32,11 @@ class CallValues:
         return self.values[atom]
 
     def outside(self, v: Var) -> Any | None:
-        """What stands outside of the call, None for all else."""
+        """The value of a variable that is defined outside the call; None for others."""
         raise AssertionError("each kind of call knows where its operands are")
 
     def run(self, step: Op) -> Sequence[Any]:
-        """The results of a step."""
+        """Computes the results of a step."""
         return step.run(*map(self.read, step.inputs))
 
     def _make(self, v: Var) -> None:

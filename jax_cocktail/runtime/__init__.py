@@ -1,1 +1,1 @@
-"""Handlers that XLA calls at run time, and the CUDA driver. Knows nothing of jax."""
+"""Handlers that XLA calls at run time, and the CUDA driver. Does not import jax."""

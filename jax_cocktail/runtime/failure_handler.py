@@ -1,6 +1,6 @@
-"""The handler of failures on the CPU where no host compiler can build `cpu_src/runtime_failure.h`.
+"""The failure handler for the CPU in Python, used if no host compiler can build `cpu_src/runtime_failure.h`.
 
-The same in Python, which XLA calls through ctypes.
+XLA calls it through ctypes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jax_cocktail.utask.failure import FINE, line_of
 
 
 def _run(frame: CallFrame) -> int | None:
-    """Address of an error, or None."""
+    """Runs one call. Returns the address of an XLA error, or None."""
     lines = attributes_of(frame).get("text")
     sizes = frame.operands.size, frame.results.size
     operand = frame.operands.items[0].contents if sizes == (1, 1) else None
@@ -47,9 +47,9 @@ def _handle(pointer: Any) -> int | None:
     frame = pointer.contents
     try:
         return None if answered(frame) else _run(frame)
-    except Exception as error:  # nothing may escape into XLA
+    except Exception as error:  # no exception may escape into XLA
         text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
         return error_of(frame, INTERNAL, text)
 
 
-execute = HANDLER(_handle)  # what runtime_failure.h calls ck_cpu_failure
+execute = HANDLER(_handle)  # the counterpart of ck_cpu_failure in runtime_failure.h

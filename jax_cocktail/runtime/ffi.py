@@ -1,6 +1,6 @@
-"""The structures of XLA's C API (`c_api.h`) for handlers in Python, and what a call on a GPU says of itself.
+"""The structures of XLA's C API (`c_api.h`) for handlers in Python, and the attributes of a call on a GPU.
 
-Layouts: those of API 0.1, to which later versions only add.
+The layouts are those of API 0.1. Later versions only append fields.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ S32, S64, U8 = 4, 5, 6
 
 
 class _Structure(c.Structure):
-    """Begins as every structure of XLA's C API."""
+    """The common beginning of all structures of XLA's C API."""
 
     _fields_: ClassVar[Sequence[tuple[str, Any]]] = (
         ("struct_size", c.c_size_t),
@@ -37,7 +37,7 @@ class ApiVersion(_Structure):
 
 
 class Api(_Structure):
-    """XLA_FFI_Api, as far as it is used."""
+    """XLA_FFI_Api, up to the last field that we use."""
 
     _fields_ = (
         ("version", ApiVersion),
@@ -140,7 +140,7 @@ class MetadataExtension(c.Structure):
 
 
 def answered(frame: CallFrame, traits: int = 0) -> bool:
-    """Answers XLA's question for the API version, if that is what it wants."""
+    """Answers a query of XLA for the API version. Returns whether the call was such a query."""
     if not frame.extension_start:
         return False
     extension = MetadataExtension.from_address(frame.extension_start)
@@ -153,7 +153,7 @@ def answered(frame: CallFrame, traits: int = 0) -> bool:
 
 
 def error_of(frame: CallFrame, code: int, text: str) -> int | None:
-    """An error as a handler returns it. `code`: XLA_FFI_Error_Code."""
+    """The address of a new XLA error, for a handler to return. `code`: XLA_FFI_Error_Code."""
     message = text.encode()
     arguments = ErrorCreateArgs(c.sizeof(ErrorCreateArgs), None, message, code)
     create = c.CFUNCTYPE(c.c_void_p, c.POINTER(ErrorCreateArgs))(frame.api.contents.error_create)
@@ -165,7 +165,7 @@ HANDLER = c.CFUNCTYPE(c.c_void_p, c.POINTER(CallFrame))
 
 
 class Refused(Exception):
-    """What XLA is told. `code`: XLA_FFI_Error_Code."""
+    """An error to report to XLA. `code`: XLA_FFI_Error_Code."""
 
     def __init__(self, code: int, text: str) -> None:
         self.code = code
@@ -174,7 +174,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The attributes of a call; `binary`: address and size; `failures`: lines, one for every code."""
+    """The attributes of a call. `binary`: address and size; `failures`: one message line per error code."""
 
     name: str
     digest: str
@@ -194,7 +194,7 @@ _BAD_ATTRIBUTES = (
 
 
 def attributes_of(frame: CallFrame) -> dict[str, tuple[int, int]]:
-    """By name: XLA_FFI_AttrType and address."""
+    """The attributes by name, each as (XLA_FFI_AttrType, address)."""
     found: dict[str, tuple[int, int]] = {}
     attributes = frame.attributes
     for i in range(attributes.size):
@@ -205,7 +205,7 @@ def attributes_of(frame: CallFrame) -> dict[str, tuple[int, int]]:
 
 
 def read_call(frame: CallFrame) -> Call:
-    """The attributes of a call; raises Refused if they are not those of a program."""
+    """Reads the attributes of a call. Raises Refused if they are not those of a program."""
     found = attributes_of(frame)
     try:
         binary, launch = _array(found["binary"], U8), _array(found["launch"], S64)

@@ -127,8 +127,8 @@ def in_python(self, n, x):
 
 
 NOTED = {
-    of_first: r"the body of of_first, whose calls return int32\[\], like its first argument; say out_like=",
-    of_few: "out_like= of of_few, which gets the arguments",
+    of_first: r"the body of of_first, whose calls return int32\[\], like its first argument \(.* out_like=",
+    of_few: "out_like= of of_few, called with the arguments",
     in_python: "the body of in_python",
 }
 

@@ -274,7 +274,7 @@ def large(self, n, x):
 def test_explained():
     make, arguments = PROGRAMS["quadrature"]
     (text,) = explained(make(recursive), *arguments).recursions
-    assert "siblings in parallel: 64 calls at a time, each by a stack of 48 frames" in text
+    assert "siblings in parallel: 64 calls at a time, each with a stack of 48 frames" in text
     for function, given in ((dependent, (5,)), (large, (3, jnp.ones(200)))):
         (text,) = explained(function, *given).recursions
         assert "siblings in parallel" not in text and "a stack of" in text

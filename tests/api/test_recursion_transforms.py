@@ -342,13 +342,13 @@ def without_arguments(self):
 
 
 ERRORS = {
-    no_base_case: ((3,), "whatever its arguments are"),
-    base_case_in_another_loop: ((3,), "whatever its arguments are"),
-    float_for_integer: ((3,), r"returned float32\[\] where int32\[\] was announced"),
-    other_structure: ((3,), r"returned {'b': 'int32\[\]'} where {'a': 'int32\[\]'}"),
-    other_shape: ((FLOAT,), r"is float32\[3\] at first and float32\[2\] here"),
+    no_base_case: ((3,), "never returns"),
+    base_case_in_another_loop: ((3,), "never returns"),
+    float_for_integer: ((3,), r"returned float32\[\] but int32\[\] was expected"),
+    other_structure: ((3,), r"returned {'b': 'int32\[\]'} but {'a': 'int32\[\]'}"),
+    other_shape: ((FLOAT,), r"is float32\[3\] in the first call and float32\[2\] here"),
     other_arguments: ((FLOAT,), "another structure"),
-    differentiates_itself: ((1.0, 2), "differentiates a call of its own"),
+    differentiates_itself: ((1.0, 2), "differentiates one of its own calls"),
     called_from_inside: ((1.0,), "defined in the body of"),
     without_arguments: ((), "out_like="),
 }
@@ -382,13 +382,13 @@ def test_axes_of_lanes_are_refused(compiler):
     def centred(self, x, n):
         return lax.cond(n < 1, lambda: x - lax.pmean(x, "lane"), lambda: self(x / 2, n - 1))
 
-    with pytest.raises(jax_cocktail.UnsupportedError, match="centred names the axis lane of jax.vmap"):
+    with pytest.raises(jax_cocktail.UnsupportedError, match="centred uses the axis lane of jax.vmap"):
         compiler(jax.vmap(centred, (0, None), axis_name="lane"))(jnp.arange(3.0), 2)
 
 
 @pytest.mark.parametrize("limit", ["max_depth", "max_calls"])
 def test_limits_that_32_bits_do_not_hold(limit):
-    with pytest.raises(ValueError, match=f"{limit} is an integer from 1 to"):
+    with pytest.raises(ValueError, match=f"{limit} must be an integer from 1 to"):
         recursive(lambda self, n: n, **{limit: 2**31})
 
 

@@ -289,8 +289,8 @@ def test_lanes_and_gradients(compiler):
 REFUSED = {
     "all calls are in tail position": lambda n: countdown(n),
     "a function that would be inlined has calls in tail position": lambda n: ackermann(n, n),
-    "max_depth=31 does not divide by 2": lambda n: fibonacci(recursive, 31)(n),
-    "its text would be long": lambda n: many(n),
+    "max_depth=31 is not divisible by 2": lambda n: fibonacci(recursive, 31)(n),
+    "its code would be too long": lambda n: many(n),
     "calls have numbers": lambda n: jax.grad(lambda x: power(x, n))(1.5),
 }
 

@@ -1,1 +1,1 @@
-"""A CUDA card: driver, handler, and the measurements of first use."""
+"""The CUDA runtime: driver, handler, and the measurements at first use of a card."""

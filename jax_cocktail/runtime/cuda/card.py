@@ -1,4 +1,4 @@
-"""A card through the CUDA driver itself: memory, modules, launches and events, without JAX in between."""
+"""Direct access to a card through the CUDA driver: memory, modules, launches and events, without JAX."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from jax_cocktail.runtime.cuda.driver import (
 Array = np.ndarray[Any, Any]
 
 LAUNCH_CLUSTER = 4
-_NON_BLOCKING = 1  # a stream that does not wait for the default one
-NON_PORTABLE_CLUSTER = 14  # more than eight blocks in a cluster
+_NON_BLOCKING = 1  # the stream does not wait for the default stream
+NON_PORTABLE_CLUSTER = 14  # allows more than eight blocks in a cluster
 _P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_U,),
@@ -87,7 +87,7 @@ _ATTRIBUTES = {
 
 
 class CudaError(RuntimeError):
-    """The driver refused. `code`: its result."""
+    """Raised if a function of the driver fails. `code`: its result."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -96,7 +96,7 @@ class CudaError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the driver says of a card; `driver`: 13000 is CUDA 13.0; `attributes`: by our name."""
+    """A card's properties from the driver. `driver`: 13000 is CUDA 13.0; `attributes`: by our names."""
 
     name: str
     driver: int
@@ -105,12 +105,12 @@ class Facts:
 
     @property
     def arch(self) -> str:
-        """Such as sm_90."""
+        """The architecture, such as ``"sm_90"``."""
         return f"sm_{self.attributes['major']}{self.attributes['minor']}"
 
 
 class Library:
-    """The driver's functions, each raising `CudaError`."""
+    """The driver's functions, each of which raises `CudaError` on failure."""
 
     def __init__(self) -> None:
         path = driver_path()
@@ -133,14 +133,14 @@ class Library:
             raise CudaError(f"{name}: {(word.value or b'unknown error').decode()} ({result})", result)
 
     def number(self, name: str, *arguments: Any, kind: Any = c.c_int, before: tuple[Any, ...] = ()) -> int:
-        """What a function writes to the argument between `before` and `arguments`."""
+        """The value that a function writes to the argument between `before` and `arguments`."""
         value = kind()
         self(name, *before, c.byref(value), *arguments)
         return int(value.value or 0)
 
 
 def count() -> tuple[int, str]:
-    """How many cards there are, and why there is none."""
+    """The number of cards, and the reason if it is 0."""
     try:
         return Library().number("cuDeviceGetCount"), "the driver lists no card"
     except CudaError as error:
@@ -148,7 +148,7 @@ def count() -> tuple[int, str]:
 
 
 def describe(ordinal: int = 0) -> Facts:
-    """A card in the driver's words; nothing is started on it. Raises CudaError."""
+    """The driver's description of a card. Nothing runs on it. Raises CudaError."""
     library = Library()
     return _facts(library, library.number("cuDeviceGet", ordinal))
 
@@ -165,7 +165,8 @@ def _facts(library: Library, device: int) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a kernel is launched. `pointers`: its only parameter, an array of addresses; `cluster`: blocks."""
+    """Launch parameters. `pointers`: the kernel's only parameter, an array of addresses; `cluster`: the
+    number of blocks per cluster."""
 
     function: int
     grid: int
@@ -177,10 +178,10 @@ class Launch:
 
 
 class Card:
-    """A card, in its primary context, which is JAX's; a context manager that gives everything back.
+    """A card in its primary context, which JAX uses too; a context manager that frees everything.
 
-    For one thread. All work is in a stream of its own, and what others have in theirs goes on beside it.
-    `ordinal`: which card, as the driver counts those that this process may see.
+    It is for one thread. All work is in a stream of its own and does not wait for other streams. `ordinal`:
+    the driver's number of the card among those visible to this process.
     """
 
     def __init__(self, ordinal: int = 0) -> None:
@@ -204,7 +205,7 @@ class Card:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Where a kernel failed the context is beyond use, and what is left in it goes with it."""
+        """Frees everything. After a kernel failure the context is unusable and frees its contents itself."""
         with contextlib.suppress(CudaError):
             self.release()
             for event in self._events:
@@ -225,13 +226,13 @@ class Card:
 
     # -- memory ------------------------------------------------------------------------------------------
     def allocate(self, size: int) -> int:
-        """The address of so many bytes."""
+        """Allocates `size` bytes and returns their address."""
         address = self.library.number("cuMemAlloc_v2", max(size, 16), kind=_A)
         self._memory.append(address)
         return address
 
     def upload(self, array: Array, tiles: int = 1) -> int:
-        """The address of a copy, or of several, one behind the other."""
+        """Copies an array to the card, `tiles` times in sequence, and returns the address."""
         array = np.ascontiguousarray(array)
         address = self.allocate(array.nbytes * tiles)
         self.write(address, array)
@@ -240,46 +241,46 @@ class Card:
         return address
 
     def write(self, address: int, array: Array) -> None:
-        """A contiguous array to an address."""
+        """Copies a contiguous array to an address."""
         if array.nbytes:
             self.library("cuMemcpyHtoDAsync_v2", address, array.ctypes.data, array.nbytes, self.stream)
             self.wait()
 
     def download(self, address: int, array: Array) -> Array:
-        """Fills the array."""
+        """Copies from an address into the array and returns the array."""
         if array.nbytes:
             self.library("cuMemcpyDtoHAsync_v2", array.ctypes.data, address, array.nbytes, self.stream)
             self.wait()
         return array
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """In the stream."""
+        """Enqueues a copy of `size` bytes."""
         self.library("cuMemcpyDtoDAsync_v2", target, source, size, self.stream)
 
     def fill(self, address: int, value: int, size: int) -> None:
-        """In the stream."""
+        """Enqueues a fill of `size` bytes."""
         self.library("cuMemsetD8Async", address, value, size, self.stream)
 
     # -- kernels -----------------------------------------------------------------------------------------
     def load(self, binary: bytes) -> int:
-        """The module of a cubin or fatbin."""
+        """Loads a cubin or fatbin and returns the module."""
         module = self.library.number("cuModuleLoadData", binary, kind=_P)
         self._modules.append(module)
         return module
 
     def function(self, module: int, name: str, shared_bytes: int = 0) -> int:
-        """A kernel, allowed so much dynamic shared memory."""
+        """A kernel of a module, with `shared_bytes` of dynamic shared memory allowed."""
         found = self.library.number("cuModuleGetFunction", module, name.encode(), kind=_P)
         self.library("cuFuncSetAttribute", found, DYNAMIC_SHARED_BYTES, shared_bytes)
         return found
 
     def co_resident(self, function: int, threads: int, shared_bytes: int) -> int:
-        """How many blocks of a kernel the card holds at once."""
+        """The number of blocks of a kernel that can be resident at once."""
         name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         return self.library.number(name, function, threads, shared_bytes) * self.facts.attributes["units"]
 
     def launch(self, launch: Launch) -> None:
-        """In the stream."""
+        """Enqueues a launch."""
         attributes = (LaunchAttribute * 2)()
         number = 0
         if launch.cooperative:
@@ -299,11 +300,11 @@ class Card:
         self.library("cuLaunchKernelEx", c.byref(config), launch.function, parameters, None)
 
     def wait(self) -> None:
-        """Until the stream is empty."""
+        """Waits until the stream is empty."""
         self.library("cuStreamSynchronize", self.stream)
 
     def between_events(self, work: Callable[[], None]) -> float:
-        """Seconds of what `work` enqueues."""
+        """The seconds that the work enqueued by `work` takes."""
         self.library("cuEventRecord", self._events[0], self.stream)
         work()
         self.library("cuEventRecord", self._events[1], self.stream)
@@ -319,8 +320,8 @@ class Card:
         times: int = 5,
         pick: Callable[[Sequence[float]], float] = statistics.median,
     ) -> float:
-        """The median time between events around a launch, or what else `pick` takes; `before`: what is
-        enqueued before the first event."""
+        """The median seconds between events around a launch; `pick` can select another statistic. `before`
+        enqueues work before the first event."""
         found = []
         for _ in range(times):
             before()
@@ -328,7 +329,7 @@ class Card:
         return pick(found)
 
     def many_seconds(self, launch: Launch, number: int) -> float:
-        """The mean time of launches in a row, after one that does not count."""
+        """The mean seconds of consecutive launches, after one warm-up launch."""
         self.launch(launch)
 
         def work() -> None:
@@ -338,8 +339,8 @@ class Card:
         return self.between_events(work) / number
 
     def graph_seconds(self, launch: Launch, number: int) -> float:
-        """The mean time of launches that are one graph, whose first launch does not count."""
-        self.launch(launch)  # code is loaded before it is captured
+        """The mean seconds of launches in one graph, after one warm-up launch of the graph."""
+        self.launch(launch)  # loads the code, which a capture cannot do
         self.wait()
         self.library("cuStreamBeginCapture_v2", self.stream, CAPTURE_RELAXED)
         for _ in range(number):
@@ -373,9 +374,10 @@ _SIZES = (
 
 
 def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
-    """The card as the planner sees it: sizes as the driver says, times of the nearest known card.
+    """The card's specification for the planner: sizes from the driver, times of the nearest known card.
 
-    Raises BuildError if it is older than all of those.
+    Raises:
+      BuildError: the card is older than all known cards.
     """
     arch = facts.arch
     if arch not in known:

@@ -1,4 +1,4 @@
-"""The CUDA driver through ctypes, for the handler in Python: what handler_driver.h is for the one in C++."""
+"""The CUDA driver through ctypes, for the handler in Python; the counterpart of handler_driver.h."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ _FATAL = frozenset((700, *range(703, 720))) - {701, 702}
 
 
 def driver_path() -> str:
-    """The driver's library."""
+    """The name or path of the driver's library."""
     return os.environ.get("JAX_COCKTAIL_CUDA_DRIVER") or "libcuda.so.1"
 
 
 def driver_version() -> int:
-    """13000 for a driver of CUDA 13.0; 0 if there is none. Does not start it."""
+    """The driver's version: 13000 for CUDA 13.0, 0 if there is none. Does not initialise the driver."""
     version = c.c_int()
     try:
         failed = c.CDLL(driver_path()).cuDriverGetVersion(c.byref(version))
@@ -112,7 +112,7 @@ def driver_version() -> int:
 
 
 class Driver:
-    """The driver's library. `problem`: why it cannot be used, or ""."""
+    """The driver's library. `problem`: the reason why it cannot be used, or ""."""
 
     def __init__(self) -> None:
         path = driver_path()
@@ -158,11 +158,11 @@ class Driver:
         return (text.value or b"").decode(errors="replace")
 
     def call(self, call: Call, name: str, *arguments: Any) -> None:
-        """Raises if the driver refuses."""
+        """Calls a function of the driver. Raises Refused if it fails."""
         self.check(call, self.functions[name](*arguments), name)
 
     def check(self, call: Call, result: int, name: str) -> None:
-        """Raises if `result`, of the driver's function `name`, is an error."""
+        """Raises Refused if `result` of the driver's function `name` is an error."""
         if result == 0:
             return
         out_of_room = RESOURCE_EXHAUSTED if result in (2, 701) else FAILED_PRECONDITION

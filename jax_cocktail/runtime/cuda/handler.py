@@ -1,7 +1,7 @@
-"""The handler for NVIDIA GPUs where no host compiler can build `cuda_src/handler.cc`: the same, in Python.
+"""The handler for NVIDIA GPUs in Python, used if no host compiler can build `cuda_src/handler.cc`.
 
-XLA calls it through ctypes. What it does, and what it says when something is wrong, is what handler.cc does
-and says (the same tests run both); a call costs tens of microseconds more.
+XLA calls it through ctypes. Its behaviour and error messages equal those of handler.cc (the same tests run
+both), but a call takes tens of microseconds more.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from jax_cocktail.runtime.ffi import (
 )
 from jax_cocktail.utask.plan import LaunchPlan
 
-PORTABLE_CLUSTER = 8  # blocks that every device with clusters has room for
+PORTABLE_CLUSTER = 8  # the cluster size that every device with clusters supports
 
 # ---- programs ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program of a context. `cooperative`, `cluster`: how it is launched, in one of the two ways or in
-    none; `parameter_bytes`: what the kernel takes, 0 if the driver cannot say; `error_word`: address of
-    pinned host memory, or 0, and `error_address` the same for the device."""
+    """A program loaded into a context. `cooperative`, `cluster`: the launch mode, at most one of them;
+    `parameter_bytes`: the size of the kernel's parameters, 0 if unknown; `error_word`: the host address of
+    pinned memory, or 0; `error_address`: its device address."""
 
     function: int
     grid: int
@@ -76,7 +76,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What a device has; `shared_bytes`: per block; `cooperative`: 0 or 1."""
+    """Properties of a device. `shared_bytes`: per block; `cooperative`: 0 or 1."""
 
     units: int
     shared_bytes: int
@@ -90,12 +90,12 @@ _lock = threading.Lock()
 
 
 def load_count() -> int:
-    """Programs loaded so far in this process, once per context."""
+    """The number of programs loaded so far in this process, counted once per context."""
     return len(_programs)
 
 
 def _find(driver: Driver, call: Call, context: int) -> _Program:
-    """The program of a call in a context, which must be current; loaded if it is new."""
+    """The program of a call in the current context; loads it if it is new."""
     identity = c.c_ulonglong()
     if "cuCtxGetId" in driver.functions:
         driver.functions["cuCtxGetId"](context, c.byref(identity))
@@ -117,7 +117,7 @@ def _load(driver: Driver, call: Call) -> _Program:
             f"its binary is damaged (SHA-256 {actual[:16]}..., expected {call.digest[:16]}...); remove the"
             " executable from the cache",
         )
-    mode = c.c_int(CAPTURE_RELAXED)  # another thread's or this one's capture does not mind what is done here
+    mode = c.c_int(CAPTURE_RELAXED)  # these calls do not disturb a capture of this or another thread
     exchange = driver.functions["cuThreadExchangeStreamCaptureMode"]
     exchange(c.byref(mode))
     module, word = c.c_void_p(), c.c_void_p()
@@ -167,7 +167,7 @@ def _facts(driver: Driver, call: Call) -> _Facts:
 
 
 def _co_resident(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p, shared: int) -> int:
-    """How many blocks of a kernel can be on the device at once, 0 if not even one fits."""
+    """The number of blocks of a kernel that can be resident at once, 0 if not even one fits."""
     if shared > facts.shared_bytes:
         return 0
     driver.call(call, "cuFuncSetAttribute", function, DYNAMIC_SHARED_BYTES, shared)
@@ -178,7 +178,7 @@ def _co_resident(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p
 
 
 def _in_one_cluster(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p, shared: int) -> int:
-    """All blocks of a kernel, if the device has room for them as one cluster, else 0."""
+    """The number of blocks of a kernel if they fit as one cluster, else 0."""
     ask = driver.functions.get("cuOccupancyMaxActiveClusters")
     if ask is None or facts.major < 9 or shared > facts.shared_bytes:
         return 0
@@ -196,7 +196,7 @@ def _in_one_cluster(driver: Driver, call: Call, facts: _Facts, function: c.c_voi
 def _config(
     plan: LaunchPlan, grid: int, shared: int, *, cooperative: bool, cluster: bool, stream: int
 ) -> LaunchConfig:
-    """How a kernel is launched."""
+    """The launch configuration of a kernel."""
     attribute = LaunchAttribute(id=LAUNCH_CLUSTER if cluster else LAUNCH_COOPERATIVE)
     attribute.value[:3] = (grid, 1, 1) if cluster else (1, 0, 0)
     return LaunchConfig(
@@ -210,7 +210,7 @@ def _config(
 
 
 def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit: int) -> _Program:
-    """The kernel and the grid that fit the device; see handler_programs.h."""
+    """Chooses a kernel and a grid that fit the device; see handler_programs.h."""
     plan = call.plan
     kernels = (
         (b"ck_resident", plan.resident_shared_bytes, plan.resident_units, plan.most_units, plan.cluster),
@@ -264,7 +264,7 @@ def _current(driver: Driver, call: Call, stream: int) -> Iterator[int]:
 
 
 def _take_error(call: Call, program: _Program, when: str) -> None:
-    """Raises with the code that the program left, if any; the next one may then be written."""
+    """Raises Refused if the program left an error code, and clears the code."""
     if not program.error_word:
         return
     word = c.c_uint32.from_address(program.error_word)
@@ -284,7 +284,7 @@ def _take_error(call: Call, program: _Program, when: str) -> None:
 
 
 def _pointers(frame: CallFrame, call: Call, program: _Program, version: int) -> tuple[Any, int | None]:
-    """The parameter of the kernel, and the address of the workspace."""
+    """The kernel's parameter, and the address of the workspace."""
     operands = [frame.operands.items[i].contents.data for i in range(frame.operands.size)]
     results = [frame.results.items[i].contents.data for i in range(frame.results.size)]
     workspace = None
@@ -324,7 +324,7 @@ def _enqueue(driver: Driver, frame: CallFrame, call: Call, program: _Program, st
 
 
 def _run(frame: CallFrame, executes: bool, captured: bool) -> int | None:
-    """Address of an error of XLA, or None; raises errors of ours."""
+    """Runs one call. Returns the address of an XLA error, or None. Raises Refused for our own errors."""
     call = read_call(frame)
     driver = the_driver()
     if driver.problem:
@@ -345,7 +345,7 @@ def _run(frame: CallFrame, executes: bool, captured: bool) -> int | None:
             try:
                 driver.call(call, "cuStreamSynchronize", stream)
             finally:
-                _take_error(call, program, "this call")  # says more than that the kernel failed
+                _take_error(call, program, "this call")  # more specific than a failed kernel
     return None
 
 
@@ -356,14 +356,14 @@ def _handler(traits: int = 0, executes: bool = True) -> Any:
             return None if answered(frame, traits) else _run(frame, executes, bool(traits))
         except Refused as refused:
             return error_of(frame, refused.code, str(refused))
-        except Exception as error:  # nothing may escape into XLA
+        except Exception as error:  # no exception may escape into XLA
             text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
             return error_of(frame, INTERNAL, text)
 
     return HANDLER(handle)
 
 
-# What handler.cc calls ck_gpu_initialize, ck_gpu_execute and ck_gpu_execute_nograph.
+# The counterparts of ck_gpu_initialize, ck_gpu_execute and ck_gpu_execute_nograph in handler.cc.
 initialize = _handler(executes=False)
 execute = _handler(COMMAND_BUFFER_COMPATIBLE)
 execute_nograph = _handler()

@@ -1,7 +1,7 @@
-"""A card is measured when it is first used: once for each driver and machine, then kept on disk.
+"""Measures a card at its first use, once per driver and machine, and stores the result on disk.
 
-What takes part of a second is worth it, because every plan depends on it; what goes wrong leaves the numbers
-of a table (`jax_cocktail.device.spec`), which is told once.
+The measurement takes a fraction of a second, and every plan depends on it. If it fails, a warning is shown
+once and the figures of a table are used (`jax_cocktail.device.spec`).
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError, Facts
 from jax_cocktail.runtime.cuda.driver import driver_version
 
-SECONDS = 1.5  # in all, the compiler included, which is waited for
-LEAST_SECONDS = 0.4  # for the launches, however long that took
-TIMES = 3  # each launch is repeated
+SECONDS = 1.5  # the budget in all, compilation included
+LEAST_SECONDS = 0.4  # the budget for launches, however long compilation took
+TIMES = 3  # repetitions of each launch
 _CUT_SHORT = "a measurement was begun and did not end"
 
 _lock = threading.Lock()
-# By card, architecture, driver and folder: serves where nothing can be kept, and keeps us from trying again.
+# By card, architecture, driver and folder. Used if nothing can be stored, and prevents further attempts.
 _known: dict[tuple[str, ...], DeviceSpec | None] = {}
 
 
 def kept(name: str, arch: str) -> DeviceSpec | None:
-    """What was found out about a card with the driver that is here; None if nothing was."""
+    """The measured figures of a card with the installed driver; None if there are none."""
     driver = driver_version()
     found = _read(name, arch, driver)
     return found.spec if found else _known.get(_key(name, arch, driver))
 
 
 def measure_once(name: str, arch: str, ordinal: int = 0) -> None:
-    """Measures a card if nobody has with this driver; `kept` then has what was found, if anything was.
+    """Measures a card unless it has been measured with this driver. `kept` then returns the figures, if any.
 
-    `name`, `arch`: of the card that jax uses; `ordinal`: its number for the driver.
+    `name`, `arch`: those of the card that jax uses; `ordinal`: its number for the driver.
     """
     driver = driver_version()
     key, found = _key(name, arch, driver), _read(name, arch, driver)
-    if found is not None and found.failed != _CUT_SHORT:  # if so, somebody may be at it now
+    if found is not None and found.failed != _CUT_SHORT:  # if so, another process may be measuring now
         return
     with _lock:
         if key not in _known:
@@ -51,7 +51,7 @@ def measure_once(name: str, arch: str, ordinal: int = 0) -> None:
 
 
 def forget() -> None:
-    """Removes all that was measured, of every card."""
+    """Removes the measurements of all cards."""
     with _lock:
         _known.clear()
         device_store.forget()
@@ -67,14 +67,14 @@ def _read(name: str, arch: str, driver: int) -> Measured | None:
 
 
 def _once(name: str, arch: str, ordinal: int, driver: int) -> DeviceSpec | None:
-    """One process measures; those that waited for it read."""
+    """Lets one process measure; the others wait and read its result."""
     with device_store.one_measures(name) as ours:
         found = _read(name, arch, driver)
         if found is not None and found.failed != _CUT_SHORT:
             return found.spec
         try:
             if not ours:
-                raise CudaError("another process has been at it for long")
+                raise CudaError("another process has been measuring it for too long")
             found = found or _measured(name, arch, ordinal, driver)
         except (CudaError, BuildError, OSError, ValueError) as error:
             _tell(name, str(error))
@@ -85,13 +85,13 @@ def _once(name: str, arch: str, ordinal: int, driver: int) -> DeviceSpec | None:
 
 
 def _tell(name: str, why: str) -> None:
-    text = f"{name} was not measured, and is planned for with the numbers of a table: {why}"
+    text = f"{name} was not measured, so programs are planned with the numbers of a table: {why}"
     warnings.warn(text, CocktailWarning, stacklevel=2)
 
 
 def _measured(name: str, arch: str, ordinal: int, driver: int) -> Measured:
-    """Measures, and keeps what was found. Raises before anything was launched: what is in the way then may go
-    away, and the next process tries again."""
+    """Measures and stores the figures. It raises only before the first launch; such obstacles may be
+    temporary, so the next process tries again."""
     start = time.perf_counter()
     gpu_micro.program(arch)
     until = max(start + SECONDS, time.perf_counter() + LEAST_SECONDS)
@@ -102,7 +102,8 @@ def _measured(name: str, arch: str, ordinal: int, driver: int) -> Measured:
                 f"the driver's card {ordinal} is {facts.name} ({facts.arch}), not {name} ({arch})"
             )
         table, names = gpu_micro.measured_spec(facts, {})[0], gpu_micro.names_of_spec(facts)
-        # Whoever finds this knows that the process died, and does not do what killed it.
+        # A process that finds this entry knows that the measurement killed its process, and does not repeat
+        it.
         device_store.store_measured(Measured(table, driver, failed=_CUT_SHORT))
         try:
             figures = gpu_micro.measure(card, times=TIMES, only=tuple(names.values()), until=until)
@@ -114,7 +115,7 @@ def _measured(name: str, arch: str, ordinal: int, driver: int) -> Measured:
 
 
 def judged(facts: Facts, figures: gpu_micro.Figures) -> Measured:
-    """What is to be kept of a measurement; that it failed, if none of its figures is of use."""
+    """The result to store: the plausible figures of a measurement, or a failure if there are none."""
     spec, left = gpu_micro.measured_spec(facts, figures)
     nothing = len(left) == len(gpu_micro.names_of_spec(facts))
     return Measured(spec, facts.driver, left, failed=next(iter(left.values())) if nothing else "")

@@ -1,6 +1,6 @@
-"""What a card takes for what programs are made of: launches, barriers, hops, and bytes of every level.
+"""Micro-benchmarks of a card: launches, barriers, hops between blocks, and bandwidths of the memories.
 
-Each figure is a difference of two launches with different numbers of rounds, so that the launch cancels out.
+Each figure is the difference of two launches with different numbers of rounds, so the launch cancels out.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from jax_cocktail.runtime.cuda import micro_kernels as kernels
 from jax_cocktail.runtime.cuda.card import Card, CudaError, Facts, Launch, spec_of
 from jax_cocktail.runtime.cuda.micro_kernels import Kernel, Run
 
-L2_BYTES = 16 << 20  # a third of the smallest level that such cards have; no unit's first level holds it
-TIMES_L2 = 4  # memory is read in so many times the second level
+L2_BYTES = 16 << 20  # a third of the smallest L2 cache of such cards, and larger than any L1 cache
+TIMES_L2 = 4  # memory bandwidth is measured on this multiple of the L2 cache
 IN_A_GRAPH = 200
-PLAUSIBLE = 20.0  # a figure this far from that of the nearest known card is not believed
+PLAUSIBLE = 20.0  # a figure that differs by this factor from the nearest known card is rejected
 
 Figures = dict[str, dict[str, Any]]
 Figure = tuple[str, Callable[[], dict[str, Any]]]
@@ -29,7 +29,7 @@ Figure = tuple[str, Callable[[], dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A run on the card. `numbers`, `result`, `workspace`: addresses; `scale`, `times`: as for `Bench`."""
+    """A run on the card. `numbers`, `result`, `workspace`: addresses; `scale`, `times`: as in `Bench`."""
 
     card: Card
     run: Run
@@ -41,7 +41,7 @@ class _Prepared:
     times: int
 
     def seconds(self, rounds: int, times: int = 0) -> float:
-        """The shortest time of a launch with so many rounds, its result checked."""
+        """The shortest time of a launch with this many rounds. Checks the result."""
         run = replace(self.run, rounds=rounds)
         self.card.write(self.numbers, run.numbers)
 
@@ -55,18 +55,18 @@ class _Prepared:
         return found
 
     def each(self, few: int, many: int) -> float:
-        """Seconds of one round."""
+        """The seconds of one round."""
         few, many = (max(int(n * self.scale), k) for n, k in ((few, 1), (many, 3)))
         return (self.seconds(many) - self.seconds(few)) / (many - few)
 
 
 def program(arch: str) -> bytes:
-    """What measures, compiled or from the cache. Raises BuildError."""
+    """The compiled micro-benchmarks, possibly from the cache. Raises BuildError."""
     return build_device_program(kernels.text(kernels.THREADS), device_toolchain(arch), arch).binary
 
 
 class Bench:
-    """A card that is measured. `scale`: of rounds and sizes; `times`: that each launch is repeated."""
+    """A card under measurement. `scale`: factor for rounds and sizes; `times`: repetitions of each launch."""
 
     def __init__(self, card: Card, scale: float = 1.0, times: int = 5) -> None:
         self.card, self.scale, self.times = card, scale, times
@@ -75,7 +75,7 @@ class Bench:
         self._function = 0
 
     def run(self, kernel: Kernel, units: int, data: kernels.Array = kernels.NO_DATA, **how: Any) -> _Prepared:
-        """Memory for a run, and how it is launched."""
+        """Prepares the run of a kernel: memory and launch parameters."""
         return self.prepare(Run(kernel, units, 1, data, threads=kernels.THREADS, **how))
 
     def prepare(self, run: Run) -> _Prepared:
@@ -100,13 +100,13 @@ class Bench:
         return _Prepared(card, run, launch, numbers, result, workspace, self.scale, self.times)
 
     def release(self) -> None:
-        """Frees what runs took."""
+        """Frees the memory of all runs."""
         self._function = 0
         self.card.release()
 
 
 def barriers(bench: Bench) -> Iterator[Figure]:
-    """Seconds of a barrier by its number of blocks, of a cluster's barrier by its size."""
+    """Seconds of a barrier for several numbers of blocks, and of a cluster barrier for several sizes."""
     units = bench.units
     grids = sorted({g for g in (1, 2, 8, 16, 32, 64, units // 2, units, 2 * units) if g})
 
@@ -127,7 +127,7 @@ def barriers(bench: Bench) -> Iterator[Figure]:
 
 
 def hops(bench: Bench) -> Iterator[Figure]:
-    """Seconds from one block to another."""
+    """Seconds of a message from one block to another."""
 
     def hop(kernel: Kernel, words: int) -> dict[str, Any]:
         return {"seconds": bench.run(kernel, 2, size=words).each(100, 4100) / 2}
@@ -144,7 +144,7 @@ def hops(bench: Bench) -> Iterator[Figure]:
 
 
 def launches(bench: Bench) -> Iterator[Figure]:
-    """Seconds of a kernel that does nothing."""
+    """Seconds of an empty kernel."""
     card = bench.card
 
     def empty() -> _Prepared:
@@ -163,11 +163,11 @@ def launches(bench: Bench) -> Iterator[Figure]:
 
 
 def rates(bench: Bench) -> Iterator[Figure]:
-    """Bytes and operations a second, by all units together."""
+    """Bytes and operations per second, by all units together."""
     units, facts = bench.units, bench.card.facts
 
     def read(size: float, few: int, many: int) -> dict[str, Any]:
-        """`size`: bytes, of which no more than those of L2_BYTES are different."""
+        """Measures reads of `size` bytes, of which at most L2_BYTES are distinct."""
         step = units * kernels.THREADS * 4
         groups = max(int(min(size, L2_BYTES) * bench.scale) // 16 // step, 1) * step
         tiles = max(int(size * bench.scale) // (16 * groups), 1)
@@ -200,9 +200,9 @@ def measure(
     only: Sequence[str] = (),
     until: float = math.inf,
 ) -> Figures:
-    """Every figure, or what was in its way. After a kernel that failed nothing can be measured any more.
+    """Measures every figure, or records its error. After a failed kernel nothing more can be measured.
 
-    `only`: the names of those that are wanted, if not all; `until`: none is begun after this moment of
+    `only`: the names of the wanted figures, if not all; `until`: no figure is begun after this moment of
     `time.perf_counter`.
     """
     bench, found = Bench(card, scale, times), Figures()
@@ -212,7 +212,7 @@ def measure(
                 continue
             try:
                 found[name] = figure() if time.perf_counter() < until else {"error": "no time was left"}
-            except Exception as error:  # one figure less
+            except Exception as error:  # omits this figure
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
         bench.release()
     return found
@@ -229,12 +229,12 @@ _SPEC = {
 
 
 def names_of_spec(facts: Facts) -> Mapping[str, str]:
-    """The fields of a `DeviceSpec` that are measured, and the name of each one's figure."""
+    """The measured fields of a `DeviceSpec`, each with the name of its figure."""
     return {**_SPEC, "barrier_seconds": f"barrier, {facts.attributes['units']} blocks"}
 
 
 def measured_spec(facts: Facts, figures: Figures) -> tuple[DeviceSpec, dict[str, str]]:
-    """The card with what was measured; and for every field that was not taken over, why."""
+    """The card's specification with the measured figures; and for each rejected field the reason."""
     spec = spec_of(facts)
     taken: dict[str, Any] = {}
     left: dict[str, str] = {}

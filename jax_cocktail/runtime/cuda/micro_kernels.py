@@ -1,4 +1,4 @@
-"""What `cuda_src/micro.cu` can measure, how each part of it is launched, and what it must compute."""
+"""The kernels of `cuda_src/micro.cu`: their launch parameters and expected results."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jax_cocktail.build.job import source_folder
 
 Array = np.ndarray[Any, Any]
 
-SPIN_LIMIT = 1 << 24  # polls in vain, some seconds: a wait that never ends fails the launch
-WORDS = 1024  # 4 KiB, the most that travels in tagged words
+SPIN_LIMIT = 1 << 24  # polls before a wait fails the launch, after some seconds
+WORDS = 1024  # 4 KiB, the most that is sent in tagged words
 SHARED_BYTES = 64 << 10
-THREADS = 256  # of a block
+THREADS = 256  # threads per block
 _SIGNALS, _TAGGED, _MOST_UNITS = 2, 2 * WORDS, 1024
 HEADER_BYTES = (128 * (1 + _SIGNALS) + 16 * _TAGGED + 255) // 256 * 256  # CK_HEADER_BYTES of cocktail_units.h
-WORKSPACE_BYTES = HEADER_BYTES + 128 * _MOST_UNITS  # the header and a line for each unit
+WORKSPACE_BYTES = HEADER_BYTES + 128 * _MOST_UNITS  # the header and a cache line for each unit
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A part of `micro.cu`. `name`: of its function, without `ck_micro_`; `scratch`: bytes of shared memory
-    that a block is launched with; `floats`: its results are float32, not uint32."""
+    """A kernel of `micro.cu`. `name`: its name without `ck_micro_`; `scratch`: bytes of shared memory per
+    block; `floats`: its results are float32, not uint32."""
 
     name: str
     scratch: int = 4096
@@ -45,7 +45,7 @@ KERNELS = (EMPTY, BARRIER, BARRIER_CHECKED, CLUSTER, FLAG, TAGGED, GATHER, READ,
 
 
 def text(threads: int = THREADS) -> str:
-    """CUDA text, complete: one program for all of them, which compiles in the time of two."""
+    """The complete CUDA text. One program holds all kernels and compiles in the time of two."""
     numbers = {
         "CK_THREADS": threads,
         "CK_SCRATCH_BYTES": SHARED_BYTES,
@@ -67,9 +67,9 @@ def text(threads: int = THREADS) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One launch. `rounds`: how often it does what is measured; `size`: what `micro.cu` asks for; `data`:
-    operand 1, float32 in groups of four, given `tiles` times; `threads`: that the text was made for;
-    `cluster`: blocks of a cluster."""
+    """One launch. `rounds`: repetitions of the measured operation; `size`: as defined in `micro.cu`; `data`:
+    operand 1, float32 in groups of four, repeated `tiles` times; `threads`: the block size that the text was
+    compiled for; `cluster`: the number of blocks per cluster."""
 
     kernel: Kernel
     units: int
@@ -82,16 +82,16 @@ class Run:
 
     @property
     def numbers(self) -> Array:
-        """Operand 0."""
+        """Operand 0: the numbers that control the kernel."""
         return np.asarray((self.rounds, KERNELS.index(self.kernel), self.size), np.int64)
 
     def result(self) -> Array:
-        """An array as the kernel writes it, zeros."""
+        """A zero array with the type and shape of the kernel's result."""
         lanes = self.units * self.threads
         return np.zeros(max(lanes, 2 * WORDS), np.float32 if self.kernel.floats else np.uint32)
 
     def problem(self, result: Array) -> str:
-        """What is wrong with a result, or ""."""
+        """The error in a result, or ""."""
         expected = _EXPECTED[self.kernel.name](self)
         if self.kernel.floats:
             lanes = self.units * self.threads
@@ -125,7 +125,7 @@ def _shared(run: Run) -> Array:
 def _fma(run: Run) -> Array:
     factor, term = run.data[:2].astype(np.float64)
     chains = np.arange(8, dtype=np.float64)
-    for _ in range(min(16 * run.rounds, 4096)):  # they have long come to rest
+    for _ in range(min(16 * run.rounds, 4096)):  # the chains have converged long before
         chains = chains * factor + term
     return np.sum(chains) * np.asarray(run.units * run.threads)
 
@@ -145,7 +145,7 @@ _EXPECTED: dict[str, Callable[[Run], Array]] = {
 
 
 def pattern(size: int) -> Array:
-    """Multiples of a half, whose sums are exact for long."""
+    """Multiples of one half, whose sums stay exact."""
     return np.resize((np.arange(4096 * 7) % 7).astype(np.float32) * np.float32(0.5), size)
 
 
@@ -153,5 +153,5 @@ NO_DATA = np.zeros(4, np.float32)
 
 
 def chains() -> Array:
-    """The factor and the term of chains of multiply-adds that come to rest."""
+    """The factor and the term of converging chains of multiply-adds."""
     return np.array([0.5, 0.25, 0, 0], np.float32)
