@@ -1,1 +1,1 @@
-"""From source text to binaries, through the cache on disk."""
+"""Compiles source text to binaries, through the cache on disk."""

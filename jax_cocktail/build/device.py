@@ -1,6 +1,8 @@
-"""From CUDA text to code for one GPU architecture: nvcc, else NVRTC, through the same cache as CPU programs.
+"""Compiles CUDA text for one GPU architecture with nvcc or else NVRTC, through the same cache as CPU
+programs.
 
-No GPU and no driver are needed. As on the CPU there is no fast math; a product and a sum may contract.
+Compilation needs neither a GPU nor a driver. As on the CPU, fast math is off, but a product and a sum may
+contract to a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -37,21 +39,21 @@ NVCC_FLAGS = (
     "--disable-warnings",
     "-Xptxas",
     "-v",
-    # Names of what is static are made of the source's path. It lies elsewhere in every build, and the same
-    # text must give the same binary: executables that embed it are looked up by their content.
+    # The names of static symbols contain the source's path, which differs in every build. The same text must
+    # give the same binary, because executables that embed it are looked up by content.
     "-Xcudafe",
     "--orig_src_path_name,program.cu",
 )
 NVRTC_FLAGS = (f"--std={STANDARD}", "--disable-warnings", "--ptxas-options=-v")
-_NOT_OF_PROGRAMS = ("runtime_", "handler")  # begin the names of headers that programs do not include
+_NOT_OF_PROGRAMS = ("runtime_", "handler")  # prefixes of headers that programs do not include
 _MAGIC = (bytes.fromhex("50ed55ba"), b"\x7fELF")  # of a fatbin and of a cubin
 _INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceToolchain(Toolchain):
-    """A CUDA compiler. `kind`: "nvcc" or "nvrtc"; `arches`: what it compiles for, empty if it does not say.
-    `version` begins with a line that is the release alone ("13.0.88")."""
+    """A CUDA compiler. `kind`: "nvcc" or "nvrtc"; `arches`: the supported architectures, empty if unknown.
+    The first line of `version` is the release alone ("13.0.88")."""
 
     kind: str = "nvcc"
     arches: tuple[str, ...] = ()
@@ -61,19 +63,19 @@ class DeviceToolchain(Toolchain):
 
     @property
     def release(self) -> str:
-        """The version as a number."""
+        """The release, such as "13.0.88"."""
         return self.version.splitlines()[0]
 
     def knows(self, arch: str) -> bool:
-        """Whether it compiles for "sm_90"; of "sm_90a" only the number is looked at."""
+        """Whether it compiles for an architecture such as "sm_90"; the suffix of "sm_90a" is ignored."""
         return not self.arches or arch.rstrip("af") in self.arches
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What a kernel needs: registers of a thread; bytes that a thread writes to and reads from memory because
-    registers ran out, in the kernel and the functions it calls, counted once each; the stack
-    of the deepest call, bytes of a thread; static shared memory, bytes of a block."""
+    """Resources of a kernel: registers per thread; bytes per thread that are spilled to and reloaded from
+    memory, in the kernel and in the functions it calls, counted once each; bytes per thread of the deepest
+    call's stack; bytes per block of static shared memory."""
 
     registers: int
     spill_bytes: int
@@ -83,8 +85,8 @@ class KernelFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceBuilt:
-    """A compiled program. `binary`: from nvcc a fatbin with machine code and PTX, from NVRTC a cubin;
-    `digest`: its SHA-256; `kernels`: by name; `seconds`: spent here, compiling or reading."""
+    """A compiled program. `binary`: a fatbin with machine code and PTX from nvcc, a cubin from NVRTC;
+    `digest`: its SHA-256; `kernels`: facts by kernel name; `seconds`: the time to compile or read it."""
 
     binary: bytes
     digest: str
@@ -96,7 +98,7 @@ class DeviceBuilt:
 
     @property
     def spills(self) -> Mapping[str, int]:
-        """The kernels that spill, and how many bytes; empty if none does."""
+        """The kernels that spill, with the bytes they spill."""
         return {name: facts.spill_bytes for name, facts in self.kernels.items() if facts.spill_bytes}
 
 
@@ -105,7 +107,7 @@ class DeviceBuilt:
 
 def device_toolchain(arch: str = "") -> DeviceToolchain:
     """The CUDA compiler to use: nvcc on PATH, in $CUDA_HOME, in $CUDA_PATH or from wheels, else NVRTC from a
-    wheel or the system. `arch`: only one that compiles for it. Raises BuildError if there is none."""
+    wheel or the system. `arch`: an architecture that it must support. Raises BuildError if there is none."""
     places = tuple(os.environ.get(name, "") for name in ("PATH", "CUDA_HOME", "CUDA_PATH", "NVCC_CCBIN"))
     return _find_toolchain(arch, *places, package_folders("nvidia"))
 
@@ -131,7 +133,7 @@ def _find_toolchain(
     if seen:
         raise _unknown_arch(arch, seen[0])
     if programs and not host_version:
-        problem = f"{programs[0]} needs a C++ compiler beside it, none was found on PATH"
+        problem = f"{programs[0]} needs a C++ compiler, and none was found on PATH"
         raise BuildError(f"{problem}, and there is no NVRTC", "apt install g++, or set NVCC_CCBIN")
     raise BuildError(
         "no CUDA compiler was found (nvcc on PATH, in CUDA_HOME or CUDA_PATH, or from nvidia-cuda-nvcc;"
@@ -148,8 +150,8 @@ def _unknown_arch(arch: str, toolchain: DeviceToolchain) -> BuildError:
 
 
 def _host_compiler(path: str, chosen: str) -> tuple[tuple[str, ...], str]:
-    """What nvcc preprocesses with: arguments that choose it, and its version ("": there is none)."""
-    if chosen:  # nvcc reads NVCC_CCBIN itself
+    """The host compiler of nvcc: the arguments that select it, and its version ("" if there is none)."""
+    if chosen:  # nvcc itself reads NVCC_CCBIN
         return (), answer([chosen, "--version"]) or chosen
     for name in ("g++", "c++", "clang++"):
         program = shutil.which(name, path=path)
@@ -160,7 +162,7 @@ def _host_compiler(path: str, chosen: str) -> tuple[tuple[str, ...], str]:
 
 
 def _nvcc_programs(path: str, homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str]:
-    """Every nvcc there is, the one to prefer first."""
+    """All installed nvcc programs, in order of preference."""
     on_path = shutil.which("nvcc", path=path)
     if on_path:
         yield on_path
@@ -170,7 +172,7 @@ def _nvcc_programs(path: str, homes: list[Path], wheels: tuple[str, ...]) -> Ite
 
 
 def _nvrtc_libraries(homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str]:
-    """Every NVRTC there is, the one to prefer first."""
+    """All installed NVRTC libraries, in order of preference."""
     for folder in (*_toolkits(wheels, "cuda_nvrtc"), *homes):
         for library in ("lib64", "lib"):
             yield from map(str, sorted((folder / library).glob("libnvrtc.so*"), reverse=True))
@@ -180,14 +182,14 @@ def _nvrtc_libraries(homes: list[Path], wheels: tuple[str, ...]) -> Iterator[str
 
 
 def _toolkits(wheels: tuple[str, ...], older: str) -> Iterator[Path]:
-    """Folders of CUDA in the packages: one for all since CUDA 13 (nvidia/cu13), before it one for each."""
+    """The CUDA folders in Python packages: one for all since CUDA 13 (nvidia/cu13), earlier one for each."""
     for wheel in map(Path, wheels):
         yield from sorted(wheel.glob("cu[0-9]*"), reverse=True)
         yield from wheel.glob(older)
 
 
 def _nvcc(program: str, host_arguments: tuple[str, ...], host_version: str) -> DeviceToolchain | None:
-    """None: the program does not run."""
+    """The toolchain of an nvcc program; None if it does not run."""
     release = re.search(r"\bV(\d[\w.]*)", answer([program, "--version"]))
     if release is None:
         return None
@@ -198,7 +200,7 @@ def _nvcc(program: str, host_arguments: tuple[str, ...], host_version: str) -> D
 
 
 def _nvrtc(library: str) -> DeviceToolchain | None:
-    """None: the library cannot be loaded."""
+    """The toolchain of an NVRTC library; None if it cannot be loaded."""
     script = str(Path(__file__).with_name("nvrtc.py"))
     command = (sys.executable, "-I", "-S", script, library)
     said = answer([*command, "--version"]).splitlines() if sys.executable else []
@@ -217,10 +219,14 @@ def build_device_program(
     *,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
 ) -> DeviceBuilt:
-    """Compiles a program's text for a device or an architecture ("sm_90"), or takes it from the cache."""
+    """Compiles a program's text for a device or an architecture ("sm_90"), or takes it from the cache.
+
+    Raises:
+      BuildError: the architecture is unknown, there is no compiler for it, or the compiler fails.
+    """
     arch = device if isinstance(device, str) else device.arch
     if not re.fullmatch(r"sm_\d+[af]?", arch):
-        raise BuildError(f"{arch!r} is no architecture of CUDA", f"one of {', '.join(ARCHES)}")
+        raise BuildError(f"{arch!r} is not a CUDA architecture", f"one of {', '.join(ARCHES)}")
     if not toolchain.knows(arch):
         raise _unknown_arch(arch, toolchain)
     folders = program_folders("cuda_src")
@@ -233,7 +239,7 @@ def build_device_program(
     else:
         flags = (*NVRTC_FLAGS, f"--gpu-architecture={arch}")
         includes = [f"--include-path={folder}" for folder in folders]
-        headers.append(Path(toolchain.command[3]))  # the script is a part of the compiler
+        headers.append(Path(toolchain.command[3]))  # the script is part of the compiler
     job = make_job(source, flags, (), includes, headers, toolchain, CUDA)
     built = obtain(job, cache_limit_bytes)
     kernels = _kernels(built.facts)
@@ -241,7 +247,7 @@ def build_device_program(
 
 
 def _remedy(log: str) -> str:
-    """What to try when compiling failed with this log."""
+    """The advice for a compiler failure with this log."""
     table = {
         r"unsupported (GNU|clang) version": "set NVCC_CCBIN to an older g++, or CUDA_HOME to a newer CUDA",
         r"(gcc|g\+\+|cc1plus)\W+(No such file|not found)": "apt install g++, or set NVCC_CCBIN",
@@ -257,18 +263,18 @@ def _remedy(log: str) -> str:
 
 
 def _inspect(path: Path, log: str) -> Facts:
-    """The facts to keep, from ptxas's report in the log."""
+    """The facts to store, from the report of ptxas in the log. Raises BuildError if the binary is invalid."""
     with path.open("rb") as file:
         beginning = file.read(4)
     kernels = parse_report(log)
     if beginning not in _MAGIC or not kernels:
-        what = "holds no kernel that the log tells of" if beginning in _MAGIC else "is not code for a GPU"
-        raise BuildError(f"what the CUDA compiler built {what}", "another CUDA compiler with CUDA_HOME", log)
+        what = "contains no kernel from the log" if beginning in _MAGIC else "is not GPU code"
+        raise BuildError(f"the CUDA compiler's output {what}", "another CUDA compiler with CUDA_HOME", log)
     return {"kernels": {name: asdict(facts) for name, facts in kernels.items()}}
 
 
 def _kernels(facts: Facts) -> Mapping[str, KernelFacts]:
-    """The kernels of a cache entry; ValueError, TypeError or KeyError if it does not say."""
+    """The kernels of a cache entry. Raises ValueError, TypeError or KeyError if the facts are invalid."""
     said = facts["kernels"]
     if not isinstance(said, dict) or not said:
         raise ValueError("no kernels")
@@ -290,7 +296,7 @@ _SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
 
 
 def parse_report(log: str) -> dict[str, KernelFacts]:
-    """What ``ptxas -v`` says about each kernel. The functions that it calls are listed behind it."""
+    """Parses the output of ``ptxas -v`` for each kernel, which lists a kernel's functions after it."""
     kernels: dict[str, KernelFacts] = {}
     _, *sections = _ENTRY.split(log)
     for name, text in zip(sections[::2], sections[1::2], strict=True):
@@ -307,12 +313,12 @@ def parse_report(log: str) -> dict[str, KernelFacts]:
     return kernels
 
 
-# ---- what was built ----------------------------------------------------------------------------------------
+# ---- registers ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterCheck:
-    """Whether every kernel can be launched, and whether one spills; `remark`: both, in words."""
+    """Whether every kernel can be launched, and whether one spills. `remark`: both, as text."""
 
     launches: bool
     spills: bool
@@ -320,7 +326,7 @@ class RegisterCheck:
 
 
 def check_registers(built: DeviceBuilt, spec: DeviceSpec, threads: int) -> RegisterCheck:
-    """Whether the register file has room for a block of `threads`, and what the registers cost."""
+    """Checks that the register file has room for a block of `threads`, and reports spills."""
     launches, words = True, []
     for name, facts in sorted(built.kernels.items()):
         needed = spec.block_registers(threads, facts.registers)

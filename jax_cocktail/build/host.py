@@ -1,6 +1,7 @@
-"""From C++ text to a shared object: the host compiler, its flags, and the way through the cache.
+"""Compiles C++ text to a shared object: the host compiler, its flags, and the use of the cache.
 
-The flags keep strict IEEE semantics (no -ffast-math); a product and a sum may contract, as in XLA.
+The flags keep strict IEEE semantics (no -ffast-math), except that a product and a sum may contract to a fused
+multiply-add, as in XLA.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ RUNTIME_FLAGS = (
 )
 PROGRAM_LIBRARIES = ("-lm",)
 RUNTIME_LIBRARIES = ("-lpthread", "-ldl")
-_RUNTIME = "runtime_"  # begins the names of headers that handlers include and programs do not
+_RUNTIME = "runtime_"  # the prefix of headers that handlers include but programs do not
 
 
 # ---- the compiler ------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ _RUNTIME = "runtime_"  # begins the names of headers that handlers include and p
 
 @functools.cache
 def _processor() -> str:
-    """What -march=native depends on."""
+    """A description of the processor, on which the result of -march=native depends."""
     lines = [platform.machine()]
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -95,13 +96,13 @@ def _processor() -> str:
 
 
 def _version(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the compiler says about itself; "" if it does not run."""
+    """The compiler's version text; "" if it does not run."""
     words = [command[0], "version"] if command[1:2] == ["c++"] else [*command, "--version"]
     return answer(words, environment)
 
 
 def _zig() -> tuple[tuple[str, ...], dict[str, str]] | None:
-    """The clang inside the `ziglang` package. Called directly: `python -m ziglang` costs 0.15 s more."""
+    """The clang in the `ziglang` package, called directly because `python -m ziglang` takes 0.15 s longer."""
     folders = package_folders("ziglang")
     binary = Path(folders[0]) / "zig" if folders else None
     if binary is None or not binary.is_file():
@@ -112,13 +113,17 @@ def _zig() -> tuple[tuple[str, ...], dict[str, str]] | None:
 
 
 def host_toolchain() -> Toolchain:
-    """The C++ compiler to use: $CXX, else c++, g++ or clang++ on PATH, else the `ziglang` package."""
+    """The C++ compiler to use: $CXX, else c++, g++ or clang++ on PATH, else the `ziglang` package.
+
+    Raises:
+      BuildError: there is no compiler, or the one of $CXX does not run.
+    """
     return _find_toolchain(os.environ.get("CXX", ""), os.environ.get("PATH", ""), str(cache_dir()))
 
 
 @functools.lru_cache(maxsize=8)
 def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
-    del cache_folder  # part of the key: the ziglang compiler keeps its files there
+    del cache_folder  # part of the key: the ziglang compiler stores its files there
     if chosen.strip():
         words = shlex.split(chosen)
         program = shutil.which(words[0], path=path)
@@ -148,14 +153,14 @@ def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
 
 
 def _check_loads(path: Path, log: str) -> Facts:
-    """What was built must load here, now: later it would stop the user's program instead of a build. It is
-    closed again, so that nothing of the file stays mapped if somebody damages it."""
+    """Loads a new binary, so that a bad one fails its build and not the user's program later. It is unloaded
+    again, so that damage to the file cannot affect this process. Raises BuildError if it does not load."""
     try:
         handle = ctypes.CDLL(str(path))._handle
         ctypes.CDLL(None).dlclose(ctypes.c_void_p(handle))
     except OSError as error:
         raise BuildError(
-            f"what the C++ compiler built cannot be loaded ({error})", "choose another compiler with CXX", log
+            f"the C++ compiler's output cannot be loaded ({error})", "choose another compiler with CXX", log
         ) from error
     return {}
 
@@ -176,7 +181,7 @@ def _include(folders: Sequence[Path]) -> list[str]:
 def build_program(
     source: str, toolchain: Toolchain, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> Built:
-    """Compiles the text of a program to a shared object, or takes it from the cache."""
+    """Compiles a program's text to a shared object, or takes it from the cache. Raises BuildError."""
     folders = program_folders("cpu_src")
     headers = [path for path in headers_of(folders) if not path.name.startswith(_RUNTIME)]
     includes = _include(folders)
@@ -185,7 +190,10 @@ def build_program(
 
 
 def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
-    """Path of the shared library with the FFI handlers. `include_dir`: ``jax.ffi.include_dir()``."""
+    """Builds the shared library with the FFI handlers and returns its path. Raises BuildError.
+
+    `include_dir`: ``jax.ffi.include_dir()``.
+    """
     folder, common = program_folders("cpu_src")
     names = ("cocktail_base.h", "cocktail_features.h", "cocktail_units.h")
     own = [*(folder / name for name in names), *sorted(folder.glob(f"{_RUNTIME}*.h"))]
@@ -194,8 +202,11 @@ def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
 
 
 def build_gpu_handler(include_dir: str, toolchain: Toolchain) -> str:
-    """Path of the shared library with the GPU's FFI handlers, which speak to the driver through dlopen: no
-    part of CUDA is needed here. `include_dir`: ``jax.ffi.include_dir()``; `toolchain`: `host_toolchain()`."""
+    """Builds the shared library with the GPU's FFI handlers and returns its path. Raises BuildError.
+
+    The handlers load the driver with dlopen, so the build needs no part of CUDA. `include_dir`:
+    ``jax.ffi.include_dir()``; `toolchain`: `host_toolchain()`.
+    """
     folders = program_folders("cuda_src")
     return _build_handlers(folders[0] / "handler.cc", folders, headers_of(folders), include_dir, toolchain)
 

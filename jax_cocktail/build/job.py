@@ -1,4 +1,4 @@
-"""One compilation: run in a folder of its own, once, by whatever compiler, and kept in the cache on disk."""
+"""Runs one compilation with any compiler, in a private folder, and stores the result in the cache on disk."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _CACHE_FORMAT = "2"
 _COMPILE_SECONDS = 900.0
 _LOCK_SECONDS = 900.0
 _FULL_DISK = "No space left on device"
-_FACTS = "facts"  # their name in the entry's `cache.META`
+_FACTS = "facts"  # the key in the entry's `cache.META`
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler of this machine. `command`: program and leading arguments; `version`: its own words;
-    `processor`: what else its output depends on."""
+    """A compiler on this machine. `command`: program and leading arguments; `version`: its version text;
+    `processor`: the processor, if the output depends on it."""
 
     command: tuple[str, ...]
     version: str
@@ -46,13 +46,13 @@ class Toolchain:
         return f"{Path(self.command[0]).name} ({self.version.splitlines()[0] if self.version else 'unknown'})"
 
 
-Facts = Mapping[str, object]  # what JSON can say
+Facts = Mapping[str, object]  # values that JSON can represent
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled program. `digest`: SHA-256 of `binary`; `seconds`: spent here, compiling or reading;
-    `facts`: what was found out about the binary when it was compiled."""
+    """A compiled program. `digest`: SHA-256 of `binary`; `seconds`: the time to compile or read it; `facts`:
+    properties of the binary, recorded at compilation."""
 
     binary: bytes
     digest: str
@@ -64,12 +64,14 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How a kind of source is compiled.
+    """The compilation of one source language.
 
-    `file`: name of the source file; `compiler`: what errors call the compiler; `remedy`: what to try, from
-    the log of a failure; `inspect`: facts about a new binary, from its path and the log (raises BuildError if
-    it is of no use); `check`: raises ValueError, KeyError or TypeError for facts that `inspect` cannot have
-    said.
+    Attributes:
+      file: the name of the source file.
+      compiler: the compiler's name in error messages.
+      remedy: log of a failure -> advice.
+      inspect: (path, log) of a new binary -> facts. Raises BuildError if the binary is unusable.
+      check: raises ValueError, KeyError or TypeError for facts that `inspect` cannot have made.
     """
 
     file: str
@@ -81,7 +83,7 @@ class Language:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One translation unit to compile. `key` covers all that the binary depends on."""
+    """One translation unit to compile. `key` covers everything that the binary depends on."""
 
     source: str
     arguments: tuple[str, ...]
@@ -100,8 +102,8 @@ def make_job(
     toolchain: Toolchain,
     language: Language,
 ) -> Job:
-    """A job and its key. `includes`: arguments that say where headers lie. Headers count by content, not by
-    place: two checkouts share a cache."""
+    """Makes a job and its key. `includes`: the arguments with header folders. The key contains the headers'
+    contents but not their paths, so two checkouts share a cache."""
     parts: list[str | bytes] = [_CACHE_FORMAT, source, *flags, *libraries]
     parts += [*toolchain.command, toolchain.version, toolchain.processor]
     for header in headers:
@@ -110,7 +112,7 @@ def make_job(
 
 
 def _key(parts: Sequence[str | bytes]) -> str:
-    """SHA-256 over length-prefixed parts."""
+    """The SHA-256 of length-prefixed parts."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -123,7 +125,7 @@ def _key(parts: Sequence[str | bytes]) -> str:
 
 
 def source_folder(name: str) -> Path:
-    """The folder of C++ sources called `name`: in the installed package, or beside it in a checkout."""
+    """The folder of C++ sources called `name`, in the installed package or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "_src" / name, package.parent / name):
         if folder.is_dir():
@@ -132,17 +134,17 @@ def source_folder(name: str) -> Path:
 
 
 def program_folders(target_folder: str) -> tuple[Path, Path]:
-    """Where the headers of programs lie: those of the target, and those that all targets share."""
+    """The header folders of programs: the target's, and the one that all targets share."""
     return source_folder(target_folder), source_folder("common_src")
 
 
 def headers_of(folders: Sequence[Path]) -> list[Path]:
-    """Every header in the folders, in a fixed order."""
+    """All headers in the folders, in a fixed order."""
     return [path for folder in folders for path in sorted(folder.glob("*.h"))]
 
 
 def answer(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """What a short command prints; "" if it does not run or fails."""
+    """The output of a short command; "" if it does not run or fails."""
     try:
         done = subprocess.run(
             command,
@@ -159,7 +161,7 @@ def answer(command: Sequence[str], environment: Mapping[str, str] | None = None)
 
 
 def package_folders(name: str) -> tuple[str, ...]:
-    """Where the package `name` is installed, without importing it; several for a namespace package."""
+    """The folders of the package `name`, found without importing it; several for a namespace package."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -167,11 +169,11 @@ def package_folders(name: str) -> tuple[str, ...]:
     return tuple(spec.submodule_search_locations or ()) if spec else ()
 
 
-# ---- the way through the cache -----------------------------------------------------------------------------
+# ---- the cache ---------------------------------------------------------------------------------------------
 
 
 class _CompilerFailure(Exception):
-    """The compiler rejected the program: no other folder will help."""
+    """Raised if the compiler rejects the program, so that another folder cannot help."""
 
     def __init__(self, error: BuildError) -> None:
         self.error = error
@@ -179,7 +181,8 @@ class _CompilerFailure(Exception):
 
 
 def obtain(job: Job, limit_bytes: int) -> Built:
-    """The cache first; a private folder, with a warning, if the cache cannot be used."""
+    """The result of a job: from the cache, else compiled into it. If the cache is unusable, it warns and uses
+    a private folder. Raises BuildError."""
     start = time.perf_counter()
     try:
         root = cache.prepare_root()
@@ -190,8 +193,8 @@ def obtain(job: Job, limit_bytes: int) -> Built:
         raise failure.error from None
     except (BuildError, OSError, filelock.Timeout) as problem:
         warnings.warn(
-            f"the cache of compiled programs is not used: {problem}; programs are compiled again in every"
-            " process until JAX_COCKTAIL_CACHE_DIR names a folder that works",
+            f"the cache of compiled programs is not used: {problem}; every process compiles its programs"
+            " again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
             CocktailWarning,
             stacklevel=4,
         )
@@ -202,7 +205,7 @@ def obtain(job: Job, limit_bytes: int) -> Built:
 
 
 def _load(job: Job, folder: Path, *, cached: bool) -> Built | None:
-    """The build in `folder`; None where there is none, or one that is damaged or says nothing sensible."""
+    """The build in `folder`; None if it is missing, damaged or has invalid facts."""
     entry = cache.load(folder)
     if entry is None:
         return None
@@ -217,7 +220,7 @@ def _load(job: Job, folder: Path, *, cached: bool) -> Built | None:
 def _build_locked(job: Job, root: Path, limit_bytes: int) -> Built:
     target = cache.entry_folder(root, job.key)
     with filelock.FileLock(cache.lock_path(root, job.key), timeout=_LOCK_SECONDS):
-        found = _load(job, target, cached=True)  # another process may have been first
+        found = _load(job, target, cached=True)  # another process may have built it meanwhile
         if found is not None:
             return found
         folder = cache.build_folder(root)
@@ -235,7 +238,7 @@ def _build_locked(job: Job, root: Path, limit_bytes: int) -> Built:
 
 @functools.cache
 def _private_root(process: int) -> Path:
-    """A folder for this process alone, removed at its end."""
+    """A folder for this process, removed when it ends."""
     del process  # part of the key: a forked child must not share its parent's folder
     folder = Path(tempfile.mkdtemp(prefix="jax_cocktail-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -256,19 +259,19 @@ def _build_private(job: Job) -> Built:
         raise failure.error from None
     except OSError as error:
         raise BuildError(
-            f"there is no place to compile in ({error.strerror or error})",
-            "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to folders that can be written",
+            f"there is no folder to compile in ({error.strerror or error})",
+            "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
         ) from error
     if found is None:
         raise BuildError("the compiled program cannot be read back", "set TMPDIR to another folder")
     return found
 
 
-# ---- the compiler runs -------------------------------------------------------------------------------------
+# ---- running the compiler ----------------------------------------------------------------------------------
 
 
 def _compile(job: Job, folder: Path) -> None:
-    """Compiles into `folder` and completes the entry. OSError: the place is at fault."""
+    """Compiles into `folder` and completes the entry. Raises OSError if the folder is the problem."""
     (folder / job.language.file).write_text(job.source, encoding="utf-8")
     command = [*job.toolchain.command, *job.arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
     (folder / "command.txt").write_text(shlex.join(command) + "\n", encoding="utf-8")
@@ -290,7 +293,7 @@ def _compile(job: Job, folder: Path) -> None:
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Exit status and output. A driver's own children are ended with it: they would hold its output open."""
+    """The exit status and output. On a timeout child processes end too, since they keep the output open."""
     try:
         process = subprocess.Popen(
             command,
@@ -323,7 +326,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def shortened(log: str, most: int = 1900) -> str:
-    """The part of a compiler's log that says most: from the first error on, and how it ends."""
+    """The most useful part of a compiler's log: from the first error on, and the end."""
     lines = log.strip().splitlines()
     first = next((k for k, line in enumerate(lines) if "error" in line.lower()), 0)
     text = "\n".join(lines[max(first - 2, 0) :])

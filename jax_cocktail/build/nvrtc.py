@@ -1,8 +1,8 @@
 """NVRTC as a command: ``python -I -S nvrtc.py LIBRARY [OPTION...] -o OUTPUT SOURCE``, or ``--version``.
 
-A process of its own, so that a compilation can be stopped, cannot take the user's program down with it, and
-does not meet the NVRTC that XLA may have loaded. It imports nothing of jax_cocktail, which would cost more
-time than compiling.
+It is a separate process, so that a compilation can be stopped, cannot crash the user's program, and does not
+conflict with the NVRTC that XLA may have loaded. It imports nothing from jax_cocktail, because the import
+would take longer than compiling.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 
 
 class _Failure(Exception):
-    """What NVRTC or the file system says."""
+    """An error of NVRTC or of the file system."""
 
 
 def _open(library: str) -> ctypes.CDLL:
-    """The library, with its builtins loaded before it: from a wheel it does not find them by itself."""
+    """Opens the library, after its builtins, which the library from a wheel does not find itself."""
     path = Path(library)
     if path.parent != Path("."):
         for builtins in sorted(path.parent.glob("libnvrtc-builtins.so*")):
@@ -35,7 +35,7 @@ def _check(nvrtc: ctypes.CDLL, status: int, log: str = "") -> None:
 
 
 def _version(nvrtc: ctypes.CDLL) -> str:
-    """Two lines: the version, and the architectures that it compiles for."""
+    """Two lines: the version, and the supported architectures."""
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     _check(nvrtc, nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     _check(nvrtc, nvrtc.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
@@ -64,7 +64,7 @@ def _compile(nvrtc: ctypes.CDLL, options: Sequence[str], source: Path, output: P
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 0 if all went well. Everything is said on standard output."""
+    """Runs the command. Returns the exit status, 0 on success. All messages go to standard output."""
     library, *rest = arguments
     try:
         nvrtc = _open(library)

@@ -1,1 +1,1 @@
-"""Machines that programs are compiled for: how they are spelled, what is known of them, what was measured."""
+"""Machines to compile for: their code generation targets, specifications and measured figures."""

@@ -1,4 +1,4 @@
-"""What was measured on this machine's GPUs, kept beside the compiled programs: one file for each name."""
+"""Stores the measured figures of this machine's GPUs in the cache folder, one file per device name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from jax_cocktail.errors import BuildError
 
 _FOLDER = "devices"
 _FORMAT = 2
-_LOCK_SECONDS = 20.0  # a measurement takes a few, with its compiler
+_LOCK_SECONDS = 20.0  # a measurement takes a few seconds, compilation included
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a card.
+    """The measured figures of a card.
 
     Attributes:
-      spec: its numbers; those that could not be measured are a table's.
-      driver: the one that it was measured with; 13000 is CUDA 13.0.
-      left: the fields that are the table's, and why.
-      failed: why none was measured, or "". Nobody tries again with the same driver.
+      spec: its specification; figures that could not be measured come from a table.
+      driver: the driver's version during the measurement; 13000 is CUDA 13.0.
+      left: the fields that come from the table, with the reasons.
+      failed: the reason why nothing was measured, or "". With the same driver, nothing is measured again.
     """
 
     spec: DeviceSpec
@@ -41,13 +41,13 @@ class Measured:
 
 
 def _file(root: Path, name: str) -> Path:
-    """Readable, and different for names that differ only in what a file's name cannot hold."""
+    """A readable file name, distinct even for device names that differ only in special characters."""
     readable = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40]
     return root / _FOLDER / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.json"
 
 
 def load_measured(name: str) -> Measured | None:
-    """What `store_measured` kept of the device called `name`; None if nothing can be trusted."""
+    """The stored figures of the device called `name`; None if there are none or they cannot be trusted."""
     path = _file(cache_dir(), name)
     if any(distrust(place) for place in (path.parent.parent, path.parent, path)):
         return None
@@ -59,7 +59,7 @@ def load_measured(name: str) -> Measured | None:
 
 
 def _from_text(text: str) -> Measured:
-    """Raises ValueError, KeyError, TypeError or AttributeError for what `_to_text` did not write."""
+    """Parses the output of `_to_text`. Raises ValueError, KeyError, TypeError or AttributeError if invalid."""
     facts = json.loads(text)
     if facts["format"] != _FORMAT or type(facts["driver"]) is not int:
         raise ValueError("not what this version writes")
@@ -73,29 +73,32 @@ def _to_text(found: Measured) -> str:
 
 
 def store_measured(found: Measured) -> Path | None:
-    """Keeps what was measured under the card's name. The file, or None if there is no place to keep it."""
+    """Stores the figures under the card's name. Returns the file, or None if it cannot be written."""
     try:
         path = _file(prepare_root(), found.spec.name)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(_to_text(found))
-        os.replace(temporary, path)  # complete or absent, whoever reads
+        os.replace(temporary, path)  # atomic: readers never see a partial file
     except (BuildError, OSError):
         return None
     return path
 
 
 def forget() -> None:
-    """Removes what was measured of every device."""
+    """Removes the figures of all devices."""
     for path in (cache_dir() / _FOLDER).glob("*.json"):
         path.unlink(missing_ok=True)
 
 
 @contextmanager
 def one_measures(name: str) -> Iterator[bool]:
-    """One process at a time measures a card. Says whether it is ours to measure: not while another one does,
-    for longer than anybody likes to wait. Where nothing can be kept, everybody measures for himself."""
+    """Lets one process at a time measure a card.
+
+    It yields False if another process holds the lock for too long, and True if this process may measure. If
+    nothing can be stored, there is no lock and every process measures.
+    """
     lock: filelock.BaseFileLock | None = None
     ours = True
     try:

@@ -1,1 +1,1 @@
-"""The types of an operator's results, and what is wrong with its operands."""
+"""Type inference: the result types of operators, and checks of operands and attributes."""

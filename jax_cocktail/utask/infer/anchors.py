@@ -26,7 +26,7 @@ _REDUCTIONS = ("sum", "prod", "max", "min", "and", "or", "xor")
 
 
 def _accumulates(operator: UOperator) -> None:
-    """Operands of one dtype, a result that is as wide or wider and of the same sort."""
+    """Checks that the operands have one dtype, and that the result has the same kind and is not narrower."""
     x, y = (value.type for value in operator.inputs)
     result = operator.output.type
     require(x.dtype == y.dtype, f"operands are {x} and {y}")
@@ -58,7 +58,7 @@ def _dot(operator: UOperator) -> None:
 def window_count(
     size: int, dilation: int, pad: tuple[int, int], window: int, spread: int, stride: int
 ) -> int:
-    """How many windows of `window` elements, `spread` apart, fit along an axis."""
+    """The number of windows of `window` elements, `spread` apart, that fit along an axis."""
     whole = ((size - 1) * dilation + 1 if size else 0) + sum(pad)
     reach = (window - 1) * spread + 1 if window else 0
     return max((whole - reach) // stride + 1, 0) if whole >= reach else 0

@@ -1,4 +1,4 @@
-"""What the type rules share: faults and checked access to attributes."""
+"""Faults and checked access to attributes, for all type rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Rule = Callable[[UOperator], None]
 
 
 class Fault(Exception):
-    """A type rule does not hold; caught by `infer.fault`."""
+    """Raised if a type rule does not hold; caught by `infer.fault`."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -20,7 +20,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def is_int(x: object) -> bool:
-    """A plain integer: True and False are not."""
+    """Whether x is an integer but not a bool."""
     return type(x) is int
 
 
@@ -46,7 +46,7 @@ def axis(operator: UOperator, name: str, rank: int) -> int:
 
 
 def axes(operator: UOperator, name: str, rank: int) -> tuple[int, ...]:
-    """Distinct axes of a value of `rank` axes."""
+    """An attribute that lists distinct axes of a value of `rank` axes."""
     value = operator[name]
     found = integers(operator, name, len(value) if isinstance(value, tuple) else 0)
     require(len(set(found)) == len(found), f"{name} repeats an axis")
@@ -55,7 +55,7 @@ def axes(operator: UOperator, name: str, rank: int) -> tuple[int, ...]:
 
 
 def pairs(operator: UOperator, name: str, count: int) -> tuple[tuple[int, int], ...]:
-    """A tuple of (low, high)."""
+    """An attribute that is a tuple of (low, high) pairs."""
     value = operator[name]
     require(isinstance(value, tuple) and len(value) == count, f"{name} has not {count} entries")
     assert isinstance(value, tuple)

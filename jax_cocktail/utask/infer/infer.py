@@ -1,6 +1,6 @@
-"""Type rules of the operator kinds: what operands, attributes and results must look like.
+"""Type rules of the operator kinds, for operands, attributes and results.
 
-`fault` says what is wrong with one operator; the verifier adds where.
+`fault` describes an invalid operator; the verifier adds its location.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MODES = ("clip", "fill", "promise_in_bounds")
 
 @once
 def fault(operator: UOperator) -> str:
-    """Why the types or attributes of `operator` are wrong, or "" if they are right."""
+    """The error in the types or attributes of `operator`, or "" if they are valid."""
     try:
         counts = {"top_k": 2, "arrive": 0, "wait": 0, "meet": 0}
         counts |= dict.fromkeys(("sort", "exchange"), len(operator.inputs))
@@ -47,7 +47,7 @@ def fault(operator: UOperator) -> str:
 
 # -- elementwise ---------------------------------------------------------------------------------------------
 def _elementwise(allowed: frozenset[str], result: str = "") -> Rule:
-    """Operands of one type whose dtype is allowed; `result` is the result's dtype if it is another."""
+    """A rule for operands of one type with an allowed dtype. `result`: the result's dtype if it differs."""
 
     def check(operator: UOperator) -> None:
         x = operator.inputs[0].type
@@ -105,7 +105,7 @@ def _constant(operator: UOperator) -> None:
 
 
 def _empty(operator: UOperator) -> None:
-    """Any result."""
+    """Allows any result."""
 
 
 def _iota(operator: UOperator) -> None:
@@ -114,7 +114,7 @@ def _iota(operator: UOperator) -> None:
 
 
 def _same_dtype(operator: UOperator) -> TensorType:
-    """The first operand's type, whose dtype is the result's."""
+    """Checks that the result has the first operand's dtype, and returns the operand's type."""
     x = operator.inputs[0].type
     require(operator.output.type.dtype == x.dtype, f"result is {operator.output.type}, operand {x}")
     return x
@@ -232,7 +232,7 @@ def _batching_pairs(
 def _batch_and_window(
     operator: UOperator, name: str, whole: TensorType, indices: TensorType, window: Sequence[int]
 ) -> None:
-    """`whole` has the batch axes of `indices`, and the window at the axes that attribute `name` lists."""
+    """Checks that `whole` has the batch axes of `indices`, and the window at the axes in attribute `name`."""
     places = axes(operator, name, whole.rank)
     require(list(places) == sorted(places), f"{name} is not sorted")
     require([whole.shape[d] for d in places] == list(window), f"window {list(window)} is not in {whole}")

@@ -1,8 +1,8 @@
 """NumPy representation of IR values, shared by the interpreter's families.
 
 16-bit floats are computed in float32 and rounded once per operator. Transcendental functions, sums and
-products of float32 are computed in float64 and rounded once: the oracle is then as close to the exact answer
-as the element type allows, whatever order a target adds in.
+products of float32 are computed in float64 and rounded once. The oracle is then as close to the exact result
+as the element type allows, whatever the order in which a target adds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def doubled(array: Array) -> Array:
 
 
 def rounded(result: Array, dtype: np.dtype[Any]) -> Array:
-    """`result` in the element type `dtype`; float64 reaches 16-bit floats by way of float32, as in XLA."""
+    """Rounds `result` to `dtype`. float64 is rounded to 16-bit floats through float32, as in XLA."""
     result = np.asarray(result)
     if result.dtype == dtype:
         return result
@@ -73,7 +73,7 @@ def ints(operator: UOperator, name: str) -> tuple[int, ...]:
 
 
 def pairs(operator: UOperator, name: str) -> tuple[tuple[int, int], ...]:
-    """An attribute that is a tuple of (low, high)."""
+    """An attribute that is a tuple of (low, high) pairs."""
     return cast(tuple[tuple[int, int], ...], operator[name])
 
 
@@ -86,7 +86,7 @@ def number(operator: UOperator, name: str) -> int:
 
 
 def identity_element(op: str, dtype: np.dtype[Any]) -> Any:
-    """What `op` starts from: combining it with x gives x."""
+    """The identity element of `op`: combining it with x gives x."""
     if op in ("sum", "or", "xor"):
         return dtype.type(0)
     if op == "prod":
@@ -101,7 +101,7 @@ def identity_element(op: str, dtype: np.dtype[Any]) -> Any:
 
 
 def as_index(array: Array) -> Array:
-    """Any integers as int64; uint64 beyond it saturate, which stays out of every bound."""
+    """Integers as int64. Larger uint64 values saturate, which keeps them out of bounds."""
     if array.dtype == np.uint64:
         array = np.minimum(array, np.uint64(np.iinfo(np.int64).max))
     return array.astype(np.int64)

@@ -27,7 +27,7 @@ from jax_cocktail.utask.types import Shape
 
 
 def _product_operands(operator: UOperator, operands: Sequence[Array]) -> list[Array]:
-    """Operands in the type that products are formed and added in."""
+    """The operands in the accumulation type."""
     if operator.output.type.dtype == "bool":
         return [x.astype(np.int64) for x in operands]
     dtype = numpy_dtype(operator.output.type.dtype)
@@ -64,7 +64,7 @@ def dot(operator: UOperator, operands: Sequence[Array]) -> Array:
 def _spread_out(
     x: Array, axes: Shape, dilation: Shape, padding: Sequence[tuple[int, int]], fill: Any
 ) -> Array:
-    """Dilates, then pads (or crops, if negative) the given axes."""
+    """Dilates the given axes, then pads them (or crops, if negative)."""
     for axis, step, (low, high) in zip(axes, dilation, padding, strict=True):
         size = x.shape[axis]
         dilated = max((size - 1) * step + 1, 0) if size else 0
@@ -87,7 +87,7 @@ def _strided(x: Array, axes: Shape, starts: Shape, steps: Shape, counts: Shape) 
 
 
 def conv(operator: UOperator, operands: Sequence[Array]) -> Array:
-    """Sums one product per kernel position, over (batch, feature, spatial...) operands."""
+    """Sums one product per kernel position; operands are (batch, feature, spatial...)."""
     x, w = _product_operands(operator, operands)
     x, w = x.transpose(ints(operator, "lhs_spec")), w.transpose(ints(operator, "rhs_spec"))
     out_spec = ints(operator, "out_spec")
@@ -130,8 +130,8 @@ def reduce_window(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def select_and_scatter_add(operator: UOperator, operands: Sequence[Array]) -> Array:
-    """Adds every source element to the operand position that its window selects; padding is never selected,
-    ties go to the first position in row-major order."""
+    """Adds each source element to the operand position that its window selects. Padding is never selected.
+    The first position in row-major order wins ties."""
     source, x = operands
     wide = widened(x)
     axes, ones = tuple(range(x.ndim)), (1,) * x.ndim

@@ -108,7 +108,7 @@ _MATH_UNARY: dict[str, Callable[[Array], Array]] = {
 
 
 def integer_pow(operator: UOperator, operands: Sequence[Array]) -> Array:
-    """Repeated squaring in the order that JAX lowers to; a negative exponent divides at the end."""
+    """Repeated squaring in the order of JAX's lowering. A negative exponent divides at the end."""
     (x,) = operands
     wide, exponent = widened(x), number(operator, "exponent")
     power, square, rest = np.ones_like(wide), wide, abs(exponent)
@@ -130,7 +130,7 @@ def convert(operator: UOperator, operands: Sequence[Array]) -> Array:
         return rounded(widened(x), dtype)
     wide, limits = np.trunc(doubled(x)), np.iinfo(dtype)
     low, high = float(limits.min), float(limits.max)
-    # float(max) of 64-bit integers is one above max: everything from there on saturates
+    # float(max) of 64-bit integers is max + 1: values from there upwards saturate
     inside = np.where((wide > low) & (wide < high), wide, 0.0).astype(dtype)
     result = np.where(wide >= high, limits.max, np.where(wide <= low, limits.min, inside).astype(dtype))
     return result.astype(dtype)
@@ -187,7 +187,7 @@ def _remainder(x: Array, y: Array) -> Array:
 
 
 def _shift(x: Array, y: Array, apply: Callable[[Array, Array], Array], filler: Array) -> Array:
-    """A shift by `width` or more (or by a negative amount) gives `filler`."""
+    """A shift. Amounts of `width` or more, and negative ones, give `filler`."""
     amount, width = _bits(y), 8 * x.dtype.itemsize
     inside = amount < width
     safe = np.where(inside, amount, amount.dtype.type(0))
@@ -221,7 +221,7 @@ def _min(x: Array, y: Array) -> Array:
 
 
 def _nextafter(x: Array, y: Array) -> Array:
-    """On bit patterns, so that it works for every float width."""
+    """The next float, computed on bit patterns so that it works for all float widths."""
     bits, word = _bits(x), f"u{x.dtype.itemsize}"
     one = bits.dtype.type(1)
     sign = bits & bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))
@@ -236,7 +236,7 @@ def _nextafter(x: Array, y: Array) -> Array:
 
 
 def _wide(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """Arithmetic of 16-bit floats in float32."""
+    """Computes 16-bit floats in float32."""
     return lambda x, y: rounded(function(widened(x), widened(y)), x.dtype)
 
 
@@ -305,7 +305,7 @@ def threefry2x32(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def unary(function: Callable[[Array], Array], exact: bool) -> Evaluate:
-    """An evaluator from a function of one array; inexact functions are computed in float64."""
+    """An evaluator from a function of one array. Inexact functions are computed in float64."""
 
     def evaluate(operator: UOperator, operands: Sequence[Array]) -> Array:
         (x,) = operands

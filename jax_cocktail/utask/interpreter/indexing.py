@@ -21,14 +21,14 @@ _COMBINE: dict[str, np.ufunc] = {
 
 
 def _along(axis: int, shape: Shape) -> Array:
-    """Position along one axis, ready to broadcast over `shape`."""
+    """The position along one axis, broadcastable to `shape`."""
     view = [1] * len(shape)
     view[axis] = shape[axis]
     return np.arange(shape[axis]).reshape(view)
 
 
 def _over(component: Array, axes: Sequence[int], rank: int) -> Array:
-    """An array over `axes` (ascending) of a result of `rank` axes, ready to broadcast."""
+    """An array over `axes` (ascending), broadcastable to a result of `rank` axes."""
     view = [1] * rank
     for size, axis in zip(component.shape, axes, strict=True):
         view[axis] = size
@@ -85,7 +85,7 @@ def _scatter_places(operator: UOperator, shape: Shape, indices: Array, windows: 
 
 
 def scatter(operator: UOperator, operands: Sequence[Array]) -> Array:
-    """Applies updates in row-major order of the scatter axes; a window that sticks out is dropped."""
+    """Applies updates in row-major order of the scatter axes and drops windows that are out of bounds."""
     x, indices, updates = operands
     window = ints(operator, "update_window_dims")
     order = [d for d in range(updates.ndim) if d not in window] + list(window)

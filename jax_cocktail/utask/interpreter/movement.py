@@ -27,12 +27,12 @@ def constant(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def units(operator: UOperator, operands: Sequence[Array]) -> Array:
-    """Nobody has planned for more."""
+    """The number of units: the interpreter is one unit."""
     return np.asarray(1, numpy_dtype(operator.output.type.dtype))
 
 
 def empty(operator: UOperator, operands: Sequence[Array]) -> Array:
-    """Poison: NaN, the greatest integer, True; a program that reads it before writing shows it."""
+    """Poison values (NaN, the maximum integer, True) that expose programs which read before they write."""
     type_ = operator.output.type
     dtype = numpy_dtype(type_.dtype)
     if type_.dtype in FLOATS:
@@ -101,7 +101,7 @@ def concatenate(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def _window(starts: Sequence[Array], whole: Shape, part: Shape) -> tuple[slice, ...]:
-    """The part's place in the whole, moved inside where it sticks out."""
+    """The position of a part in the whole, clamped to be inside."""
     place = []
     for start, n, size in zip(starts, whole, part, strict=True):
         first = min(max(int(as_index(start)), 0), n - size)
@@ -130,7 +130,7 @@ def exchange(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...
 
 
 def barrier(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
-    """Nothing to wait for: whole values are computed one after the other."""
+    """Does not wait: whole values are computed one after the other."""
     return ()
 
 

@@ -59,7 +59,7 @@ def cumulative(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def _sort_keys(x: Array) -> list[Array]:
-    """Keys that order like XLA's comparator, most significant first: NaN last and equal, -0 equal to 0."""
+    """Sort keys in the order of XLA's comparator, most significant first: NaNs last and equal, -0 equals 0."""
     if not is_float(x):
         return [x]
     nan = np.isnan(widened(x))
@@ -75,7 +75,7 @@ def sort(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _total_order(x: Array) -> Array:
-    """Floats as integers in IEEE 754 total order (-0 below 0, NaN beyond infinity)."""
+    """Maps floats to integers in IEEE 754 total order (-0 below 0, NaN beyond infinity)."""
     if not is_float(x):
         return x
     bits = np.asarray(x, order="C").view(f"i{x.dtype.itemsize}")

@@ -1,4 +1,4 @@
-"""Runs a uProgram in plain NumPy: the oracle between every two passes and for every target.
+"""Runs a uProgram in plain NumPy: the oracle for every pass and every target.
 
 Operators are in the modules `interpreter_<family>`; here are regions, loops, branches and groups.
 """
@@ -39,16 +39,25 @@ EVALUATE: dict[str, Evaluate] = {
     **REDUCTION,
     **CONTRACTION,
 }
-# these pass bits on (or only touch the sign), whatever the processor does to denormal numbers
+# these copy bits (or change only the sign), whatever the processor does with denormal numbers
 _KEEPS_BITS = frozenset(
     {"bitcast", "select", "neg", "abs", "sort", "top_k", "copy", "dynamic_update_slice", "exchange"}
 )
 
 
 def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = False) -> list[Array]:
-    """The results of `program` on `arguments`.
+    """Runs `program` on `arguments` and returns its results.
 
-    `flush_denormals`: arithmetic reads and writes denormal numbers as zero, as XLA's CPU threads do.
+    Args:
+      program: the program.
+      arguments: one array per entry parameter.
+      flush_denormals: arithmetic reads and writes denormal numbers as zero, like XLA's CPU threads.
+
+    Raises:
+      VerificationError: the number of arguments is wrong, a value does not have its declared type, or
+      functions
+        call each other without end.
+      ProgramFailure: the program executes `fail`.
     """
     machine = _Machine(flush_denormals, {function.name: function for function in program.functions})
     parameters = program.entry.parameters
@@ -63,13 +72,13 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
             return [np.array(a) for a in machine.region(program.entry)]
         except RecursionError:
             raise VerificationError(
-                f"program {program.name}: its functions call each other without end, or deeper than the"
-                " interpreter goes; try a smaller argument, or a higher sys.setrecursionlimit"
+                f"program {program.name}: its functions call each other without end, or too deeply for the"
+                " interpreter; try a smaller argument, or a higher sys.setrecursionlimit"
             ) from None
 
 
 class _Machine:
-    """Values by id. A region's definitions are simply overwritten when it runs again."""
+    """Values by id. When a region runs again, it overwrites its definitions."""
 
     def __init__(self, flush_denormals: bool, functions: Mapping[str, FunctionUTask]) -> None:
         self._arrays: dict[int, Array] = {}
@@ -108,7 +117,7 @@ class _Machine:
             self._stitched(statement)
 
     def _call(self, reference: UTaskRef) -> list[Array]:
-        """Every call has values of its own: the caller's are still needed when a function calls itself."""
+        """Calls a function with new values, because a function that calls itself still needs the caller's."""
         function = self._functions[reference.function]
         frame = _Machine(self._flush, self._functions)
         frame.define(function.parameters, self.read(reference.arguments), f"arguments of {function.name}")
@@ -145,7 +154,7 @@ class _Machine:
 
 
 def _flushed(x: Array) -> Array:
-    """Denormal float32 and float64 as zeros of their sign; 16-bit floats are only storage."""
+    """Flushes denormal float32 and float64 to zeros of their sign; 16-bit floats are for storage only."""
     if not is_float(x) or dtype_name(x) in NARROW:
         return x
     return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)

@@ -14,7 +14,7 @@ _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
-    """A function of arrays from a function of one float."""
+    """Applies a function of one float to arrays."""
 
     def apply(x: Array) -> Array:
         flat = [function(float(v)) for v in x.reshape(-1)]
@@ -31,7 +31,7 @@ def _lgamma(x: float) -> float:
 
 
 def _digamma(x: float) -> float:
-    """Reflection below zero, recurrence up to 10, then the asymptotic series (DLMF 5.11.2)."""
+    """Digamma by reflection below zero, recurrence up to 10, then the asymptotic series (DLMF 5.11.2)."""
     if math.isnan(x) or x == -math.inf or (x <= 0 and x == math.floor(x)):
         return math.nan
     if x == math.inf:
