@@ -59,7 +59,7 @@ def load_measured(name: str) -> Measured | None:
 
 
 def _from_text(text: str) -> Measured:
-    """Parses the output of `_to_text`. Raises ValueError, KeyError, TypeError or AttributeError if invalid."""
+    """Parses the output of `_to_text`. Raises ValueError, KeyError, TypeError, AttributeError if invalid."""
     facts = json.loads(text)
     if facts["format"] != _FORMAT or type(facts["driver"]) is not int:
         raise ValueError("not what this version writes")

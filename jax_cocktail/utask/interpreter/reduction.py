@@ -59,7 +59,7 @@ def cumulative(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def _sort_keys(x: Array) -> list[Array]:
-    """Sort keys in the order of XLA's comparator, most significant first: NaNs last and equal, -0 equals 0."""
+    """Sort keys as in XLA's comparator, most significant first: NaNs last and equal, -0 equals 0."""
     if not is_float(x):
         return [x]
     nan = np.isnan(widened(x))
