@@ -102,7 +102,7 @@ def _measured(name: str, arch: str, ordinal: int, driver: int) -> Measured:
                 f"the driver's card {ordinal} is {facts.name} ({facts.arch}), not {name} ({arch})"
             )
         table, names = gpu_micro.measured_spec(facts, {})[0], gpu_micro.names_of_spec(facts)
-        # A process that finds this entry knows that its predecessor died while measuring, and does not repeat.
+        # A process that finds this entry knows that its predecessor died while measuring, and does not try.
         device_store.store_measured(Measured(table, driver, failed=_CUT_SHORT))
         try:
             figures = gpu_micro.measure(card, times=TIMES, only=tuple(names.values()), until=until)
