@@ -1,4 +1,4 @@
-"""What this machine can do: the rates that no program exceeds, measured with small loops in C++."""
+"""Measures this machine's peak rates, which no program exceeds, with small loops in C++."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CK_EXPORT i64 ck_read(const f32* data, i64 bytes, i64 rounds) {
 }
 """
 
-SECONDS = 0.02  # of one sample
+SECONDS = 0.02  # the length of one sample
 SAMPLES = 20
 
 
@@ -89,7 +89,7 @@ class Ceilings:
 
 
 def measure() -> Ceilings:
-    """The best of a few samples each."""
+    """Measures each rate as the best of a few samples."""
     library = ctypes.CDLL(build_program(SOURCE, host_toolchain()).path)
     for function in (library.ck_multiply_add, library.ck_read):
         function.restype = ctypes.c_int64
@@ -106,7 +106,7 @@ def measure() -> Ceilings:
 
 
 def cache_bytes(level: int, otherwise: int) -> int:
-    """The size of a cache of the first core."""
+    """The size in bytes of a cache of the first core."""
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
             if int((folder / "level").read_text()) == level:
@@ -117,9 +117,9 @@ def cache_bytes(level: int, otherwise: int) -> int:
 
 
 def _rate(work: Callable[[int, np.ndarray], int], threads: int, size: int) -> float:
-    """Units of work per second, of so many threads together, each on `size` bytes of its own.
+    """Units of work per second of several threads together, each on `size` bytes of its own.
 
-    work: does so many rounds and returns how much that was.
+    work: executes a number of rounds and returns the amount of work done.
     """
     arrays = [np.ones(max(size // 4, 1), np.float32) for _ in range(threads)]
     rounds, seconds = 1, 0.0

@@ -1,4 +1,4 @@
-"""Everything about one GPU in one command: is it right, how fast is it, what would be possible?
+"""Checks one GPU in one command: correctness, speed, and the limits of the hardware.
 
     python benchmarks/gpu_check.py                 all of it, in less than 8 minutes
     python benchmarks/gpu_check.py --quick         90 seconds: few rows
@@ -7,13 +7,14 @@
     python benchmarks/gpu_check.py --ncu           and our kernels under Nsight Compute
 
 Phases: versions; microbenchmarks through the driver; building, on all cores; correctness against float64 and
-stock XLA, with a limit on waiting; stock XLA's loops; timing, alone on the card; what the policy decides when
-nobody forces it. What the model predicts for this card stands beside what was measured. Every item is a
-process of its own: what fails is a record in the JSON file, which is written anew after every section, and
-what finds no time is said to be skipped. What is measured of the card is kept for the policy.
+stock XLA, with a limit on waiting; stock XLA's loops; timing, alone on the card; the policy's automatic
+decisions. The cost model's predictions for this card are printed next to the measured times. Each item runs
+in a process of its own. A failure becomes a record in the JSON file, which is rewritten after every section;
+an item without time left is recorded as skipped. The measured figures of the card are stored for the policy.
 
-Without a GPU it says so, compiles every row for three architectures, runs small sizes in the emulation of
-the tests, and prints predictions of the model in place of times, marked as such. Both ends with status 0.
+Without a GPU the command compiles every row for three architectures, runs small sizes in the emulation of the
+tests, and prints predictions of the cost model in place of times, marked as such. In both cases the exit
+status is 0.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu.pool import Record, Task, run_all, tell  # noqa: E402
 
-ARCHES = ("sm_90", "sm_80", "sm_100")  # the first is that of the table
+ARCHES = ("sm_90", "sm_80", "sm_100")  # the table uses the first
 BUDGET, QUICK_BUDGET = 460.0, 88.0
-CAP, STATIC_CAP = 60.0, 150.0  # seconds of one item; without a card a machine may be small
-COMPILERS = 4  # of XLA at a time, which tune products on the card
-# Where every phase ends at the latest, as a share of the budget; what one leaves the next ones have.
+CAP, STATIC_CAP = 60.0, 150.0  # seconds per item; a machine without a card may be slow
+COMPILERS = 4  # concurrent XLA compilers, which tune matrix products on the card
+# The latest end of each phase as a fraction of the budget. Unused time goes to the next phases.
 SHARES = {
     "measure": 0.1,
     "prepare": 0.28,
@@ -76,11 +77,11 @@ class Check:
 
     @property
     def deadline(self) -> float:
-        """Of the whole run."""
+        """The budget of the whole run, in seconds."""
         return self.start + self.options.budget
 
     def until(self, share: float) -> float:
-        """The moment when a share of the budget is spent."""
+        """The moment at which a fraction of the budget is spent."""
         return self.start + share * self.options.budget
 
     def task(self, phase: str, name: str, prefix: Sequence[str] = (), **environment: str) -> Task:
@@ -92,7 +93,7 @@ class Check:
         return Task(name, command, {**self.environment(), **environment}, cap, log=bool(prefix))
 
     def environment(self) -> dict[str, str]:
-        """Of every item: no memory is taken in advance, and what one compiles others find."""
+        """The environment of every item: no memory is preallocated, and items share compiled programs."""
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -104,7 +105,7 @@ class Check:
         }
 
     def dumping(self, phase: str, name: str) -> dict[str, str]:
-        """Environment that has XLA write down what it compiles, and the item look at it."""
+        """An environment in which XLA dumps its compilations and the item reads them."""
         folder = self.work / "dumps" / f"{phase}-{name}".replace("/", "-").replace(" ", "-")
         folder.mkdir(parents=True, exist_ok=True)
         flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
@@ -127,7 +128,7 @@ class Check:
             print(f"          {name}: {words.splitlines()[0][:120]}", flush=True)
 
     def results(self) -> dict[str, Any]:
-        """All there is so far, as plain data."""
+        """All results so far, as plain data."""
         found: dict[str, Any] = {
             "quick": self.options.quick,
             "small": self.options.small,
@@ -138,14 +139,14 @@ class Check:
 
     @property
     def path(self) -> Path:
-        """Of the JSON file: one for each kind of card."""
+        """The path of the JSON file, one for each kind of card."""
         card = self.sections.get("versions", {}).get("all", {}).get("card")
         name = card["name"].lower().replace(" ", "_") if card else "no_card"
         return Path(self.options.out) / f"gpu_check_{name}.json"
 
     def write(self) -> None:
-        """Complete or as it was, whoever reads."""
-        from benchmarks.gpu import report  # not before the processes that it is about
+        """Writes the JSON file atomically."""
+        from benchmarks.gpu import report  # imported only after the measuring processes have run
 
         with self.writing:
             results = self.results()
@@ -160,7 +161,7 @@ class Check:
 
 
 def with_card(check: Check, jax_works: bool) -> None:
-    """Everything; where jax has no GPU, only what the driver alone can do, and the static part."""
+    """Runs all phases; if jax has no GPU, only the driver's measurements and the static part."""
     rows, shares = check.rows, QUICK_SHARES if check.options.quick else SHARES
     until = {phase: check.until(share) for phase, share in shares.items()}
     check.section("measure", [check.task("measure", "card")], 1, until["measure"])  # plans depend on it
@@ -180,7 +181,7 @@ def with_card(check: Check, jax_works: bool) -> None:
 
 
 def prepare(check: Check, deadline: float) -> None:
-    """Compiles everything, and computes what is right on the host, all at once."""
+    """Compiles everything, and computes reference results on the host, in parallel."""
     cores = os.cpu_count() or 1
     host = {"JAX_PLATFORMS": "cpu"}
     wide = {**host, "JAX_ENABLE_X64": "1"}
@@ -198,7 +199,8 @@ def prepare(check: Check, deadline: float) -> None:
 
 
 def without_card(check: Check) -> None:
-    """What needs none. The table's architecture comes first; the others have the time that is left."""
+    """Runs the phases that need no GPU. The table's architecture comes first; the others get the remaining
+    time."""
     cores = os.cpu_count() or 1
     host = {"JAX_PLATFORMS": "cpu"}
     until = {phase: check.until(share) for phase, share in WITHOUT_CARD.items()}
@@ -221,7 +223,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
 
 
 def tools(check: Check) -> None:
-    """Small sizes under the tools that were asked for."""
+    """Runs small sizes under the requested tools."""
     for name, (program, *arguments) in TOOLS.items():
         if not getattr(check.options, name):
             continue
@@ -282,14 +284,16 @@ def check_all(options: argparse.Namespace, work: Path) -> Check:
         tools(check)
     else:
         print(f"There is no GPU here: {found.get('no_card', found.get('error'))}")
-        print("What needs none follows: code for three architectures, an emulation, predictions.", flush=True)
+        print(
+            "Checks without a GPU follow: code for three architectures, emulation, predictions.", flush=True
+        )
         without_card(check)
     check.write()
     return check
 
 
 def main() -> None:
-    """Run, print, and end with status 0 whatever was found."""
+    """Runs the checks, prints the report, and exits with status 0 whatever the results."""
     options = parse()
     if options.item:
         item(options)

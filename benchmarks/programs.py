@@ -1,4 +1,4 @@
-"""Small programs that isolate one cost of control flow each; an entry is ``() -> (function, arguments)``."""
+"""Small programs that each isolate one cost of control flow, as ``() -> (function, arguments)``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def skipped_conds() -> Program:
-    """32 conds with matvec-256 branches, none taken, 1000 times: what a branch costs that is not taken."""
+    """32 conds with matvec-256 branches, none taken, 1000 times: the cost of a branch that is not taken."""
     random = np.random.default_rng(1)
     weights = [jnp.asarray(random.standard_normal((256, 256), np.float32) / 16) for _ in range(32)]
 
@@ -30,7 +30,7 @@ def skipped_conds() -> Program:
 
 
 def tiny_conds() -> Program:
-    """A chain of 32 conds on eight numbers, 100 times: what deciding costs when branches do little."""
+    """A chain of 32 conds on eight numbers, 100 times: the cost of deciding between small branches."""
 
     def function(x: Any) -> Any:
         def body(_: Any, x: Any) -> Any:
@@ -74,7 +74,7 @@ def scalar_leaves_gradient() -> Program:
 
 
 def pass_through() -> Program:
-    """A scan of 1000 steps in which a cond hands three 128x128 matrices on (jax issue 38145)."""
+    """A scan of 1000 steps in which a cond passes three 128x128 matrices through (jax issue 38145)."""
     random = np.random.default_rng(3)
     state = tuple(jnp.asarray(random.standard_normal((128, 128), np.float32)) for _ in range(3))
 
@@ -89,7 +89,7 @@ def pass_through() -> Program:
 
 
 def empty_call() -> Program:
-    """A loop of two trips on eight numbers: what remains is the cost of a call."""
+    """A loop of two trips on eight numbers, which isolates the cost of a call."""
 
     def function(x: Any, count: Any) -> Any:
         return lax.fori_loop(0, count, lambda _, x: x + 1, x)
@@ -98,7 +98,7 @@ def empty_call() -> Program:
 
 
 def lstm_stacked(steps: int = 64, hidden: int = 256, depth: int = 10, batch: int = 1) -> Program:
-    """The LSTM model with the weights and states of all layers in one array each, as many write it."""
+    """The LSTM model with the weights and states of all layers stacked in one array each, a common style."""
     random = np.random.default_rng(4)
     scale = np.float32((2 * hidden) ** -0.5)
     w = jnp.asarray(random.standard_normal((depth, 2 * hidden, 4 * hidden), np.float32) * scale)
@@ -129,7 +129,7 @@ def _lstm_cell(gates: Any, c: Any) -> tuple[Any, Any]:
 
 
 def vmapped_while() -> Program:
-    """256 lanes of a loop of 55 trips in the mean; one of them takes 2000."""
+    """A batch of 256 loops with 55 trips on average, one of which takes 2000."""
     random = np.random.default_rng(5)
     trips = np.minimum(random.exponential(48.0, 256).astype(np.int32) + 1, 400)
     trips[17] = 2000
@@ -147,7 +147,7 @@ def vmapped_while() -> Program:
 
 
 def vmapped_cond() -> Program:
-    """64 lanes, of which every 16th runs four products with 128x128 matrices."""
+    """A batch of 64, of which every 16th element runs four products with 128x128 matrices."""
     random = np.random.default_rng(6)
     weights = [jnp.asarray(random.standard_normal((128, 128), np.float32) / 12) for _ in range(4)]
 
@@ -214,7 +214,7 @@ def _lstm_layer(xs: Any, w_ih: Any, w_hh: Any, bias: Any) -> Any:
 
 
 def distributed_lstm(xs: Any, layers: Any) -> Any:
-    """Another program: one scan per layer, the input projection of all steps before it."""
+    """A different program: one scan per layer, after the input projection of all steps."""
     for w_ih, w_hh, b_ih, b_hh in layers:
         xs = _lstm_layer(xs, w_ih, w_hh, b_ih + b_hh)
     return xs[-1]

@@ -1,9 +1,8 @@
-"""Ratios to stock XLA, those that must be reached, those aimed at, and the share of the machine's limit.
+"""Ratios to stock XLA with required and desired values, and the fraction of the machine's limit.
 
-Stock XLA counts at its best: with its defaults, with any while loop as one kernel, and with the input
-projection hoisted by hand or a loop in the place of recursion, whichever gives the least time. Ours is what
-`jit` does, unforced. For what it is worth, a column has the ratio to a program that somebody distributed by
-hand for stock XLA.
+Stock XLA counts at its best: the fastest of its defaults, any while loop as one kernel, the input projection
+hoisted by hand, and a loop in place of recursion. Ours is `jit` without options. For information, one column
+has the ratio to a program that was distributed by hand for stock XLA.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ HEADS = 4 * 12 * 64 * 64  # bytes of a 64 x 64 matrix for each of 12 heads
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`must`, `aim`: ratios of the time of stock XLA to ours. The work that nobody gets around: `flops` of
-    large products; bytes read from memory that holds them (`level`: "l2", "l3" or "memory")."""
+    """The targets and the minimum work of a row. `must`, `aim`: ratios of stock XLA's time to ours; `flops`:
+    of large products; bytes read from the memory that holds them (`level`: "l2", "l3" or "memory")."""
 
     must: float
     aim: float
@@ -31,7 +30,7 @@ class Row:
     level: str = "l2"
 
     def limit(self, machine: Ceilings) -> float:
-        """Seconds that the work takes at the rates of the machine; 0 if nobody counted it."""
+        """The seconds that the work takes at the machine's peak rates; 0 if the work is unknown."""
         return self.flops / machine.flops + self.bytes / getattr(machine, self.level)
 
 
@@ -69,13 +68,13 @@ ROWS: Mapping[str, Row] = {
     "child_sum_tree_lstm/64": Row(5, 8),
     "fibonacci/1": Row(8, 15),
 }
-SAME = 0.97  # where stock XLA runs under both names, a ratio from here on is 1
+SAME = 0.97  # if both names run stock XLA, a ratio from here upwards counts as 1
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What one process found: seconds of `ours`, of each way to run stock XLA, of what was `distributed` by
-    hand; and what `jit` chose."""
+    """The results of one process: seconds of `ours`, of each variant of stock XLA, and of the program
+    `distributed` by hand; and the choice of `jit`."""
 
     ours: float
     stock: Mapping[str, float]
@@ -86,7 +85,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One line of the table. `how`: the way in which stock XLA is best; `share`: of the machine's limit."""
+    """One line of the table. `how`: stock XLA's best variant; `share`: fraction of the machine's limit."""
 
     program: str
     stock: float
@@ -102,9 +101,9 @@ class Found:
 
 
 def judge(name: str, raced: Sequence[Rates], machine: Ceilings, full_size: bool) -> Found:
-    """Ours against the best of stock XLA, each against each in the process where both ran.
+    """Compares ours with the best of stock XLA, always within the process that ran both.
 
-    full_size: the work of the row is that of the program that ran.
+    full_size: the program ran at full size, so the row's work applies.
     """
     row = ROWS[name]
     pairs = [(seconds / rates.ours, how, rates) for rates in raced for how, seconds in rates.stock.items()]
@@ -133,7 +132,7 @@ def judge(name: str, raced: Sequence[Rates], machine: Ceilings, full_size: bool)
 def table(
     names: Sequence[str], raced: Callable[[str], Sequence[Rates]], full_size: bool = True
 ) -> dict[str, Any]:
-    """Measures and prints every row, with the machine's ceilings beside it; the same as plain data."""
+    """Measures and prints every row with the machine's peak rates, and returns the same as plain data."""
     machine = ceilings.measure()
     print(f"\n{machine}")
     print(

@@ -1,8 +1,8 @@
 """Rows for recursive programs: the models of `jax_cocktail.models.RECURSIVE`, and gradients.
 
-Stock XLA runs a recursion as an explicit stack machine (what `jax.jit` makes of `jax_cocktail.recursive`),
-lane by lane under `vmap`. The tree model of the paper is also there as what people write today, a while loop
-over the nodes in post-order (`LOOPS`).
+Stock XLA runs a recursion as an explicit stack machine (the result of `jax.jit` on `jax_cocktail.recursive`),
+one batch element after the other under `vmap`. `LOOPS` has the tree model of the paper in the usual form, a
+while loop over the nodes in post-order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax_cocktail.models import MODELS, RECURSIVE
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
-# model, batch -> positions of the arguments by which it is differentiated
+# (model, batch) -> positions of the arguments to differentiate by
 GRADIENTS: dict[tuple[str, int], tuple[int, ...]] = {
     ("rae_recursive", 1): (0, 5, 6),
     ("tree_lstm", 64): (5, 6, 7),
@@ -29,7 +29,7 @@ LOOPS: dict[str, Callable[..., Any]] = {"rae_recursive": MODELS["rae"].make(smal
 
 
 def gradient(name: str, batch: int, small: bool) -> Program:
-    """Of the sum of what the model returns."""
+    """The gradient of the sum of the model's results."""
     function, arguments = RECURSIVE[name].make(batch, small=small)
     wanted = GRADIENTS[name, batch]
     return jax.grad(lambda *x: jnp.sum(function(*x)), wanted), arguments

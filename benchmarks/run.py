@@ -1,11 +1,11 @@
-"""Times of every model and of programs that isolate one cost each, under stock XLA and under jax_cocktail.
+"""Times all models, and programs that isolate one cost each, under stock XLA and under jax_cocktail.
 
 Rows give medians of interleaved runs. `ratio` is stock / ours with our calls forced, `auto` is stock over
-what `jax_cocktail.jit` does when nothing is forced. A further table has times of whole processes: the import
-of jax_cocktail (after that of jax), a first call with an empty cache, and the first call of a second process.
-A third one has the ratios to stock XLA at its best (ratios.py: other settings, code hoisted by hand where an
-expert would do so, and loops for recursion), each with the ratio it must reach and the one it aims at, and
-what this machine can do (ceilings.py). The last one says which of the project's targets are met (targets.py).
+`jax_cocktail.jit` without options. A second table has times of whole processes: the import of jax_cocktail
+(after that of jax), a first call with an empty cache, and the first call of a second process. A third one has
+the ratios to stock XLA at its best (ratios.py: other settings, code hoisted by hand as an expert would, and
+loops for recursion), with required and desired ratios, and the machine's peak rates (ceilings.py). The last
+one lists the project's targets and whether they are met (targets.py).
 
     python benchmarks/run.py                    everything
     python benchmarks/run.py --quick            tiny models, less time per row: does it run at all?
@@ -41,7 +41,7 @@ from targets import judge_all  # noqa: E402
 
 _START = time.perf_counter()
 import jax_cocktail  # noqa: E402
-import jax_cocktail.api  # noqa: E402  # what `jax_cocktail.jit` imports on first use
+import jax_cocktail.api  # noqa: E402  # `jax_cocktail.jit` imports it on first use
 
 IMPORT_SECONDS = time.perf_counter() - _START
 
@@ -51,7 +51,7 @@ from jax_cocktail.models.compare import COCKTAIL, compare  # noqa: E402
 # A while that touches fewer bytes than this is compiled as one kernel (by default 1024).
 WHILE_THRESHOLD = "xla_cpu_small_while_loop_byte_threshold"
 
-# Stock XLA with other settings. The defaults are what `stock` means everywhere else.
+# Stock XLA with other settings. Elsewhere, `stock` means the defaults.
 RAISED = "any while as one kernel"
 STOCK_VARIANTS = {
     "default": "",
@@ -75,14 +75,14 @@ def cases(quick: bool) -> dict[str, Callable[[], programs.Program]]:
 
 
 def compare_all(names: list[str], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One row per program, printed as it is measured."""
+    """Measures and prints one row per program."""
     print(
         f"{'program':24}{'captured':>9}{'stock us':>12}{'ours us':>12}{'ratio':>8}{'auto':>8}"
         "  jit uses  difference"
     )
     for name in names:
         function, arguments = cases(options.quick)[name]()
-        jax_cocktail.jit(function)(*arguments)  # which of our programs is forced, a measurement says
+        jax_cocktail.jit(function)(*arguments)  # measures which of our programs to force
         found = compare(function, arguments, seconds=options.seconds)
         print(
             f"{name:24}{found.captured:>9}{found.stock * 1e6:12.1f}{found.ours * 1e6:12.1f}{found.ratio:8.2f}"
@@ -94,9 +94,9 @@ def compare_all(names: list[str], options: argparse.Namespace) -> Iterator[dict[
 
 
 def call_overhead(seconds: float) -> Iterator[dict[str, Any]]:
-    """Cost of calling what ``jax_cocktail.jit`` returns, beside a plain ``jax.jit``, in seconds per call.
+    """The overhead of a call through ``jax_cocktail.jit`` over plain ``jax.jit``, in seconds per call.
 
-    Both run stock XLA's program, so that what differs is the call.
+    Both run stock XLA's program, so only the call differs.
     """
     loop, operands = programs.empty_call()
     vector = (jax.numpy.zeros(8),)
@@ -128,7 +128,7 @@ def _many(function: Callable[..., Any], arguments: tuple[Any, ...], scope: Calla
 
 
 def probe(name: str, compiler: str, quick: bool, seconds: float) -> None:
-    """In a process of its own: first call and steady time of one program, as JSON on standard output."""
+    """Prints the first call and the steady time of one program as JSON. It runs in a process of its own."""
     function, arguments = cases(quick)[name]()
     jax.block_until_ready(arguments)
     options = {"auto": None, "cocktail": COCKTAIL}
@@ -143,7 +143,7 @@ def probe(name: str, compiler: str, quick: bool, seconds: float) -> None:
 
 
 def race(name: str, quick: bool, seconds: float) -> None:
-    """In a process of its own: ours, stock, and under stock what was rewritten by hand, taking turns."""
+    """Times ours, stock, and hand-written variants under stock, in turn. It runs in a process of its own."""
     function, arguments = cases(quick)[name]()
     model = name.partition("/")[0]
     functions = {"ours": jax_cocktail.jit(function), "stock": jax.jit(function)}
@@ -169,7 +169,7 @@ def race(name: str, quick: bool, seconds: float) -> None:
 def in_process(
     name: str, compiler: str, quick: bool, seconds: float = 0.0, **environment: str
 ) -> dict[str, Any]:
-    """Run `probe`, or `race` where no compiler is named, in a fresh process."""
+    """Runs `probe`, or `race` if no compiler is named, in a fresh process."""
     which = ["--probe", name, compiler] if compiler else ["--race", name]
     command = [sys.executable, __file__, *which, f"--seconds={seconds}"]
     done = subprocess.run(
@@ -183,7 +183,7 @@ def in_process(
 
 
 def process_times(names: list[str], quick: bool) -> Iterator[dict[str, Any]]:
-    """First call with an empty cache, and first call of a second process, beside stock's first call."""
+    """Times a first call with an empty cache, that of a second process, and stock XLA's first call."""
     headings = ("import", "stock", "ours", "auto", "2nd ours", "2nd auto")
     print(f"\n{'first call, seconds':24}" + "".join(f"{heading:>10}" for heading in headings))
     for name in names:
@@ -200,7 +200,7 @@ def process_times(names: list[str], quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def stock_variants(names: list[str], quick: bool, seconds: float) -> Iterator[dict[str, Any]]:
-    """Stock XLA under each setting of `STOCK_VARIANTS`."""
+    """Times stock XLA under each setting of `STOCK_VARIANTS`."""
     print(f"\n{'stock XLA, us':24}" + "".join(f"{name:>26}" for name in STOCK_VARIANTS))
     for name in names:
         row: dict[str, Any] = {"program": name}
@@ -212,7 +212,7 @@ def stock_variants(names: list[str], quick: bool, seconds: float) -> Iterator[di
 
 
 def ratios(names: list[str], quick: bool, seconds: float) -> dict[str, Any]:
-    """The rows of `ratios.ROWS`, under each setting of stock XLA that may be its best."""
+    """Runs the rows of `ratios.ROWS` under each setting that may be the best for stock XLA."""
 
     def raced(name: str) -> list[Rates]:
         found = []
@@ -237,8 +237,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="time per row (default 4, quick 0.3)")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--stock-variants", action="store_true", help="time stock XLA with other flags too")
-    parser.add_argument("--no-processes", action="store_true", help="leave the table of whole processes out")
-    parser.add_argument("--no-ratios", action="store_true", help="leave the table of ratios out")
+    parser.add_argument("--no-processes", action="store_true", help="omit the table of whole processes")
+    parser.add_argument("--no-ratios", action="store_true", help="omit the table of ratios")
     parser.add_argument("--race", metavar="ROW", help=argparse.SUPPRESS)
     parser.add_argument("--probe", nargs=2, metavar=("ROW", "COMPILER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -251,7 +251,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measures, prints and writes the figures."""
     options = parse()
     if options.probe:
         probe(*options.probe, options.quick, options.seconds)

@@ -11,9 +11,9 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`measured(figures)` yields (row, value) pairs; the worst must not pass `limit`.
+    """One target. `measured(figures)` yields (row, value) pairs, and `limit` bounds the worst of them.
 
-    least: the limit is a lower one.
+    least: the limit is a lower bound.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Target:
     least: bool = True
 
     def judge(self, figures: Figures) -> dict[str, Any]:
-        """The worst row as plain data; `state` is met, missed or not measured."""
+        """The worst row as plain data. `state` is met, missed or not measured."""
         rows = list(self.measured(figures))
         result: dict[str, Any] = {"target": self.name, "limit": self.limit, "unit": self.unit}
         if not rows:
@@ -34,17 +34,17 @@ class Target:
 
 
 def _ratio(*names: str) -> Callable[[Figures], Iterator[tuple[str, float]]]:
-    """Stock over ours, with our calls forced."""
+    """Stock time over ours, with our calls forced."""
     return lambda figures: ((r["program"], r["ratio"]) for r in figures["programs"] if r["program"] in names)
 
 
 def _models(figures: Figures) -> Iterator[tuple[str, float]]:
-    """Stock over what `jit` does unforced."""
+    """Stock time over `jit` without options."""
     return ((r["program"], r["auto_ratio"]) for r in figures["programs"] if "/" in r["program"])
 
 
 def _share_of_must(figures: Figures) -> Iterator[tuple[str, float]]:
-    """Ratio to stock XLA at its best over the ratio that must be reached."""
+    """The ratio to stock XLA at its best over the required ratio."""
     return ((row["program"], row["ratio"] / row["must"]) for row in figures.get("ratios", {}).get("rows", ()))
 
 
@@ -80,7 +80,7 @@ TARGETS = (
 
 
 def judge_all(figures: Figures) -> list[dict[str, Any]]:
-    """One row per target, printed."""
+    """Judges all targets and prints one row for each."""
     print(f"\n{'target':54}{'limit':>12}{'worst':>10}  state")
     found = [target.judge(figures) for target in TARGETS]
     for target, row in zip(TARGETS, found, strict=True):

@@ -1,5 +1,5 @@
 // Arithmetic, comparisons, logic, shifts, rounding and conversions, with the edge semantics of XLA.
-// Every function is defined for every dtype of the IR for which the operator makes sense; bool is C++ bool.
+// Each function is defined for all dtypes of the IR for which the operator makes sense; bool is C++ bool.
 #ifndef COCKTAIL_ARITH_H
 #define COCKTAIL_ARITH_H
 

@@ -1,4 +1,4 @@
-// What a convolution looks like, on every target.
+// The shape of a convolution, for all targets.
 #ifndef COCKTAIL_CONV_SHAPE_H
 #define COCKTAIL_CONV_SHAPE_H
 

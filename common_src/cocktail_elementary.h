@@ -1,7 +1,7 @@
 // Exponentials, logarithms, hyperbolic tangent, logistic, error function and powers.
 // The f32 versions are branch-free and call no library, so that any compiler vectorises loops over them.
-// Their polynomials are weighted minimax fits made for this file. Nothing depends on denormals: results are
-// the same with and without flushing, up to denormal arguments and results themselves.
+// Their polynomials are weighted minimax fits made for this file. Flushing of denormals changes only results
+// with denormal arguments or denormal results.
 #ifndef COCKTAIL_ELEMENTARY_H
 #define COCKTAIL_ELEMENTARY_H
 

@@ -1,4 +1,4 @@
-// Every elementwise operator of the IR as ck_<kind>(...). A program may include the parts that it needs.
+// All elementwise operators of the IR as ck_<kind>(...). A program may include only the parts that it needs.
 #ifndef COCKTAIL_MATH_H
 #define COCKTAIL_MATH_H
 

@@ -1,4 +1,4 @@
-// Rarer functions: the C library in f64, rounded once for the smaller types, and what the C library lacks.
+// Special functions: from the C library in f64, rounded once for smaller types, and those that it lacks.
 #ifndef COCKTAIL_SPECIAL_H
 #define COCKTAIL_SPECIAL_H
 

@@ -1,6 +1,6 @@
 // Sine and cosine.
-// Range reduction without branches: x = m 2^e with a 24-bit m and e >= 0, and m times the tabulated value of
-// 2^e 2/pi modulo 4 (29 bits exact, 53 more behind) is the angle in quarter turns, right for every f32.
+// Range reduction without branches: x = m 2^e with a 24-bit m and e >= 0. The product of m and the tabulated
+// value of 2^e 2/pi modulo 4 (29 exact bits and 53 more) is the angle in quarter turns, correct for all f32.
 #ifndef COCKTAIL_TRIG_H
 #define COCKTAIL_TRIG_H
 

@@ -1,5 +1,5 @@
-// The types of the IR in C++, on every target: names, storage formats, what a type is.
-// Included by the target's cocktail_base.h, which spells CK_INLINE and CK_FMA. No standard header.
+// The types of the IR in C++, for all targets: names, storage formats, type traits.
+// The target's cocktail_base.h includes this file and defines CK_INLINE and CK_FMA. No standard header.
 #ifndef COCKTAIL_TYPES_H
 #define COCKTAIL_TYPES_H
 

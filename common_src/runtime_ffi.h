@@ -1,4 +1,4 @@
-// What the FFI handlers of every target share, in XLA's C API: errors, attributes, the answer about versions.
+// Code of all targets' FFI handlers, in XLA's C API: errors, attributes, the answer to version queries.
 #ifndef COCKTAIL_RUNTIME_FFI_H
 #define COCKTAIL_RUNTIME_FFI_H
 

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), by which the handlers of every target check the binary of a call.
+// SHA-256 (FIPS 180-4), with which all targets' handlers check the binary of a call.
 #ifndef COCKTAIL_RUNTIME_SHA256_H
 #define COCKTAIL_RUNTIME_SHA256_H
 

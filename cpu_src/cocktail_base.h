@@ -1,5 +1,5 @@
-// Types, storage formats and compiler spellings that every emitted CPU program relies on.
-// Freestanding: no standard header, so that a small program compiles in a few hundredths of a second.
+// Types, storage formats and compiler-specific macros for all emitted CPU programs.
+// Freestanding: without standard headers, a small program compiles in a few hundredths of a second.
 #ifndef COCKTAIL_BASE_H
 #define COCKTAIL_BASE_H
 

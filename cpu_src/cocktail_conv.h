@@ -1,5 +1,5 @@
 // Convolution with strides, padding, dilations and feature groups, over any number of spatial axes, as a
-// product of matrices of which the left one is never in memory as a whole. x: [batch, spatial..., features];
+// product of matrices, the left one of which never exists as a whole. x: [batch, spatial..., features];
 // w: [kernel..., features / groups, out features]; o: [batch, spatial..., out features]; all row-major.
 #ifndef COCKTAIL_CONV_H
 #define COCKTAIL_CONV_H

@@ -1,6 +1,6 @@
-// Matrix products with arbitrary strides, one thread, tuned for the sizes inside loops. The order of every
-// sum depends on shapes and strides only. Choosing a kernel is inlined: with constant shapes and strides a
-// program contains, and compiles, only what it needs.
+// Matrix products with arbitrary strides on one thread, tuned for the sizes inside loops. The order of every
+// sum depends only on shapes and strides. The choice of a kernel is inlined: with constant shapes and strides
+// a program contains only the kernels that it needs.
 #ifndef COCKTAIL_DOT_H
 #define COCKTAIL_DOT_H
 

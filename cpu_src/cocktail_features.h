@@ -1,5 +1,5 @@
-// Processor features that a program was compiled to use, as bits. The runtime compares them with the machine
-// and refuses what cannot run: better than an illegal instruction.
+// Processor features that a program was compiled for, as bits. The runtime compares them with the machine and
+// refuses programs that cannot run, to avoid an illegal instruction.
 #ifndef COCKTAIL_FEATURES_H
 #define COCKTAIL_FEATURES_H
 

@@ -1,6 +1,6 @@
-// Register-blocked matrix products. Columns lie in vector lanes; the panel of the right matrix in use is
-// packed where its lines follow each other, by the first rows that need it. Every sum is made of pieces of
-// kCkDepth products that are added one by one: the order depends on the shape alone, not on the rows beside.
+// Register-blocked matrix products. Columns map to vector lanes. The first rows that need a panel of the
+right // matrix pack it contiguously. Every sum consists of chunks of kCkDepth products that are added one by
+one, so // its order depends on the shape alone, not on the other rows.
 // (K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 5.)
 #ifndef COCKTAIL_GEMM_H
 #define COCKTAIL_GEMM_H

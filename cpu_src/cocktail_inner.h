@@ -1,5 +1,5 @@
-// Matrix products whose summed axis is contiguous in both operands: products of vectors, lane by lane. A few
-// rows share what is read of the columns.
+// Matrix products whose contracted axis is contiguous in both operands: dot products across vector lanes. A
+// few rows share the loads of the columns.
 #ifndef COCKTAIL_INNER_H
 #define COCKTAIL_INNER_H
 

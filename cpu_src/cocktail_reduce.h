@@ -1,4 +1,4 @@
-// Vector reductions of ck_max and ck_min: OpenMP's own max and min do not promise that NaN wins.
+// Vector reductions with ck_max and ck_min, because OpenMP's own max and min need not propagate NaN.
 #ifndef COCKTAIL_REDUCE_H
 #define COCKTAIL_REDUCE_H
 

@@ -4,8 +4,8 @@
 
 #include "cocktail_arith.h"
 
-// index becomes the permutation of 0 .. n-1 that sorts by `less(i, j)`, a strict weak order over positions;
-// equal elements keep their order. `scratch` has room for n.
+// Sets `index` to the permutation of 0 .. n-1 that sorts by `less(i, j)`, a strict weak order over positions.
+// Equal elements keep their order. `scratch` has room for n elements.
 template <class Less>
 CK_NOINLINE void ck_sort_index(i64 n, i32* index, i32* scratch, Less less) {
   constexpr i64 run = 16;

@@ -1,15 +1,15 @@
 // Units: the threads that run one call of a program together, and the barrier between them.
 //
-// A barrier has two halves: `ck_arrive` publishes what this unit wrote, `ck_wait` returns when every unit of
-// the team has arrived. They alternate in every unit: arrive, wait, arrive, wait. Up to CK_FLAT_UNITS units
-// look at each other's counters (one cache line moves per neighbour); more units meet in a combining tree
-// (Yew, Tzeng and Lawrie 1987), whose last one tells all. Counters only grow: nothing is reset in between.
+// The barrier is split: `ck_arrive` publishes this unit's writes, and `ck_wait` returns when all units of the
+// team have arrived. They alternate in every unit: arrive, wait, arrive, wait. Up to CK_FLAT_UNITS units read
+// each other's counters (one cache line moves per neighbour). More units use a combining tree (Yew, Tzeng and
+// Lawrie 1987), whose last unit notifies all. Counters only grow and are never reset.
 #ifndef COCKTAIL_UNITS_H
 #define COCKTAIL_UNITS_H
 
 #include "cocktail_base.h"
 
-// The layout below is shared by programs and runtime; a runtime refuses programs of another version.
+// Programs and runtime share the layout below; a runtime refuses programs of another version.
 enum : u32 { CK_UNITS_VERSION = 1 };
 enum : i64 { CK_FLAT_UNITS = 8, CK_MOST_UNITS = 256 };
 

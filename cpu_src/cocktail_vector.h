@@ -1,5 +1,5 @@
-// Explicit vectors: sums must not be reordered by the compiler, so it would not vectorise them by itself.
-// Loads convert from a storage type to the type that is summed in; shuffles transpose and add across lanes.
+// Explicit vectors: the compiler must not reorder sums, so it would not vectorise them by itself. Loads
+// convert from a storage type to the accumulation type; shuffles transpose and add across lanes.
 #ifndef COCKTAIL_VECTOR_H
 #define COCKTAIL_VECTOR_H
 
@@ -7,7 +7,7 @@
 
 #define CK_MEMBER inline __attribute__((always_inline))
 
-// Before a loop over registers: g++ must unroll it before it decides which arrays are registers.
+// For loops over registers: g++ must unroll them before it decides which arrays are registers.
 #if defined(__clang__)
 #define CK_UNROLL _Pragma("clang loop unroll(full)")
 #else

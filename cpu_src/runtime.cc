@@ -1,5 +1,5 @@
-// The CPU runtime: two XLA FFI handlers that run any compiled program, and one for programs of stock XLA that
-// can fail (runtime_failure.h).
+// The CPU runtime: two XLA FFI handlers that run compiled programs, and one that reports failures of programs
+// of stock XLA (runtime_failure.h).
 //
 // A program is a shared object that travels as an attribute of the call, so that an executable is complete
 // in itself (persistent cache, export, second process). `instantiate` checks its SHA-256 digest and loads it

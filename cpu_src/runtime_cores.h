@@ -1,4 +1,5 @@
-// How many cores this process may use: its affinity, and the quota of its control groups (versions 1 and 2).
+// The number of cores that this process may use, from its affinity and the quota of its control groups
+// (versions 1 and 2).
 #ifndef COCKTAIL_RUNTIME_CORES_H
 #define COCKTAIL_RUNTIME_CORES_H
 

@@ -1,6 +1,6 @@
-// The handler by which a program that XLA compiled itself tells of a failure, such as a recursion that is too
-// deep. Attribute `text`: a line for each status but 0. Operand and result: int32 of any shape; the result is
-// the operand if all of it is 0, else the call fails with the line of the first status that is not.
+// The handler with which a program compiled by XLA itself reports a failure, such as a recursion that is too
+// deep. Attribute `text`: one line for each status except 0. Operand and result: int32 of any shape. If the
+// operand is all 0, it is the result; else the call fails with the line of the first status that is not 0.
 #ifndef COCKTAIL_RUNTIME_FAILURE_H
 #define COCKTAIL_RUNTIME_FAILURE_H
 

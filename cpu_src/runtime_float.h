@@ -1,5 +1,5 @@
 // The floating-point mode of a thread.
-// XLA's threads flush denormals and new threads do not: without care, answers would depend on the unit.
+// XLA's threads flush denormals and new threads do not, so results would depend on the unit by default.
 #ifndef COCKTAIL_RUNTIME_FLOAT_H
 #define COCKTAIL_RUNTIME_FLOAT_H
 

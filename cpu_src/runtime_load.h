@@ -1,4 +1,4 @@
-// Compiled programs of the process: checked, loaded once each, and kept.
+// The compiled programs of the process: each is checked, loaded once, and kept.
 #ifndef COCKTAIL_RUNTIME_LOAD_H
 #define COCKTAIL_RUNTIME_LOAD_H
 

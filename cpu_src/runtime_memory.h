@@ -1,4 +1,4 @@
-// Scratch memory of calls. Arenas are leased per call and kept: fresh pages cost more than most programs run.
+// Scratch memory of calls. Calls lease arenas from a pool, because fresh pages cost more than most programs.
 #ifndef COCKTAIL_RUNTIME_MEMORY_H
 #define COCKTAIL_RUNTIME_MEMORY_H
 

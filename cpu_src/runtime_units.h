@@ -1,8 +1,8 @@
 // The worker pool of the process, and the call of a program by several units.
 //
-// A call leases idle workers and runs with what it gets, possibly alone: it never waits for workers that
-// serve another call. Workers are started when first needed, watch for the next call for a short time and
-// then sleep; they are detached and own nothing that the end of the process would have to release.
+// A call leases idle workers and runs with those it gets, possibly alone. It never waits for workers that
+// serve another call. Workers start when first needed, spin for a short time for the next call, and then
+// sleep. They are detached and own nothing that the end of the process would have to release.
 #ifndef COCKTAIL_RUNTIME_UNITS_H
 #define COCKTAIL_RUNTIME_UNITS_H
 
