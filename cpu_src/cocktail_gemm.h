@@ -1,6 +1,6 @@
 // Register-blocked matrix products. Columns map to vector lanes. The first rows that need a panel of the
-right // matrix pack it contiguously. Every sum consists of chunks of kCkDepth products that are added one by
-one, so // its order depends on the shape alone, not on the other rows.
+// right matrix pack it contiguously. Every sum consists of chunks of kCkDepth products that are added one by
+// one, so its order depends on the shape alone, not on the other rows.
 // (K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 5.)
 #ifndef COCKTAIL_GEMM_H
 #define COCKTAIL_GEMM_H
