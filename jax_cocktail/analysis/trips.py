@@ -1,8 +1,8 @@
-"""Counted loops whose trips need nothing of each other: whole trips go to the units.
+"""Counted loops with independent iterations, which become parallel loops as they are.
 
-A loop that carries nothing but arrays of which every trip writes a row of its own is a parallel loop as it is
-(`utask.parallel` proves it): what `lax.map` makes, or lane after lane of a recursion. Units take the trips in
-turn, so that trips of uneven length that stand side by side go to different units.
+Such a loop carries nothing but arrays of which every iteration writes a row of its own
+(`analysis.parallel` proves it): what `lax.map` makes, or a recursion over batch elements. Units take the
+iterations in turn, so uneven iterations that stand side by side go to different units.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ RAMP_SECONDS = 1.6e-6  # until all blocks run and the last has ended, beside wha
 COOPERATIVE_SECONDS = 0.5e-6  # that blocks which meet are launched later [estimate]
 SCALAR_SECONDS = 2.5e-9  # of one operation on registers that waits for the one before: 4 to 5 clocks
 TAGGED_BYTES = 8  # of a word that crosses units with the number of its step
-CALL_SECONDS = 100e-9  # of a reference: the task stack
+CALL_SECONDS = 100e-9  # of a reference; programs for a GPU have none, since references are inlined
 
 Clock = npt.NDArray[np.float64]
 

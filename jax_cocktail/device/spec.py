@@ -4,7 +4,7 @@ Sizes come from the driver's properties of the named card. Rates and times are o
   [D] the vendor's data sheet, at the highest clock;
   [M] measured by others, in public microbenchmarks of the card or of the nearest one;
   [E] estimated from the two, until somebody measures that card.
-A machine's own measurements replace them: see `device_store`.
+A machine's own measurements replace them: see `device.store`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Groups: stages of a wavefront, each on units of its own (see `schedule.pipeline`).
+"""Groups: stages of a wavefront, each on units of its own (see `schedule.loops.wavefront`).
 
 A stage is a branch with `group` (number, count), and what the region computes from its results. It becomes
 one parallel loop with the branch inside its parts, so that no barrier stands in a guard and a stage that does

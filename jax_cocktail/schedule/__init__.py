@@ -1,1 +1,1 @@
-"""Passes between translation and emission: simplify, canonicalise, memory plan."""
+"""Passes between translation and emission: simplify, loops, `vmap`, memory, barriers; and the policy."""

@@ -1,8 +1,9 @@
 """Policy: which ways to compile a program are worth trying, and how far a program grows around its loops.
 
-The space is small (`Candidate`), planning a candidate takes milliseconds, and its price is read off the
-planned program, where shared work, barriers and what stays in cache are in plain sight. So the model only has
-to say which few deserve the host compiler and a stopwatch; the stopwatch decides (`lowering.decisions`).
+The search space is small (`Candidate`). Planning a candidate takes far less time than building it, and its
+price is read off the planned program, where shared work, barriers and what stays in cache are visible. So the
+model only has to name the few that deserve the compiler and a stopwatch. The stopwatch decides
+(`lowering.decisions`).
 """
 
 from __future__ import annotations

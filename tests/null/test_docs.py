@@ -83,3 +83,13 @@ def test_pages_from_the_readme_have_its_text():
     assert MADE["recursion.md"].startswith("# Recursion\n\nJAX has no recursive functions")
     assert "## Ten lines\n\n```python" in MADE["quickstart.md"]
     assert "](docs/" not in "".join(MADE.values())
+
+
+def test_modules_that_docstrings_name_exist():
+    package = ROOT / "jax_cocktail"
+    rooms = "|".join(sorted(p.name for p in package.iterdir() if (p / "__init__.py").is_file()))
+    wrong = []
+    for path in sorted(package.rglob("*.py")):
+        named = re.findall(rf"`((?:{rooms})\.[\w.]+)`", path.read_text(encoding="utf-8"))
+        wrong += [f"{path.name}: {dotted}" for dotted in named if not _exists(package, dotted.split("."))]
+    assert wrong == []

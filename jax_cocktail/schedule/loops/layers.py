@@ -1,8 +1,9 @@
 """Stacks of layers written as inner loops: unrolled, so that every layer has weights and state of its own.
 
-A loop over time around a loop over layers, whose weights are one stacked array, hides what distribution
-needs: that the layers' weights do not change over time and that their recurrences are separate. Unrolling the
-inner loop and taking the stacked state apart (`stacked`) shows it. Nothing is done where nothing comes of it.
+A loop over time around a loop over layers, whose weights are one stacked array, hides two facts that
+distribution needs: the layers' weights do not change over time, and their recurrences are separate. Unrolling
+the inner loop and splitting the stacked state (`scalar_replacement`) shows both. The pass changes nothing if
+that does not separate any layer.
 """
 
 from __future__ import annotations

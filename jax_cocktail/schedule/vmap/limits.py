@@ -1,4 +1,4 @@
-"""When recovering lanes pays: the numbers of `lanes`, measured on two AVX-512 cores."""
+"""When recovering lanes pays: the numbers of `recover`, measured on two AVX-512 cores."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ are divided; in any other while loop, products that depend on counters alone are
 Levels: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it reads.
 Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index alone,
 and scalar recurrences such as counters, are computed again wherever they are needed. A recurrence that only
-adds up products, as the gradient of weights does, is one product behind the loops (`accumulate`).
+adds up products, as the gradient of weights does, is one product behind the loops (`reductions`).
 """
 
 from __future__ import annotations
