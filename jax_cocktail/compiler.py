@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from jax_cocktail.analysis.parallel import BARRIERS
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
@@ -56,6 +55,7 @@ from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import UProgram, operators_in
+from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import MAILBOX_BYTES, LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody

@@ -15,7 +15,7 @@ from math import gcd
 from typing import cast
 
 from jax_cocktail.utask.ir import UOperator, once
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import KINDS, OperatorKind
 from jax_cocktail.utask.types import Shape
 
 
@@ -30,6 +30,9 @@ class Tie:
     outputs: tuple[int, ...]
     inputs: tuple[int | None, ...]
     parts: int
+
+
+Ties = Callable[[UOperator], Iterator[Tie]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +82,22 @@ def _same_axes(operator: UOperator, axes: Sequence[int], whole: int = 0) -> Iter
         yield Tie((d,) * len(operator.outputs), inputs, _shape(operator)[d])
 
 
-def _elementwise(operator: UOperator) -> Iterator[Tie]:
+def _alike(operator: UOperator) -> Iterator[Tie]:
+    """Every axis; without operands any part of the result can be made for itself."""
     return _same_axes(operator, range(len(_shape(operator))))
 
 
-def _leaf(operator: UOperator) -> Iterator[Tie]:
-    """No operands: any part of the result can be made for itself."""
-    return _elementwise(operator)
+def _axes_of(operator: UOperator, name: str) -> tuple[object, ...]:
+    """The axes, or the one axis, that an attribute names."""
+    found = operator[name]
+    return found if isinstance(found, tuple) else (found,)
 
 
-def _except(name: str) -> Callable[[UOperator], Iterator[Tie]]:
+def _except(name: str) -> Ties:
     """All axes but those that the attribute names."""
 
     def ties(operator: UOperator) -> Iterator[Tie]:
-        worked_on = operator[name]
-        taken = worked_on if isinstance(worked_on, tuple) else (worked_on,)
+        taken = _axes_of(operator, name)
         return _same_axes(operator, [d for d in range(len(_shape(operator))) if d not in taken])
 
     return ties
@@ -220,19 +224,16 @@ def _conv(operator: UOperator) -> Iterator[Tie]:
             yield Tie((out[1],), (lhs[1], rhs[0]), groups)
 
 
-def _without(operator: UOperator, axes: Sequence[int]) -> Iterator[Tie]:
-    """The result lacks the worked-on axes."""
-    kept = [d for d in range(operator.inputs[0].type.rank) if d not in axes]
-    for out, d in enumerate(kept):
-        yield Tie((out,), (d,), _shape(operator)[out])
+def _reduced(name: str) -> Ties:
+    """The result lacks the axes that the attribute names."""
 
+    def ties(operator: UOperator) -> Iterator[Tie]:
+        taken = _axes_of(operator, name)
+        kept = [d for d in range(operator.inputs[0].type.rank) if d not in taken]
+        for out, d in enumerate(kept):
+            yield Tie((out,), (d,), _shape(operator)[out])
 
-def _reduce(operator: UOperator) -> Iterator[Tie]:
-    return _without(operator, operator.ints("axes"))
-
-
-def _arg_reduce(operator: UOperator) -> Iterator[Tie]:
-    return _without(operator, (cast(int, operator["axis"]),))
+    return ties
 
 
 def _no_windows(operator: UOperator, *dilations: str) -> list[int]:
@@ -251,30 +252,29 @@ def _select_and_scatter_add(operator: UOperator) -> Iterator[Tie]:
     return _same_axes(operator, _no_windows(operator))
 
 
-RULES: dict[str, Callable[[UOperator], Iterator[Tie]]] = {
-    **{name: _elementwise for name, kind in KINDS.items() if kind.sort == "elementwise"},
-    "copy": _elementwise,
-    "constant": _leaf,
-    "empty": _leaf,
-    "iota": _leaf,
+OWN: dict[str, Ties] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
-    "reverse": _except("dimensions"),
     "pad": _pad,
-    "concatenate": _except("dimension"),
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "scatter": _scatter,
     "dot": _dot,
     "conv": _conv,
-    "reduce": _reduce,
-    "arg_reduce": _arg_reduce,
-    "cumulative": _except("axis"),
-    "sort": _except("dimension"),
-    "top_k": _except("axis"),
     "reduce_window": _reduce_window,
     "select_and_scatter_add": _select_and_scatter_add,
 }
+
+
+def _named(kind: OperatorKind) -> Ties:
+    """The rule that the table names."""
+    if kind.ties == "own":
+        return OWN[kind.name]
+    form, _, attribute = kind.ties.rpartition(" ")
+    return {"": _alike, "alike but": _except(attribute), "reduced": _reduced(attribute)}[form]
+
+
+RULES: dict[str, Ties] = {name: _named(kind) for name, kind in KINDS.items() if kind.ties}

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
-from jax_cocktail.analysis.parallel import BARRIERS
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
@@ -23,6 +22,7 @@ from jax_cocktail.utask.ir import (
     UTaskRef,
     regions_of,
 )
+from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.types import Value
 
 

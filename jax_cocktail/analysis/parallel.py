@@ -26,6 +26,7 @@ from jax_cocktail.utask.ir import (
     UTaskRef,
     free_values,
 )
+from jax_cocktail.utask.operators import BARRIERS, RESHAPES, VIEWS
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import INTEGERS, ITEM_SIZE, UNSIGNED, Shape, Value
 
@@ -33,11 +34,9 @@ Block = tuple[int, int]  # (axis, tile)
 Runs = tuple["Run", ...]
 Constants = Mapping[Value, int]
 
-BARRIERS = frozenset({"arrive", "wait", "exchange"})  # what all units do together
-
 _NONE: Constants = {}
-_KEEPS_SCALAR = frozenset({"reshape", "broadcast", "transpose", "convert"})
-_VIEWS = frozenset({"reshape", "broadcast", "transpose", "slice", "dynamic_slice"})
+_KEEPS_SCALAR = RESHAPES | {"convert"}
+_FOLLOWED = VIEWS - {"reverse"}  # a part of a reversed axis is another part of the array
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -271,7 +270,7 @@ class _Walker:
             self._scalar(operator)
         if operator.kind == "dynamic_update_slice":
             self._update(operator)
-        elif operator.kind in _VIEWS and operator.inputs[0] in self.seen:
+        elif operator.kind in _FOLLOWED and operator.inputs[0] in self.seen:
             self._view(operator)
         else:
             for value in operator.inputs:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from jax_cocktail.analysis.levels import level_fault
-from jax_cocktail.analysis.parallel import BARRIERS, parallel_fault, scalar_constants
+from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.infer.infer import fault
 from jax_cocktail.utask.ir import (
@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     UProgram,
     UTaskRef,
 )
+from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import TensorType, Value
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from jax_cocktail.analysis.parallel import BARRIERS
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
+from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 
 PORTABLE_BYTES = 4 << 20  # of the workspace, for what lies in shared memory where that suffices

@@ -27,20 +27,13 @@ from jax_cocktail.codegen.kernel import (
 )
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
 from jax_cocktail.utask.ir import UOperator
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, NEEDS_WIDTH
 from jax_cocktail.utask.types import Value
 
 Indices = tuple[Index, ...]
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 INFIX = ARITHMETIC | {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 BITWISE = {"and": "&", "or": "|", "xor": "^"}
-NARROW_SENSITIVE = (
-    "nextafter",
-    "bitcast",
-    "is_finite",
-    "reduce_precision",
-    "round_even",
-)  # on 16-bit operands
 HEADER = {"threefry2x32": "random"}
 NO_HEADER = frozenset({*INFIX, *BITWISE, "neg", "select"})
 
@@ -103,7 +96,7 @@ class ElementWriter:
             return self._read(value, indices)
         if member.kind == "constant" and value.type.is_scalar:
             return literal(cast(bytes, member["data"]), value.type.dtype)
-        if KINDS[member.kind].sort == "elementwise":
+        if member.kind in ELEMENTWISE:
             result = self._apply(member, [self.element(x, indices) for x in member.inputs])
             name = self.temporary(value.type.dtype, result)
             return self._rounded(value, member, name)
@@ -139,11 +132,11 @@ class ElementWriter:
             return code("({}.bits & 0x7fff) != 0", down(args[0], source))  # denormals are not zero
         if kind == "select":
             return code("{} ? {} : {}", *args)
-        if kind in NARROW_SENSITIVE:
+        if kind in NEEDS_WIDTH:
             args = [down(a, source) for a in args]
         self.needs.add("arith")
         result = call(_typed_name(member, target), *args)
-        return up(result, target) if kind in NARROW_SENSITIVE else result
+        return up(result, target) if kind in NEEDS_WIDTH else result
 
 
 def _typed_name(member: UOperator, target: str) -> str:

@@ -22,8 +22,7 @@ from jax_cocktail.codegen.kernel import (
 )
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
-
-STAGED = frozenset({"dot", "conv"})  # anchors whose templates take a compiler long
+from jax_cocktail.utask.operators import PRODUCTS
 
 
 def wants_stages(program: UProgram, limit: int) -> bool:
@@ -35,7 +34,7 @@ def wants_stages(program: UProgram, limit: int) -> bool:
 def is_stage(statement: Statement) -> bool:
     """True for a group, product or convolution that writes memory only: registers stay in the function that
     holds them."""
-    if isinstance(statement, UOperator) and statement.kind not in STAGED:
+    if isinstance(statement, UOperator) and statement.kind not in PRODUCTS:  # whose templates compile slowly
         return False
     return bool(statement.outputs) and not any(v.type.is_scalar for v in statement.outputs)
 

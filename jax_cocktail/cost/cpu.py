@@ -30,7 +30,7 @@ from jax_cocktail.utask.ir import (
     UTaskRef,
     regions_of,
 )
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
 from jax_cocktail.utask.types import Value
 
 FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
@@ -43,9 +43,8 @@ LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
 # Bytes of a level, and how many a core reads from it per second.
 LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
 MEMORY_RATE = 20e9
-_FREE = frozenset({"constant", "empty", "reshape", "broadcast", "iota", "arrive", "wait", "meet", "fail"})
-_VIEWS = frozenset({"dynamic_slice", "slice", "transpose", "reverse"})
-_PARTIAL = frozenset({"dynamic_slice", "slice", "gather"})  # they read as much as they give
+_FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", "fail"}  # in any runtime
+_VIEWS = VIEWS - _FREE  # in a runtime that has views
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +168,10 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
 
 
 def _light_flops(operator: UOperator) -> float:
-    if operator.kind in ("dot", "conv"):
+    if operator.kind in PRODUCTS:
         return 0.0 if _heavy_flops(operator) else _dot_flops(operator) / THIN_PRODUCT
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
-    return float(size * KINDS[operator.kind].cost) if operator.kind not in _PARTIAL else 0.0
+    return float(size * operator.facts.cost) if operator.kind not in PARTIAL else 0.0
 
 
 def _heavy_flops(operator: UOperator) -> float:
@@ -200,7 +199,7 @@ def _dot_flops(operator: UOperator) -> float:
 def _bytes_of(operator: UOperator) -> dict[Value, int]:
     """The values in memory that an operator touches, and how much of each; of a chain of element operators,
     which both compilers fuse, one value each."""
-    if operator.kind in _PARTIAL:
+    if operator.kind in PARTIAL:
         return {operator.output: 2 * operator.output.type.nbytes}
     if operator.kind == "dynamic_update_slice":
         return {operator.inputs[1]: 2 * operator.inputs[1].type.nbytes}
@@ -213,7 +212,7 @@ def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
     outside = set(group.inputs)
     moved = {v: v.type.nbytes for v in group.outputs if not v.type.is_scalar}
     for member in group.members:
-        if member.kind in _PARTIAL:
+        if member.kind in PARTIAL:
             moved[member.output] = member.output.type.nbytes
             continue
         if member.kind == "dynamic_update_slice":

@@ -16,7 +16,6 @@ from math import ceil, inf
 import numpy as np
 import numpy.typing as npt
 
-from jax_cocktail.analysis.parallel import BARRIERS
 from jax_cocktail.cost.unit_time import (
     FAR_SECONDS,
     STATEMENT_SECONDS,
@@ -29,7 +28,7 @@ from jax_cocktail.cost.unit_time import (
 )
 from jax_cocktail.cost.unit_time import WHOLE as ALL
 from jax_cocktail.cost.value import Price
-from jax_cocktail.cost.work import VIEWS, trips, work
+from jax_cocktail.cost.work import trips, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.utask.exchange import value_words
 from jax_cocktail.utask.ir import (
@@ -44,7 +43,7 @@ from jax_cocktail.utask.ir import (
     regions_of,
     walk,
 )
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import BARRIERS, FREE
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
@@ -236,7 +235,7 @@ class _Walker:
         arrays = any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs))
         if not arrays:
             return self._all(SCALAR_SECONDS * sum(_cost(m) for m in members))
-        seconds = STATEMENT_SECONDS if any(m.kind not in VIEWS for m in members) else 0.0
+        seconds = STATEMENT_SECONDS if any(m.kind not in FREE for m in members) else 0.0
         moved, flops, arithmetic = Levels(), 0.0, 0.0
         for member in members:
             sizes = operand_bytes(member)
@@ -283,7 +282,7 @@ class _Held:
                 for region in statement.branches:
                     self.collect(region.body, owners)
             for member in _members(statement):
-                if member.kind in VIEWS and member.inputs:
+                if member.kind in FREE and member.inputs:
                     self.roots[member.output] = self.roots.get(member.inputs[0], member.inputs[0])
                 for value, size in operand_bytes(member).items():
                     root = self.roots.get(value, value)
@@ -325,13 +324,13 @@ def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Va
     found = set(roots)
     for statement in walk(region):
         for member in _members(statement):
-            if member.kind in VIEWS and not found.isdisjoint(member.inputs[:1]):
+            if member.kind in FREE and not found.isdisjoint(member.inputs[:1]):
                 found.update(member.outputs)
     return frozenset(found)
 
 
 def _cost(operator: UOperator) -> float:
-    return 0.0 if operator.kind in VIEWS else float(KINDS[operator.kind].cost)
+    return 0.0 if operator.kind in FREE else float(operator.facts.cost)
 
 
 def spread_seconds(statement: Statement, units: int, spec: DeviceSpec) -> float:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.cost.work import UNKNOWN_TRIPS, VIEWS
+from jax_cocktail.cost.work import UNKNOWN_TRIPS
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
+from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.types import Value
 
-_MOVES_NOTHING = VIEWS | {"dynamic_update_slice"}
+_MOVES_NOTHING = FREE | {"dynamic_update_slice"}
 
 
 @dataclass(frozen=True, slots=True)

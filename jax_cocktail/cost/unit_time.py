@@ -14,10 +14,10 @@ from math import ceil, log2, prod
 from typing import cast
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.cost.work import UNKNOWN_TRIPS, VIEWS, work
+from jax_cocktail.cost.work import UNKNOWN_TRIPS, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, PRODUCTS
 from jax_cocktail.utask.types import Value
 
 LANES = 256  # threads of a block
@@ -32,8 +32,7 @@ STATEMENT_SECONDS = 40e-9  # a barrier of the block (29 clocks) and the latency 
 FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: a round trip to L2
 REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
 HALVES = ("bfloat16", "float16")
-MOVES = frozenset({"dynamic_update_slice", "gather", "scatter", "copy", "concatenate", "pad"})
-_NOTHING = VIEWS | {"arrive", "wait", "exchange", "fail", "iota"}
+_NOTHING = FREE | BARRIERS | {"fail", "iota"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +160,24 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
         return 0.0
     share = part.of(operator)
     amount = work(operator)
-    if operator.kind in ("dot", "conv"):
+    if operator.kind in PRODUCTS:
         flops = cast(float, getattr(unit, arithmetic(operator)))
         sizes = operand_bytes(operator, part)
         far = sum(size for v, size in sizes.items() if v in part.far)
         moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
         return STATEMENT_SECONDS + max(amount.flops * share / flops, moved)
-    if operator.kind in MOVES:
-        return unit.steps(amount.bytes * share / 8, KINDS[operator.kind].cost)
-    if KINDS[operator.kind].sort != "anchor":
-        return unit.steps(operator.output.type.size * share, KINDS[operator.kind].cost)
+    if operator.kind in COPIES:
+        return unit.steps(amount.bytes * share / 8, operator.facts.cost)
+    if operator.is_element:
+        return unit.steps(operator.output.type.size * share, operator.facts.cost)
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs)) * share
-    deep = log2(max(size, 2.0)) ** 2 if operator.kind in ("sort", "top_k") else 1.0
+    deep = log2(max(size, 2.0)) ** 2 if operator.facts.orders else 1.0
     return STATEMENT_SECONDS + REDUCE_SECONDS + unit.steps(size, deep)
 
 
 def arithmetic(operator: UOperator) -> str:
     """Which rate of a unit tells how fast its flops are: the name of a field of `Unit`."""
-    if operator.kind not in ("dot", "conv"):
+    if operator.kind not in PRODUCTS:
         return "elements"
     own = "convolutions" if operator.kind == "conv" else "products"
     if operator.kind == "dot" and min(_rows(operator)) < FEWEST_ROWS:
@@ -203,7 +202,7 @@ def _rows(dot: UOperator) -> tuple[int, int]:
 
 def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
     """What an operator that is more than arithmetic on registers reads, and how much of it the part reads."""
-    if operator.kind not in ("dot", "conv"):
+    if operator.kind not in PRODUCTS:
         return {}
     pairs = zip(operator.inputs, part.shares(operator), strict=True)
     return {v: v.type.nbytes * share for v, share in pairs}

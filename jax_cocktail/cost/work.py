@@ -18,11 +18,9 @@ from jax_cocktail.utask.ir import (
     once,
     regions_of,
 )
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import FREE, UPDATES
 
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
-_MOVED = {"dynamic_update_slice": 1, "scatter": 2, "gather": -1}  # the operand that tells how much moves
-VIEWS = frozenset({"broadcast", "reshape", "transpose", "slice", "dynamic_slice", "constant", "empty"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def has_loop(statement: Statement) -> bool:
 
 @once
 def _operator(operator: UOperator) -> Work:
-    if operator.kind in VIEWS or not operator.outputs:
+    if operator.kind in FREE or not operator.outputs:
         return Work()
     size = operator.outputs[0].type.size
     touched = float(sum(v.type.nbytes for v in (*operator.inputs, *operator.outputs)))
@@ -91,9 +89,9 @@ def _operator(operator: UOperator) -> Work:
         kernel = operator.inputs[1].type.shape
         features = kernel[cast(tuple[int, ...], operator["rhs_spec"])[0]]
         return Work(2.0 * size * (prod(kernel) // max(features, 1)), touched)
-    if operator.kind in _MOVED:
-        moved = operator.inputs[_MOVED[operator.kind]] if operator.kind != "gather" else operator.output
+    if operator.kind in UPDATES or operator.kind == "gather":
+        moved = operator.inputs[operator.facts.updates] if operator.kind in UPDATES else operator.output
         return Work(float(moved.type.size), 2.0 * moved.type.nbytes)
-    if KINDS[operator.kind].sort == "anchor":
+    if not operator.is_element:
         size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
-    return Work(float(size * KINDS[operator.kind].cost), touched)
+    return Work(float(size * operator.facts.cost), touched)

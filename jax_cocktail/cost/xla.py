@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from jax_cocktail.cost.unit_time import HALVES
 from jax_cocktail.cost.value import Price
-from jax_cocktail.cost.work import VIEWS, trips, work
+from jax_cocktail.cost.work import trips, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import FREE, PRODUCTS
 from jax_cocktail.utask.types import Value
 
 # Seconds, from public measurements on H100 where not said otherwise.
@@ -30,7 +30,6 @@ HEAVY = 30e-6  # from here on a tuned library is worth more than a fused kernel
 # Shares of the tensor cores' and of memory's peak that libraries reach, and outputs that fill a unit.
 PRODUCT_SHARE, CONVOLUTION_SHARE, MEMORY_SHARE = 0.7, 0.3, 0.7
 TILE = 64 * 64
-KERNELS = {"sort": 3, "top_k": 3, "cumulative": 2, "scatter": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def _statements(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels
             found += _loop(statement, spec)
         elif isinstance(statement, BranchUTask):
             found += _branch(statement, spec)
-        elif isinstance(statement, UOperator) and KINDS[statement.kind].sort == "anchor":
+        elif isinstance(statement, UOperator) and not statement.is_element:
             found += _anchor(statement, spec)
     return found
 
@@ -120,12 +119,10 @@ def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
 
 
 def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
-    if operator.kind in ("dynamic_update_slice", "copy", "arrive", "wait", "fail"):
-        return _Kernels()  # part of a fusion
-    if operator.kind in ("dot", "conv"):
+    if operator.kind in PRODUCTS:
         return _library(operator, spec)
     moved = work(operator).bytes / (MEMORY_SHARE * spec.memory_rate)
-    return _kernel(moved, spec) * KERNELS.get(operator.kind, 1)
+    return _kernel(moved, spec) * operator.facts.kernels
 
 
 def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
@@ -164,7 +161,7 @@ def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
         fused = isinstance(statement, UOperator) and (
             statement.is_element or statement.kind == "dynamic_update_slice"
         )
-        if isinstance(statement, UOperator) and fused and statement.kind not in VIEWS:
+        if isinstance(statement, UOperator) and fused and statement.kind not in FREE:
             moved = statement.inputs[1] if statement.kind == "dynamic_update_slice" else statement.output
             bytes_of[at] = bytes_of.get(at, 0.0) + moved.type.nbytes
         level.update(dict.fromkeys(statement.outputs, at if fused else at + 1))

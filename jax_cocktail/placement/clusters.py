@@ -28,6 +28,7 @@ from jax_cocktail.utask.ir import (
     regions_of,
     walk,
 )
+from jax_cocktail.utask.operators import UPDATES
 from jax_cocktail.utask.types import Value
 
 
@@ -391,9 +392,9 @@ class _Divider:
 
 
 def _is_small_update(operator: UOperator) -> bool:
-    if operator.kind not in ("scatter", "dynamic_update_slice"):
+    if operator.kind not in UPDATES:
         return False
-    array, update = operator.inputs[0], operator.inputs[-1 if operator.kind == "scatter" else 1]
+    array, update = operator.inputs[0], operator.inputs[operator.facts.updates]
     return update.type.size * 4 < array.type.size
 
 

@@ -20,11 +20,12 @@ from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
-from jax_cocktail.cost.work import VIEWS, Work, has_loop, total, work
+from jax_cocktail.cost.work import Work, has_loop, total, work
 from jax_cocktail.placement.clusters import work_inside
 from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.tile import Sources, Tiler
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -153,7 +154,7 @@ class _Part:
         for statement in self.loop.body.body:
             if isinstance(statement, UOperator):
                 far.update(v for v in statement.inputs if v not in inside and not steady(v))
-                if statement.kind in VIEWS and not far.isdisjoint(statement.inputs):
+                if statement.kind in FREE and not far.isdisjoint(statement.inputs):
                     far.update(statement.outputs)
         return frozenset(far)
 
@@ -225,6 +226,6 @@ class _Across(Tiler):
 def _is_light(statement: Statement, limits: Limits) -> bool:
     if not isinstance(statement, UOperator) or len(statement.outputs) != 1:
         return False
-    if statement.kind in VIEWS or statement.output.type.is_scalar:
+    if statement.kind in FREE or statement.output.type.is_scalar:
         return True
     return statement.is_element and work(statement).flops <= limits.light

@@ -35,6 +35,7 @@ from jax_cocktail.utask.ir import (
     reads,
     regions_of,
 )
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
@@ -291,7 +292,7 @@ def _bytes_read(statements: Sequence[Statement], axes: Mapping[Value, int], part
     """Bytes that the products of one part read."""
     found = 0.0
     for operator in _operators(statements):
-        if operator.kind not in ("dot", "conv"):
+        if operator.kind not in PRODUCTS:
             continue
         tie = rule(operator).along([axes.get(v) for v in operator.outputs])
         cuts = tie.inputs if tie is not None else (None,) * len(operator.inputs)

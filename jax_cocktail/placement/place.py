@@ -45,6 +45,7 @@ from jax_cocktail.utask.ir import (
     operators_in,
     reads,
 )
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
@@ -124,7 +125,7 @@ class _Work:
     @property
     def is_plain(self) -> bool:
         """True if a block takes the same time, whatever its shape."""
-        return all(isinstance(s, UOperator) and s.kind not in ("dot", "conv") for s in self.statements)
+        return all(isinstance(s, UOperator) and s.kind not in PRODUCTS for s in self.statements)
 
 
 class _Placer:
@@ -380,7 +381,7 @@ def _read_by_parts(
         inside = (s for region in statement.branches for s in region.body if isinstance(s, UOperator))
         for operator in inside:
             tie = rule(operator).along([axes.get(v) for v in operator.outputs])
-            if tie is None or operator.kind in ("dot", "conv", "dynamic_slice", "dynamic_update_slice"):
+            if tie is None or operator.kind in PRODUCTS | {"dynamic_slice", "dynamic_update_slice"}:
                 continue
             for value, axis in zip(operator.inputs, tie.inputs, strict=True):
                 if axis is not None and value not in axes:

@@ -24,11 +24,11 @@ from jax_cocktail.utask.ir import (
     UProgram,
     reads,
 )
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Shape, Source, TensorType, Value
 
-_MOVES = frozenset({"broadcast", "reshape", "transpose", "dynamic_slice", "dot"})
+_SPLIT = ELEMENTWISE | RESHAPES | {"dynamic_slice", "dot"}  # whose attributes `_attributes` can adapt
 
 
 def push_slices(program: UProgram) -> UProgram:
@@ -85,9 +85,7 @@ class _Pusher:
         frame = self.frames[-1]
         if isinstance(statement, UOperator):
             found = sizes.get(statement.outputs[0]) if len(statement.outputs) == 1 else None
-            if found is not None and (
-                KINDS[statement.kind].sort == "elementwise" or statement.kind in _MOVES
-            ):
+            if found is not None and statement.kind in _SPLIT:
                 self._split(statement, *found)
                 return
             if statement.kind == "slice" and statement.inputs[0] in sizes:

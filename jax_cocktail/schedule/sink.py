@@ -37,10 +37,9 @@ from jax_cocktail.utask.ir import (
     regions_of,
     walk,
 )
+from jax_cocktail.utask.operators import VIEWS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
-
-_VIEWS = frozenset({"broadcast", "dynamic_slice", "reshape", "reverse", "slice", "transpose"})
 
 
 def sink(program: UProgram) -> UProgram:
@@ -59,7 +58,7 @@ class _Sinker:
     def __init__(self, program: UProgram) -> None:
         operators = list(operators_in(program.entry))
         self.fresh = FreshValues(program)
-        self.views = {o.output: o.inputs[0] for o in operators if o.kind in _VIEWS}
+        self.views = {o.output: o.inputs[0] for o in operators if o.kind in VIEWS}
         self.empty = {o.output for o in operators if o.kind == "empty"}
         self.moved = False
 
@@ -231,7 +230,7 @@ def _makes_arrays(statement: Statement) -> bool:
 
 def _only_multiplies(statement: Statement) -> bool:
     """Whether it writes over nothing that it reads: a product, or a view."""
-    return isinstance(statement, UOperator) and statement.kind in (_VIEWS | {"dot"})
+    return isinstance(statement, UOperator) and statement.kind in (VIEWS | {"dot"})
 
 
 def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> int | None:

@@ -24,7 +24,7 @@ from jax_cocktail.utask.ir import (
     reads,
 )
 from jax_cocktail.utask.layout import core, is_unit_change
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.types import Shape, Value
 
 MEMBER_LIMIT = 48  # of a lane loop: beyond it registers spill and the host compiler slows down
@@ -169,7 +169,7 @@ class _RegionState:
         for member in item.members:
             if member.kind == "dynamic_update_slice" and member.inputs[0] == update.inputs[0]:
                 return False
-            aligned = KINDS[member.kind].sort == "elementwise" or is_unit_change(member)
+            aligned = member.kind in ELEMENTWISE or is_unit_change(member)
             first = 1 if member.kind == "dynamic_update_slice" else 0
             aligned = aligned or bool(first)
             if any(self._reads_elsewhere(x, update, aligned) for x in member.inputs[first:]):
@@ -225,7 +225,7 @@ class _RegionState:
 
     def _bound(self, operand: Value, key: Shape, user: UOperator) -> int:
         """First item that may hold a root that computes from `operand`."""
-        elementwise = KINDS[user.kind].sort == "elementwise" or is_unit_change(user)
+        elementwise = user.kind in ELEMENTWISE or is_unit_change(user)
         elementwise = elementwise or (user.kind == "dynamic_update_slice" and operand == user.inputs[1])
         lowest = 0
         for leaf, identical in self._leaves(operand):
@@ -245,7 +245,7 @@ class _RegionState:
         mode = facts.mode.get(value)
         if mode == "inline" or (mode == "view" and operator is not None and is_unit_change(operator)):
             assert operator is not None
-            same = identical and (KINDS[operator.kind].sort == "elementwise" or is_unit_change(operator))
+            same = identical and (operator.kind in ELEMENTWISE or is_unit_change(operator))
             for operand in operator.inputs:
                 yield from self._leaves(operand, same)
             if mode == "view":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, regions_of
 from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
 
 DEEPEST = 48  # operators inside each other from which a value is stored: a lane loop holds about as many
@@ -56,8 +56,7 @@ class Residences:
         if mode == "inline":
             spent = sum(self.cost.get(x, 0) for x in operator.inputs if self.mode.get(x) == "inline")
             self.depth[value] = self._depth(operator)
-            own = KINDS[operator.kind]
-            self.cost[value] = spent + (own.cost if own.sort != "movement" else 0)
+            self.cost[value] = spent + (operator.facts.cost if operator.kind not in MOVEMENT else 0)
         return mode
 
     def _decide(self, operator: UOperator) -> str:
@@ -119,8 +118,8 @@ class Residences:
 
     def _worth_inlining(self, operator: UOperator) -> bool:
         value = operator.output
-        cost = sum(self.cost.get(x, 0) for x in operator.inputs) + KINDS[operator.kind].cost
-        if KINDS[operator.kind].sort == "movement" and not any(self.cost.get(x) for x in operator.inputs):
+        cost = sum(self.cost.get(x, 0) for x in operator.inputs) + operator.facts.cost
+        if operator.kind in MOVEMENT and not any(self.cost.get(x) for x in operator.inputs):
             cost = 0
         spread = any(use is not None and _spreads(use, value) for use, _ in self.uses[value])
         if cost >= EXPENSIVE and spread:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import KINDS, OperatorKind
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 Attribute = int | float | str | bytes | bool | tuple["Attribute", ...]
@@ -63,6 +63,11 @@ class UOperator:
         return cast(tuple[int, ...], self[name])
 
     @property
+    def facts(self) -> OperatorKind:
+        """What the table says of its kind."""
+        return KINDS[self.kind]
+
+    @property
     def output(self) -> Value:
         (value,) = self.outputs
         return value
@@ -70,7 +75,7 @@ class UOperator:
     @property
     def is_element(self) -> bool:
         """True if one output element is a function of input elements (see `operators`)."""
-        return KINDS[self.kind].sort != "anchor"
+        return self.facts.sort != "anchor"
 
 
 @dataclass(frozen=True, slots=True)

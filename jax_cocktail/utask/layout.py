@@ -11,6 +11,7 @@ from math import prod
 from typing import cast
 
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.operators import RESHAPES
 from jax_cocktail.utask.types import Shape, Value
 
 
@@ -61,7 +62,7 @@ def core(shape: Shape) -> Shape:
 
 def is_unit_change(operator: UOperator) -> bool:
     """True for a reshape, broadcast or transpose that only inserts, drops or moves unit axes."""
-    if operator.kind not in ("reshape", "broadcast", "transpose"):
+    if operator.kind not in RESHAPES:
         return False
     source, target = operator.inputs[0].type.shape, operator.output.type.shape
     if core(source) != core(target):

@@ -7,29 +7,75 @@ Sorts:
   anchor: needs a template of its own per target (dot, reduce, sort ...).
 The first two are *element* operators: they fuse by composing element functions.
 
-Semantics are those of the XLA operation of the same name unless said otherwise.
+Semantics are those of the XLA operation of the same name unless said otherwise. Each fact about a kind that
+more than one module uses is a field of `OperatorKind`; the sets at the end are derived from these fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorKind:
-    """`arity` None: variadic. `attributes`: sorted names, all required; `optional`: those that may be there.
-    `cost`: flops of one element."""
+    """The facts about one kind.
+
+    Form:
+      arity: number of operands; None: any.
+      attributes: sorted names, all required; `optional`: those that may be there.
+      results: number of results; None: one for each operand.
+      takes: dtypes of the operands, which have one type: "floats", "integers", "numbers" (both), "bits"
+        (integers and bool) or "any"; "": the kind has a type rule of its own.
+      gives: dtype of the result, if it is not that of the operands.
+      ties: axes along which it falls into independent parts (see `analysis.axes`). "alike": every axis, the
+        same one of each operand and result. "alike but x": all axes except those that attribute x names.
+        "reduced x": the same, and the result lacks these axes. "own": a rule of its own. "": none.
+    Memory:
+      view: the result can be the first operand's memory with other strides.
+      partial: reads only as many elements of its first operand as it returns.
+      updates: the operand that it writes into its first one, in place; 0: none.
+      block_scratch: its GPU templates use the scratch memory of a thread block.
+      orders: the attribute that names the axis along which it sorts indices in scratch memory.
+    Work:
+      cost: flops of one element.
+      free: cost models charge nothing for it; the operator that reads the result does the work.
+      product: sums of products along contracted axes.
+      kernels: kernels that stock XLA launches for an anchor; 0: it is part of a fusion.
+    Values:
+      keeps_bits: copies bits, or changes only the sign: denormal numbers are never flushed.
+      needs_width: depends on the width of a float, so a 16-bit operand must not be widened first.
+    Synchronisation:
+      together: who must execute it together: all "units", or all "threads" of one.
+    """
 
     name: str
     sort: str
     arity: int | None
     attributes: tuple[str, ...] = ()
-    cost: int = 1
     optional: tuple[str, ...] = ()
+    results: int | None = 1
+    takes: str = ""
+    gives: str = ""
+    ties: str = ""
+    view: bool = False
+    partial: bool = False
+    updates: int = 0
+    block_scratch: bool = False
+    orders: str = ""
+    cost: int = 1
+    free: bool = False
+    product: bool = False
+    kernels: int = 1
+    keeps_bits: bool = False
+    needs_width: bool = False
+    together: str = ""
 
 
 class _Table:
-    """Collects the kinds; `names` and `attributes` are words separated by spaces."""
+    """Collects the kinds; `names`, `attributes` and `optional` are words separated by spaces."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, OperatorKind] = {}
@@ -40,119 +86,176 @@ class _Table:
         arity: int | None,
         names: str,
         attributes: str = "",
-        cost: int = 1,
         optional: str = "",
+        **facts: Any,
     ) -> None:
-        fields = tuple(sorted(attributes.split()))
+        required = tuple(sorted(attributes.split()))
         for name in names.split():
-            self.kinds[name] = OperatorKind(name, sort, arity, fields, cost, tuple(optional.split()))
+            self.kinds[name] = OperatorKind(name, sort, arity, required, tuple(optional.split()), **facts)
 
 
-def _elementwise(add: _Table) -> None:
-    # elementwise, one operand. Result dtype = operand dtype, except is_finite -> bool.
-    add("elementwise", 1, "neg abs sign floor ceil round_away round_even is_finite not")
-    add("elementwise", 1, "population_count clz", cost=2)
-    add("elementwise", 1, "sqrt rsqrt", cost=8)
-    add("elementwise", 1, "exp exp2 expm1 log log1p tanh logistic sin cos erf cbrt", cost=20)
-    add("elementwise", 1, "tan asin acos atan sinh cosh asinh acosh atanh", cost=30)
-    add("elementwise", 1, "erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", cost=60)
-    add("elementwise", 1, "integer_pow", "exponent", cost=4)  # exponent: int, may be negative
-    add("elementwise", 1, "convert")  # float -> int saturates, NaN -> 0; to bool: != 0; ints wrap
-    add("elementwise", 1, "bitcast")  # same width
-    add("elementwise", 1, "reduce_precision", "exponent_bits mantissa_bits", cost=4)
-    # elementwise, two operands of one dtype. Comparisons -> bool. Shifts >= width: 0 (or sign fill).
-    # div/rem of integers: truncating, x/0 = -1 (all ones), x%0 = x, MIN/-1 = MIN, MIN%-1 = 0.
-    # max/min propagate NaN. and/or/xor/not work on bool and integers.
-    add("elementwise", 2, "add sub mul max min and or xor eq ne lt le gt ge")
-    add("elementwise", 2, "shift_left shift_right_logical shift_right_arithmetic")
-    add("elementwise", 2, "div rem", cost=8)
-    add("elementwise", 2, "pow atan2 nextafter", cost=40)
-    add("elementwise", 3, "select")  # (pred bool, on_true, on_false)
-    add("elementwise", 3, "clamp", cost=2)  # (low, x, high): min(max(x, low), high)
+def _elementwise(table: _Table) -> None:
+    add = partial(table, "elementwise", ties="alike")
+    # one operand. Result dtype = operand dtype unless `gives` says otherwise
+    add(1, "neg abs", takes="numbers", keeps_bits=True)
+    add(1, "sign", takes="numbers")
+    add(1, "floor ceil round_away", takes="floats")
+    add(1, "round_even", takes="floats", needs_width=True)
+    add(1, "is_finite", takes="floats", gives="bool", needs_width=True)
+    add(1, "not", takes="bits")
+    add(1, "population_count clz", takes="integers", cost=2)
+    add(1, "sqrt rsqrt", takes="floats", cost=8)
+    add(1, "exp exp2 expm1 log log1p tanh logistic sin cos erf cbrt", takes="floats", cost=20)
+    add(1, "tan asin acos atan sinh cosh asinh acosh atanh", takes="floats", cost=30)
+    add(1, "erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", takes="floats", cost=60)
+    add(1, "integer_pow", "exponent", cost=4)  # exponent: int, may be negative
+    add(1, "convert")  # float -> int saturates, NaN -> 0; to bool: != 0; ints wrap
+    add(1, "bitcast", keeps_bits=True, needs_width=True)  # same width
+    add(1, "reduce_precision", "exponent_bits mantissa_bits", cost=4, needs_width=True)
+    # two operands of one dtype. Shifts >= width: 0 (or sign fill). div/rem of integers: truncating,
+    # x/0 = -1 (all ones), x%0 = x, MIN/-1 = MIN, MIN%-1 = 0. max/min propagate NaN.
+    add(2, "add sub mul max min", takes="numbers")
+    add(2, "and or xor", takes="bits")
+    add(2, "eq ne lt le gt ge", takes="any", gives="bool")
+    add(2, "shift_left shift_right_logical shift_right_arithmetic", takes="integers")
+    add(2, "div rem", takes="numbers", cost=8)
+    add(2, "pow atan2", takes="floats", cost=40)
+    add(2, "nextafter", takes="floats", cost=40, needs_width=True)
+    add(3, "select", keeps_bits=True)  # (pred bool, on_true, on_false)
+    add(3, "clamp", takes="numbers", cost=2)  # (low, x, high): min(max(x, low), high)
     # Threefry-2x32 (Random123): (key0, key1, counter0, counter1) uint32 -> word 0 or 1 of the block
-    add("elementwise", 4, "threefry2x32", "word", cost=60)
+    add(4, "threefry2x32", "word", cost=60)
 
 
-def _movement(add: _Table) -> None:
-    add("movement", 0, "constant", "data")  # data: bytes, row-major, little-endian; bool is one byte
-    add("movement", 0, "empty")  # unspecified content; reading it before writing is a fault
-    add("movement", 0, "iota", "dimension")
-    add(
-        "movement", 1, "broadcast", "dimensions"
-    )  # operand axis d -> result axis dimensions[d]; size 1 spreads
-    add("movement", 1, "reshape")
-    add("movement", 1, "transpose", "permutation")  # result axis i = operand axis permutation[i]
-    add("movement", 1, "slice", "starts strides")  # sizes: the result's shape
-    add("movement", 1, "reverse", "dimensions")
-    add("movement", 2, "pad", "low interior")  # (operand, scalar); low may be negative; high: result's shape
-    add("movement", None, "concatenate", "dimension")
-    add("movement", None, "dynamic_slice")  # (operand, start per axis: integer scalars); starts clamped
+def _movement(table: _Table) -> None:
+    add = partial(table, "movement", keeps_bits=True)
+    add(0, "constant", "data", ties="alike", free=True)  # bytes, row-major, little-endian; bool is one byte
+    add(0, "empty", ties="alike", free=True)  # unspecified content; reading it before writing is a fault
+    add(0, "iota", "dimension", ties="alike")
+    # operand axis d -> result axis dimensions[d]; size 1 spreads
+    add(1, "broadcast", "dimensions", ties="own", view=True, free=True)
+    add(1, "reshape", ties="own", view=True, free=True)
+    # result axis i = operand axis permutation[i]
+    add(1, "transpose", "permutation", ties="own", view=True, free=True)
+    # sizes: the result's shape
+    add(1, "slice", "starts strides", ties="own", view=True, partial=True, free=True)
+    add(1, "reverse", "dimensions", ties="alike but dimensions", view=True)
+    # (operand, scalar); low may be negative; high: result's shape
+    add(2, "pad", "low interior", ties="own")
+    add(None, "concatenate", "dimension", ties="alike but dimension")
+    # (operand, start per axis: integer scalars); starts clamped
+    add(None, "dynamic_slice", ties="own", view=True, partial=True, free=True)
     # (operand, indices: index vector in the LAST axis). mode: clip | fill | promise_in_bounds;
     # fill_value: bytes of one element. Other names as in jax.lax.GatherDimensionNumbers.
-    add(
-        "movement",
-        2,
-        "gather",
+    names = (
         "collapsed_slice_dims fill_value mode offset_dims operand_batching_dims slice_sizes"
-        " start_index_map start_indices_batching_dims",
-        cost=4,
+        " start_index_map start_indices_batching_dims"
     )
+    add(2, "gather", names, ties="own", partial=True, cost=4)
 
 
-def _anchors(add: _Table) -> None:
-    # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'.
+def _products(table: _Table) -> None:
+    add = partial(table, "anchor", 2, optional="precision", ties="own", product=True, block_scratch=True)
     # precision: "default" if f32 operands may be rounded to what tensor cores take (TF32), as in XLA
-    add("anchor", 2, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract", optional="precision")
+    # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'.
+    add("dot", "lhs_batch lhs_contract rhs_batch rhs_contract")
     # conv: *_spec as in jax ConvDimensionNumbers: (batch|out feature, feature|in feature, spatial ...)
-    add(
-        "anchor",
-        2,
-        "conv",
+    names = (
         "batch_group_count feature_group_count lhs_dilation lhs_spec out_spec padding rhs_dilation rhs_spec"
-        " window_strides",
-        optional="precision",
+        " window_strides"
     )
-    add("anchor", 1, "reduce", "axes op")  # op: sum prod max min and or xor
-    add("anchor", 1, "arg_reduce", "axis op")  # op: max min; ties -> first, NaN wins; result: int dtype
-    add("anchor", 1, "cumulative", "axis op reverse")  # op: sum prod max min logsumexp
+    add("conv", names)
+
+
+def _reductions(table: _Table) -> None:
+    add = partial(table, "anchor")
+    # op: sum prod max min and or xor
+    add(1, "reduce", "axes op", ties="reduced axes", block_scratch=True)
+    # op: max min; ties -> first, NaN wins; result: int dtype
+    add(1, "arg_reduce", "axis op", ties="reduced axis", block_scratch=True)
+    # op: sum prod max min logsumexp
+    add(1, "cumulative", "axis op reverse", ties="alike but axis", block_scratch=True, kernels=2)
+    # padding: ((low, high), ...); op: sum prod max min (identity element pads)
+    add(1, "reduce_window", "base_dilation op padding strides window window_dilation", ties="own")
+    # (source, operand); select: ge | le
+    add(2, "select_and_scatter_add", "padding select strides window", ties="own")
+
+
+def _sorting(table: _Table) -> None:
+    add = partial(table, "anchor", keeps_bits=True, block_scratch=True, kernels=3)
     # stable, ascending on the first num_keys operands; -0 == 0, all NaN equal and last
-    add("anchor", None, "sort", "dimension num_keys")
-    add("anchor", 1, "top_k", "axis k")  # results: values (descending), int32 indices; ties -> first
+    add(None, "sort", "dimension num_keys", results=None, ties="alike but dimension", orders="dimension")
+    # results: values (descending), int32 indices; ties -> first
+    add(1, "top_k", "axis k", results=2, ties="alike but axis", orders="axis")
+
+
+def _updates(table: _Table) -> None:
+    add = partial(table, "anchor")
     # (operand, indices: index vector in the LAST axis, updates). op: set add sub mul min max.
     # mode: clip | fill_or_drop | promise_in_bounds. Names as in jax.lax.ScatterDimensionNumbers.
-    add(
-        "anchor",
-        3,
-        "scatter",
+    names = (
         "inserted_window_dims mode op operand_batching_dims scatter_dims_to_operand_dims"
-        " scatter_indices_batching_dims update_window_dims",
+        " scatter_indices_batching_dims update_window_dims"
     )
-    add("anchor", None, "dynamic_update_slice")  # (operand, update, start per axis); starts clamped
-    # padding: ((low, high), ...); op: sum prod max min (identity element pads)
-    add("anchor", 1, "reduce_window", "base_dilation op padding strides window window_dilation")
-    add("anchor", 1, "copy")  # the same value in memory of its own
+    add(3, "scatter", names, ties="own", updates=2, kernels=2)
+    # (operand, update, start per axis); starts clamped
+    add(None, "dynamic_update_slice", ties="own", updates=1, keeps_bits=True, kernels=0)
+    # the same value in memory of its own
+    add(1, "copy", ties="alike", keeps_bits=True, kernels=0)
+
+
+def _barriers(table: _Table) -> None:
+    add = partial(table, "anchor", keeps_bits=True, kernels=0)
     # the two halves of a domain barrier: what a unit wrote before `arrive` is seen by all after their `wait`
-    add("anchor", 0, "arrive wait")
+    add(0, "arrive wait", results=0, together="units")
     # every unit gets all of each operand in memory of its own, as soon as the units that wrote its blocks
     # have sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has
     # written part p
-    add("anchor", None, "exchange", "blocks")
+    add(None, "exchange", "blocks", results=None, together="units")
     # the barrier of the threads of one unit, where it has several
-    add("anchor", 0, "meet")
+    add(0, "meet", results=0, together="threads")
+
+
+def _others(table: _Table) -> None:
+    add = partial(table, "anchor")
     # the operand, an int32 scalar. Not 0: the call fails, and says that line of `text`, counted from 1. Runs
     # where the program says and nowhere else: every other operator is total
-    add("anchor", 1, "fail", "text")
+    add(1, "fail", "text", kernels=0)
     # int32 scalar: how many units the program is planned for; a constant before any other pass runs
-    add("anchor", 0, "units")
-    # (source, operand); select: ge | le
-    add("anchor", 2, "select_and_scatter_add", "padding select strides window")
+    add(0, "units")
 
 
 def _table() -> dict[str, OperatorKind]:
     table = _Table()
-    for family in (_elementwise, _movement, _anchors):
-        family(table)
+    for rows in (_elementwise, _movement, _products, _reductions, _sorting, _updates, _barriers, _others):
+        rows(table)
     return table.kinds
 
 
 KINDS: dict[str, OperatorKind] = _table()
+
+
+def _where(fact: Callable[[OperatorKind], object]) -> frozenset[str]:
+    return frozenset(name for name, kind in KINDS.items() if fact(kind))
+
+
+ELEMENTWISE = _where(lambda kind: kind.sort == "elementwise")
+MOVEMENT = _where(lambda kind: kind.sort == "movement")
+ANCHORS = _where(lambda kind: kind.sort == "anchor")
+LEAVES = _where(lambda kind: kind.sort == "movement" and kind.arity == 0)
+
+VIEWS = _where(lambda kind: kind.view)
+STATIC_VIEWS = _where(lambda kind: kind.view and kind.arity == 1)  # their place is known before the run
+RESHAPES = STATIC_VIEWS - {"slice", "reverse"}  # they have the operand's elements, and may keep their order
+PARTIAL = _where(lambda kind: kind.partial)
+UPDATES = _where(lambda kind: kind.updates)
+COPIES = MOVEMENT - VIEWS - LEAVES | UPDATES | {"copy"}  # they write memory and compute nothing
+
+FREE = _where(lambda kind: kind.free)
+PRODUCTS = _where(lambda kind: kind.product)
+BLOCK_SCRATCH = _where(lambda kind: kind.block_scratch)
+KEEPS_BITS = _where(lambda kind: kind.keeps_bits)
+NEEDS_WIDTH = _where(lambda kind: kind.needs_width)
+
+BARRIERS = _where(lambda kind: kind.together == "units")  # what all units execute together
+NO_RESULTS = _where(lambda kind: kind.results == 0)

@@ -179,12 +179,8 @@ def _is_view(operator: UOperator, layouts: Mapping[Value, Layout]) -> bool:
 
 def scratch_bytes(operator: UOperator) -> int:
     """Scratch memory that an operator needs while it runs: sorting moves indices, not elements."""
-    if operator.kind == "sort":
-        axis = operator["dimension"]
-        assert isinstance(axis, int)
-        return 2 * 4 * operator.inputs[0].type.shape[axis]
-    if operator.kind == "top_k":
-        axis = operator["axis"]
-        assert isinstance(axis, int)
-        return 2 * 4 * operator.inputs[0].type.shape[axis]
-    return 0
+    if not operator.facts.orders:
+        return 0
+    axis = operator[operator.facts.orders]
+    assert isinstance(axis, int)
+    return 2 * 4 * operator.inputs[0].type.shape[axis]

@@ -12,7 +12,6 @@ import pytest
 from jax import lax
 
 from jax_cocktail import compiler
-from jax_cocktail.analysis.parallel import BARRIERS
 from jax_cocktail.codegen.cuda import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import H200
@@ -20,6 +19,7 @@ from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models import MODELS
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
+from jax_cocktail.utask.operators import BARRIERS
 from tests.cpu.cuda_text import FOLDERS, NO_NVCC, NVCC, nvcc_facts
 from tests.cpu.emulated import KERNELS, Emulation, array, check_launches, greedy_decoder
 from tests.cpu.emulation import emulator

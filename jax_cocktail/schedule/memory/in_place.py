@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator
 from jax_cocktail.utask.layout import Layout, core, is_unit_change
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import ELEMENTWISE, UPDATES
 from jax_cocktail.utask.types import Value
 
 Pair = tuple[Value, Value, bool]  # (operand root, result, does sharing save a copy?)
@@ -34,7 +34,7 @@ class Memory:
 def in_place_pairs(statement: Statement, memory: Memory) -> Iterator[Pair]:
     if isinstance(statement, StitchedUTask):
         yield from _stitched_pairs(statement, memory)
-    elif isinstance(statement, UOperator) and statement.kind in ("scatter", "dynamic_update_slice"):
+    elif isinstance(statement, UOperator) and statement.kind in UPDATES:
         target = memory.whole(statement.inputs[0])
         if target is not None and target not in {memory.root(v) for v in statement.inputs[1:]}:
             yield target, statement.output, True
@@ -79,7 +79,7 @@ def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value
 
 def _keeps(member: UOperator) -> bool:
     """True if result element i depends on operand elements i only."""
-    if KINDS[member.kind].sort == "elementwise" or member.kind == "dynamic_update_slice":
+    if member.kind in ELEMENTWISE or member.kind == "dynamic_update_slice":
         return True
     return is_unit_change(member)
 

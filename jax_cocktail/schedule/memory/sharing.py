@@ -24,11 +24,11 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.operators import UPDATES
 from jax_cocktail.utask.types import Value
 
 REPLICATED_BYTES = 32 << 10  # up to here every unit computes a mesh-level array for itself
 UPDATED_BYTES = 512 << 10  # and up to here one that loops update by pieces of that size
-UPDATES = {"dynamic_update_slice": 1, "scatter": 2}  # which operand is written into the first one
 OVERLAP_BYTES = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
 
 Find = Callable[[Value], Value]
@@ -119,7 +119,7 @@ class _Survey:
             return
         members = statement.members if isinstance(statement, StitchedUTask) else (statement,)
         pieces = {
-            m.outputs[0]: m.inputs[UPDATES[m.kind]].type.nbytes
+            m.outputs[0]: m.inputs[m.facts.updates].type.nbytes
             for m in members
             if isinstance(m, UOperator) and m.kind in UPDATES and self._in_place(m)
         }

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.types import Value
 
@@ -81,7 +81,7 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
     for statement in body.body:
         if statement.outputs[0] in invariant and _is_worth(invariant[statement.outputs[0]]):
             want(statement.outputs[0])
-        elif isinstance(statement, UOperator) and statement.kind in ("dot", "conv"):
+        elif isinstance(statement, UOperator) and statement.kind in PRODUCTS:
             for operand in statement.inputs:
                 if not operand.type.is_scalar:
                     want(operand)
@@ -91,4 +91,4 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
 def _is_worth(operator: UOperator) -> bool:
     if operator.kind == FAIL:  # where the loop has no trip, nothing fails
         return False
-    return not operator.is_element or KINDS[operator.kind].cost >= WORTH
+    return not operator.is_element or operator.facts.cost >= WORTH

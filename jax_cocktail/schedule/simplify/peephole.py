@@ -16,7 +16,7 @@ from jax_cocktail.schedule.simplify.slices import fixed_slice, slice_of_broadcas
 from jax_cocktail.utask.interpreter.common import decode
 from jax_cocktail.utask.interpreter.run import EVALUATE
 from jax_cocktail.utask.ir import Attribute, UOperator
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, SIGNED, UNSIGNED, Value
 
 Definitions = Mapping[Value, UOperator]
@@ -216,7 +216,7 @@ def _select(operator: UOperator, definitions: Definitions) -> Outcome:
 
 def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
     """Scalars of integers and bools, whose value no rounding can change."""
-    if KINDS[operator.kind].sort != "elementwise" or operator.output.type.shape:
+    if operator.kind not in ELEMENTWISE or operator.output.type.shape:
         return None
     if any(value.type.dtype in FLOATS for value in (*operator.inputs, operator.output)):
         return None

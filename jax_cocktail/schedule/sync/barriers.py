@@ -295,7 +295,7 @@ class _Deriver:
 
     def _works(self, operator: UOperator) -> bool:
         """False for views, `empty` and constants: they touch no memory."""
-        if operator.kind in ("arrive", "wait", "empty", "constant"):
+        if not operator.outputs or operator.kind in ("empty", "constant"):
             return False
         layout = self.layouts.get(operator.outputs[0])
         return layout is None or layout.root == operator.outputs[0]

@@ -21,16 +21,12 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import BLOCK_SCRATCH, ELEMENTWISE, NO_RESULTS
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 ROUNDS = 8  # of a loop body, until what crosses its back edge no longer changes
-# Operators whose templates use the block's scratch memory while they run.
-TEMPLATES = frozenset({"dot", "conv", "sort", "top_k", "cumulative", "arg_reduce", "reduce"})
-ENDS = frozenset({"arrive", "wait", "meet"})
 _MEET = UOperator("meet", (), ())
-_NO_MEMORY = frozenset({"constant", "empty", "meet"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ class _Deriver:
         """The region with its meets, and what is open after it. `tail`: copies at its end."""
         body: list[Statement] = []
         for statement in region.body:
-            if isinstance(statement, UOperator) and statement.kind in ENDS:
+            if isinstance(statement, UOperator) and statement.kind in NO_RESULTS:
                 state = state if statement.kind == "arrive" else NOTHING  # a lone unit only waits with a meet
                 body.append(statement)
                 continue
@@ -146,12 +142,12 @@ class _Deriver:
             yield from self.transfer(statement.initial, statement.carried)
         elif isinstance(statement, StitchedUTask):
             for member in statement.members:
-                if member.kind in TEMPLATES:
+                if member.kind in BLOCK_SCRATCH:
                     yield SCRATCH
                 yield from self._moved(member)
             yield from self._lanes(statement)
         elif isinstance(statement, UOperator) and not self._is_view(statement):
-            if statement.kind in TEMPLATES:
+            if statement.kind in BLOCK_SCRATCH:
                 yield SCRATCH
             if statement.kind == "exchange":
                 yield TAGS
@@ -180,7 +176,7 @@ class _Deriver:
                 yield from self._whole(value, write, key if ours else 0)
 
     def _is_view(self, operator: UOperator) -> bool:
-        if operator.kind in _NO_MEMORY or not operator.outputs:
+        if operator.kind in ("constant", "empty") or not operator.outputs:
             return True
         layout = self.plan.layouts.get(operator.outputs[0])
         return layout is not None and layout.root != operator.outputs[0]
@@ -233,7 +229,7 @@ class _Deriver:
 
 def _own_element(operator: UOperator) -> bool:
     """True if element i of the result takes at most element i of every array."""
-    if KINDS[operator.kind].sort == "elementwise" or operator.kind in ("constant", "iota"):
+    if operator.kind in ELEMENTWISE or operator.kind in ("constant", "iota"):
         return True
     return operator.kind == "broadcast" and operator.inputs[0].type.is_scalar
 

@@ -14,6 +14,7 @@ from typing import cast
 from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.schedule.vmap.lockstep import LaneLoop, lane_loop
 from jax_cocktail.utask.ir import Attributes, BranchUTask, LoopUTask, Region, Statement, UOperator, regions_of
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 
@@ -76,7 +77,7 @@ class Cut:
         return any(
             tie is not None and None in tie.inputs
             for statement in _walk(self.statements)
-            if isinstance(statement, UOperator) and statement.kind in ("dot", "conv")
+            if isinstance(statement, UOperator) and statement.kind in PRODUCTS
             for tie in self._ties(statement, self._wanted)
         )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from jax_cocktail.utask.ir import Statement, UOperator
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -34,7 +34,7 @@ class Narrowing:
         if isinstance(statement, UOperator):
             if statement.kind == "dot":
                 statement = self._dot(statement)
-            elif KINDS[statement.kind].sort == "elementwise" and statement.output.type.dtype == "bool":
+            elif statement.kind in ELEMENTWISE and statement.output.type.dtype == "bool":
                 statement = self._predicate(statement)
             self.made.update((v, statement) for v in statement.outputs)
         self.out.append(statement)

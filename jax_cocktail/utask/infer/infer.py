@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jax_cocktail.utask.infer.anchors import ANCHORS
 from jax_cocktail.utask.infer.common import (
@@ -28,6 +28,7 @@ from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType
 
 _NUMBERS = FLOATS | INTEGERS
 _BITS = INTEGERS | {"bool"}
+_TAKEN = {"floats": FLOATS, "integers": INTEGERS, "numbers": _NUMBERS, "bits": _BITS, "any": _NUMBERS | _BITS}
 _MODES = ("clip", "fill", "promise_in_bounds")
 
 
@@ -35,9 +36,8 @@ _MODES = ("clip", "fill", "promise_in_bounds")
 def fault(operator: UOperator) -> str:
     """The error in the types or attributes of `operator`, or "" if they are valid."""
     try:
-        counts = {"top_k": 2, "arrive": 0, "wait": 0, "meet": 0}
-        counts |= dict.fromkeys(("sort", "exchange"), len(operator.inputs))
-        count = counts.get(operator.kind, 1)
+        results = operator.facts.results
+        count = len(operator.inputs) if results is None else results
         require(len(operator.outputs) == count, f"has {len(operator.outputs)} results, not {count}")
         RULES[operator.kind](operator)
     except Fault as found:
@@ -262,19 +262,8 @@ def _scatter(operator: UOperator) -> None:
 
 
 def _rules() -> dict[str, Rule]:
-    rules: dict[str, Rule] = {}
-
-    def add(names: str, rule: Callable[[UOperator], None]) -> None:
-        rules.update(dict.fromkeys(names.split(), rule))
-
-    add("neg abs sign add sub mul div rem max min clamp", _elementwise(_NUMBERS))
-    add("and or xor not", _elementwise(_BITS))
-    add("population_count clz shift_left shift_right_logical shift_right_arithmetic", _elementwise(INTEGERS))
-    add("is_finite", _elementwise(FLOATS, "bool"))
-    add("eq ne lt le gt ge", _elementwise(_NUMBERS | _BITS, "bool"))
-    floats = (kind.name for kind in KINDS.values() if kind.sort == "elementwise" and kind.arity in (1, 2))
-    for name in floats:
-        rules.setdefault(name, _elementwise(FLOATS))
+    plain = (kind for kind in KINDS.values() if kind.takes)
+    rules = {kind.name: _elementwise(_TAKEN[kind.takes], kind.gives) for kind in plain}
     rules.update(
         integer_pow=_integer_pow,
         convert=_convert,

@@ -28,7 +28,7 @@ from jax_cocktail.utask.ir import (
     UProgram,
     UTaskRef,
 )
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import KEEPS_BITS
 from jax_cocktail.utask.types import Value
 
 EVALUATE: dict[str, Evaluate] = {
@@ -39,10 +39,6 @@ EVALUATE: dict[str, Evaluate] = {
     **REDUCTION,
     **CONTRACTION,
 }
-# these copy bits (or change only the sign), whatever the processor does with denormal numbers
-_KEEPS_BITS = frozenset(
-    {"bitcast", "select", "neg", "abs", "sort", "top_k", "copy", "dynamic_update_slice", "exchange"}
-)
 
 
 def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = False) -> list[Array]:
@@ -143,7 +139,7 @@ class _Machine:
 
     def _operator(self, operator: UOperator) -> None:
         operands = self.read(operator.inputs)
-        flushes = self._flush and KINDS[operator.kind].sort != "movement" and operator.kind not in _KEEPS_BITS
+        flushes = self._flush and operator.kind not in KEEPS_BITS
         if flushes:
             operands = [_flushed(x) for x in operands]
         result = EVALUATE[operator.kind](operator, operands)

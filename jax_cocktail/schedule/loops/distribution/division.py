@@ -11,7 +11,7 @@ from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.schedule.loops.distribution.reductions import Sum, sums_of
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack, Steps
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import LEAVES, VIEWS
 from jax_cocktail.utask.types import Value
 
 
@@ -156,7 +156,7 @@ def computed_again(loop: LoopUTask, components: list[list[int]], needs: list[lis
 
 
 def _is_cheap(operator: UOperator, recurrent: bool) -> bool:
-    if KINDS[operator.kind].sort == "movement" and operator.kind not in ("gather", "concatenate", "pad"):
+    if operator.kind in VIEWS | LEAVES:
         return not recurrent or operator.output.type.is_scalar
     return operator.is_element and operator.output.type.is_scalar
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from jax_cocktail.schedule.simplify.peephole import splat
 from jax_cocktail.utask.ir import Attribute, LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.operators import STATIC_VIEWS
 from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType, Value
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from jax_cocktail.schedule.loops.distribution.step_rows import Rows
 
 # f(x) + f(y) = f(x + y), for the first operand
-_LINEAR = frozenset({"reshape", "transpose", "broadcast", "slice", "reverse", "neg"})
+_LINEAR = STATIC_VIEWS | {"neg"}
 
 
 @dataclass(frozen=True, slots=True)

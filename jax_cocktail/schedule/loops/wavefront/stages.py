@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.schedule.loops.distribution.division import computed_again, downstream, graph_of
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads, regions_of, walk
-from jax_cocktail.utask.operators import KINDS
+from jax_cocktail.utask.operators import MOVEMENT, PRODUCTS, UPDATES
 from jax_cocktail.utask.types import Value
-
-_PRODUCTS = frozenset({"dot", "conv"})
-_IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +109,18 @@ def _updated(
         if len(component) == 1 and component[0] not in users[component[0]]:
             continue
         statements = [body[n] for n in component if n < len(body)]
-        if any(_holds(s, _IN_PLACE) for s in statements):
+        if any(_holds(s, UPDATES) for s in statements):
             found.update(v for s in statements for v in s.outputs)
             found.update(loop.carried[n - len(body)] for n in component if n >= len(body))
     return frozenset(found)
 
 
 def _moves(statement: Statement) -> bool:
-    return isinstance(statement, UOperator) and KINDS[statement.kind].sort == "movement"
+    return isinstance(statement, UOperator) and statement.kind in MOVEMENT
 
 
 def _multiplies(statement: Statement) -> bool:
-    return _holds(statement, _PRODUCTS)
+    return _holds(statement, PRODUCTS)
 
 
 def _holds(statement: Statement, kinds: frozenset[str]) -> bool:
