@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import cast
 
-from jax_cocktail.codegen.context import ArrayView, Context
-from jax_cocktail.codegen.contraction import emit_conv, emit_dot
+from jax_cocktail.codegen import contraction, ordering, windows
+from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.element import clamped
 from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
@@ -28,10 +28,8 @@ from jax_cocktail.codegen.kernel import (
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
-from jax_cocktail.codegen.ordering import emit_arg_reduce, emit_sort, emit_top_k
 from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
-from jax_cocktail.codegen.windows import emit_reduce_window, emit_select_and_scatter_add
 from jax_cocktail.utask.ir import UOperator
 
 FEWEST_ROWS = 8  # rows per thread of a block below which running sums are made by whole blocks, inverted
@@ -189,18 +187,14 @@ def _emit_update(context: Context, operator: UOperator) -> None:
         emit_copy(context, target, operator.output)
 
 
-ANCHORS: dict[str, Callable[[Context, UOperator], None]] = {
-    "dot": emit_dot,
-    "conv": emit_conv,
-    "arg_reduce": emit_arg_reduce,
+ANCHORS: dict[str, Emitter] = {
+    **contraction.EMITTERS,
+    **ordering.EMITTERS,
+    **windows.EMITTERS,
     "copy": _emit_copy,
     "cumulative": _emit_cumulative,
-    "sort": emit_sort,
-    "top_k": emit_top_k,
     "scatter": _emit_scatter,
     "dynamic_update_slice": _emit_update,
     "exchange": emit_exchange,
     "fail": emit_fail,
-    "reduce_window": emit_reduce_window,
-    "select_and_scatter_add": emit_select_and_scatter_add,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ from jax_cocktail.codegen.stages import Parameter, StageTable
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
+from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Slot
 from jax_cocktail.utask.types import Value
@@ -259,3 +260,6 @@ class Context:
         if self.target.has_threads:
             self.needs.add("block")
         self.writer.add(code(self.target.copy, target=target, source=source, size=size))
+
+
+Emitter = Callable[[Context, UOperator], None]  # writes the call of an anchor's template

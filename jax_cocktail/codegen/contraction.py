@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
-from jax_cocktail.codegen.context import ArrayView, Context
+from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, code, joined
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.text import STORAGE
@@ -132,3 +132,6 @@ def _rounding(context: Context, operator: UOperator) -> str:
 
 def _braces(numbers: Sequence[int]) -> str:
     return "{" + ", ".join(map(str, numbers)) + "}"
+
+
+EMITTERS: dict[str, Emitter] = {"dot": emit_dot, "conv": emit_conv}

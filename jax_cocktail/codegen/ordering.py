@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast
 
-from jax_cocktail.codegen.context import ArrayView, Context
+from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import (
     Declaration,
     Expression,
@@ -175,3 +175,6 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
             context.fence()
 
         loop_over(writer, outer, row)
+
+
+EMITTERS: dict[str, Emitter] = {"arg_reduce": emit_arg_reduce, "sort": emit_sort, "top_k": emit_top_k}

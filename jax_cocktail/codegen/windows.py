@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from jax_cocktail.codegen.context import Context
+from jax_cocktail.codegen.context import Context, Emitter
 from jax_cocktail.codegen.kernel import (
     Assign,
     Declaration,
@@ -107,3 +107,9 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
             writer.add(Store(target.pointer, at, new, owned))
 
         loop_over(writer, source.type.shape, window)
+
+
+EMITTERS: dict[str, Emitter] = {
+    "reduce_window": emit_reduce_window,
+    "select_and_scatter_add": emit_select_and_scatter_add,
+}

@@ -19,6 +19,7 @@ from typing import cast
 
 from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import trips
+from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -43,7 +44,7 @@ LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
 # Bytes of a level, and how many a core reads from it per second.
 LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
 MEMORY_RATE = 20e9
-_FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", "fail"}  # in any runtime
+_FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # in any runtime
 _VIEWS = VIEWS - _FREE  # in a runtime that has views
 
 

@@ -25,7 +25,7 @@ from jax_cocktail.lowering.adapter import (
 from jax_cocktail.lowering.choices import choices
 from jax_cocktail.lowering.flatten import Flat, flatten
 from jax_cocktail.lowering.partition import Node, Partition, partition
-from jax_cocktail.primitives import CONTROL_FLOW, why_unsupported
+from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, why_unsupported
 from jax_cocktail.primitives.equation import Equation, Program, Variable
 from jax_cocktail.report import Counts, Left
 
@@ -36,8 +36,7 @@ EXPENSIVE_FLOPS = 1e6
 EXPENSIVE_ELEMENTS = 1 << 16
 # The reason for an inner function that the user keeps on stock XLA. It causes no warning.
 ASKED_FOR = 'its options say force="stock"'
-_PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
-_ORDERING = frozenset({"sort", "top_k", "approx_top_k", "argsort", "scatter", "scatter-add", "scatter_add"})
+_ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -124,7 +123,7 @@ def _expensive(equation: Any) -> bool:
         features = equation.params["dimension_numbers"].rhs_spec[0]
         depth = _elements(shapes[1]) // max(shapes[1][features], 1)
         return 2.0 * depth * _elements(shapes[-1]) >= EXPENSIVE_FLOPS
-    return (name in _ORDERING or name in _PRODUCTS) and elements >= EXPENSIVE_ELEMENTS
+    return (name in LIBRARY or name in _ONLY_STOCK) and elements >= EXPENSIVE_ELEMENTS
 
 
 def _elements(shape: Sequence[Any]) -> int:

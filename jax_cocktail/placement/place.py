@@ -45,16 +45,17 @@ from jax_cocktail.utask.ir import (
     operators_in,
     reads,
 )
-from jax_cocktail.utask.operators import PRODUCTS
+from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 Units = tuple[int, int, int, int]  # parts, unit of the first, length of wide parts, trips across each part
-_VIEWS = frozenset({"reshape", "transpose", "slice"})
+# Made again wherever they are read. A reversed array has no vectors; an `empty` made again is another array.
+_FREE = STATIC_VIEWS - {"reverse"} | LEAVES - {"empty"}
+_VIEWS = _FREE - LEAVES - {"broadcast"}
 _NOTHING: Mapping[tuple[Value, int], Packed] = {}
 _NOWHERE: Mapping[Value, Value] = {}
-_FREE = _VIEWS | {"constant", "broadcast", "iota"}
 
 
 def place(

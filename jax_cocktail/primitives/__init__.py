@@ -22,7 +22,16 @@ from jax_cocktail.primitives import (
     reduction as reduction,
 )
 from jax_cocktail.primitives.control import CONTROL_FLOW
-from jax_cocktail.primitives.rule import RULES, Rule, physical_type
+from jax_cocktail.primitives.rule import LIBRARY, RULES, Rule, physical_type
 from jax_cocktail.primitives.translate import inline, translate, why_unsupported
 
-__all__ = ["CONTROL_FLOW", "RULES", "Rule", "inline", "physical_type", "translate", "why_unsupported"]
+__all__ = [
+    "CONTROL_FLOW",
+    "LIBRARY",
+    "RULES",
+    "Rule",
+    "inline",
+    "physical_type",
+    "translate",
+    "why_unsupported",
+]

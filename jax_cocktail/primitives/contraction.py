@@ -35,7 +35,7 @@ def _precision(equation: Equation, accumulator: str) -> dict[str, str]:
     return {"precision": "default"} if rounds and accumulator == "float32" else {}
 
 
-@rule("dot_general")
+@rule("dot_general", library=True)
 def dot_general(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = equation.params["dimension_numbers"]
     result = output_type(equation)
@@ -58,7 +58,7 @@ def _pairs(padding: Any) -> tuple[tuple[int, ...], ...]:
     return tuple(ints(pair) for pair in padding)
 
 
-@rule("conv_general_dilated")
+@rule("conv_general_dilated", library=True)
 def conv_general_dilated(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     params, result = equation.params, output_type(equation)
     x, w, accumulator = _operands(builder, inputs, result.dtype)

@@ -13,7 +13,7 @@ import numpy as np
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
-from jax_cocktail.primitives.rule import RULES, Rule, ints, output_type, rule
+from jax_cocktail.primitives.rule import LIBRARY, RULES, Rule, ints, output_type, rule
 from jax_cocktail.primitives.rule import without_bool as ordered
 from jax_cocktail.utask.builder import to_bytes
 from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, SIGNED, TensorType, Value
@@ -149,3 +149,4 @@ RULES["scatter"] = _scatter("set")
 for _op in ("add", "sub", "mul", "min", "max"):
     RULES[f"scatter-{_op}"] = _scatter(_op)
     RULES[f"scatter_{_op}"] = _scatter(_op)
+LIBRARY.update(("scatter", "scatter-add", "scatter_add"))

@@ -103,7 +103,7 @@ def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     return (binary(builder, kind, spread(builder, initial, y.type.shape), y),)
 
 
-@rule("sort")
+@rule("sort", library=True)
 def sort(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     """Sorts stably in all cases, which is one of the orders that an unstable sort may produce."""
     results = [(x.type.dtype, x.type.shape) for x in inputs]
@@ -113,7 +113,7 @@ def sort(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
     return builder.emit_many("sort", inputs, results, dimension=dimension, num_keys=num_keys)
 
 
-@rule("top_k")
+@rule("top_k", library=True)
 def top_k(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     x = ordered(builder, inputs[0])
     values, indices = (physical_type(output) for output in equation.outputs)

@@ -19,18 +19,20 @@ from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 Rule = Callable[[Builder, Equation, tuple[Value, ...]], Sequence[Value]]
 
 RULES: dict[str, Rule] = {}
+LIBRARY: set[str] = set()  # primitives for which stock XLA has library code, or kernels of their own
 
 _KEY_WORDS = 2
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers the decorated function for the primitives with these names."""
+def rule(*names: str, library: bool = False) -> Callable[[Rule], Rule]:
+    """Registers the decorated function for the primitives with these names, and those in `LIBRARY`."""
 
     def register(function: Rule) -> Rule:
         for name in names:
             if name in RULES:
                 raise ValueError(f"primitive {name!r} has two rules")
             RULES[name] = function
+        LIBRARY.update(names if library else ())
         return function
 
     return register
