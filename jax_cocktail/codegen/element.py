@@ -31,6 +31,7 @@ from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, NEEDS_WIDTH
 from jax_cocktail.utask.types import Value
 
 Indices = tuple[Index, ...]
+# How C spells them.
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
 INFIX = ARITHMETIC | {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 BITWISE = {"and": "&", "or": "|", "xor": "^"}

@@ -36,6 +36,7 @@ from jax_cocktail.utask.types import Value
 MOST_TRIPS = 32
 MOST_OPERATORS = 800  # that unrolling may make; scalars do not count, they fold
 
+# Between a stacked array and the product that reads one layer of it.
 _THROUGH = ("reshape", "transpose", "convert", "slice")
 
 

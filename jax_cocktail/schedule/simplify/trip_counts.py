@@ -19,6 +19,7 @@ from jax_cocktail.utask.types import INTEGERS, SIGNED, TensorType, Value
 
 Definitions = Mapping[Value, Statement]
 
+# Comparisons with their operands exchanged.
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 

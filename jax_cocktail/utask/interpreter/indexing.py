@@ -11,6 +11,7 @@ from jax_cocktail.utask.interpreter.common import Array, Evaluate, as_index, dec
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import Shape, TensorType
 
+# By the attribute `op`.
 _COMBINE: dict[str, np.ufunc] = {
     "add": np.add,
     "sub": np.subtract,
