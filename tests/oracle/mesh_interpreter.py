@@ -9,7 +9,7 @@ out in turn, from the loop's first unit on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +37,7 @@ from tests.oracle.group import Traced, evaluate_member, needed_members, sources
 from tests.oracle.memory import Cells, Clock, Memory, Race, address_of, make_memory
 
 Order = Sequence[int] | np.random.Generator | None  # of the units between barriers; None: 0, 1, 2 ...
+Observer = Callable[[int, Statement], None]  # (unit, what it runs next)
 SHARED = frozenset({"workspace", "output", "input"})
 
 
@@ -78,8 +79,10 @@ def simulate(
     order: Order = None,
     drop_barrier: int | None = None,
     raises: bool = False,
+    observe: Observer = lambda unit, statement: None,
 ) -> MeshRun:
-    """As `run_mesh`, with all races. A program for one unit is run by one, whatever `units` says."""
+    """As `run_mesh`, with all races. A program for one unit is run by one, whatever `units` says.
+    `observe` is called before every statement of every unit."""
     if drop_barrier is not None:
         program = without_barrier(program, drop_barrier)
     count = max(min(units, plan.most_units), 1)
@@ -87,7 +90,7 @@ def simulate(
     team: list[_Unit] = []
     words = TaggedWords(program, count)
     for number in range(count):
-        team.append(_Unit(number, program, plan, memory, team, words, arguments))
+        team.append(_Unit(number, program, plan, memory, team, words, arguments, observe))
     with np.errstate(all="ignore"):
         _take_turns(team, order)
     outside = Clock(0, 0, 1 + max(unit.clock.arrives for unit in team))  # the caller sees everything
@@ -181,8 +184,9 @@ class _Unit:
         team: Sequence[_Unit],
         words: TaggedWords,
         arguments: Sequence[Array],
+        observe: Observer,
     ) -> None:
-        self.clock = Clock(number)
+        self.clock, self.observe = Clock(number), observe
         self.program, self.plan, self.memory, self.team = program, plan, memory, team
         self.words, self.sent, self.received = words, 0, 0
         parameters = zip(program.entry.parameters, arguments, strict=True)
@@ -280,6 +284,7 @@ class _Unit:
     def _region(self, region: Region) -> Iterator[str]:
         for statement in region.body:
             self.where = statement
+            self.observe(self.clock.unit, statement)
             if isinstance(statement, LoopUTask):
                 yield from self._loop(statement)
             elif isinstance(statement, BranchUTask):
