@@ -82,7 +82,7 @@ def simulate(
     observe: Observer = lambda unit, statement: None,
 ) -> MeshRun:
     """As `run_mesh`, with all races. A program for one unit is run by one, whatever `units` says.
-    `observe` is called before every statement of every unit."""
+    `observe` is called before every statement, and with its loop before every iteration, of every unit."""
     if drop_barrier is not None:
         program = without_barrier(program, drop_barrier)
     count = max(min(units, plan.most_units), 1)
@@ -357,6 +357,7 @@ class _Unit:
         self.alone = outer
 
     def _trip(self, loop: LoopUTask) -> Iterator[str]:
+        self.observe(self.clock.unit, loop)
         yield from self._region(loop.body)
         self.where = loop
         self._transfer(loop.body.results, loop.carried)

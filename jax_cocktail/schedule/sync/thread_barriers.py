@@ -63,17 +63,6 @@ def meet_lanes(program: UProgram, plan: MemoryPlan) -> UProgram:
     return program if entry is program.entry else replace(program, entry=entry)
 
 
-def touches_of(statement: Statement, plan: MemoryPlan, end: Region | None = None) -> Iterator[Touch]:
-    """What a statement touches itself; of loops and branches, before their regions. `end`: instead, what is
-    copied at the end of this region of theirs."""
-    deriver = _Deriver(plan)
-    if end is None:
-        return deriver.touches(statement)
-    assert isinstance(statement, LoopUTask | BranchUTask)
-    targets = statement.carried if isinstance(statement, LoopUTask) else statement.outputs
-    return deriver.transfer(end.results, targets)
-
-
 class _Deriver:
     def __init__(self, plan: MemoryPlan) -> None:
         self.plan = plan
