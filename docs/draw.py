@@ -313,9 +313,9 @@ def draw_units() -> str:
 SPACES = {
     "input": ("operands of the call", "#c7d7ea"),
     "output": ("results of the call", "#bfe0c9"),
-    "workspace": ("workspace, global memory that all blocks see", "#f6d6ad"),
-    "own": ("own memory, shared memory of each block", "#dccbe8"),
-    "private": ("private memory of each block, in global memory", "#e8cbd4"),
+    "workspace": ("workspace, in global memory that all blocks see", "#f6d6ad"),
+    "own": ("scratch of each block, in shared memory", "#dccbe8"),
+    "private": ("spilled scratch of each block, in global memory", "#e8cbd4"),
 }
 
 
@@ -444,7 +444,7 @@ def draw_memory() -> str:
 def totals(emitted: Emitted) -> str:
     plan = emitted.plan
     return (
-        f"Workspace {amount(plan.workspace_bytes)}; own memory {amount(plan.own_bytes)} and resident slices"
+        f"Workspace {amount(plan.workspace_bytes)}; scratch {amount(plan.own_bytes)} and persistent slices"
         f" {amount(plan.resident_bytes)} in the shared memory of each of {plan.most_units} blocks."
     )
 
