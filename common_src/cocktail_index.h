@@ -16,7 +16,7 @@ CK_INLINE i64 ck_clamp_index(T start, i64 limit) {
   return ck_clamp_index(i64(start), limit);
 }
 
-// True if a window that starts here lies inside the array.
+// True if a window that starts here is inside the array.
 template <class T>
 CK_INLINE bool ck_index_within(T start, i64 limit) {
   return ck_clamp_index(start, limit) == i64(start) && !(start > 0 && i64(start) < 0);

@@ -32,8 +32,8 @@ struct CkConvTile {
   i64 feature;
 };
 
-// What the positions of a tile read: position p reads feature c at at[p][c * step[p]]; in the padding that is
-// a zero. `inside`: at[p] is at[0] + p * pitch for all, and every step 1.
+// The sources of a tile's positions: position p reads feature c at at[p][c * step[p]], which is a zero in the
+// padding. `inside`: at[p] is at[0] + p * pitch for all p, and every step is 1.
 template <class T, int POSITIONS>
 struct CkConvSource {
   const T* at[POSITIONS] = {};

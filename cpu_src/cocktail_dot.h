@@ -8,7 +8,7 @@
 
 // ---- any strides, any types -----------------------------------------------------------------------------
 
-// What products are summed in: f64 if an operand is, else what the result is computed in.
+// The accumulation type of products: f64 if an operand is f64, else the compute type of the result.
 template <class A, class B, class O>
 struct CkAccumulator {
   static constexpr bool wide = CkSame<A, f64>::value || CkSame<B, f64>::value;
@@ -48,8 +48,8 @@ CK_INLINE CkDot<B, A, O> ck_dot_transposed(const CkDot<A, B, O>& d) {
 
 enum CkKernel { CK_STRIDED, CK_GEMV, CK_NARROW_GEMV, CK_INNER, CK_GEMM };
 
-// How one product is made. `transposed`: left and right operand change places. `rows`, `groups`: see ck_gemv
-// and ck_gemm.
+// The plan of one product. `transposed`: the left and right operands are exchanged. `rows`, `groups`: see
+// ck_gemv and ck_gemm.
 struct CkPlan {
   CkKernel kernel;
   bool transposed;
@@ -143,7 +143,7 @@ CK_INLINE CkDot<A, B, O> ck_dot_of(CkShape s, const A* a, const B* b, O* o) {
   return {s.m, s.n, s.k, a, s.a_m, s.a_k, b, s.b_k, s.b_n, o, s.o_m, s.o_n};
 }
 
-// Few kernels for all shapes: what is not many rows is done row by row.
+// Few kernels for all shapes: a product with few rows runs row by row.
 template <class A, class B, class O>
 CK_NOINLINE void ck_dot_planned(CkKernel kernel, const CkDot<A, B, O>& d) {
   if (kernel == CK_INNER) {
@@ -197,7 +197,7 @@ CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b,
 
 // Sums are not stored but given to visit(i, r, c, rows, columns, sums, stride) a block at a time, each once:
 // the sum of row r + x and column c + y of product i is sums[x * stride + y]. SHAPE: as above, without o's
-// strides. O: the type that says what products are summed in.
+// strides. O: the type that determines the accumulation type.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, class F>
 CK_INLINE void ck_dot_visit(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, F visit) {
   typedef typename CkLane<A, B, O>::type C;

@@ -125,8 +125,8 @@ struct CkVisit {
 
 // ---- the innermost block --------------------------------------------------------------------------------
 
-// ROWS x (VECTORS vectors of) sums over `depth`, held in registers; `add`: to what the tile holds. PACK: what
-// is read of b goes to `panel`, line after line.
+// ROWS x (VECTORS vectors of) sums over `depth` in registers. `add`: add them to the tile. PACK: copy the
+// lines of b that are read to `panel`.
 template <class C, class B, int BYTES, int ROWS, int VECTORS, bool PACK>
 CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* tile, i64 tile_m, bool add,
                           C* panel) {
@@ -293,7 +293,7 @@ CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const 
 }
 
 // Any shape, any strides; worth it from a few rows on. GROUPS: bit 3 if whole groups of columns may exist,
-// bits 2 to 0 if what is left over may need as many vectors as kCkColumnVectors, 2 or 1. REST: m %
+// bits 2 to 0 if the remainder may need kCkColumnVectors, 2 or 1 vectors. REST: m %
 // kCkBlockRows or -1.
 template <class C, int REST, int GROUPS, class Rows, class B, class Sink>
 CK_INLINE void ck_gemm(const CkColumns<B>& d, const Rows& rows, const Sink& sink) {
@@ -329,8 +329,8 @@ constexpr int ck_gemv_widest(i64 rows) {
   return rows == 1 || 8 * rows <= registers ? 8 : 4 * rows <= registers ? 4 : 2;
 }
 
-// Whether a matrix is to be read from its last columns to its first: every other time, so that what the cache
-// still holds of a matrix that does not fit is read first, and not pushed out by the rest of it.
+// Whether to read a matrix from its last columns to its first. It alternates, so that the columns of a large
+// matrix that are still in the cache are read first, before the others evict them.
 inline bool ck_backwards(const void* b) {
   static thread_local unsigned char turns[64];
   const unsigned long long address = reinterpret_cast<unsigned long long>(b);

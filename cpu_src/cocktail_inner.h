@@ -83,7 +83,7 @@ CK_INLINE i64 ck_inner_rows(const CkColumns<B>& d, const CkRows<C, A>& rows, i64
   return i;
 }
 
-// COLUMNS columns, all rows: what is read of the columns comes from the nearest cache but for the first rows.
+// COLUMNS columns, all rows: except for the first rows, the columns come from the nearest cache.
 template <class C, int BYTES, int COLUMNS, class A, class B>
 CK_INLINE void ck_inner_columns(const CkColumns<B>& d, const CkRows<C, A>& rows, const B* b, C* tile) {
   i64 i = 0;

@@ -17,13 +17,13 @@ namespace {
 const char* const kControlGroups = "/sys/fs/cgroup";
 const char* const kMembership = "/proc/self/cgroup";
 
-// The cores that the kernel lets this process run on. Larger than cpu_set_t: there are larger machines.
+// The cores that the kernel allows for this process. Larger than cpu_set_t, because some machines are.
 struct CoreSet {
   unsigned long words[16384 / (8 * sizeof(unsigned long))];
   size_t bytes;  // 0: unknown
 };
 
-// Those of the main thread: a single thread may be bound to one core, and workers should not be.
+// Those of the main thread: another thread may be bound to one core, but workers should not be.
 void ReadAffinity(CoreSet* set) {
   memset(set, 0, sizeof(*set));
   long bytes = syscall(SYS_sched_getaffinity, getpid(), sizeof(set->words), set->words);
@@ -68,8 +68,8 @@ int64_t QuotaOfGroup(const char* folder, bool unified) {
   return quota > 0 && period > 0 ? (quota + period - 1) / period : 0;
 }
 
-// The smallest quota from the group `group` below `mount` upwards; 0: none. Inside a container the name of
-// the group may be the one outside it: then the mount itself is the group.
+// The smallest quota from the group `group` below `mount` upwards; 0: none. Inside a container, the name
+// may be that of the group outside; then the mount itself is the group.
 int64_t QuotaOnPath(const char* mount, const char* group, bool unified) {
   char folder[1024];
   snprintf(folder, sizeof(folder), "%s%s", mount, group);
@@ -92,7 +92,7 @@ bool HasController(const char* list, const char* name) {
   return false;
 }
 
-// `root`: where control groups are mounted; `membership`: lines "number:controllers:group" of this process.
+// `root`: the mount point of control groups; `membership`: this process's lines "number:controllers:group".
 int64_t ControlGroupQuota(const char* root, const char* membership) {
   char text[8192], mount[600];
   ReadText(membership, text, sizeof(text));

@@ -24,7 +24,7 @@ namespace {
 // ---- processor features ---------------------------------------------------------------------------------
 
 #if defined(__x86_64__)
-// Where CPUID shows a feature: leaf 1 ECX, leaf 7 EBX, leaf 7 ECX. Order: cocktail_features.h.
+// The register of CPUID with a feature: leaf 1 ECX, leaf 7 EBX, leaf 7 ECX. Order: cocktail_features.h.
 enum Register { kLeaf1C, kLeaf7B, kLeaf7C };
 struct Feature {
   Register source;
@@ -151,7 +151,7 @@ void* OpenFromFile(const uint8_t* data, size_t size, char* problem, size_t probl
   return library;
 }
 
-// Called with the mutex held. On failure `problem` says why.
+// The caller holds the mutex. On failure `problem` is the reason.
 Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char* problem,
                      size_t problem_size) {
   char actual[65];
@@ -203,7 +203,7 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char*
   return program;
 }
 
-// A fork in the middle of a load would leave the child with a mutex that nobody opens.
+// A fork during a load would leave the child with a mutex that is never released.
 void LockPrograms() { pthread_mutex_lock(&programs_mutex); }
 void UnlockPrograms() { pthread_mutex_unlock(&programs_mutex); }
 void WatchForks() { pthread_atfork(LockPrograms, UnlockPrograms, UnlockPrograms); }
@@ -216,7 +216,7 @@ int64_t LoadCount() {
   return count;
 }
 
-// The program with this digest, loaded if it is new. nullptr: `problem` says why.
+// The program with this digest; loads it if it is new. nullptr on failure: `problem` is the reason.
 Program* FindProgram(const char* digest, const uint8_t* data, size_t size, char* problem,
                      size_t problem_size) {
   pthread_once(&watch_forks_once, WatchForks);

@@ -46,7 +46,7 @@ Arena LeaseArena(size_t size) {
   return Arena{static_cast<unsigned char*>(memory), rounded};
 }
 
-// When too many are idle, the smallest goes.
+// Frees the smallest arena if too many are idle.
 void ReturnArena(Arena arena) {
   if (arena.memory == nullptr) return;
   pthread_mutex_lock(&arena_mutex);

@@ -28,17 +28,18 @@ namespace {
 typedef int ProgramFunction(const void* const* operands, void* const* results, u8* workspace,
                             const CkUnit* unit);
 
-// ---- how long to watch, and when to let go --------------------------------------------------------------
+// ---- spinning and yielding ------------------------------------------------------------------------------
 
-// Polls of a barrier, some 40 us, before the core is lent to others. With much less, two units that share
-// their cores with busy processes give away whole time slices in turns.
+// Polls of a barrier, about 40 us, before the unit yields its core. With much less, two units that share
+// their cores with busy processes give away whole time slices in turn.
 const u64 kSpins = 2000;
-const u64 kSpinsOversubscribed = 30;  // when the unit waited for probably needs this core
+const u64 kSpinsOversubscribed = 30;  // if the awaited unit probably needs this core
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
-const u64 kIdleNanoseconds = 50000;   // how long a worker watches for its next call before it sleeps
-// The same for a worker whose last call came that soon: one of a program that is called again and again,
-// with other work in between. It offers its core at every look, and sleeps once another thread has taken it:
-// who is woken gets a core sooner than who waits for its turn. From then on it is shy for some calls.
+const u64 kIdleNanoseconds = 50000;   // a worker spins this long for its next call before it sleeps
+// The longer time of a worker whose last call came within it: its program is called repeatedly, with other
+// work in between. It yields its core at every look at the clock and sleeps once another thread has taken the
+// core, because a woken thread gets a core sooner than one that waits. It then is shy (uses the shorter time)
+// for some calls.
 const u64 kBusyNanoseconds = 2000000;
 const u64 kTakenNanoseconds = 20000;  // a yield that takes longer than that let another thread run
 const u64 kShyCalls = 100;
@@ -60,7 +61,7 @@ u64 Nanoseconds() {
 
 // ---- workers --------------------------------------------------------------------------------------------
 
-// What all units of a call share.
+// The data that all units of a call share.
 struct Call {
   ProgramFunction* function;
   const void* const* operands;
@@ -73,7 +74,7 @@ struct Call {
 const u32 kAsleep = 1;  // in the ticket: the worker must be woken
 
 struct alignas(128) Worker {
-  // Written by the caller; `ticket` last. It goes up by two per call.
+  // Written by the caller, `ticket` last. It increases by two per call.
   u32 ticket;
   const Call* call;
   CkUnit unit;
@@ -87,8 +88,8 @@ struct alignas(128) Worker {
   pthread_t thread;
 };
 
-// Cores are changed by hand only where the kernel does badly: it likes to wake a worker on the core of the
-// thread that wakes it, which is busy, and takes about 10 ms to correct that.
+// Workers are moved explicitly only where the kernel places them badly: it tends to wake a worker on the busy
+// core of the waking thread, and takes about 10 ms to correct that.
 bool CoresExcept(int core, CoreSet* cores) {
   const int bits = 8 * sizeof(unsigned long);
   ReadAffinity(cores);
@@ -106,7 +107,7 @@ void MoveFrom(int core, Worker* worker) {
   pthread_setaffinity_np(worker->thread, cores.bytes, reinterpret_cast<cpu_set_t*>(cores.words));
 }
 
-// Of the calling thread. What the kernel decides later is as good as for any other thread.
+// Allows all cores for the calling thread. The kernel then places it as well as any other thread.
 void AllowAllCores() {
   CoreSet cores;
   ReadAffinity(&cores);
@@ -190,8 +191,8 @@ void Begin(Worker* worker, const Call* call, const CkUnit& unit, int core) {
   }
 }
 
-// nullptr when the system has no thread for us. Signals are for the user's threads; faults stay with the
-// thread that causes them, so that fault handlers work.
+// nullptr if the system cannot start a thread. Workers block signals, which are for the user's threads,
+// except faults, so that fault handlers work.
 Worker* StartWorker() {
   void* memory = nullptr;
   if (posix_memalign(&memory, alignof(Worker), sizeof(Worker)) != 0) return nullptr;
@@ -239,7 +240,7 @@ i64 MostUnitsOfACall() {
   return units < CK_MOST_UNITS ? units : CK_MOST_UNITS;
 }
 
-// A child of fork() has one thread: its pool starts afresh.
+// A child of fork() has one thread, so its pool starts empty.
 void BeforeFork() {
   pthread_mutex_lock(&pool_mutex);
   pthread_mutex_lock(&arena_mutex);
@@ -265,8 +266,8 @@ void Prepare() {
 }
 pthread_once_t prepare_once = PTHREAD_ONCE_INIT;
 
-// Takes up to `wanted` workers into `workers`, and says how many. Unless `exact`, the units of all calls
-// together do not exceed the cores: further calls, and they alone, run with fewer units.
+// Takes up to `wanted` workers into `workers` and returns their number. Unless `exact`, the units of all
+// calls together do not exceed the cores; only further calls run with fewer units.
 i64 LeaseWorkers(i64 wanted, bool exact, Worker** workers) {
   i64 most = MostUnitsOfACall(), count = 0;
   pthread_mutex_lock(&pool_mutex);
@@ -307,7 +308,7 @@ void ReturnWorkers(i64 count, Worker** workers) {
 
 // ---- calls ----------------------------------------------------------------------------------------------
 
-// Runs the call by this thread and `num_workers` others. The code of the first unit that failed, or 0.
+// Runs the call on this thread and `num_workers` others. Returns the code of the first failed unit, or 0.
 __attribute__((noinline)) int RunTeam(Call call, i64 num_workers, Worker** workers, u8* own, i64 stride) {
   i64 count = num_workers + 1, groups = (count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS;
   i64 bytes = i64(sizeof(CkTeam)) + (count + groups) * i64(sizeof(CkCounter));
@@ -330,15 +331,15 @@ __attribute__((noinline)) int RunTeam(Call call, i64 num_workers, Worker** worke
   return code;
 }
 
-// A program as the runtime knows it.
+// The runtime's record of a program.
 struct Entry {
   ProgramFunction* function;
   i64 most_units;
   i64 own_bytes;
 };
 
-// `workspace`: what the caller has for it, else `workspace_bytes` are lent. `units` > 0: exactly so many if
-// the program has work for them; 0: as many as are idle. False: no memory.
+// `workspace`: the caller's, or nullptr to lease `workspace_bytes`. `units` > 0: exactly this many if the
+// program has work for them; 0: as many as are idle. Returns false if there is no memory.
 bool RunProgram(const Entry& entry, const void* const* operands, void* const* results, u8* workspace,
                 i64 workspace_bytes, i64 units, int* code) {
   pthread_once(&prepare_once, Prepare);
@@ -376,7 +377,7 @@ bool RunProgram(const Entry& entry, const void* const* operands, void* const* re
 
 }  // namespace
 
-// The number of units of a call: `units`, or with 0 what affinity and quota allow.
+// Sets the number of units of a call: `units`, or as many as affinity and quota allow if it is 0.
 CK_EXPORT void ck_cpu_set_units(i64 units) {
   __atomic_store_n(&chosen_units, units > 0 ? units : 0, __ATOMIC_RELAXED);
   __atomic_store_n(&usable_cores, 0, __ATOMIC_RELAXED);
@@ -384,8 +385,8 @@ CK_EXPORT void ck_cpu_set_units(i64 units) {
 
 CK_EXPORT i64 ck_cpu_units(void) { return MostUnitsOfACall(); }
 
-// For tests and tools: a call without XLA, by exactly `units` units (0: by the idle ones) where the program
-// has work for them and the system threads. The program's code; -1: no memory.
+// For tests and tools: a call without XLA on exactly `units` units (0: on the idle ones), if the program has
+// work for them and the system has threads. Returns the program's code, or -1 if there is no memory.
 CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const void* const* operands,
                          void* const* results, u8* workspace, i64 units) {
   int code = 0;

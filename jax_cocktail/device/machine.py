@@ -1,4 +1,4 @@
-"""A machine: what a program is compiled for."""
+"""The machine that a program is compiled for: a code generation target and a device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jax_cocktail.device.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """How programs are spelled for a machine, and what its GPU can do. `codegen.machines` makes them.
+    """A code generation target and the specification of the GPU. `codegen.machines` makes machines.
 
     Attributes:
-      target: the spellings.
-      spec: the GPU; None for the host, whose units are single threads.
+      target: the target's spellings.
+      spec: the GPU's specification; None for the host, whose units are single threads.
     """
 
     target: Target
@@ -22,16 +22,16 @@ class Machine:
 
     def __post_init__(self) -> None:
         if self.is_gpu != self.target.has_threads:
-            raise ValueError("programs of a GPU, and no others, are spelled for blocks of threads")
+            raise ValueError("a GPU needs a target with blocks of threads, and the host one without")
         if self.spec is not None and self.target.threads % self.spec.warp:
-            raise ValueError(f"a block of {self.spec.name} has a multiple of {self.spec.warp} threads")
+            raise ValueError(f"a block of {self.spec.name} must have a multiple of {self.spec.warp} threads")
 
     @property
     def is_gpu(self) -> bool:
-        """True if a unit is a block of threads."""
+        """Whether a unit is a block of threads."""
         return self.spec is not None
 
     @property
     def platform(self) -> str:
-        """What jax calls it."""
+        """The platform by jax's name: "cpu", "cuda" or "rocm"."""
         return "cpu" if self.spec is None else self.spec.platform

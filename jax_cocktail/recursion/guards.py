@@ -1,7 +1,7 @@
 """Predication of branches around calls: both sides run, without the calls of the side not taken.
 
 A function that may call each of many children has a path for every subset of them. Predication avoids this:
-the sides of a branch run one after the other, each call gets a *guard* that tells whether it happens, sums
+the sides of a branch run one after the other, a *guard* on each call decides whether it happens, sums
 get zeros from the side not taken, and a select picks the results of the branch.
 """
 

@@ -28,7 +28,7 @@ class Moving(Generic[T]):
 
     @property
     def flat(self) -> tuple[T, ...]:
-        """In the order of a task's results."""
+        """All items, in the order of a task's results."""
         return (self.token, *self.environment, *(x for own in self.rows for x in own), *self.arguments)
 
     def each(self, change: Callable[[T], S]) -> Moving[S]:
@@ -54,7 +54,7 @@ class Layout(Generic[T]):
 
     @property
     def flat(self) -> tuple[T, ...]:
-        """In the order of the operands."""
+        """All items, in the order of the operands."""
         found: list[T] = []
         self.each(found.append)
         return tuple(found)

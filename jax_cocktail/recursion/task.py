@@ -66,8 +66,8 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """For a task that is linear in the last operands of each sort: their numbers. `transposed` makes the
-    transposed task on demand, since some tasks have none."""
+    """Linearity of a task: the number of linear operands, which come last in each sort. `transposed` makes
+    the transposed task on demand, since some tasks have none."""
 
     environment: int
     rows: tuple[int, ...]  # by function
