@@ -1,4 +1,4 @@
-"""What differs between targets: a table of spellings."""
+"""The differences between code generation targets, as a table of spellings."""
 
 from __future__ import annotations
 
@@ -10,37 +10,36 @@ from jax_cocktail.utask.ir import UProgram
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Spellings of one target.
+    """The spellings of one target.
 
     Attributes:
-      headers: runtime headers, by the feature that needs them.
-      threads: threads of a unit that run the same text; 1 where a unit is one thread.
-      index: type of the variables of lane loops.
-      lanes: put before a loop whose iterations are independent.
+      headers: the runtime headers, by the feature that needs them.
+      threads: the threads of a unit that run the same text; 1 if a unit is one thread.
+      index: the type of the variables of lane loops.
+      lanes: the text before a loop whose iterations are independent.
       reduction: the same for a reduction of `{op}` into `{name}`.
-      copy: copies `{size}` bytes `{source}` -> `{target}`.
-      table: what a static array of constants begins with.
-      meet: the barrier of the threads of a unit; "" where there is one thread.
-      prologue, units: lines before the first header, and, of a program that runs in several units, after the
-        last; `tagged`, `cluster`: after the prologue of a program with exchanges, and of one whose units are
-        one cluster. With `{most_units}`, `{own_bytes}` and
-        the other numbers of `program.facts`.
-      entry, epilogue: head of the program's function; lines at its end.
+      copy: copies `{size}` bytes from `{source}` to `{target}`.
+      table: the beginning of a static array of constants.
+      meet: the block barrier, for the threads of a unit; "" if a unit is one thread.
+      prologue: lines before the first header.
+      units: lines after the last header, in a program for several units.
+      tagged, cluster: lines after the prologue, in a program with exchanges, and in one whose units are one
+        cluster. They use `{most_units}`, `{own_bytes}` and the other numbers of `program.facts`.
+      entry, epilogue: the head of the program's function, and the lines at its end.
       footer: lines after the function.
-      stage_limit: lane loops from which each becomes a function.
-      stage: head of the function of a stage, and its call, with `{result}` (a C type), `{name}` and
+      stage_limit: from this number of lane loops on, each becomes a function.
+      stage: the head of such a function, and its call, with `{result}` (a C type), `{name}` and
         `{parameters}`.
-      part: the same of a function for the parts of a parallel loop; "" where they stand in the program's own
-        function.
-      fail: what a unit that the status is not 0 for does: `{code}` says which failure it is.
+      part: the same for the function of a parallel loop's parts; "" if they are in the program's function.
+      fail: the action of a unit with a nonzero status; `{code}` identifies the failure.
       fail_begin, fail_end: in a program that can fail, the first lines of its function, and the lines at its
         end in place of `epilogue`.
-      fail_text: function that tells a code's meaning, with `{count}` and `{lines}` (strings of C); "" where
-        the call knows it.
-      far, near: what tells the compiler where a pointer `{name}` that a function got points to: to memory of
-        all units, or to what a unit has near.
-      most_together: trips of a lane loop that the compiler may write out side by side; 0: as it likes.
-      template_bytes: near memory that the templates of a program use while they run.
+      fail_text: a function that maps codes to messages, with `{count}` and `{lines}` (strings of C); "" if
+        the call has the messages.
+      far, near: declares to the compiler that a parameter `{name}` points to global memory, or to shared
+        memory of the unit.
+      most_together: the most trips of a lane loop that the compiler may unroll; 0: no limit.
+      template_bytes: the bytes of shared memory that the templates of a program use while they run.
     """
 
     name: str
@@ -73,5 +72,5 @@ class Target:
 
     @property
     def has_threads(self) -> bool:
-        """True if the iterations of a lane loop are dealt out to threads."""
+        """Whether threads share the iterations of a lane loop."""
         return self.threads > 1

@@ -28,7 +28,7 @@ def test_every_card_is_a_machine(spec):
 
 def test_spellings_and_facts_fit():
     for target, spec in ((CPU, H200), (cuda(), None)):
-        with pytest.raises(ValueError, match="for blocks of threads"):
+        with pytest.raises(ValueError, match="with blocks of threads"):
             Machine(target, spec)
     with pytest.raises(ValueError, match="a multiple of 64 threads"):
         Machine(cuda(96), replace(H200, warp=64))
