@@ -272,8 +272,8 @@ def test_damaged_entries_are_built_again(tmp_path: Path, damage: Callable[[Path,
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
-        ('printf x > "$output"', "is not code for a GPU"),
-        ("printf '\\120\\355\\125\\272' > \"$output\"", "holds no kernel"),
+        ('printf x > "$output"', "is not GPU code"),
+        ("printf '\\120\\355\\125\\272' > \"$output\"", "contains no kernel"),
         (": ", "failed with status 0"),
     ],
 )
