@@ -157,7 +157,7 @@ def decided(run: Run) -> str:
     rows = []
     for row, record in run.section("auto").items():
         if "choice" in record:
-            trials = ", ".join(f"{name}: {time(seconds)}" for name, seconds in record["trials"].items())
+            trials = "; ".join(f"{name}: {time(seconds)}" for name, seconds in record["trials"].items())
             rows.append((row, "ours" if record["choice"] == "cocktail" else "stock XLA", trials))
     return table(("program", "chosen", "timed, microseconds"), rows)
 

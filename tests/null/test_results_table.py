@@ -32,7 +32,10 @@ def run():
             "c": {"skipped": "no time left"},
         },
         "plan": {"a/1@card": {"plan": "2 units", "barriers": 3.5, "seconds": 1e-6, "limit_seconds": 1e-9}},
-        "auto": {"b": {"choice": "stock", "trials": {"stock XLA": 1e-3}}, "c": {"error": "stopped"}},
+        "auto": {
+            "b": {"choice": "stock", "trials": {"stock XLA": 1e-3, "1 unit": 2e-3}},
+            "c": {"error": "stopped"},
+        },
     }
     goal = {"target": "a/1: stock / ours", "limit": 20, "unit": "x", "least": True}
     targets = [{**goal, "value": 15.0, "state": "missed"}, {**goal, "target": "t", "state": "not measured"}]
@@ -45,7 +48,7 @@ def test_cells(run):
     assert "| c " not in TABLES["calls"](run)
     assert "| a/1 | 2 units | 3.5 | 4 | 1 | < 0.01 | 4.0 |" in TABLES["kernels"](run)
     assert "| b | - | - | - | - | - | - |" in TABLES["kernels"](run)
-    assert "| b | stock XLA | stock XLA: 1,000 |" in TABLES["decided"](run)
+    assert "| b | stock XLA | stock XLA: 1,000; 1 unit: 2,000 |" in TABLES["decided"](run)
     assert "| a/1: stock / ours | >= 20 x | 15 x | missed |" in TABLES["goals"](run)
     assert "| t | >= 20 x | - | not measured |" in TABLES["goals"](run)
 
