@@ -5,6 +5,8 @@ sizes) on part i of the tied operands and on the whole of the others. An axis of
 *consumed*: some result element needs all of it, or elements of another part. Nothing is tied by default; a
 kind without a rule consumes every axis of its operands (GSPMD, Xu et al. 2021, section 3.5, propagates
 shardings by the same facts; here they must be sound without exception).
+
+The table of operator kinds names the rule of each; `OWN` holds those of one kind alone.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from jax_cocktail.utask.copies import copied
-from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -225,7 +224,7 @@ def _makes_arrays(statement: Statement) -> bool:
     if not isinstance(statement, BranchUTask) or any(v.type.is_scalar for v in statement.outputs):
         return False
     found = (o for region in statement.branches for o in operators_in(region))
-    return all(o.kind != FAIL for o in found)  # that fails whatever others choose
+    return all(o.facts.total for o in found)  # that fails whatever others choose
 
 
 def _only_multiplies(statement: Statement) -> bool:

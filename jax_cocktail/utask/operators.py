@@ -9,6 +9,10 @@ The first two are *element* operators: they fuse by composing element functions.
 
 Semantics are those of the XLA operation of the same name unless said otherwise. Each fact about a kind that
 more than one module uses is a field of `OperatorKind`; the sets at the end are derived from these fields.
+
+A new kind needs a row here, a type rule (`utask.infer`), an evaluator (`utask.interpreter`), an emitter
+(`codegen`), and a function or template in the headers of each target; `primitives` translates to it.
+`tests/null/test_operators.py` names what is missing.
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ class OperatorKind:
     Values:
       keeps_bits: copies bits, or changes only the sign: denormal numbers are never flushed.
       needs_width: depends on the width of a float, so a 16-bit operand must not be widened first.
-    Synchronisation:
+      distinct: two results are two arrays even if everything else is equal, so operators never become one.
+    Execution:
+      total: False: it can fail the call, so it runs where the program says and nowhere else.
       together: who must execute it together: all "units", or all "threads" of one.
     """
 
@@ -71,6 +77,8 @@ class OperatorKind:
     kernels: int = 1
     keeps_bits: bool = False
     needs_width: bool = False
+    distinct: bool = False
+    total: bool = True
     together: str = ""
 
 
@@ -130,7 +138,8 @@ def _elementwise(table: _Table) -> None:
 def _movement(table: _Table) -> None:
     add = partial(table, "movement", keeps_bits=True)
     add(0, "constant", "data", ties="alike", free=True)  # bytes, row-major, little-endian; bool is one byte
-    add(0, "empty", ties="alike", free=True)  # unspecified content; reading it before writing is a fault
+    # unspecified content; reading it before writing is a fault
+    add(0, "empty", ties="alike", free=True, distinct=True)
     add(0, "iota", "dimension", ties="alike")
     # operand axis d -> result axis dimensions[d]; size 1 spreads
     add(1, "broadcast", "dimensions", ties="own", view=True, free=True)
@@ -218,9 +227,8 @@ def _barriers(table: _Table) -> None:
 
 def _others(table: _Table) -> None:
     add = partial(table, "anchor")
-    # the operand, an int32 scalar. Not 0: the call fails, and says that line of `text`, counted from 1. Runs
-    # where the program says and nowhere else: every other operator is total
-    add(1, "fail", "text", kernels=0)
+    # the operand, an int32 scalar. Not 0: the call fails, and says that line of `text`, counted from 1
+    add(1, "fail", "text", kernels=0, total=False)
     # int32 scalar: how many units the program is planned for; a constant before any other pass runs
     add(0, "units")
 
@@ -258,4 +266,4 @@ KEEPS_BITS = _where(lambda kind: kind.keeps_bits)
 NEEDS_WIDTH = _where(lambda kind: kind.needs_width)
 
 BARRIERS = _where(lambda kind: kind.together == "units")  # what all units execute together
-NO_RESULTS = _where(lambda kind: kind.results == 0)
+NO_RESULTS = _where(lambda kind: kind.results == 0)  # they only synchronise

@@ -13,8 +13,6 @@ from jax_cocktail.utask.operators import KINDS
 from tests.null.programs import build, tensor
 
 FLOAT, INT, UINT = "float32[4,6]", "int32[4,6]", "uint32[4,6]"
-BITS = frozenset({"and", "or", "xor", "not", "population_count", "clz", "shift_left"})
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "is_finite"})
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,11 @@ def _elementwise() -> Iterator[Sample]:
     for name, kind in KINDS.items():
         if kind.sort != "elementwise":
             continue
-        of = INT if name in BITS or name.startswith("shift") else UINT if name == "threefry2x32" else FLOAT
+        of = INT if kind.takes in ("bits", "integers") else UINT if name == "threefry2x32" else FLOAT
         operands = [of] * (kind.arity or 0)
         if name == "select":
             operands[0] = "bool[4,6]"
-        result = "bool[4,6]" if name in COMPARISONS else INT if name in ("convert", "bitcast") else of
+        result = "bool[4,6]" if kind.gives == "bool" else INT if name in ("convert", "bitcast") else of
         yield sample(name, " ".join(operands), result, **special.get(name, {}))
 
 

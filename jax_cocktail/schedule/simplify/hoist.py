@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
@@ -58,8 +57,8 @@ def _invariant(body: Region) -> dict[Value, UOperator]:
     varying = set(body.parameters)
     found: dict[Value, UOperator] = {}
     for statement in body.body:
-        is_empty = isinstance(statement, UOperator) and statement.kind == "empty"
-        if isinstance(statement, UOperator) and not is_empty and varying.isdisjoint(statement.inputs):
+        steady = varying.isdisjoint(statement.inputs)
+        if isinstance(statement, UOperator) and steady and not statement.facts.distinct:
             found[statement.outputs[0]] = statement
         else:
             varying.update(statement.outputs)
@@ -89,6 +88,6 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
 
 
 def _is_worth(operator: UOperator) -> bool:
-    if operator.kind == FAIL:  # where the loop has no trip, nothing fails
+    if not operator.facts.total:  # where the loop has no trip, nothing fails
         return False
     return not operator.is_element or operator.facts.cost >= WORTH

@@ -85,7 +85,7 @@ class _Rewriter:
         if earlier is not None:
             self._replace(operator.outputs, earlier)
             return
-        if operator.kind != "empty":  # two arrays that a loop fills must not share their beginnings
+        if not operator.facts.distinct:  # two arrays that a loop fills must not share their beginnings
             known[key] = operator.outputs
         self._definitions.update((value, operator) for value in operator.outputs)
         body.append(operator)
@@ -201,7 +201,7 @@ def _number(statements: Sequence[Statement], numbers: dict[Value, object]) -> No
     """Equal objects for equal values of one region; nested uTasks count as different from everything."""
     seen: dict[object, Value] = {}
     for statement in statements:
-        if not isinstance(statement, UOperator) or statement.kind == "empty":
+        if not isinstance(statement, UOperator) or statement.facts.distinct:
             continue
         operands = tuple(numbers.get(value, value) for value in statement.inputs)
         types = tuple(value.type for value in statement.outputs)

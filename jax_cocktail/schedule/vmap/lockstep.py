@@ -107,7 +107,7 @@ class _Numbers:
     def _key(self, statement: Statement) -> object:
         operands = tuple(map(self.of, statement.inputs))
         types = tuple(v.type for v in statement.outputs)
-        if isinstance(statement, UOperator) and statement.kind != "empty":
+        if isinstance(statement, UOperator) and not statement.facts.distinct:
             return (statement.kind, operands, types, statement.attributes)
         if isinstance(statement, LoopUTask):
             regions = tuple(map(self._region, statement.regions))
