@@ -6,8 +6,9 @@
     python -m tests.replay --record FOLDER            writes the texts of the working tree into a new folder
     python -m tests.replay --against FOLDER           compares the working tree with a folder
 
-Each side runs its own tests. A text belongs to the test that emitted it, and to its number within that test,
-so tests may move between files. The exit status is 1 if any text differs; the differences are printed.
+Each side runs its own tests. A text belongs to the test that emitted it, whatever its file; a test that emits
+other programs than before is reported, too. The exit status is 1 if any text differs; the differences are
+printed.
 """
 
 from __future__ import annotations
@@ -115,32 +116,58 @@ def without_names(text: str) -> str:
     return IDENTIFIER.sub(lambda m: f"n{numbers.setdefault(m.group(), len(numbers))}", text)
 
 
-def differences(before: Texts, after: Texts, ignore_names: bool = False) -> dict[str, list[str]]:
-    """By key, the unified difference of every text that both sides have and that is not the same."""
-    found = {}
-    for key in sorted(before.keys() & after.keys()):
-        old, new = before[key], after[key]
-        if old == new or (ignore_names and without_names(old) == without_names(new)):
-            continue
-        found[key] = list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1))
+def _by_test(texts: Texts) -> dict[str, list[tuple[str, str]]]:
+    """The keys and texts of every test, in the order in which it emitted them."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for key in sorted(texts, key=lambda key: (len(key), key)):  # number 10 after number 9
+        found.setdefault(key.rpartition(" ")[0], []).append((key, texts[key]))
     return found
+
+
+def pairs(before: Texts, after: Texts, ignore_names: bool = False) -> list[tuple[str, str, str]]:
+    """The key, the old and the new text of what both sides emitted. Equal texts of a test belong together,
+    whatever their numbers; what is left of the test is paired in order."""
+    found, others = [], _by_test(after)
+    for test, old in _by_test(before).items():
+        new = {key: without_names(text) if ignore_names else text for key, text in others.get(test, [])}
+        left = []
+        for key, text in old:
+            same = without_names(text) if ignore_names else text
+            number = next((number for number, other in new.items() if other == same), None)
+            if number is None:
+                left.append((key, text))
+            else:
+                del new[number]
+                found.append((key, text, text))
+        found += [(key, text, after[number]) for (key, text), number in zip(left, new, strict=False)]
+    return sorted(found)
+
+
+def differences(both: Iterable[tuple[str, str, str]]) -> dict[str, list[str]]:
+    """By key, the unified difference of every pair that is not the same."""
+    return {
+        key: list(difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=1))
+        for key, old, new in both
+        if old != new
+    }
 
 
 def report(before: Texts, after: Texts, ignore_names: bool = False) -> tuple[str, bool]:
     """What changed, in words, and whether nothing did."""
-    found = differences(before, after, ignore_names)
+    both = pairs(before, after, ignore_names)
+    found = differences(both)
     alike: dict[tuple[str, ...], str] = {}
     for key, lines in found.items():
         alike.setdefault(tuple(line for line in lines if line[:1] in "+-"), key)
     parts = []
     for key in list(alike.values())[:SHOWN]:
         parts += [f"==== {key}", *found[key]]
-    both = len(before.keys() & after.keys())
+    count, same = len(both), len(both) - len(found)
     parts += [
-        f"{both} texts on both sides: {both - len(found)} the same, {len(found)} differ in {len(alike)} ways",
-        f"{len(before.keys() - after.keys())} only before, {len(after.keys() - before.keys())} only after",
+        f"{count} texts on both sides: {same} the same, {len(found)} differ in {len(alike)} ways",
+        f"{len(before) - count} only before, {len(after) - count} only after",
     ]
-    return "\n".join(parts), not found and both > 0
+    return "\n".join(parts), not found and count > 0
 
 
 def _wait(processes: Iterable[subprocess.Popen[bytes]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.replay import differences, report, without_names
+from tests.replay import differences, pairs, report, without_names
 
 
 def test_same_texts_differ_in_nothing():
@@ -20,8 +20,23 @@ def test_a_changed_line_is_shown():
 
 def test_names_may_differ_if_they_differ_alike():
     assert without_names("a + b - a") == without_names("c + a - c") != without_names("a + b - b")
-    assert differences({"k": "meet(x)"}, {"k": "sync(x)"}, ignore_names=True) == {}
-    assert differences({"k": "f(x, y)"}, {"k": "f(x, x)"}, ignore_names=True)
+    assert differences(pairs({"k 0": "meet(x)"}, {"k 0": "sync(x)"}, ignore_names=True)) == {}
+    assert differences(pairs({"k 0": "f(x, y)"}, {"k 0": "f(x, x)"}, ignore_names=True))
+
+
+def test_a_new_program_within_a_test_moves_the_numbers_of_others():
+    before = {"t 0": "a", "t 1": "b", "t 2": "c"}
+    after = {"t 0": "new", "t 1": "a", "t 2": "b", "t 3": "c"}
+    assert differences(pairs(before, after)) == {}
+    assert (
+        "3 the same" in report(before, after)[0] and "0 only before, 1 only after" in report(before, after)[0]
+    )
+
+
+def test_texts_of_a_test_are_in_order():
+    before = {f"t {n}": f"x{n}" for n in range(12)}
+    after = {**before, "t 11": "y11"}
+    assert list(differences(pairs(before, after))) == ["t 11"]
 
 
 def test_nothing_in_common_is_no_agreement():
