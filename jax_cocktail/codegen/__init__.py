@@ -2,4 +2,6 @@
 
 What runs where, which memory it uses and where barriers stand is decided before. The emitter decides what is
 local to a loop over elements: how threads share it, in which order it runs, and whether it is a function.
+
+Emitters build nodes (`codegen.kernel`), which passes rewrite before they are printed.
 """

@@ -8,28 +8,15 @@ from typing import cast
 
 from jax_cocktail.codegen import contraction, ordering, windows
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
-from jax_cocktail.codegen.element import clamped
 from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
-from jax_cocktail.codegen.kernel import (
-    Assign,
-    Declaration,
-    Expression,
-    Index,
-    Name,
-    Store,
-    Writer,
-    call,
-    code,
-    down,
-    joined,
-    variable,
-)
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
+from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, variable
 from jax_cocktail.utask.ir import UOperator
 
 FEWEST_ROWS = 8  # rows per thread of a block below which running sums are made by whole blocks, inverted
@@ -58,9 +45,9 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
         def row(indices: tuple[Index, ...]) -> None:
             total = writer.fresh("a")
             start = identity("max" if op == "logsumexp" else op, dtype)
-            writer.add(Declaration(wide, total, start, const=False))
+            writer.var(wide, total, start)
             with writer.loop(Name("k"), shape[axis]):
-                along = variable("k")
+                along = variable(Name("k"))
                 if operator["reverse"]:
                     along = along * -1 + (shape[axis] - 1)
                 here = (*indices[:axis], along, *indices[axis + 1 :])
@@ -68,7 +55,7 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
                     context.needs.add("math")
                     _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
                 else:
-                    writer.add(Assign(total, step(op, total, source.read(here))))
+                    writer.set(total, step(op, total, source.read(here)))
                 writer.add(target.store(here, total if wide == COMPUTE[dtype] else code("f32({})", total)))
 
         rows_over(context, outer, row)
@@ -94,12 +81,12 @@ def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide
 def _logaddexp(writer: Writer, total: Name, element: Expression, compute: str) -> None:
     """log(exp(total) + exp(x)) without overflow; equal infinities add no NaN."""
     x, high, gap = Name("x"), Name("high"), Name("gap")
-    writer.add(Declaration(compute, x, element))
-    writer.add(Declaration(compute, high, call("ck_max", total, x)))
-    writer.add(Declaration(compute, gap, code("-{}", call("ck_abs", code("{} - {}", total, x)))))
+    writer.let(compute, x, element)
+    writer.let(compute, high, call("ck_max", total, x))
+    writer.let(compute, gap, code("-{}", call("ck_abs", code("{} - {}", total, x))))
     double = code("{} + {}", high, call("ck_log", f"{compute}(2)"))
     sum_ = code("{} + {}", high, call("ck_log1p", call("ck_exp", gap)))
-    writer.add(Assign(total, code("{} == {} ? {} : {}", total, x, double, sum_)))
+    writer.set(total, code("{} == {} ? {} : {}", total, x, double, sum_))
 
 
 def _emit_scatter(context: Context, operator: UOperator) -> None:
@@ -114,11 +101,9 @@ def _emit_scatter(context: Context, operator: UOperator) -> None:
     starts, source = context.array(table), context.array(updates)
     with context.result(operator.output) as target:
         if operand.type.is_scalar:
-            held, once = (
-                down(context.register(operand), operand.type.dtype),
-                context.one_thread(of_one_unit=False),
-            )
-            context.writer.add(Store(target.pointer, "0", held, once))
+            held = down(context.register(operand), operand.type.dtype)
+            once = context.one_thread(of_one_unit=False)
+            context.writer.store(Load(target.pointer, "0"), held, once)
         context.fence()
         loop_over(
             context.writer,
@@ -154,8 +139,8 @@ def _scatter_one(
         if operator["mode"] != "clip":
             inside.append(call("ck_index_within", start, str(limit)))
         name = writer.fresh("n")
-        writer.add(Declaration("i64", name, clamped(start, limit)))
-        place[d] = place[d] + Index(0, ((name, 1),))
+        writer.let("i64", name, clamped(start, limit))
+        place[d] = place[d] + variable(name)
     dtype, op = operand.type.dtype, cast(str, operator["op"])
     new = source.read(u)
     if op == "sub":

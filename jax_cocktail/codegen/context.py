@@ -6,22 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from jax_cocktail.codegen.kernel import (
-    Assign,
-    Barrier,
-    Expression,
-    Index,
-    Load,
-    Name,
-    Pointer,
-    Store,
-    Writer,
-    code,
-    down,
-    up,
-)
+from jax_cocktail.codegen.kernel import Barrier, Expression, Index, Load, Name, Pointer, Store
 from jax_cocktail.codegen.stages import Parameter, StageTable
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
+from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import UOperator
@@ -58,7 +46,7 @@ class ArrayView:
 
     def store(self, indices: Sequence[Index], value: Expression, condition: Expression = "") -> Store:
         """The statement that sets one element to a value of the compute type."""
-        return Store(self.pointer, self.place(indices), down(value, self.dtype), condition)
+        return Store(self.at(indices), down(value, self.dtype), condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +107,7 @@ class Context:
 
     def set(self, value: Value, result: Expression) -> None:
         """Sets the register of a one-element value."""
-        self.writer.add(Assign(self.register(value), result))
+        self.writer.set(self.register(value), result)
 
     def set_rounded(self, value: Value, result: Expression) -> None:
         """The same with a result that may be wider: a register holds what memory would hold."""

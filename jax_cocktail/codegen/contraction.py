@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
-from jax_cocktail.codegen.kernel import Expression, Index, code, joined
+from jax_cocktail.codegen.kernel import Expression, Index
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.text import STORAGE
+from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.utask.ir import UOperator
 
 

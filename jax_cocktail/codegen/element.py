@@ -10,22 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from jax_cocktail.codegen.kernel import (
-    Declaration,
-    Expression,
-    Index,
-    Load,
-    Name,
-    Pointer,
-    Writer,
-    call,
-    code,
-    down,
-    joined,
-    names_in,
-    up,
-)
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, names_in
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
+from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, up
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, NEEDS_WIDTH
 from jax_cocktail.utask.types import Value
@@ -68,7 +55,7 @@ class ElementWriter:
     # -- names -------------------------------------------------------------------------------------------
     def temporary(self, dtype: str, value: Expression) -> Name:
         name = self.writer.fresh("t")
-        self.writer.add(Declaration(COMPUTE[dtype], name, value))
+        self.writer.let(COMPUTE[dtype], name, value)
         return name
 
     def number(self, index: Index) -> Index:
@@ -79,7 +66,7 @@ class ElementWriter:
     def opaque(self, value: Expression) -> Index:
         """A run-time index under a fresh name."""
         name = self.writer.fresh("n")
-        self.writer.add(Declaration(self.index, name, value))
+        self.writer.let(self.index, name, value)
         return Index(0, ((name, 1),))
 
     # -- elements ----------------------------------------------------------------------------------------
@@ -154,11 +141,6 @@ def _typed_name(member: UOperator, target: str) -> str:
     if kind == "threefry2x32":
         return f"ck_threefry2x32<{_int(member, 'word')}>"
     return f"ck_{kind}"
-
-
-def clamped(position: Expression, limit: int) -> Expression:
-    """An index moved into 0 ... `limit`."""
-    return call("ck_clamp_index", position, str(limit))
 
 
 def _int(member: UOperator, name: str) -> int:

@@ -6,7 +6,8 @@ The unit goes on after that: the others count on it at their barriers.
 from __future__ import annotations
 
 from jax_cocktail.codegen.context import ALONE, Context
-from jax_cocktail.codegen.kernel import Expression, code, joined
+from jax_cocktail.codegen.kernel import Expression
+from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.failure import lines_of, text_of
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in

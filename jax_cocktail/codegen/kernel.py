@@ -1,20 +1,15 @@
-"""The kernel IR: the C text of a program as nodes, their printer, and the writer that collects them.
+"""The kernel IR: the C text of a program as nodes, and their printer.
 
-Emitters build nodes, passes (`codegen.passes`, `codegen.stages`) read and rewrite them, `lines` prints them.
-Names, loads and calls are nodes wherever they occur, also in the call of a template. What a pass knows about
-a node it knows from its construction; nobody reads the text.
+Emitters build nodes (`codegen.writer`), passes (`codegen.passes`, `codegen.stages`) read and rewrite them,
+`lines` prints them. Names of a whole function and loads are nodes wherever they occur, in the call of a
+template too. All that passes know about a node follows from its construction; nobody reads the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from string import Formatter
 from typing import TypeAlias
-
-from jax_cocktail.codegen.text import MOST_ELEMENTS, NARROW, STORAGE
 
 
 class _Printed:
@@ -23,7 +18,7 @@ class _Printed:
     __slots__ = ()
 
     def __format__(self, form: str) -> str:
-        raise TypeError(f"{self} is a node: only the printer makes text of it")
+        raise TypeError(f"{self!r} is a node: only the printer makes text of it")
 
 
 # -- expressions ---------------------------------------------------------------------------------------------
@@ -71,7 +66,7 @@ class Pointer(_Printed):
     space: str = "local"
 
     def __add__(self, place: Expression) -> Pointer:
-        return Pointer(code("({} + {})", self, place), self.type, self.space)
+        return Pointer(Spelled(("(", self.base, " + ", place, ")")), self.type, self.space)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +87,13 @@ class Call(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class Spelled(_Printed):
-    """Any other expression or statement: text, and the nodes in it. A statement of it, such as a template's
-    call, may read and write whatever its names lead to."""
+    """Any other expression or statement: text, and the nodes in it. Such a statement, the call of a template
+    for example, may read and write whatever its names lead to."""
 
     pieces: tuple[Expression, ...]
+
+
+Expression: TypeAlias = Name | Index | Pointer | Load | Call | Spelled | str  # str: text without names
 
 
 # -- statements ----------------------------------------------------------------------------------------------
@@ -122,8 +120,7 @@ class Assign(_Printed):
 class Store(_Printed):
     """Sets an element of memory, under a condition if there is one."""
 
-    pointer: Pointer
-    place: Expression
+    element: Load
     value: Expression
     condition: Expression = ""
 
@@ -164,49 +161,7 @@ class Loop(_Printed):
     pragma: Expression = ""
 
 
-Expression: TypeAlias = Name | Index | Pointer | Load | Call | Spelled | str  # str: text without names
 Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
-
-
-# -- construction --------------------------------------------------------------------------------------------
-def code(template: str, *operands: Expression | int, **named: Expression | int) -> Spelled:
-    """A format string of C text, with operands in the place of its fields."""
-    rest = iter(operands)
-    pieces: list[Expression] = []
-    for text, field in _fields(template):
-        operand = "" if field is None else named[field] if field else next(rest)
-        pieces += [text, str(operand) if isinstance(operand, int) else operand]
-    return Spelled(tuple(piece for piece in pieces if piece != ""))
-
-
-@cache
-def _fields(template: str) -> list[tuple[str, str | None]]:
-    return [(text, field) for text, field, _, _ in Formatter().parse(template)]
-
-
-def call(function: str, *arguments: Expression) -> Call:
-    """A call of a function of the runtime headers."""
-    return Call(function, arguments)
-
-
-def up(value: Expression, dtype: str) -> Expression:
-    """A stored element as a value of the compute type."""
-    return call("ck_up", value) if dtype in NARROW else value
-
-
-def down(value: Expression, dtype: str) -> Expression:
-    """A value of the compute type as it is stored."""
-    return call(f"ck_down<{STORAGE[dtype]}>", value) if dtype in NARROW else value
-
-
-def joined(separator: str, items: Sequence[Expression]) -> Spelled:
-    """Expressions with text between each two."""
-    return Spelled(tuple(piece for item in items for piece in (separator, item))[1:])
-
-
-def variable(name: str) -> Index:
-    """A loop variable as an index."""
-    return Index(0, ((Name(name), 1),))
 
 
 # -- the printer ---------------------------------------------------------------------------------------------
@@ -218,62 +173,56 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
         case Name(text) | Barrier(text):
             return (text,)
         case Comment(text):
-            return (f"// {text}",)
-        case Index():
-            return _affine(node)
+            return ("// ", text)
+        case Index(constant, terms):
+            scaled = [n if c == 1 else Spelled((f"{c} * ", n)) for n, c in terms]
+            return _between(" + ", [*scaled, str(constant)] if constant or not terms else scaled)
         case Pointer(base):
             return (base,)
         case Load(pointer, place):
             return (pointer, "[", place, "]")
         case Call(function, arguments):
-            return (function, "(", joined(", ", arguments), ")")
+            return (function, "(", *_between(", ", arguments), ")")
         case Spelled(pieces):
             return pieces
         case Declaration(type_, name, value, const):
-            head = (f"{'const ' * const}{type_} ", name)
-            return (*head, ";") if value == "" else (*head, " = ", value, ";")
-        case Assign(name, value, condition):
-            return (*_guard(condition), name, " = ", value, ";")
-        case Store(pointer, place, value, condition):
-            return (*_guard(condition), pointer, "[", place, "] = ", value, ";")
+            begin = ("const " * const, type_, " ", name)
+            return (*begin, ";") if value == "" else (*begin, " = ", value, ";")
+        case Assign(target, value, condition) | Store(target, value, condition):
+            guard = () if condition == "" else ("if (", condition, ") ")
+            stored = _parts(target) if isinstance(node, Store) else (target,)  # to be set, it is not loaded
+            return (*guard, *stored, " = ", value, ";")
         case Block(head):
-            return (head,) if head == "" else (head, " ")
+            return (head, " " if head != "" else "")
         case Loop(type_, name, start, stop, _, step):
-            begin = (f"{type_} ", name, " = ", start) if type_ else ()
+            first = (type_, " ", name, " = ", start) if type_ else ()
             by = ("++", name) if step == "" else (name, " += ", step)
-            return ("for (", *begin, "; ", name, " < ", stop, "; ", *by, ") ")
+            return ("for (", *first, "; ", name, " < ", stop, "; ", *by, ") ")
 
 
-def _guard(condition: Expression) -> tuple[Expression, ...]:
-    return () if condition == "" else ("if (", condition, ") ")
+def _between(separator: str, items: Sequence[Expression]) -> tuple[Expression, ...]:
+    return tuple(piece for item in items for piece in (separator, item))[1:]
 
 
-def _affine(index: Index) -> tuple[Expression, ...]:
-    terms = [n if c == 1 else Spelled((f"{c} * ", n)) for n, c in index.terms]
-    constant = [str(index.constant)] if index.constant or not terms else []
-    return joined(" + ", [*terms, *constant]).pieces
-
-
-def text(node: Expression | Node, names: Mapping[Name, Expression]) -> str:
+def text(node: Expression | Node, names: Mapping[Name, str]) -> str:
     """The C text of an expression or of one line. `names`: what stands in the place of some names."""
     if isinstance(node, str):
         return node
     if isinstance(node, Name) and node in names:
-        return text(names[node], {})
+        return names[node]
     return "".join(text(part, names) for part in _parts(node))
 
 
-def lines(nodes: Sequence[Node], names: Mapping[Name, Expression], indent: int = 1) -> list[str]:
+def lines(nodes: Sequence[Node], names: Mapping[Name, str], indent: int = 1) -> list[str]:
     """The C text of statements."""
     margin, found = "  " * indent, list[str]()
     for node in nodes:
         if isinstance(node, Loop) and node.pragma != "":
             found.append(margin + text(node.pragma, names))
+        found.append(margin + text(node, names))
         if isinstance(node, Loop | Block):
-            inner = lines(node.body, names, indent + 1)
-            found += [f"{margin}{text(node, names)}{{", *inner, f"{margin}}}"]
-        else:
-            found.append(margin + text(node, names))
+            found[-1] += "{"
+            found += [*lines(node.body, names, indent + 1), margin + "}"]
     return found
 
 
@@ -281,11 +230,11 @@ def lines(nodes: Sequence[Node], names: Mapping[Name, Expression], indent: int =
 def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
     """All nodes in the order of print, each before what it is made of."""
     for node in nodes:
-        if isinstance(node, str):
-            continue
-        yield node
-        yield from nodes_in(*((node.pragma,) if isinstance(node, Loop) else ()), *_parts(node))
-        yield from nodes_in(*(node.body if isinstance(node, Loop | Block) else ()))
+        if not isinstance(node, str):
+            yield node
+            pragma = (node.pragma,) if isinstance(node, Loop) else ()
+            body = node.body if isinstance(node, Loop | Block) else ()
+            yield from nodes_in(*pragma, *_parts(node), *body)
 
 
 def names_in(*nodes: Expression | Node) -> list[Name]:
@@ -295,56 +244,4 @@ def names_in(*nodes: Expression | Node) -> list[Name]:
 
 def length(*nodes: Node) -> int:
     """How many lines they are."""
-    inner = (1 + length(*node.body) for node in nodes if isinstance(node, Loop | Block))
-    return len(nodes) + sum(inner) + sum(isinstance(node, Loop) and node.pragma != "" for node in nodes)
-
-
-class Writer:
-    """Collects the statements of a function. `index`: the type of loop variables."""
-
-    def __init__(self, index: str = "i64") -> None:
-        self.nodes: list[Node] = []
-        self.index = index
-        self._fresh = 0
-
-    def add(self, *nodes: Node) -> None:
-        self.nodes += nodes
-
-    def line(self, template: str, *operands: Expression | int) -> None:
-        """A statement that is no more than its text."""
-        self.add(code(template, *operands))
-
-    def fresh(self, prefix: str) -> Name:
-        self._fresh += 1
-        return Name(f"{prefix}{self._fresh}")
-
-    @contextmanager
-    def block(self, head: Expression = "") -> Iterator[None]:
-        with self._inside() as body:
-            yield
-        self.add(Block(head, tuple(body)))
-
-    @contextmanager
-    def loop(
-        self,
-        name: Name,
-        stop: Expression | int,
-        pragma: Expression = "",
-        *,
-        start: Expression = "0",
-        step: Expression | int = "",
-        declared: bool = False,
-        finish: Callable[[Loop], Sequence[Node]] = lambda loop: [loop],
-    ) -> Iterator[None]:
-        """A counted loop, see `Loop`. `declared`: its variable is there already. `finish`: a pass over it."""
-        index = "i64" if isinstance(stop, int) and stop > MOST_ELEMENTS else self.index
-        with self._inside() as body:
-            yield
-        stop, step = (str(n) if isinstance(n, int) else n for n in (stop, step))
-        self.add(*finish(Loop("" if declared else index, name, start, stop, tuple(body), step, pragma)))
-
-    @contextmanager
-    def _inside(self) -> Iterator[list[Node]]:
-        outer, self.nodes = self.nodes, []
-        yield self.nodes
-        self.nodes = outer
+    return len(lines(nodes, {}))

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context
 from jax_cocktail.codegen.contraction import emit_dot
-from jax_cocktail.codegen.element import ElementWriter, Indices, clamped
-from jax_cocktail.codegen.kernel import (
-    Assign,
-    Declaration,
-    Expression,
-    Index,
-    Load,
-    Name,
-    Pointer,
-    Store,
-    Writer,
-    call,
-    code,
-    down,
-)
+from jax_cocktail.codegen.element import ElementWriter, Indices
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Store
+from jax_cocktail.codegen.loops import loop_indices
 from jax_cocktail.codegen.mapping import (
     Batches,
     batches,
@@ -32,10 +20,10 @@ from jax_cocktail.codegen.mapping import (
     group_rows,
     groups_for,
     lane_nest,
-    loop_indices,
 )
 from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
+from jax_cocktail.codegen.writer import Writer, call, clamped, code, down
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.layout import core, row_major
 from jax_cocktail.utask.types import Shape, Value
@@ -94,7 +82,7 @@ def _emit_scalars(context: Context, group: StitchedUTask) -> None:
             target = _update_destination(context, member, elements)
             value = elements.element(target.value, (Index(),) * target.value.type.rank)
             once = context.one_thread(of_one_unit=context.is_shared(member.output))
-            context.writer.add(Store(target.pointer, target.base, down(value, target.dtype), once))
+            context.writer.store(Load(target.pointer, target.base), down(value, target.dtype), once)
         elif member.output.type.is_scalar:
             zeros = (Index(),) * member.output.type.rank
             context.set_rounded(member.output, elements.element(member.output, zeros))
@@ -182,11 +170,13 @@ def _emit_batches(
         held = [Pointer(writer.fresh("h"), STORAGE[target.dtype]) for target in targets]
         for array in held:
             writer.line("{} {}[{}];", array.type, array, found.together)
-        with found.each(context):
+        with found.each(context) as trip:
             stores = body()
-            writer.add(*(Store(array, "j", s.value) for array, s in zip(held, stores, strict=True)))
-        with found.each(context):
-            writer.add(*(replace(s, value=Load(array, "j")) for array, s in zip(held, stores, strict=True)))
+            for array, store in zip(held, stores, strict=True):
+                writer.store(Load(array, trip), store.value)
+        with found.each(context) as trip:
+            for array, store in zip(held, stores, strict=True):
+                writer.store(store.element, Load(array, trip))
     if found.has_rest(context):
         with found.rest(context):
             writer.add(*body())
@@ -206,7 +196,8 @@ def _nest_elements(
         for index, stride in zip(indices, target.strides, strict=True):
             place = place + index * stride
         elements.addresses.append(place)
-        stores.append(Store(target.pointer, place.without(elements.merged), down(value, target.dtype)))
+        element = Load(target.pointer, place.without(elements.merged))
+        stores.append(Store(element, down(value, target.dtype)))
     return stores
 
 
@@ -260,124 +251,120 @@ def _emit_concatenate(context: Context, group: StitchedUTask, anchor: UOperator)
         begin += operand.type.shape[axis]
 
 
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """A group that ends with a reduction. `indices`: of the element that is reduced; `kept`, `inner`: axes
+    that the result has, and those that are reduced, without unit axes."""
+
+    context: Context
+    members: Sequence[UOperator]
+    operator: UOperator
+    indices: Indices
+    kept: Axes
+    inner: Axes
+
+    @property
+    def op(self) -> str:
+        return cast(str, self.operator["op"])
+
+    @property
+    def dtype(self) -> str:
+        return self.operator.output.type.dtype
+
+    @property
+    def is_empty(self) -> bool:
+        return self.operator.inputs[0].type.size == 0
+
+    def element(self, writer: Writer, merged: Merged = frozenset()) -> Expression:
+        """The element at the loops' position."""
+        return _elements(self.context, self.members, writer, merged).element(
+            self.operator.inputs[0], self.indices
+        )
+
+    def place(self) -> Load:
+        """Where the result's element lies."""
+        result, reduced = self.operator.output, self.operator.ints("axes")
+        out = tuple(index for d, index in enumerate(self.indices) if d not in reduced)
+        return Load(self.context.pointer(result), self.context.place(result, out))
+
+    def is_long(self, elements: int) -> bool:
+        """True if adding so many one by one in f32 would lose digits."""
+        return self.op == "sum" and COMPUTE[self.dtype] == "f32" and elements > SUM_BLOCK
+
+    def start(self, wide: bool) -> Name:
+        """Declares the accumulator; a wide one is an f64."""
+        type_, writer = "f64" if wide else COMPUTE[self.dtype], self.context.writer
+        return writer.var(type_, writer.fresh("a"), identity(self.op, self.dtype))
+
+    def finish(self, total: Name, wide: bool, condition: Expression = "") -> None:
+        """Stores the total; for a register there is no condition: all threads of the unit have it."""
+        value, result = code("f32({})", total) if wide else total, self.operator.output
+        if result.type.is_scalar:
+            self.context.set_rounded(result, value)
+        else:
+            self.context.writer.store(self.place(), down(value, self.dtype), condition)
+
+
 def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> None:
-    (operand,) = anchor.inputs
-    shape = operand.type.shape
-    reduced = set(cast(tuple[int, ...], anchor["axes"]))
+    shape, reduced, dtype = anchor.inputs[0].type.shape, anchor.ints("axes"), anchor.output.type.dtype
     names = [Name(f"i{d}") for d in range(len(shape))]
-    indices = loop_indices(names, shape)
-    kept = [(names[d], shape[d]) for d in range(len(shape)) if d not in reduced and shape[d] != 1]
-    inner = [(names[d], shape[d]) for d in range(len(shape)) if d in reduced and shape[d] != 1]
-    out = tuple(indices[d] for d in range(len(shape)) if d not in reduced)
-    dtype = anchor.output.type.dtype
+    kept = [(names[d], n) for d, n in enumerate(shape) if d not in reduced and n != 1]
+    inner = [(names[d], n) for d, n in enumerate(shape) if d in reduced and n != 1]
+    reduction = _Reduction(context, group.members, anchor, loop_indices(names, shape), kept, inner)
     fastest = max((d for d, n in enumerate(shape) if n != 1), default=-1)
     column = bool(kept) and bool(inner) and fastest not in reduced and COMPUTE[dtype] == STORAGE[dtype]
-    column = column and not _is_long_sum(cast(str, anchor["op"]), dtype, _positions(inner))
-    dry = _elements(context, group.members, Writer())
-    if operand.type.size:
-        dry.element(operand, indices)
+    column = column and not reduction.is_long(_positions(inner)) and not reduction.is_empty
     if context.target.has_threads:
-        _emit_group_reduce(context, group, anchor, indices, out, kept, inner)
-        return
-    if column and operand.type.size:
-        _emit_column_reduce(context, group, anchor, indices, out, kept, inner)
-        return
-    inner, merged = merge_axes(inner, dry)
-    _emit_row_reduce(context, group, anchor, indices, out, kept, inner, merged)
+        _emit_group_reduce(reduction)
+    elif column:
+        _emit_column_reduce(reduction)
+    else:
+        _emit_row_reduce(reduction)
 
 
-def _emit_group_reduce(
-    context: Context,
-    group: StitchedUTask,
-    anchor: UOperator,
-    indices: Indices,
-    out: Indices,
-    kept: Axes,
-    inner: Axes,
-) -> None:
+def _emit_group_reduce(r: _Reduction) -> None:
     """Every row by a group of threads, which then combine what each of them has."""
-    writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
-    dtype, operand = result.type.dtype, anchor.inputs[0]
+    context, writer = r.context, r.context.writer
     context.needs.add("block")
-    length = _positions(inner)
-    groups = groups_for(_positions(kept), length, context.target.threads)
-    wide = _is_long_sum(op, dtype, length // groups.size)
-    compute = "f64" if wide else COMPUTE[dtype]
-    with group_rows(context, groups, kept) as stores:
-        total = writer.fresh("a")
-        writer.add(Declaration(compute, total, identity(op, dtype), const=False))
-        if operand.type.size:
-            with group_elements(context, groups, inner):
-                value = _elements(context, group.members, writer).element(operand, indices)
-                writer.add(Assign(total, step(op, total, value)))
+    length = _positions(r.inner)
+    groups = groups_for(_positions(r.kept), length, context.target.threads)
+    wide = r.is_long(length // groups.size)
+    with group_rows(context, groups, r.kept) as stores:
+        total = r.start(wide)
+        if not r.is_empty:
+            with group_elements(context, groups, r.inner):
+                writer.set(total, step(r.op, total, r.element(writer)))
         if groups.size > 1:
-            reduced = call(f"ck_group_reduce<{groups.size}, {functor(op)}>", total)
-            writer.add(Assign(total, reduced))
-        _store_total(context, result, out, code("f32({})", total) if wide else total, stores)
+            writer.set(total, call(f"ck_group_reduce<{groups.size}, {functor(r.op)}>", total))
+        r.finish(total, wide, stores)
 
 
-def _store_total(
-    context: Context, result: Value, out: Indices, total: Expression, condition: Expression = ""
-) -> None:
-    """What a reduction ends with; a register has no condition: all threads of the unit have the total."""
-    if result.type.is_scalar:
-        context.set_rounded(result, total)
-        return
-    place, stored = context.place(result, out), down(total, result.type.dtype)
-    context.writer.add(Store(context.pointer(result), place, stored, condition))
-
-
-def _emit_row_reduce(
-    context: Context,
-    group: StitchedUTask,
-    anchor: UOperator,
-    indices: Indices,
-    out: Indices,
-    kept: Axes,
-    inner: Axes,
-    merged: Merged,
-) -> None:
+def _emit_row_reduce(r: _Reduction) -> None:
     """One accumulator per result element; the innermost reduced axis runs in vector lanes."""
-    writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
-    dtype = result.type.dtype
-    wide = _is_long_sum(op, dtype, _positions(inner))
+    writer, inner, merged = r.context.writer, r.inner, Merged()
+    if not r.is_empty:
+        dry = _elements(r.context, r.members, Writer())
+        dry.element(r.operator.inputs[0], r.indices)
+        inner, merged = merge_axes(inner, dry)
+    wide = r.is_long(_positions(inner))
     with ExitStack() as stack:
-        for name, count in kept:
+        for name, count in r.kept:
             stack.enter_context(writer.loop(name, count))
-        total = writer.fresh("a")
-        writer.add(Declaration("f64" if wide else COMPUTE[dtype], total, identity(op, dtype), const=False))
-        if anchor.inputs[0].type.size:
-            with ExitStack() as loops:
-                for name, count in inner[:-1] if wide else ():
-                    loops.enter_context(writer.loop(name, count))
-                if wide:
-                    _emit_long_sum(context, group, anchor, indices, inner[-1], merged, total)
-                else:
-                    _emit_reduce_loop(context, group, anchor, indices, inner, merged, total)
-        _store_total(context, result, out, code("f32({})", total) if wide else total)
+        total = r.start(wide)
+        if wide and not r.is_empty:
+            _emit_long_sum(r, inner, merged, total)
+        elif not r.is_empty:
+            _emit_reduce_loop(r, inner, merged, total)
+        r.finish(total, wide)
 
 
 def _positions(axes: Axes) -> int:
     return prod(count for _, count in axes)
 
 
-def _is_long_sum(op: str, dtype: str, elements: int) -> bool:
-    """True if adding so many one by one in f32 would lose digits."""
-    return op == "sum" and COMPUTE[dtype] == "f32" and elements > SUM_BLOCK
-
-
-def _emit_reduce_loop(
-    context: Context,
-    group: StitchedUTask,
-    anchor: UOperator,
-    indices: Indices,
-    inner: Axes,
-    merged: Merged,
-    total: Name,
-) -> None:
+def _emit_reduce_loop(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> None:
     """The reduced axes as loops; the last one in lanes."""
-    writer, op, dtype = context.writer, cast(str, anchor["op"]), anchor.output.type.dtype
-    lanes_op = vector_operator(op, dtype)
+    context, writer, lanes_op = r.context, r.context.writer, vector_operator(r.op, r.dtype)
     if lanes_op.startswith("ck_"):
         context.needs.add("reduce")
     with ExitStack() as loops:
@@ -385,53 +372,35 @@ def _emit_reduce_loop(
             last = position == len(inner) - 1 and bool(lanes_op)
             pragma = code(context.target.reduction, op=lanes_op, name=total) if last else ""
             loops.enter_context(writer.loop(name, count, pragma))
-        value = _elements(context, group.members, writer, merged).element(anchor.inputs[0], indices)
-        writer.add(Assign(total, step(op, total, value)))
+        writer.set(total, step(r.op, total, r.element(writer, merged)))
 
 
-def _emit_long_sum(
-    context: Context,
-    group: StitchedUTask,
-    anchor: UOperator,
-    indices: Indices,
-    axis: tuple[Name, int],
-    merged: Merged,
-    total: Name,
-) -> None:
-    """Blocks are added in f32 lanes, their sums in f64."""
-    writer, (name, count) = context.writer, axis
+def _emit_long_sum(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> None:
+    """Blocks of the last axis are added in f32 lanes, their sums in f64."""
+    writer, (name, count) = r.context.writer, inner[-1]
     block, end, part = Name(f"{name.text}b"), Name(f"{name.text}e"), writer.fresh("a")
-    with writer.loop(block, count, step=SUM_BLOCK):
+    with ExitStack() as loops:
+        for outer, outer_count in inner[:-1]:
+            loops.enter_context(writer.loop(outer, outer_count))
+        loops.enter_context(writer.loop(block, count, step=SUM_BLOCK))
         last = code("{} + {}", block, SUM_BLOCK)
-        writer.add(Declaration("i64", end, code("{} < {} ? {} : {}", last, count, last, count)))
-        writer.add(Declaration("f32", part, "0", const=False))
-        pragma = code(context.target.reduction, op="+", name=part)
-        with writer.loop(name, end, pragma, start=block):
-            value = _elements(context, group.members, writer, merged).element(anchor.inputs[0], indices)
-            writer.add(Assign(part, code("{} + {}", part, value)))
+        writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
+        writer.var("f32", part, "0")
+        with writer.loop(name, end, code(r.context.target.reduction, op="+", name=part), start=block):
+            writer.set(part, code("{} + {}", part, r.element(writer, merged)))
         writer.line("{} += {};", total, part)
 
 
-def _emit_column_reduce(
-    context: Context,
-    group: StitchedUTask,
-    anchor: UOperator,
-    indices: Indices,
-    out: Indices,
-    kept: Axes,
-    inner: Axes,
-) -> None:
+def _emit_column_reduce(r: _Reduction) -> None:
     """The fastest axis is kept: whole rows are added into the result, lane by lane."""
-    writer, op, result = context.writer, cast(str, anchor["op"]), anchor.output
-    target = Load(context.pointer(result), context.place(result, out))
-    lane, width = kept[-1]
+    writer, target, lanes = r.context.writer, r.place(), r.context.target.lanes
+    lane, width = r.kept[-1]
     with ExitStack() as stack:
-        for name, count in kept[:-1]:
+        for name, count in r.kept[:-1]:
             stack.enter_context(writer.loop(name, count))
-        with writer.loop(lane, width, context.target.lanes):
-            writer.add(Store(target.pointer, target.place, identity(op, result.type.dtype)))
-        for name, count in inner:
+        with writer.loop(lane, width, lanes):
+            writer.store(target, identity(r.op, r.dtype))
+        for name, count in r.inner:
             stack.enter_context(writer.loop(name, count))
-        with writer.loop(lane, width, context.target.lanes):
-            value = _elements(context, group.members, writer).element(anchor.inputs[0], indices)
-            writer.add(Store(target.pointer, target.place, step(op, target, value)))
+        with writer.loop(lane, width, lanes):
+            writer.store(target, step(r.op, target, r.element(writer)))

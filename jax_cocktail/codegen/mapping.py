@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from math import prod
 
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.kernel import Declaration, Expression, Index, Loop, Name, Node, code, joined
-from jax_cocktail.codegen.loops import loop_over
+from jax_cocktail.codegen.kernel import Expression, Index, Loop, Name, Node
+from jax_cocktail.codegen.loops import loop_indices, loop_over
 from jax_cocktail.codegen.passes import batch, hoisted, unrolled
 from jax_cocktail.codegen.text import MOST_ELEMENTS
+from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.errors import UnsupportedError
 
 Axes = Sequence[tuple[Name, int]]  # loop variable and count, outermost first
@@ -61,11 +62,6 @@ def rows_over(context: Context, shape: Sequence[int], body: Callable[[tuple[Inde
         body(loop_indices(names, shape))
 
 
-def loop_indices(names: Sequence[Name], shape: Sequence[int]) -> tuple[Index, ...]:
-    """The indices that loop variables are; 0 along unit axes."""
-    return tuple(Index(0, ((name, 1),)) if n != 1 else Index() for name, n in zip(names, shape, strict=True))
-
-
 def _counted(axes: Axes) -> int:
     """How many positions there are. Raises UnsupportedError where 32 bits do not count them."""
     count = prod(n for _, n in axes)
@@ -104,16 +100,16 @@ class Batches:
     def over(self, context: Context) -> AbstractContextManager[None]:
         """Around what is done batch by batch: the loop over all that are full."""
         threads = context.target.threads
-        context.writer.add(Declaration(context.target.index, _AT, "ck_lane()", const=False))
+        context.writer.var(context.target.index, _AT, "ck_lane()")
         full = self.count - (self.together - 1) * threads
         return context.writer.loop(_AT, full, start="", step=self.together * threads, declared=True)
 
     @contextmanager
-    def each(self, context: Context) -> Iterator[None]:
-        """Loops over the positions of a batch; `j` counts them."""
+    def each(self, context: Context) -> Iterator[Name]:
+        """Loops over the positions of a batch. Yields the variable that counts them."""
         with context.writer.loop(_TRIP, self.together, "#pragma unroll"):
             self._position(context, code("{} + {} * {}", _AT, context.target.threads, _TRIP))
-            yield
+            yield _TRIP
 
     @contextmanager
     def rest(self, context: Context) -> Iterator[None]:
@@ -126,7 +122,7 @@ class Batches:
         return self.count % (self.together * context.target.threads) != 0
 
     def _position(self, context: Context, position: Expression) -> None:
-        context.writer.add(Declaration(context.target.index, _flat(self.axes), position))
+        context.writer.let(context.target.index, _flat(self.axes), position)
         _unravel(context, self.axes)
 
 
@@ -146,7 +142,7 @@ def _unravel(context: Context, axes: Axes, flat: str = "l") -> None:
     rest: Expression = Name(flat)
     for position, (name, count) in reversed(list(enumerate(axes))):
         value = rest if position == 0 else code("{} % {}", rest, count)
-        context.writer.add(Declaration(context.target.index, name, value))
+        context.writer.let(context.target.index, name, value)
         rest = code("{} / {}", rest, count)
 
 
@@ -189,11 +185,11 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Express
     begin, mine, row = Name("first"), Name("mine"), Name("r")
     with writer.loop(begin, groups.rows, step=at_once):
         own = begin if at_once == 1 else code("{} + ck_lane() / {}", begin, groups.size)
-        writer.add(Declaration(index, mine, own))
+        writer.let(index, mine, own)
         even = groups.rows % at_once == 0
         inside = "" if even else code("{} < {}", mine, groups.rows)
         last = groups.rows - 1
-        writer.add(Declaration(index, row, mine if even else code("{} ? {} : {}", inside, mine, last)))
+        writer.let(index, row, mine if even else code("{} ? {} : {}", inside, mine, last))
         _unravel(context, kept, row.text)
         terms = [first] if groups.size > 1 else []
         yield joined(" && ", terms if even else [*terms, inside]) if terms or not even else "true"

@@ -7,20 +7,12 @@ from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
-from jax_cocktail.codegen.kernel import (
-    Declaration,
-    Expression,
-    Index,
-    Load,
-    Name,
-    call,
-    code,
-    variable,
-)
-from jax_cocktail.codegen.loops import loop_over
-from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop, loop_indices
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
+from jax_cocktail.codegen.loops import loop_indices, loop_over
+from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop
 from jax_cocktail.codegen.reduction import identity
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
+from jax_cocktail.codegen.writer import call, code, variable
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
@@ -45,16 +37,16 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
         def row(indices: tuple[Index, ...]) -> None:
             first = (*indices[:axis], Index(), *indices[axis:])
             best, at = writer.fresh("a"), writer.fresh("n")
-            writer.add(Declaration(COMPUTE[dtype], best, source.read(first), const=False))
-            writer.add(Declaration("i64", at, "0", const=False))
+            writer.var(COMPUTE[dtype], best, source.read(first))
+            writer.var("i64", at, "0")
             with writer.loop(_K, shape[axis]):
-                here = (*indices[:axis], variable("k"), *indices[axis:])
-                writer.add(Declaration(COMPUTE[dtype], _X, source.read(here)))
-                wins = code(f"x {compare} {{}}", best)
+                here = (*indices[:axis], variable(_K), *indices[axis:])
+                writer.let(COMPUTE[dtype], _X, source.read(here))
+                wins = code("{} {} {}", _X, compare, best)
                 if dtype in FLOATS:
-                    wins = code("({}) | ((x != x) & ({} == {}))", wins, best, best)
+                    wins = code("({}) | (({} != {}) & ({} == {}))", wins, _X, _X, best, best)
                 with writer.block(code("if ({})", wins)):
-                    writer.line("{} = x; {} = k;", best, at)
+                    writer.line("{} = {}; {} = {};", best, _X, at, _K)
             writer.add(target.store(indices, code("{}({})", index_type, at)))
 
         loop_over(writer, outer, row)
@@ -76,15 +68,15 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
         best, at = writer.fresh("a"), writer.fresh("n")
         start = identity("max" if is_max else "min", dtype)
-        writer.add(Declaration(COMPUTE[dtype], best, start, const=False))
-        writer.add(Declaration(index, at, "0x7fffffff", const=False))
+        writer.var(COMPUTE[dtype], best, start)
+        writer.var(index, at, "0x7fffffff")
         with group_elements(context, groups, [(names[axis], shape[axis])]):
-            writer.add(Declaration(COMPUTE[dtype], _X, source.read(indices)))
-            wins = code("x {} {} || {} == 0x7fffffff", ">" if is_max else "<", best, at)
+            writer.let(COMPUTE[dtype], _X, source.read(indices))
+            wins = code("{} {} {} || {} == 0x7fffffff", _X, ">" if is_max else "<", best, at)
             if dtype in FLOATS:
                 number = code("{} == {}", best, best)
-                wins = code("(({}) && {}) || (x != x && {})", wins, number, number)
-            writer.line("if ({}) {{ {} = x; {} = {}; }}", wins, best, at, indices[axis])
+                wins = code("(({}) && {}) || ({} != {} && {})", wins, number, _X, _X, number)
+            writer.line("if ({}) {{ {} = {}; {} = {}; }}", wins, best, _X, at, indices[axis])
         if groups.size > 1:
             combine = "ck_group_arg<{}, {}>({}, {});"
             writer.line(combine, groups.size, "true" if is_max else "false", best, at)
@@ -111,7 +103,7 @@ def emit_sort(context: Context, operator: UOperator) -> None:
 
     def row(indices: tuple[Index, ...]) -> None:
         def at(array: ArrayView, name: str) -> Expression:
-            return array.read((*indices[:axis], variable(name), *indices[axis + 1 :]))
+            return array.read((*indices[:axis], variable(Name(name)), *indices[axis + 1 :]))
 
         with writer.block(code("ck_sort_index({}, {}, {}, [&](i32 p, i32 q)", length, order, spare)):
             for key in keys:
@@ -122,9 +114,9 @@ def emit_sort(context: Context, operator: UOperator) -> None:
         writer.line(");")
         context.fence()
         with lane_loop(context, _K, length):
-            writer.add(Declaration("i64", _FROM, Load(order, _K)))
+            writer.let("i64", _FROM, Load(order, _K))
             for source, target in zip(sources, targets, strict=True):
-                place = (*indices[:axis], variable("k"), *indices[axis + 1 :])
+                place = (*indices[:axis], variable(_K), *indices[axis + 1 :])
                 writer.add(target.store(place, at(source, "from")))
         context.fence()
 
@@ -159,7 +151,7 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
 
         def row(indices: tuple[Index, ...]) -> None:
             def place(name: str) -> Sequence[Index]:
-                return (*indices[:axis], variable(name), *indices[axis + 1 :])
+                return (*indices[:axis], variable(Name(name)), *indices[axis + 1 :])
 
             with writer.block(head):
                 first, second = source.read(place("p")), source.read(place("q"))
@@ -169,7 +161,7 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
             writer.line(");")
             context.fence()
             with lane_loop(context, _K, k):
-                writer.add(Declaration("i64", _FROM, Load(order, _K)))
+                writer.let("i64", _FROM, Load(order, _K))
                 writer.add(best.store(place("k"), source.read(place("from"))))
                 writer.add(where.store(place("k"), code("i32({})", _FROM)))
             context.fence()

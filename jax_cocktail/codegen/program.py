@@ -9,7 +9,6 @@ from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
-from jax_cocktail.codegen.element import clamped
 from jax_cocktail.codegen.failure import error_text
 from jax_cocktail.codegen.kernel import (
     Assign,
@@ -20,13 +19,7 @@ from jax_cocktail.codegen.kernel import (
     Load,
     Name,
     Node,
-    Store,
-    Writer,
-    code,
-    down,
-    joined,
     lines,
-    up,
 )
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
@@ -39,6 +32,7 @@ from jax_cocktail.codegen.text import (
     table,
     table_type,
 )
+from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
 from jax_cocktail.errors import UnsupportedError
@@ -90,7 +84,7 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     return "\n".join([*head, *lines(body, spelled), "}", *target.footer, ""])
 
 
-def _spelled(context: Context) -> dict[Name, Expression]:
+def _spelled(context: Context) -> dict[Name, str]:
     """In a program with stages, pointers to operands and results are read where they are used: hundreds of
     them would take all registers of a thread."""
     if context.stages is None or not context.target.has_threads:
@@ -148,7 +142,7 @@ def _store_results(context: Context, program: UProgram) -> None:
         if value.type.is_scalar:
             home = code("*({}*)results[{}]", STORAGE[dtype], position)
             once = context.one_thread(of_one_unit=True)
-            context.writer.add(Assign(home, down(context.register(value), dtype), once))
+            context.writer.set(home, down(context.register(value), dtype), once)
             continue
         layout, slot = context.layout(value), context.slot(value)
         if value.type.size == 0 or (layout.is_whole and (slot.space, slot.index) == ("output", position)):
@@ -243,7 +237,7 @@ def _emit_view(context: Context, operator: UOperator) -> None:
     name, type_ = Name(f"d{value.id}", outer=True), f"const {STORAGE[value.type.dtype]}*"
     context.views[name] = type_
     context.near |= {name} if context.is_near(context.slot(source)) else set()
-    context.writer.add(Declaration(f"{type_} const", name, joined(" + ", pieces), const=False))
+    context.writer.var(f"{type_} const", name, joined(" + ", pieces))
 
 
 # -- control flow --------------------------------------------------------------------------------------------
@@ -355,7 +349,7 @@ def _transfer_registers(context: Context, moves: list[tuple[Expression, Expressi
     for source, target in moves:
         if source in written:
             name = context.writer.fresh("m")
-            context.writer.add(Declaration("auto", name, source))
+            context.writer.let("auto", name, source)
             source = name
         late.append(Assign(target, source))
     context.writer.add(*late)
@@ -392,6 +386,6 @@ def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
         with context.alone(*targets), writer.block(), lane_nest(context, [(at, size)]):
             names = [writer.fresh("m") for _ in same]
             for name, (source, target) in zip(names, same, strict=True):
-                element = Load(context.pointer(source), at)
-                writer.add(Declaration(STORAGE[target.type.dtype], name, element))
-            writer.add(*(Store(context.pointer(t), at, n) for n, t in zip(names, targets, strict=True)))
+                writer.let(STORAGE[target.type.dtype], name, Load(context.pointer(source), at))
+            for name, target in zip(names, targets, strict=True):
+                writer.store(Load(context.pointer(target), at), name)

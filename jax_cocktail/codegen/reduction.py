@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from jax_cocktail.codegen.kernel import Expression, call, joined
+from jax_cocktail.codegen.kernel import Expression
 from jax_cocktail.codegen.text import COMPUTE
+from jax_cocktail.codegen.writer import call, joined
 from jax_cocktail.utask.types import FLOATS
 
 _INFINITY = {"float64": "__builtin_inf()"}

@@ -9,17 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.codegen.kernel import (
-    Assign,
-    Declaration,
-    Name,
-    Node,
-    code,
-    joined,
-    lines,
-    names_in,
-    nodes_in,
-)
+from jax_cocktail.codegen.kernel import Assign, Declaration, Name, Node, lines, names_in, nodes_in
+from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
 from jax_cocktail.utask.operators import PRODUCTS

@@ -5,23 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from jax_cocktail.codegen.context import Context, Emitter
-from jax_cocktail.codegen.kernel import (
-    Assign,
-    Declaration,
-    Expression,
-    Index,
-    Load,
-    Name,
-    Store,
-    code,
-    down,
-    joined,
-    up,
-)
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
 from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import identity, step
 from jax_cocktail.codegen.text import COMPUTE
+from jax_cocktail.codegen.writer import code, down, joined, up
 from jax_cocktail.utask.ir import UOperator
 
 
@@ -40,7 +29,7 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
 
         def element(out: tuple[Index, ...]) -> None:
             total = writer.fresh("a")
-            writer.add(Declaration(COMPUTE[dtype], total, identity(op, dtype), const=False))
+            writer.var(COMPUTE[dtype], total, identity(op, dtype))
 
             def tap(window: tuple[Index, ...]) -> None:
                 inside: list[Expression] = []
@@ -49,7 +38,7 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
                     position = out[d] * strides[d] + window[d] * dilation[d] + -lows[d]
                     place.append(_inside(position, n, spread[d], inside))
                 guard = joined(" && ", inside) if inside else ""
-                writer.add(Assign(total, step(op, total, source.read(place)), guard))
+                writer.set(total, step(op, total, source.read(place)), guard)
 
             loop_over(writer, operator.ints("window"), tap, "k")
             writer.add(target.store(out, total))
@@ -91,20 +80,18 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
                     for d, n in enumerate(shape)
                 ]
                 with writer.block(code("if ({})", joined(" && ", inside) if inside else "true")):
-                    writer.add(Declaration(COMPUTE[dtype], Name("x"), values.read(place)))
-                    take = code(
-                        f"!{{}} || x {compare} {{}} || (x != x && {{}} == {{}})", found, best, best, best
-                    )
-                    keep = "if ({}) {{ {} = x; {} = {}; {} = true; }}"
-                    writer.line(keep, take, best, at, target.place(place), found)
+                    x = writer.let(COMPUTE[dtype], Name("x"), values.read(place))
+                    is_nan = code("{} != {} && {} == {}", x, x, best, best)
+                    take = code("!{} || {} {} {} || ({})", found, x, compare, best, is_nan)
+                    keep = "if ({}) {{ {} = {}; {} = {}; {} = true; }}"
+                    writer.line(keep, take, best, x, at, target.place(place), found)
 
             loop_over(writer, operator.ints("window"), tap, "k")
             owned: Expression = found
             if context.target.has_threads:  # every element has one thread that adds to it, in order
                 owned = code("{} && {} % {} == ck_lane()", found, at, context.target.threads)
-            old = up(Load(target.pointer, at), dtype)
-            new = down(code("{} + {}", old, given.read(out)), dtype)
-            writer.add(Store(target.pointer, at, new, owned))
+            old = Load(target.pointer, at)
+            writer.store(old, down(code("{} + {}", up(old, dtype), given.read(out)), dtype), owned)
 
         loop_over(writer, source.type.shape, window)
 

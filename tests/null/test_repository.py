@@ -100,6 +100,12 @@ def test_imports_run_one_way(path):
             )
 
 
+def test_emitters_do_not_read_their_own_text():
+    """What passes over a kernel have to know is in its nodes; see `codegen.kernel`."""
+    trees = [ast.parse(path.read_text()) for path in (PACKAGE / "codegen").rglob("*.py")]
+    assert [imported for tree in trees for imported in imports(tree) if imported.split(".")[0] == "re"] == []
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)
 def test_tests_stand_alone(path):
     """What two test modules need is in a third one: Bazel runs each without the others."""

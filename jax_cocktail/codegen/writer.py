@@ -1,0 +1,136 @@
+"""How emitters build kernel IR: templates of C text, and a writer that collects statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from string import Formatter
+
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Block,
+    Call,
+    Declaration,
+    Expression,
+    Index,
+    Load,
+    Loop,
+    Name,
+    Node,
+    Spelled,
+    Store,
+)
+from jax_cocktail.codegen.text import MOST_ELEMENTS, NARROW, STORAGE
+
+
+def code(template: str, *operands: Expression | int, **named: Expression | int) -> Spelled:
+    """A format string of C text, with operands in the place of its fields."""
+    rest = iter(operands)
+    pieces: list[Expression] = []
+    for text, field in _fields(template):
+        operand = "" if field is None else named[field] if field else next(rest)
+        pieces += [text, str(operand) if isinstance(operand, int) else operand]
+    return Spelled(tuple(piece for piece in pieces if piece != ""))
+
+
+@cache
+def _fields(template: str) -> list[tuple[str, str | None]]:
+    return [(text, field) for text, field, _, _ in Formatter().parse(template)]
+
+
+def joined(separator: str, items: Sequence[Expression]) -> Spelled:
+    """Expressions with text between each two."""
+    return code(separator.join(["{}"] * len(items)), *items)
+
+
+def call(function: str, *arguments: Expression | int) -> Call:
+    """A call of a function of the runtime headers."""
+    return Call(function, tuple(str(each) if isinstance(each, int) else each for each in arguments))
+
+
+def clamped(position: Expression, limit: int) -> Call:
+    """An index moved into 0 ... `limit`."""
+    return call("ck_clamp_index", position, limit)
+
+
+def up(value: Expression, dtype: str) -> Expression:
+    """A stored element as a value of the compute type."""
+    return call("ck_up", value) if dtype in NARROW else value
+
+
+def down(value: Expression, dtype: str) -> Expression:
+    """A value of the compute type as it is stored."""
+    return call(f"ck_down<{STORAGE[dtype]}>", value) if dtype in NARROW else value
+
+
+def variable(name: Name) -> Index:
+    """A loop variable as an index."""
+    return Index(0, ((name, 1),))
+
+
+class Writer:
+    """Collects the statements of a function. `index`: the type of loop variables."""
+
+    def __init__(self, index: str = "i64") -> None:
+        self.nodes: list[Node] = []
+        self.index = index
+        self._fresh = 0
+
+    def fresh(self, prefix: str) -> Name:
+        self._fresh += 1
+        return Name(f"{prefix}{self._fresh}")
+
+    def add(self, *nodes: Node) -> None:
+        self.nodes += nodes
+
+    def line(self, template: str, *operands: Expression | int) -> None:
+        """A statement that is no more than its text."""
+        self.add(code(template, *operands))
+
+    def let(self, type_: str, name: Name, value: Expression) -> Name:
+        """A variable that keeps its value."""
+        self.add(Declaration(type_, name, value))
+        return name
+
+    def var(self, type_: str, name: Name, value: Expression) -> Name:
+        """A variable that changes."""
+        self.add(Declaration(type_, name, value, const=False))
+        return name
+
+    def set(self, name: Expression, value: Expression, condition: Expression = "") -> None:
+        self.add(Assign(name, value, condition))
+
+    def store(self, element: Load, value: Expression, condition: Expression = "") -> None:
+        self.add(Store(element, value, condition))
+
+    @contextmanager
+    def block(self, head: Expression = "") -> Iterator[None]:
+        with self._inside() as body:
+            yield
+        self.add(Block(head, tuple(body)))
+
+    @contextmanager
+    def loop(
+        self,
+        name: Name,
+        stop: Expression | int,
+        pragma: Expression = "",
+        *,
+        start: Expression = "0",
+        step: Expression | int = "",
+        declared: bool = False,
+        finish: Callable[[Loop], Sequence[Node]] = lambda loop: [loop],
+    ) -> Iterator[None]:
+        """A counted loop, see `Loop`. `declared`: its variable is there already. `finish`: a pass over it."""
+        index = "i64" if isinstance(stop, int) and stop > MOST_ELEMENTS else self.index
+        with self._inside() as body:
+            yield
+        stop, step = (str(n) if isinstance(n, int) else n for n in (stop, step))
+        self.add(*finish(Loop("" if declared else index, name, start, stop, tuple(body), step, pragma)))
+
+    @contextmanager
+    def _inside(self) -> Iterator[list[Node]]:
+        outer, self.nodes = self.nodes, []
+        yield self.nodes
+        self.nodes = outer

@@ -1,0 +1,222 @@
+"""The kernel IR and its passes, on nodes that are built by hand."""
+
+import pytest
+
+from jax_cocktail.codegen.cpu import CPU
+from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Barrier,
+    Block,
+    Comment,
+    Declaration,
+    Index,
+    Load,
+    Loop,
+    Name,
+    Pointer,
+    Store,
+    length,
+    lines,
+    names_in,
+    nodes_in,
+    text,
+)
+from jax_cocktail.codegen.passes import LONG_BODY, batch, hoisted, unrolled
+from jax_cocktail.codegen.stages import Parameter, StageTable, touches
+from jax_cocktail.codegen.writer import Writer, call, code, down, joined, up, variable
+
+L, K, T1, T2 = Name("i"), Name("k"), Name("t1"), Name("t2")
+X, Y = Pointer(Name("p0", outer=True), "f32", "input"), Pointer(Name("w0", outer=True), "f32", "workspace")
+REGISTER = Name("v3", outer=True)
+AT_L = variable(L)
+
+
+def loop(*body, name=L, pragma=""):
+    return Loop("i64", name, "0", "8", body, pragma=pragma)
+
+
+def copy(value, place=AT_L, into=Y):
+    return Store(Load(into, place), value)
+
+
+# -- the printer ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "node, printed",
+    [
+        (Declaration("f32", T1, Load(X, AT_L * 4 + 2)), "const f32 t1 = p0[4 * i + 2];"),
+        (Declaration("f32", T1, const=False), "f32 t1;"),
+        (Assign(REGISTER, call("ck_max", T1, "0.0f")), "v3 = ck_max(t1, 0.0f);"),
+        (Assign(REGISTER, T1, code("{} > 0", K)), "if (k > 0) v3 = t1;"),
+        (Store(Load(Y, Index()), T1, "ck_lane() == 0"), "if (ck_lane() == 0) w0[0] = t1;"),
+        (copy(T1, into=Y + "16"), "(w0 + 16)[i] = t1;"),
+        (Barrier("ck_meet();"), "ck_meet();"),
+        (Comment("model.py:7 step"), "// model.py:7 step"),
+        (code("{size} of {} {{{}}}", X, K, size=3), "3 of p0 {k}"),
+        (joined(" + ", (T1, T2, "1")), "t1 + t2 + 1"),
+    ],
+)
+def test_lines(node, printed):
+    assert lines([node], {}) == [f"  {printed}"]
+
+
+def test_nested_statements():
+    inner = Loop("", K, "", "4", (copy(T1, variable(K)),), step="2")
+    nest = loop(Block(code("if ({})", REGISTER), (inner,)), pragma="#pragma x")
+    expected = [
+        "  #pragma x",
+        "  for (i64 i = 0; i < 8; ++i) {",
+        "    if (v3) {",
+        "      for (; k < 4; k += 2) {",
+        "        w0[k] = t1;",
+        "      }",
+        "    }",
+        "  }",
+    ]
+    assert lines([nest], {}) == expected
+    assert length(nest) == len(expected)
+
+
+def test_writer_makes_the_same():
+    writer = Writer()
+    with writer.loop(L, 8), writer.block():
+        t = writer.let("f32", writer.fresh("t"), Load(X, AT_L))
+        writer.store(Load(Y, AT_L), t)
+    body = (Declaration("f32", T1, Load(X, AT_L)), copy(T1))
+    assert writer.nodes == [loop(Block("", body))]
+
+
+def test_other_names_in_the_place_of_some():
+    node = copy(joined(" * ", (Load(X, AT_L), REGISTER)))
+    names = {X.base: "((const f32*)(operands[0]))", REGISTER: "x1"}
+    assert text(node, names) == "w0[i] = ((const f32*)(operands[0]))[i] * x1;"
+
+
+def test_nodes_are_no_text():
+    with pytest.raises(TypeError, match="printer"):
+        f"{T1} + 1"
+
+
+def test_16_bit_floats():
+    assert text(up(down(T1, "bfloat16"), "bfloat16"), {}) == "ck_up(ck_down<bf16>(t1))"
+    assert up(down(T1, "float32"), "float32") is T1
+
+
+# -- facts ---------------------------------------------------------------------------------------------------
+def test_names_come_in_the_order_of_print():
+    nest = loop(
+        copy(joined(" - ", (Load(X, variable(K)), REGISTER)), AT_L + variable(K)), pragma=code("{}", T2)
+    )
+    assert names_in(nest) == [T2, L, L, L, Y.base, L, K, X.base, K, REGISTER]
+
+
+def test_loads_know_where_they_read():
+    nest = loop(copy(call("ck_exp", Load(X, AT_L * 2))))
+    (load,) = (node for node in nodes_in(nest) if isinstance(node, Load))
+    assert (load.pointer.space, load.pointer.type, load.place) == ("input", "f32", Index(0, ((L, 2),)))
+
+
+def test_merged_axes_leave_an_index():
+    assert (AT_L * 8 + variable(K) + 3).without(frozenset({L})) == variable(K) + 3
+
+
+# -- hoisting ------------------------------------------------------------------------------------------------
+def test_what_does_not_depend_on_the_loop_comes_before_it():
+    free = Declaration("f32", T1, Load(X, variable(K)))
+    bound = Declaration("f32", T2, code("{} * {}", T1, Load(X, AT_L)))
+    assert hoisted(loop(free, bound, copy(T2))) == [free, loop(bound, copy(T2))]
+
+
+def test_what_depends_on_it_by_another_name_stays():
+    first = Declaration("i64", T1, call("ck_clamp_index", L, "7"))
+    second = Declaration("f32", T2, Load(X, variable(T1)))
+    whole = loop(first, second, copy(T2))
+    assert hoisted(whole) == [whole]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Barrier("ck_meet();"), code("ck_step();"), Declaration("f32", T2, "0", const=False), loop(name=K)],
+    ids=lambda node: type(node).__name__,
+)
+def test_nothing_is_hoisted_past_what_may_write(other):
+    whole = loop(Declaration("f32", T1, Load(X, variable(K))), other, copy(T1))
+    assert hoisted(whole) == [whole]
+
+
+# -- batching and unrolling ----------------------------------------------------------------------------------
+def body(calls, others):
+    called = [Declaration("f32", T1, call("ck_exp", Load(X, AT_L)))] * calls
+    return [*called, *[Declaration("f32", T2, Load(X, AT_L))] * others]
+
+
+@pytest.mark.parametrize(
+    "calls, others, trips, together",
+    [(0, 2, 100, 8), (0, 2, 7, 4), (0, 2, 1, 1), (3, 0, 100, 8), (4, 0, 100, 4), (0, LONG_BODY, 100, 1)],
+)
+def test_batches_hold_loads_as_long_as_there_is_room(calls, others, trips, together):
+    assert batch(body(calls, others), trips, 8) == together
+
+
+def test_there_is_no_batch_without_loads():
+    assert batch([copy("0.0f")], 100, 8) == 1
+
+
+@pytest.mark.parametrize("lines_inside, together", [(1, 8), (10, 8), (11, 4), (46, 2), (LONG_BODY, 1)])
+def test_long_trips_are_unrolled_less(lines_inside, together):
+    whole = loop(*[copy(T1)] * lines_inside)
+    assert unrolled(whole, 100, 8) == [loop(*whole.body, pragma=f"#pragma unroll {together}")]
+
+
+@pytest.mark.parametrize("trips, most", [(8, 8), (100, 0)])
+def test_compilers_unroll_short_loops_as_they_like(trips, most):
+    assert unrolled(loop(copy(T1)), trips, most) == [loop(copy(T1))]
+
+
+# -- outlining -----------------------------------------------------------------------------------------------
+def about(name):
+    return Parameter("f32*" if name.text[0] in "pw" else "f32")
+
+
+def scaled(source, register, target):
+    return [loop(copy(joined(" * ", (Load(source, AT_L), register)), into=target))]
+
+
+def test_statements_that_differ_in_names_are_one_function():
+    stages = StageTable(CPU)
+    other, last = Name("v9", outer=True), Pointer(Name("w64_f32", outer=True), "f32", "workspace")
+    calls = [
+        stages.call(scaled(X, REGISTER, Y), about, None),
+        stages.call(scaled(Y, other, last), about, None),
+    ]
+    assert lines(calls, {}) == ["  stage0(w0, p0, v3);", "  stage0(w64_f32, w0, v9);"]
+    (function,) = stages.lines()
+    assert function.splitlines() == [
+        "CK_NOINLINE void stage0(f32* x0, f32* x1, f32 x2) {",
+        "  for (i64 i = 0; i < 8; ++i) {",
+        "    x0[i] = x1[i] * x2;",
+        "  }",
+        "}",
+    ]
+
+
+def test_a_function_may_return_a_register():
+    stages = StageTable(CPU)
+    call_ = stages.call([Assign(REGISTER, Load(X, "0"))], about, REGISTER)
+    assert call_ == Assign(REGISTER, code("{}({})", "stage0", code("{}", X.base)))
+    assert "f32 stage0(f32* x1) {\n  f32 x0;\n  x0 = x1[0];\n  return x0;\n}" in stages.lines()[0]
+
+
+def test_parts_get_what_is_known_and_declare_the_rest():
+    stages = StageTable(cuda())
+    nodes = [Declaration("f32* const", Y.base, "workspace", const=False), *scaled(X, REGISTER, Y)]
+    known = {X.base: Parameter("f32*", "far({name});"), REGISTER: Parameter("f32")}
+    assert text(stages.part(nodes, known), {}) == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
+    assert "  far(x0);\n  f32* const x1 = workspace;\n" in stages.lines()[0]
+    assert "u32* error, f32* x0, f32 x2)" in stages.lines()[0]
+
+
+def test_a_register_is_touched_unless_it_is_only_set():
+    assert not touches([Assign(REGISTER, T1), loop(Assign(REGISTER, T2))], REGISTER)
+    assert touches([Assign(REGISTER, code("{} + {}", REGISTER, T1))], REGISTER)
+    assert touches([code("{} += 1;", REGISTER)], REGISTER)
