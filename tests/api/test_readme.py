@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+import jax_cocktail
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +50,15 @@ def test_recursion(printed):
     assert mutual == "[1 1 2 2 3 3 4 5 5 6]\n"
     said = "more than 16 deep; .*more than 100 times, .*a stack of 8 frames of 36 bytes, unrolled once; "
     assert re.search(said, errors, re.DOTALL)
+
+
+def test_the_report_that_a_page_explains():
+    """A report of its program has the lines that docs/explain.md has in its table."""
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    with jax_cocktail.options(force="cocktail", units=2), redirect_stdout(StringIO()) as out:
+        exec(compile(program, "rnn.py", "exec"), {})
+    timed = ("candidate", "built in")  # nothing is timed where a choice is forced, nor always built
+    lines = [text.split("...")[0].strip(" :(") for text in re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)]
+    assert len(lines) >= 10
+    assert [line for line in lines if line not in timed and line not in out.getvalue()] == []
