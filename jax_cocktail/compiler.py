@@ -1,29 +1,36 @@
 """The whole compiler on one page.
 
-    trace (JAX) -> capture -> translate
-      -> [ units -> inline -> simplify -> layers -> hoist -> distribute -> canonicalise -> place -> sink
-           -> stitch -> plan memory -> emit -> build ]
+    trace (JAX) -> capture -> translate -> [
+
+      unit_count -> inline -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
+        -> simplify -> canonicalise                                        # translated
+        -> place -> exchange -> double_buffer -> simplify -> sink          # placed: divided over units
+        -> fuse                                                            # planned: in lane loops,
+        -> plan -> explicit_copies -> plan -> residency -> barriers -> thread_barriers   # with its memory
+
+      -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
-program that returns its argument when it has nothing to do; `passes` says which there are for a candidate
-(what the policy decided, see `schedule.policy`). This module owns the only loop over them: it calls the pass,
-verifies the result and tells the observers. Dumps, timings and reports are observers; passes print nothing.
+program that returns its argument when it has nothing to do, listed here by the name of its module; `passes`
+says which there are for a candidate (what the policy decided, see `schedule.policy`), and `plan_tail.stages`
+which stages follow for a machine. This module owns the only loop over them: it calls the pass, verifies the
+result and tells the observers. Dumps, timings and reports are observers; passes print nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.analysis.verifier import Stage, verify
 from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
-from jax_cocktail.codegen.cuda import launch_plan, near_words_bytes
+from jax_cocktail.codegen.cuda import launch_plan
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.device.machine import Machine
@@ -37,51 +44,46 @@ from jax_cocktail.schedule.loops.concat_gates import stack_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
-from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
-from jax_cocktail.schedule.memory.plan import plan_memory
-from jax_cocktail.schedule.memory.residency import resident_parts
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.inline import inline
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
-from jax_cocktail.schedule.sync.barriers import synchronise
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.exchange import exchange
-from jax_cocktail.schedule.sync.thread_barriers import meet_lanes
+from jax_cocktail.schedule.sync.plan_tail import Planned, finish
 from jax_cocktail.schedule.unit_count import know_units
 from jax_cocktail.schedule.vmap.recover import recover_lanes
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.exchange import tagged_words
-from jax_cocktail.utask.ir import UProgram, operators_in
-from jax_cocktail.utask.operators import BARRIERS
-from jax_cocktail.utask.plan import MAILBOX_BYTES, LaunchPlan, MemoryPlan
+from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 
 Pass = Callable[[UProgram], UProgram]
-Observer = Callable[[str, UProgram, float], None]  # (pass, program after it, seconds)
+Observer = Callable[[str, Planned, float], None]  # (pass, what it has made, seconds)
+_REACHES: Mapping[str, Stage] = {"place": "placed", "fuse": "planned"}  # the stage of a program after a pass
 
 
 def passes(
     candidate: Candidate, remark: Listener = nobody, machine: Machine = HOST
 ) -> tuple[tuple[str, Pass], ...]:
-    """The passes for a candidate, in order. Those that have something to say are given `remark`."""
+    """The passes for a candidate, in order, each by the name of its module. Those that have something to say are given `remark`."""
     known = partial(know_units, units=candidate.units)
-    table: list[tuple[str, Pass]] = [("units", known), ("inline", inline), ("simplify", simplify)]
+    table: list[tuple[str, Pass]] = [("unit_count", known), ("inline", inline), ("simplify", simplify)]
     if not machine.is_gpu:  # threads have lanes of their own
-        table.append(("lanes", partial(recover_lanes, units=candidate.units, remark=remark)))
+        table.append(("recover", partial(recover_lanes, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
     if candidate.units > 1:
-        table.append(("gates", stack_gates))
+        table.append(("concat_gates", stack_gates))
     if candidate.pipeline:
         table.append(("pipeline", partial(pipeline, remark=remark)))
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
-    table += [("tidy", simplify), ("canonicalise", canonicalise)]
+    table += [("simplify", simplify), ("canonicalise", canonicalise)]
     if candidate.units > 1:
         mesh = UnitMesh(units=candidate.units)
         divide = place
@@ -91,8 +93,8 @@ def passes(
         table += [("place", partial(divide, mesh=mesh, remark=remark))]
         if machine.is_gpu:
             table.append(("exchange", partial(exchange, remark=remark)))
-        table += [("unroll", unroll_pairs), ("tidy parts", simplify)]
-    return (*table, ("sink", sink), ("stitch", stitch))
+        table += [("double_buffer", unroll_pairs), ("simplify", simplify)]
+    return (*table, ("sink", sink), ("fuse", stitch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +173,17 @@ def transform(
     machine: Machine = HOST,
 ) -> UProgram:
     """Runs all passes on a translated program."""
-    verify(program)
+    stage: Stage = "translated"
+    verify(program, stage)
     for name, run in passes(candidate, remark, machine):
         start = time.perf_counter()
         after = run(program)
-        if after is not program:
-            verify(after)
-        program = after
+        reached = _REACHES.get(name, stage)
+        if after is not program or reached != stage:
+            verify(after, reached)
+        program, stage = after, reached
         for observer in observers:
-            observer(name, program, time.perf_counter() - start)
+            observer(name, Planned(program), time.perf_counter() - start)
     return program
 
 
@@ -201,23 +205,22 @@ def emit(
         return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
 
-def schedule(stitched: UProgram, machine: Machine, cluster: int = 0) -> tuple[UProgram, MemoryPlan]:
+def schedule(
+    stitched: UProgram, machine: Machine, cluster: int = 0, observers: Sequence[Observer] = ()
+) -> Planned:
     """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one."""
-    program = explicit_copies(stitched)
-    if machine.spec is None:
-        plan = plan_memory(program)
-        return synchronise(program, plan), plan
-    near_bytes, template_bytes = machine.spec.shared_bytes, machine.target.template_bytes(program)
-    if cluster:
-        near_bytes -= near_words_bytes(tagged_words(operators_in(program.entry), cluster))
-    plan = plan_memory(program, near_bytes - template_bytes - MAILBOX_BYTES)
-    own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
-    plan = replace(plan, template_bytes=template_bytes, own_bytes=own_bytes)
-    plan = resident_parts(program, plan, near_bytes - template_bytes - own_bytes)
-    final = synchronise(program, plan)
-    if cluster and plan.most_units > 1 and any(o.kind in BARRIERS for o in operators_in(final.entry)):
-        plan = replace(plan, cluster=True)
-    return meet_lanes(final, plan), plan
+
+    verified = stitched
+
+    def watch(name: str, planned: Planned, seconds: float) -> None:
+        nonlocal verified
+        if planned.program is not verified:
+            verify(planned.program, "planned")
+        verified = planned.program
+        for observer in observers:
+            observer(name, planned, seconds)
+
+    return finish(stitched, machine, cluster, watch)
 
 
 def _emit(
@@ -226,18 +229,20 @@ def _emit(
     start = time.perf_counter()
     stages, remarks = [("translate", program)], list[Remark]()
 
-    def keep(name: str, after: UProgram, _: float) -> None:
-        stages.append((name, after))
+    def keep(name: str, after: Planned, _: float) -> None:
+        stages.append((name, after.program))
 
     cluster = candidate.units if candidate.cluster else 0
     stitched = transform(program, (keep, *observers), candidate, remarks.append, machine)
-    fired = tuple(name for (_, old), (name, new) in pairwise(stages) if new is not old)
-    final, plan = schedule(stitched, machine, cluster)
-    source = emit_program(final, plan, machine)
+    fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(stages) if new is not old))
+    planned = schedule(stitched, machine, cluster, observers)
+    source = emit_program(planned.program, planned.plan, machine)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start
     return Emitted(
-        final, plan, source, machine, candidate, key, fired, tuple(dict.fromkeys(remarks)), seconds
+        *(planned.program, planned.plan, source, machine, candidate, key, fired),
+        remarks=tuple(dict.fromkeys(remarks)),
+        seconds=seconds,
     )
 
 

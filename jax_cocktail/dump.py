@@ -9,8 +9,10 @@ from pathlib import Path
 
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import CocktailWarning
+from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned
 from jax_cocktail.utask.ir import UProgram
-from jax_cocktail.utask.printer import print_program
+from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.printer import print_plan, print_program
 
 
 class Dump:
@@ -34,15 +36,17 @@ class Dump:
             text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
             warnings.warn(text, CocktailWarning, stacklevel=2)
 
-    def program(self, name: str, program: UProgram) -> None:
-        """Writes the IR after the pass `name`. File names sort in the order of the passes."""
-        self.write(f"{self._passes:02d}_{name}.txt", print_program(program))
+    def program(self, name: str, program: UProgram, plan: MemoryPlan = NOWHERE) -> None:
+        """Writes the IR after the pass `name`, and where its values lie, if that is known. File names sort in
+        the order of the passes."""
+        text = print_program(program) + ("" if plan is NOWHERE else "\n" + print_plan(plan))
+        self.write(f"{self._passes:02d}_{name}.txt", text)
         self._passes += 1
 
-    def observe(self, name: str, program: UProgram, seconds: float) -> None:
+    def observe(self, name: str, after: Planned, seconds: float) -> None:
         """An observer of `compiler.emit`."""
         del seconds
-        self.program(name, program)
+        self.program(name, after.program, after.plan)
 
     def finish(self, artifact: Artifact) -> None:
         """Writes the source, and copies the command and log of the compiler."""

@@ -1,12 +1,14 @@
 """Whole-program rules of the uTask IR: scoping, single definition, types of every operator, regions, groups.
 
-Run after every pass; a fault is always a fault of the pass that made the program.
+Run after every pass; a fault is always a fault of the pass that made the program. What a program may hold
+depends on how far it has come: see `LEGAL`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NoReturn
 
 from jax_cocktail.analysis.levels import level_fault
 from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
@@ -26,19 +28,44 @@ from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import TensorType, Value
 
+Stage = Literal["translated", "placed", "planned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Legal:
+    """What programs of a stage may not hold: operators of these kinds; `groups`, `parallel`, `references`:
+    whether they may hold stitched groups, parallel loops, references to functions."""
+
+    refused: frozenset[str]
+    groups: bool
+    parallel: bool
+    references: bool
+
+
+LEGAL: Mapping[Stage, Legal] = {
+    # from the front end on: one unit runs everything
+    "translated": Legal(frozenset({"arrive", "wait", "exchange", "meet"}), False, False, True),
+    # units share the work, but nothing says yet when they meet
+    "placed": Legal(frozenset({"arrive", "wait", "meet"}), False, True, False),
+    # in lane loops; memory and barriers follow, and nothing else does
+    "planned": Legal(frozenset(), True, True, False),
+}
+
 _INDEX = TensorType("int64")
 _PREDICATE = TensorType("bool")
 _SELECTOR = TensorType("int32")
 
 
-def verify(program: UProgram) -> None:
-    """Raises VerificationError if `program` breaks a rule of the IR."""
-    _Verifier(program).run()
+def verify(program: UProgram, stage: Stage | None = None) -> None:
+    """Raises VerificationError if `program` breaks a rule of the IR. `stage`: how far it has come; None: what
+    any stage allows is legal."""
+    _Verifier(program, stage).run()
 
 
 class _Verifier:
-    def __init__(self, program: UProgram) -> None:
+    def __init__(self, program: UProgram, stage: Stage | None) -> None:
         self._program = program
+        self._stage = stage
         self._types: dict[int, TensorType] = {}
         self._made: set[int] = set()  # defined for good, anywhere in the program
         self._recomputed: dict[int, UOperator] = {}  # by members of groups
@@ -104,11 +131,40 @@ class _Verifier:
     def _region(self, region: Region, outer: frozenset[int]) -> None:
         owner = self._where
         visible = set(outer | self._define(region.parameters))
+        arrived = False
         for statement in region.body:
             self._where = statement
+            self._legal(statement)
             self._statement(statement, visible)
+            arrived = self._arrived(statement, arrived)
         self._where = owner
+        if arrived:
+            self._fail("units arrive at a barrier and do not wait at it")
         self._use(region.results, visible)
+
+    def _legal(self, statement: Statement) -> None:
+        """The rules of the program's stage."""
+        if self._stage is None:
+            return
+        legal, what = LEGAL[self._stage], ""
+        if isinstance(statement, UOperator) and statement.kind in legal.refused:
+            what = statement.kind
+        elif isinstance(statement, StitchedUTask) and not legal.groups:
+            what = "a stitched group"
+        elif isinstance(statement, LoopUTask) and statement.parallel and not legal.parallel:
+            what = "a parallel loop"
+        elif isinstance(statement, UTaskRef) and not legal.references:
+            what = "a reference to a function"
+        if what:
+            self._fail(f"{what} is not legal in a program that is {self._stage}")
+
+    def _arrived(self, statement: Statement, before: bool) -> bool:
+        """Whether units have arrived at a barrier at which they still have to wait."""
+        if not isinstance(statement, UOperator) or statement.kind not in ("arrive", "wait"):
+            return before
+        if before == (statement.kind == "arrive"):
+            self._fail("arrive and wait follow one another, in one region")
+        return not before
 
     def _statement(self, statement: Statement, visible: set[int]) -> None:
         self._use(statement.inputs, visible)

@@ -73,14 +73,16 @@ class _Sinker:
         body = list(region.body)
         for branch in [s for s in body if isinstance(s, BranchUTask)]:
             cases = list(branch.branches)
-            for maker in [s for s in body[: body.index(branch)][::-1] if _makes_arrays(s)]:
+            for maker in [s for s in body[: _at(body, branch)][::-1] if _makes_arrays(s)]:
                 case = _only_case(maker, cases, uses)
-                span = body.index(maker) + 1, body.index(branch)
-                if case is not None and self._finds(maker, replace(region, body=tuple(body)), *span):
+                if case is None:
+                    continue
+                span = _at(body, maker) + 1, _at(body, branch)
+                if self._finds(maker, replace(region, body=tuple(body)), *span):
                     cases[case] = replace(cases[case], body=(maker, *cases[case].body))
-                    body.remove(maker)
+                    del body[_at(body, maker)]
             if any(a is not b for a, b in zip(cases, branch.branches, strict=True)):
-                body[body.index(branch)] = replace(branch, branches=tuple(cases))
+                body[_at(body, branch)] = replace(branch, branches=tuple(cases))
                 self.moved = True
         return replace(region, body=tuple(body))
 
@@ -89,7 +91,7 @@ class _Sinker:
         uses = _uses(region)
         body = sorted(region.body, key=lambda s: not _is(s, "constant"))  # starts are there before a branch
         for first in [s for s in body if isinstance(s, BranchUTask)]:
-            branch, at = first, body.index(first)
+            branch, at = first, _at(body, first)
             late = {v for s in body[at:] for v in s.outputs}
             for update in [s for s in body[at + 1 :] if _is(s, "dynamic_update_slice")]:
                 array, new, *starts = update.inputs
@@ -103,7 +105,7 @@ class _Sinker:
                     and self._pays(made, branch)
                 ):
                     branch = self._with_update(branch, made, moves)
-                    body = [s for s in body if s not in moves]
+                    body = [s for s in body if not any(s is m for m in moves)]
             if branch is not first:
                 body[at] = branch
                 self.moved = True
@@ -238,6 +240,11 @@ def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> i
         if all(uses[v] == 1 and v in region.results for v in maker.outputs):
             return number
     return None
+
+
+def _at(body: Sequence[Statement], statement: Statement) -> int:
+    """The position of that very statement: to compare programs with each other takes time."""
+    return next(position for position, other in enumerate(body) if other is statement)
 
 
 def _is(statement: Statement | None, kind: str) -> TypeGuard[UOperator]:

@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     UProgram,
     UTaskRef,
 )
+from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
 
 _SHOWN_BYTES = 32  # longer data appear as their digest
@@ -57,6 +58,20 @@ def print_statement(statement: Statement) -> str:
     printer = _Printer(None, renumber=False)
     printer.statement(statement)
     return "\n".join(printer.lines)
+
+
+def print_plan(plan: MemoryPlan) -> str:
+    """Where the values of a program lie: the sizes of the spaces, then every buffer, space by space."""
+    sizes = {"workspace": plan.workspace_bytes, "own": plan.own_bytes, "private": plan.private_bytes}
+    lines = [f"memory of {plan.most_units} units" + (", one cluster" if plan.cluster else "")]
+    lines += [f"  {space}: {size} bytes" for space, size in sizes.items() if size]
+    lines += [f"  scratch: from {plan.scratch_offset} on in {plan.scratch_space}"]
+    lines += [f"  operand {a} is result {b}" for a, b in plan.aliases]
+    slots = sorted(plan.slots.items(), key=lambda item: (item[1].space, item[1].index, item[0].id))
+    for root, slot in slots:
+        end = f" to {slot.index + root.type.nbytes}" if slot.space in sizes else ""
+        lines.append(f"  {root}: {root.type} in {slot.space} {slot.index}{end}")
+    return "\n".join(lines) + "\n"
 
 
 class _Printer:

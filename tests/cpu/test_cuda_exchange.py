@@ -113,9 +113,9 @@ def text_of(make):
     """(text of a program on six units, a matrix, what comes of it)"""
     program = build(["float32[4,6]"], make)
     ready = stitch(canonicalise(simplify(exchange(program))))
-    final, plan = compiler.schedule(ready, machine_of(SPEC, THREADS))
+    planned = compiler.schedule(ready, machine_of(SPEC, THREADS))
     (x,) = arguments(program, 0)
-    return emit_program(final, plan, machine_of(SPEC, THREADS)), x, run(program, [x])
+    return emit_program(planned.program, planned.plan, machine_of(SPEC, THREADS)), x, run(program, [x])
 
 
 def launch(make, seed=0, *, text="", sanitizer=None, units=6, kernel=KERNELS[0]):

@@ -21,7 +21,7 @@ from tests.strategies import check_state, initial_state, programs, run
 def _stages(program):
     """(pass, program after it), the translated program first."""
     stages = [("translate", program)]
-    transform(program, [lambda name, after, _: stages.append((name, after))])
+    transform(program, [lambda name, after, _: stages.append((name, after.program))])
     return stages
 
 

@@ -25,7 +25,7 @@ def test_random_programs(seed):
     inputs = arguments(program, seed)
     expected = run(program, inputs)
     stages = []
-    transform(program, [lambda name, after, _: stages.append((name, after))])
+    transform(program, [lambda name, after, _: stages.append((name, after.program))])
     assert [name for name, _ in stages] == [name for name, _ in passes(SINGLE)]
     for _, after in stages:
         agree(run(after, inputs), expected)

@@ -35,8 +35,9 @@ def plan_for(program: UProgram, candidate: Candidate | None = None, spec: Device
     for _, run in passes(candidate, machine=machine):
         program = run(program)
         verify(program)
-    program, plan = schedule(program, machine, candidate.units if candidate.cluster else 0)
-    return OnDevice(program, plan, set_resource(plan, min(candidate.units, spec.units)))
+    planned = schedule(program, machine, candidate.units if candidate.cluster else 0)
+    mesh = set_resource(planned.plan, min(candidate.units, spec.units))
+    return OnDevice(planned.program, planned.plan, mesh)
 
 
 def recurrence(batch: int, size: int, trips: int | None) -> UProgram:

@@ -8,11 +8,9 @@ import numpy as np
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.primitives.builder import Builder
-from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
-from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import synchronise
+from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UProgram
@@ -114,12 +112,8 @@ def planned(program: UProgram) -> Planned:
     """Stitched, planned and synchronised."""
     stitched = stitch(canonicalise(simplify(program)))
     verify(stitched)
-    stitched = explicit_copies(stitched)
-    verify(stitched)
-    plan = plan_memory(stitched)
-    final = synchronise(stitched, plan)
-    verify(final)
-    return final, plan
+    ready = finish(stitched, watch=lambda _, planned, __: verify(planned.program))
+    return ready.program, ready.plan
 
 
 def given(program: UProgram, seed: int) -> list[np.ndarray]:

@@ -20,10 +20,9 @@ from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.substitute import FreshValues, replaced
 
 
-def explicit_copies(program: UProgram) -> UProgram:
-    """Expects a stitched program. Returns its argument if no loop copies into shared memory, or from it, and
-    none makes results that each unit may make for itself."""
-    plan = plan_memory(program)
+def explicit_copies(program: UProgram, plan: MemoryPlan) -> UProgram:
+    """Expects a stitched program and its plan. Returns its argument if no loop copies into shared memory, or
+    from it, and none makes results that each unit may make for itself."""
     if plan.most_units <= 1:
         return program
     fresh = FreshValues(program)

@@ -220,7 +220,7 @@ class _Deriver:
         if position is None:
             return out
         branch = loop.body.body[position]
-        behind = body.body[body.body.index(next(s for s in body.body if s.outputs == branch.outputs)) :]
+        behind = body.body[next(k for k, s in enumerate(body.body) if s.outputs == branch.outputs) :]
         if any(isinstance(s, UOperator) and s.kind == "wait" for s in behind):
             return out
         assert isinstance(branch, BranchUTask)

@@ -9,10 +9,9 @@ from math import inf
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
-from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
-from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import synchronise, waits
+from jax_cocktail.schedule.sync.barriers import waits
+from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -100,8 +99,7 @@ def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
     """How many there are in a trip of the loop with the same outputs, once the program is planned."""
     found: dict[Value, float] = {}
     try:
-        ready = explicit_copies(stitch(simplify(program)))
-        final = synchronise(ready, plan_memory(ready))
+        final = finish(stitch(simplify(program))).program
     except PlacementError:
         return lambda loop: inf
     for statement in walk(final.entry):

@@ -25,10 +25,9 @@ from typing import cast
 
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
 from jax_cocktail.errors import PlacementError
-from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
-from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import synchronise, waits
+from jax_cocktail.schedule.sync.barriers import waits
+from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.exchange import WORDS, Blocks
 from jax_cocktail.utask.ir import (
@@ -83,8 +82,7 @@ def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
 def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
     """Of what is exchanged the values that save a barrier, and whether no barrier is left in a loop."""
     try:
-        ready = explicit_copies(stitch(simplify(exchanged)))
-        final = synchronise(ready, plan_memory(ready))
+        final = finish(stitch(simplify(exchanged))).program
     except PlacementError:
         return [], False
     saving = {o.outputs for o, frames in _exchanges(final.entry, ()) if not _meet(o.outputs, frames)}

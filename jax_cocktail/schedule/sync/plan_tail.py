@@ -1,0 +1,113 @@
+"""The end of planning: where values lie, and who waits for whom.
+
+    plan -> explicit_copies -> plan -> residency -> barriers -> thread_barriers
+
+`finish` runs these stages on a stitched program, for the compiler as for passes that try what a program costs
+(`exchange`, `double_buffer`). A trial counts the barriers among units alone, so it is made for the host, which
+has no other ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from jax_cocktail.codegen.cuda import near_words_bytes
+from jax_cocktail.codegen.machines import HOST
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
+from jax_cocktail.schedule.memory.plan import plan_memory
+from jax_cocktail.schedule.memory.residency import resident_parts
+from jax_cocktail.schedule.sync.barriers import synchronise
+from jax_cocktail.schedule.sync.thread_barriers import meet_lanes
+from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.ir import UProgram, operators_in
+from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan
+
+NOWHERE = MemoryPlan({}, {}, (), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A stitched program and where its values lie; `NOWHERE` until that is known."""
+
+    program: UProgram
+    plan: MemoryPlan = NOWHERE
+
+
+Stage = Callable[[Planned], Planned]
+Watcher = Callable[[str, Planned, float], None]  # (stage, what it has made, seconds)
+
+
+def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage], ...]:
+    """The stages for a machine, in order, by the names of their modules. `cluster`: of so many units; 0: they
+    need not be one."""
+    first: tuple[tuple[str, Stage], ...] = (("plan", _planned), ("explicit_copies", _copies))
+    if machine.spec is None:
+        return (*first, ("plan", _planned), ("barriers", _synchronised))
+    return (
+        *first,
+        ("plan", partial(_near_planned, machine=machine, cluster=cluster)),
+        ("residency", partial(_resident, machine=machine, cluster=cluster)),
+        ("barriers", partial(_synchronised, cluster=cluster)),
+        ("thread_barriers", _thread_barriers),
+    )
+
+
+def finish(
+    program: UProgram, machine: Machine = HOST, cluster: int = 0, watch: Watcher | None = None
+) -> Planned:
+    """A stitched program with its memory and its barriers. `watch` is told of every stage."""
+    planned = Planned(program)
+    for name, run in stages(machine, cluster):
+        start = time.perf_counter()
+        planned = run(planned)
+        if watch is not None:
+            watch(name, planned, time.perf_counter() - start)
+    return planned
+
+
+def _planned(planned: Planned) -> Planned:
+    return planned if planned.plan is not NOWHERE else replace(planned, plan=plan_memory(planned.program))
+
+
+def _copies(planned: Planned) -> Planned:
+    """Other statements lie elsewhere."""
+    program = explicit_copies(planned.program, planned.plan)
+    return planned if program is planned.program else Planned(program)
+
+
+def _near_planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
+    """Shared memory holds what templates take, then what is each unit's own, then a mailbox."""
+    template_bytes = machine.target.template_bytes(planned.program)
+    room = _near_bytes(planned.program, machine, cluster) - template_bytes
+    plan = plan_memory(planned.program, room - MAILBOX_BYTES)
+    own_bytes = (-(-plan.own_bytes // MAILBOX_BYTES) + 1) * MAILBOX_BYTES
+    return replace(planned, plan=replace(plan, template_bytes=template_bytes, own_bytes=own_bytes))
+
+
+def _resident(planned: Planned, machine: Machine, cluster: int) -> Planned:
+    plan = planned.plan
+    room = _near_bytes(planned.program, machine, cluster) - plan.template_bytes - plan.own_bytes
+    return replace(planned, plan=resident_parts(planned.program, plan, room))
+
+
+def _near_bytes(program: UProgram, machine: Machine, cluster: int) -> int:
+    """Shared memory of a block, without the tagged words that a cluster receives in it."""
+    assert machine.spec is not None
+    words = near_words_bytes(tagged_words(operators_in(program.entry), cluster)) if cluster else 0
+    return machine.spec.shared_bytes - words
+
+
+def _synchronised(planned: Planned, cluster: int = 0) -> Planned:
+    final, plan = synchronise(planned.program, planned.plan), planned.plan
+    if cluster and plan.most_units > 1 and any(o.kind in BARRIERS for o in operators_in(final.entry)):
+        plan = replace(plan, cluster=True)
+    return Planned(final, plan)
+
+
+def _thread_barriers(planned: Planned) -> Planned:
+    return replace(planned, program=meet_lanes(planned.program, planned.plan))
