@@ -69,7 +69,8 @@ _REACHES: Mapping[str, Stage] = {"place": "placed", "fuse": "planned"}  # the st
 def passes(
     candidate: Candidate, remark: Listener = nobody, machine: Machine = HOST
 ) -> tuple[tuple[str, Pass], ...]:
-    """The passes for a candidate, in order, each by the name of its module. Those that have something to say are given `remark`."""
+    """The passes for a candidate, in order, each by the name of its module. Those that have something to say
+    are given `remark`."""
     known = partial(know_units, units=candidate.units)
     table: list[tuple[str, Pass]] = [("unit_count", known), ("inline", inline), ("simplify", simplify)]
     if not machine.is_gpu:  # threads have lanes of their own

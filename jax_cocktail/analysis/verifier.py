@@ -33,22 +33,21 @@ Stage = Literal["translated", "placed", "planned"]
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """What programs of a stage may not hold: operators of these kinds; `groups`, `parallel`, `references`:
-    whether they may hold stitched groups, parallel loops, references to functions."""
+    """What programs of a stage may not hold: operators of these kinds; `groups`, `parallel`: whether they may
+    hold stitched groups and parallel loops."""
 
     refused: frozenset[str]
     groups: bool
     parallel: bool
-    references: bool
 
 
 LEGAL: Mapping[Stage, Legal] = {
     # from the front end on: one unit runs everything
-    "translated": Legal(frozenset({"arrive", "wait", "exchange", "meet"}), False, False, True),
+    "translated": Legal(frozenset({"arrive", "wait", "exchange", "meet"}), False, False),
     # units share the work, but nothing says yet when they meet
-    "placed": Legal(frozenset({"arrive", "wait", "meet"}), False, True, False),
+    "placed": Legal(frozenset({"arrive", "wait", "meet"}), False, True),
     # in lane loops; memory and barriers follow, and nothing else does
-    "planned": Legal(frozenset(), True, True, False),
+    "planned": Legal(frozenset(), True, True),
 }
 
 _INDEX = TensorType("int64")
@@ -72,6 +71,7 @@ class _Verifier:
         self._operators: dict[int, UOperator] = {}
         self._constants: dict[Value, int] = {}
         self._functions = {function.name: function for function in program.functions}
+        self._visible: set[int] = set()  # where we are
         self._where: Statement | None = None
 
     def run(self) -> None:
@@ -84,7 +84,7 @@ class _Verifier:
         if len(self._functions) != len(program.functions):
             self._fail("two functions have one name")
         for region in program.regions:
-            self._region(region, frozenset())
+            self._region(region)
         self._where, message = level_fault(program)
         if message:
             self._fail(message)
@@ -109,38 +109,38 @@ class _Verifier:
         if self._types.setdefault(value.id, value.type) != value.type:
             self._fail(f"{value} is {value.type} here and {self._types[value.id]} elsewhere")
 
-    def _define(self, values: Iterable[Value]) -> frozenset[int]:
-        """Notes new values and returns their ids."""
-        ids = set()
+    def _define(self, values: Iterable[Value]) -> None:
+        """Notes new values, visible from here on."""
         for value in values:
             self._typed(value)
             if value.id in self._made:
                 self._fail(f"{value} is defined twice")
             self._made.add(value.id)
-            ids.add(value.id)
-        return frozenset(ids)
+            self._visible.add(value.id)
 
-    def _use(self, values: Iterable[Value], visible: frozenset[int] | set[int]) -> None:
+    def _use(self, values: Iterable[Value]) -> None:
         for value in values:
-            if value.id not in visible:
+            if value.id not in self._visible:
                 elsewhere = "outside its scope" if value.id in self._made else "before its definition"
                 self._fail(f"{value} is used {elsewhere}")
             self._typed(value)
 
     # -- regions -----------------------------------------------------------------------------------------
-    def _region(self, region: Region, outer: frozenset[int]) -> None:
+    def _region(self, region: Region) -> None:
         owner = self._where
-        visible = set(outer | self._define(region.parameters))
+        self._define(region.parameters)
         arrived = False
         for statement in region.body:
             self._where = statement
             self._legal(statement)
-            self._statement(statement, visible)
+            self._statement(statement)
             arrived = self._arrived(statement, arrived)
         self._where = owner
         if arrived:
             self._fail("units arrive at a barrier and do not wait at it")
-        self._use(region.results, visible)
+        self._use(region.results)
+        inside = (*region.parameters, *(v for statement in region.body for v in statement.outputs))
+        self._visible.difference_update(value.id for value in inside)
 
     def _legal(self, statement: Statement) -> None:
         """The rules of the program's stage."""
@@ -153,8 +153,6 @@ class _Verifier:
             what = "a stitched group"
         elif isinstance(statement, LoopUTask) and statement.parallel and not legal.parallel:
             what = "a parallel loop"
-        elif isinstance(statement, UTaskRef) and not legal.references:
-            what = "a reference to a function"
         if what:
             self._fail(f"{what} is not legal in a program that is {self._stage}")
 
@@ -166,25 +164,25 @@ class _Verifier:
             self._fail("arrive and wait follow one another, in one region")
         return not before
 
-    def _statement(self, statement: Statement, visible: set[int]) -> None:
-        self._use(statement.inputs, visible)
+    def _statement(self, statement: Statement) -> None:
+        self._use(statement.inputs)
         if isinstance(statement, UOperator):
             self._operator(statement)
             self._operators.update((value.id, statement) for value in statement.outputs)
             self._constants |= scalar_constants((statement,))
         elif isinstance(statement, LoopUTask):
-            self._loop(statement, frozenset(visible))
+            self._loop(statement)
         elif isinstance(statement, BranchUTask):
             if statement.selector.type != _SELECTOR:
                 self._fail(f"selector is {statement.selector.type}, not {_SELECTOR}")
             for region in statement.branches:
-                self._region(region, frozenset(visible))
+                self._region(region)
         elif isinstance(statement, UTaskRef):
             self._reference(statement)
         else:
             self._stitched(statement)
         self._where = statement
-        visible |= self._define(statement.outputs)
+        self._define(statement.outputs)
 
     def _operator(self, operator: UOperator) -> None:
         message = fault(operator)
@@ -202,7 +200,7 @@ class _Verifier:
             if types[0] != types[1]:
                 self._fail(f"{what} are {', '.join(types[0])}; {function.name} has {', '.join(types[1])}")
 
-    def _loop(self, loop: LoopUTask, visible: frozenset[int]) -> None:
+    def _loop(self, loop: LoopUTask) -> None:
         extra = 1 if loop.condition is None else 0
         if len(loop.body.parameters) != len(loop.initial) + extra:
             self._fail("body parameters are not the index (of a counted loop) and the carried values")
@@ -213,8 +211,8 @@ class _Verifier:
         if loop.condition is not None:
             if tuple(value.type for value in loop.condition.results) != (_PREDICATE,):
                 self._fail(f"condition gives not one {_PREDICATE}")
-            self._region(loop.condition, visible)
-        self._region(loop.body, visible)
+            self._region(loop.condition)
+        self._region(loop.body)
         if loop.parallel:
             message = parallel_fault(loop, self._constants)
             if message:

@@ -189,11 +189,12 @@ class _Divider:
     # -- claims ------------------------------------------------------------------------------------------
     def _claim(self) -> None:
         heavy = [n for n in range(len(self.statements)) if n not in self.light | self.kept]
+        candidates = set(heavy)
         classes = axis_classes([self.statements[n] for n in heavy])
         found = []
         for cut in classes:
             places = {heavy[c.position] for c in cut.crossings}
-            members = {n for n in heavy if any(v in cut.axes for v in self.statements[n].outputs)}
+            members = {self.made[v] for v in cut.axes if v in self.made} & candidates
             fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
             found.append((cut, fitting, places))
         self.apart = [(cut, fitting) for cut, fitting, places in found if not cut.clash and not places]

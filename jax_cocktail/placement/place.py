@@ -8,7 +8,7 @@ once per crossing. What stays at mesh level is done by every unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import cast
@@ -88,6 +88,22 @@ class _Frame:
     visible: set[Value] = field(default_factory=set)
     places: Mapping[Value, Value] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)  # positions
+    readers: dict[Value, list[int]] = field(default_factory=dict)  # the positions of those who read a value
+    made: set[Value] = field(default_factory=set)  # by the region's statements
+
+    def __post_init__(self) -> None:
+        for position, statement in enumerate(self.region.body):
+            self.made.update(statement.outputs)
+            for value in reads(statement):
+                self.readers.setdefault(value, []).append(position)
+
+    def is_read(self, value: Value, *but: Collection[int]) -> bool:
+        """True if a statement reads the value whose position is in none of these collections."""
+        return any(all(n not in each for each in but) for n in self.readers.get(value, ()))
+
+    def is_needed(self, value: Value, positions: Collection[int]) -> bool:
+        """True if it is needed outside of the statements at these positions."""
+        return value in self.region.results or self.is_read(value, positions)
 
     def emit(self, statements: Sequence[Statement]) -> None:
         for statement in statements:
@@ -252,15 +268,15 @@ class _Placer:
     def _work(self, frame: _Frame, cluster: Cluster, length: int = 0) -> _Work:
         body = frame.region.body
         statements = [body[n] for n in cluster.positions]
-        others = [s for n, s in enumerate(body) if n not in cluster.positions]
-        needed = {v for s in others for v in reads(s)} | set(frame.region.results)
+        own = frozenset(cluster.positions)
+        needed = frozenset(v for s in statements for v in s.outputs if frame.is_needed(v, own))
         results = tuple(v for s in statements for v in s.outputs if v in needed and v in cluster.axes)
         if length:
             self.wide = {r: self._wide(r, cluster, length) for r in results} | self.wide
-        bases = _bases(frame, statements, others, results, cluster.axes)
-        own = {r: base for r, base in bases.items() if self._takes(base, length)}
-        sources = Sources(own, recipes=self.recipes, wide=self.wide)
-        return _Work(cluster, statements, results, frozenset(needed), sources)
+        bases = _bases(frame, cluster, results)
+        kept = {r: base for r, base in bases.items() if self._takes(base, length)}
+        sources = Sources(kept, recipes=self.recipes, wide=self.wide)
+        return _Work(cluster, statements, results, needed, sources)
 
     def _grids(self, frame: _Frame, division: Division) -> dict[tuple[int, ...], Grid]:
         """The grids of clusters, by their positions. Those without products, of as many parts, follow the one
@@ -415,24 +431,16 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
     return found
 
 
-def _bases(
-    frame: _Frame,
-    statements: Sequence[Statement],
-    others: Sequence[Statement],
-    results: Sequence[Value],
-    axes: Mapping[Value, int],
-) -> dict[Value, Value]:
+def _bases(frame: _Frame, cluster: Cluster, results: Sequence[Value]) -> dict[Value, Value]:
     """For a result the array whose place it may take: one that only these statements read, at the own part.
 
     That is the carry that the result becomes, what dynamic updates turn into the result, or what the other
     side of a branch hands on; the last may have been read before.
     """
     region = frame.region
-    own = {id(s) for s in statements}
-    rest = (s for n, s in enumerate(region.body) if n not in frame.done and id(s) not in own)
-    later = {v for s in rest for v in reads(s)}
-    elsewhere = {v for s in others for v in reads(s)} | set(region.results)
-    defined = {v for s in others for v in s.outputs}
+    own, axes = frozenset(cluster.positions), cluster.axes
+    statements = [region.body[n] for n in cluster.positions]
+    inside = {v for s in statements for v in s.outputs}
     makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
     carried = region.parameters[len(region.parameters) - len(region.results) :]
     found: dict[Value, Value] = {}
@@ -440,13 +448,18 @@ def _bases(
         root = result
         while root in makers and makers[root].kind == "dynamic_update_slice":
             root = makers[root].inputs[0]
-        candidates = [root] if root != result and root in defined | set(carried) else []
+        known = root in carried or (root in frame.made and root not in inside)
+        candidates = [root] if root != result and known else []
         if region.results.count(result) == 1 and len(carried) == len(region.results):
             candidates.append(carried[region.results.index(result)])
         place = frame.places.get(result)
-        candidates += [place] if place is not None and place not in later else []
+        candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
-            if (base in elsewhere and base != place) or base in found.values() or base.type != result.type:
+            if (
+                (frame.is_needed(base, own) and base != place)
+                or base in found.values()
+                or base.type != result.type
+            ):
                 continue
             if all(reads_own_part(s, base, axes[result], axes) for s in statements):
                 found[result] = base

@@ -2,9 +2,9 @@
 
     plan -> explicit_copies -> plan -> residency -> barriers -> thread_barriers
 
-`finish` runs these stages on a stitched program, for the compiler as for passes that try what a program costs
-(`exchange`, `double_buffer`). A trial counts the barriers among units alone, so it is made for the host, which
-has no other ones.
+`finish` runs these stages on a stitched program, for the compiler as for passes that try what a program
+costs (`exchange`, `double_buffer`). A trial counts the barriers among units alone, so it is made for the
+host, which has no other ones.
 """
 
 from __future__ import annotations
