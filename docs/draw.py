@@ -56,8 +56,12 @@ CONDITIONS: Mapping[str, Condition] = {
 def pass_table() -> list[tuple[str, str, str]]:
     """Of every pass, in order: its name, its module, and when it runs."""
     tables = [(c, m, passes(c, machine=m)) for c in CANDIDATES for m in HOST_OR_GPU]
-    runs = [(c, m, [name for name, _ in table]) for c, m, table in tables]
-    functions = {name: function for *_, table in tables for name, function in table}
+    runs = [(c, m, _numbered(table)) for c, m, table in tables]
+    functions = {
+        key: run
+        for (*_, names), (*_, table) in zip(runs, tables, strict=True)
+        for key, (_, run) in zip(names, table, strict=True)
+    }
     before = {
         name: {b for *_, names in runs if name in names for b in names[: names.index(name)]}
         for name in functions
@@ -72,8 +76,14 @@ def pass_table() -> list[tuple[str, str, str]]:
             for words, holds in CONDITIONS.items()
             if all((name in names) == holds(c, m) for c, m, names in runs)
         )
-        found.append((name, function.__module__.removeprefix("jax_cocktail."), when))
+        found.append((name[0], function.__module__.removeprefix("jax_cocktail."), when))
     return found
+
+
+def _numbered(table: Sequence[tuple[str, object]]) -> list[tuple[str, int]]:
+    """The names of passes; one that runs several times is told apart by how often it has run before."""
+    names = [name for name, _ in table]
+    return [(name, names[:position].count(name)) for position, name in enumerate(names)]
 
 
 def draw_passes() -> str:

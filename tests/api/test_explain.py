@@ -160,7 +160,7 @@ def recurrence(xs, w):
 def test_what_changed_the_program_and_how_far_it_grows():
     xs, w = jnp.ones((16, 64)), jnp.ones((64, 64))
     (region,) = jax_cocktail.explain(jax_cocktail.jit(recurrence, options=FORCED))(xs, w).captured
-    assert {"distribute", "stitch"} <= set(region.fired)
+    assert {"distribute", "fuse"} <= set(region.fired)
     assert region.units >= 1
     (grown,) = (text for text in region.remarks if "the program grows around it" in text)
     assert f"test_explain.py:{line_of(recurrence, 'lax.scan')}" in grown

@@ -1,4 +1,4 @@
-"""Every row of the benchmarks is planned for every target by every candidate, within a second each."""
+"""Every row of the benchmarks is planned for every target by every candidate, in little time each."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from jax_cocktail.schedule.policy import candidates
 
 HOST_UNITS = 2
 TARGETS = {"cpu": None, "sm_80": A100, "sm_90": H200, "sm_100": B200}
+MOST_SECONDS = 5.0  # of CPU time: several times what an idle core takes, for machines that do much else
 
 
 @cache
@@ -35,6 +36,6 @@ def test_every_candidate_is_planned(row, target):
         for program in ready.programs:
             start = time.process_time()
             emitted = emit(program, machine, candidate=candidate)
-            print(
-                f"{time.process_time() - start:7.3f} {row} {target} {candidate.text!r} {len(emitted.source)}"
-            )
+            seconds = time.process_time() - start
+            print(f"{seconds:7.3f} {row} {target} {candidate.text!r} {len(emitted.source)}")
+            assert seconds < MOST_SECONDS

@@ -169,7 +169,7 @@ def test_a_candidate_decides_which_passes_run():
 
 def test_what_fired_is_told():
     emitted = emit(recurrence(1, 64, 16))
-    assert "stitch" in emitted.fired
+    assert "fuse" in emitted.fired
     assert "distribute" not in emit(recurrence(1, 64, 16), candidate=Candidate(1, distribute=False)).fired
 
 

@@ -249,7 +249,7 @@ def _lay_out(
     groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
 ) -> tuple[dict[Value, Slot], int]:
     """First fit, largest first: buffers whose lives are disjoint overlap, unless that takes a barrier."""
-    placed: list[tuple[int, int, int]] = []  # (begin, end, mask)
+    placed: dict[tuple[int, int], int] = {}  # (begin, end) -> mask of all buffers that lie there
     slots: dict[Value, Slot] = {}
     size = 0
     for group in sorted(groups, key=lambda g: (-g[0].type.nbytes, g[0].id)):
@@ -260,11 +260,12 @@ def _lay_out(
             mask = -1
         need = -(-max(group[0].type.nbytes, 1) // ALIGNMENT) * ALIGNMENT
         begin = 0
-        for low, high in sorted((low, high) for low, high, other in placed if other & mask):
+        for low, high in sorted(place for place, other in placed.items() if other & mask):
             if begin + need <= low:
                 break
             begin = max(begin, high)
-        placed.append((begin, begin + need, mask))
+        place = begin, begin + need
+        placed[place] = placed.get(place, 0) | mask
         size = max(size, begin + need)
         slots.update((root, Slot(space, begin)) for root in group)
     return slots, size

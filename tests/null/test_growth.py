@@ -1,0 +1,32 @@
+"""Planning takes time in proportion to the program."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.growth import planning_seconds, straight
+from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.device.spec import H200
+from jax_cocktail.utask.candidate import Candidate
+from jax_cocktail.utask.ir import walk
+
+SHORT, LONG = 400, 3200  # statements
+WORST = 4.0  # how many times longer each statement of a long program may take: eight, were it quadratic
+
+
+@pytest.mark.parametrize("machine", [machine_of(None), machine_of(H200)], ids=["host", "gpu"])
+@pytest.mark.parametrize("units", [1, 4])
+def test_planning_grows_linearly(machine, units):
+    short, long = straight(SHORT), straight(LONG)
+    few, many = (sum(1 for _ in walk(p.entry)) for p in (short, long))
+    assert many > 7 * few
+    seconds = [
+        min(planning_seconds(p, machine, Candidate(units))["all"] for _ in range(2)) for p in (short, long)
+    ]
+    assert seconds[1] / many < WORST * seconds[0] / few
+
+
+def test_every_pass_is_timed():
+    seconds = planning_seconds(straight(30))
+    assert {"inline", "place", "plan", "barriers", "all"} - seconds.keys() == {"place"}
+    assert seconds["all"] >= max(seconds.values())
