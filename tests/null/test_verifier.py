@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.analysis.verifier import LEGAL, verify
+from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.infer.infer import RULES
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Source, TensorType, Value
-from tests.null.meshes import block, empty, parts, put
 from tests.null.programs import build, random_program, tensor, unverified
 
 F = TensorType("float32", (3,))
@@ -176,61 +175,6 @@ def test_anchors_close_their_group():
     reduce = UOperator("reduce", (X,), (total,), (("axes", (0,)), ("op", "sum")))
     verify(program([group([neg(X, Y), replace(reduce, inputs=(Y,))], [X], [total])], [total]))
     refuses(program([group([reduce, neg(X, Y)], [X], [Y, total])], [Y]), "reduce is not the last member")
-
-
-# -- stages --------------------------------------------------------------------------------------------------
-def barrier(kind: str) -> UOperator:
-    return UOperator(kind, (), ())
-
-
-PARALLEL = build(
-    ["float32[4,6]"],
-    lambda b, x: parts(b, 4, (empty(b, x),), lambda i, out: (put(b, out, block(b, x, i), i),)),
-)
-GROUP = program([group((neg(X, Y),), (X,), (Y,))], [Y])
-EXCHANGE = UOperator("exchange", (X,), (Y,), (("blocks", ((0, 1, 3, 0),)),))
-ILLEGAL = {
-    "arrive": ({"translated", "placed"}, program([barrier("arrive"), barrier("wait")], [X])),
-    "meet": ({"translated", "placed"}, program([barrier("meet")], [X])),
-    "exchange": ({"translated"}, program([EXCHANGE], [Y])),
-    "a stitched group": ({"translated", "placed"}, GROUP),
-    "a parallel loop": ({"translated"}, PARALLEL),
-}
-
-
-@pytest.mark.parametrize("what", ILLEGAL)
-@pytest.mark.parametrize("stage", LEGAL)
-def test_what_is_legal_in_a_stage(what, stage):
-    illegal, made = ILLEGAL[what]
-    verify(made)
-    if stage in illegal:
-        with pytest.raises(VerificationError, match=f"{what} is not legal in a program that is {stage}"):
-            verify(made, stage)
-    else:
-        verify(made, stage)
-
-
-def test_every_refused_kind_is_tried():
-    assert {k for legal in LEGAL.values() for k in legal.refused} == {"arrive", "wait", "meet", "exchange"}
-    only = program([barrier("wait")], [X])
-    for stage in ("translated", "placed"):
-        with pytest.raises(VerificationError, match="wait is not legal"):
-            verify(only, stage)
-
-
-def test_arrive_and_wait_follow_one_another():
-    refuses(program([barrier("wait")], [X]), "follow one another")
-    refuses(program([barrier("arrive"), barrier("arrive"), barrier("wait")], [X]), "follow one another")
-    refuses(program([barrier("arrive")], [X]), "do not wait")
-
-
-def test_a_barrier_in_a_parallel_loop():
-    (inner,) = (s for s in PARALLEL.entry.body if isinstance(s, LoopUTask))
-    body = replace(inner.body, body=(barrier("arrive"), barrier("wait"), *inner.body.body))
-    statements = tuple(replace(inner, body=body) if s is inner else s for s in PARALLEL.entry.body)
-    broken = replace(PARALLEL, entry=replace(PARALLEL.entry, body=statements))
-    with pytest.raises(VerificationError, match="barrier in a parallel loop"):
-        verify(broken, "planned")
 
 
 def test_faults_say_what_where_and_what_to_try():
