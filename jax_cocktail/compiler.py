@@ -3,9 +3,9 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> inline -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
-        -> simplify -> canonicalise                                        # translated
-        -> place -> exchange -> double_buffer -> simplify -> sink          # placed: divided over units
-        -> fuse                                                            # planned: in lane loops,
+        -> simplify -> canonicalise                                  # translated; placed from recover on
+        -> place -> exchange -> double_buffer -> simplify -> sink    # placed: divided over units
+        -> fuse                                                      # planned: in lane loops,
         -> plan -> explicit_copies -> plan -> residency -> barriers -> thread_barriers   # with its memory
 
       -> emit -> build ]
@@ -63,7 +63,11 @@ from jax_cocktail.utask.remarks import Listener, Remark, nobody
 
 Pass = Callable[[UProgram], UProgram]
 Observer = Callable[[str, Planned, float], None]  # (pass, what it has made, seconds)
-_REACHES: Mapping[str, Stage] = {"place": "placed", "fuse": "planned"}  # the stage of a program after a pass
+_REACHES: Mapping[str, Stage] = {  # the stage of a program after a pass
+    "recover": "placed",  # it gives each unit its share of the batch
+    "place": "placed",
+    "fuse": "planned",
+}
 
 
 def passes(
