@@ -172,8 +172,8 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             return (node,)
         case Name(text) | Barrier(text):
             return (text,)
-        case Comment(text):
-            return ("// ", text)
+        case Spelled(pieces):
+            return pieces
         case Index(constant, terms):
             scaled = [n if c == 1 else Spelled((f"{c} * ", n)) for n, c in terms]
             return _between(" + ", [*scaled, str(constant)] if constant or not terms else scaled)
@@ -183,8 +183,6 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             return (pointer, "[", place, "]")
         case Call(function, arguments):
             return (function, "(", *_between(", ", arguments), ")")
-        case Spelled(pieces):
-            return pieces
         case Declaration(type_, name, value, const):
             begin = ("const " * const, type_, " ", name)
             return (*begin, ";") if value == "" else (*begin, " = ", value, ";")
@@ -192,6 +190,8 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             guard = () if condition == "" else ("if (", condition, ") ")
             stored = _parts(target) if isinstance(node, Store) else (target,)  # to be set, it is not loaded
             return (*guard, *stored, " = ", value, ";")
+        case Comment(text):
+            return ("// ", text)
         case Block(head):
             return (head, " " if head != "" else "")
         case Loop(type_, name, start, stop, _, step):
@@ -206,11 +206,16 @@ def _between(separator: str, items: Sequence[Expression]) -> tuple[Expression, .
 
 def text(node: Expression | Node, names: Mapping[Name, str]) -> str:
     """The C text of an expression or of one line. `names`: what stands in the place of some names."""
-    if isinstance(node, str):
-        return node
-    if isinstance(node, Name) and node in names:
-        return names[node]
-    return "".join(text(part, names) for part in _parts(node))
+    found, pending = list[str](), [node]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            found.append(node)
+        elif isinstance(node, Name):
+            found.append(names.get(node, node.text))
+        else:
+            pending += _parts(node)[::-1]
+    return "".join(found)
 
 
 def lines(nodes: Sequence[Node], names: Mapping[Name, str], indent: int = 1) -> list[str]:
@@ -229,12 +234,18 @@ def lines(nodes: Sequence[Node], names: Mapping[Name, str], indent: int = 1) -> 
 # -- what passes ask -----------------------------------------------------------------------------------------
 def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
     """All nodes in the order of print, each before what it is made of."""
-    for node in nodes:
-        if not isinstance(node, str):
-            yield node
-            pragma = (node.pragma,) if isinstance(node, Loop) else ()
-            body = node.body if isinstance(node, Loop | Block) else ()
-            yield from nodes_in(*pragma, *_parts(node), *body)
+    pending = list(nodes[::-1])
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            continue
+        yield node
+        if isinstance(node, Block | Loop):
+            pending += node.body[::-1]
+        if not isinstance(node, Name):
+            pending += _parts(node)[::-1]
+        if isinstance(node, Loop):
+            pending.append(node.pragma)
 
 
 def names_in(*nodes: Expression | Node) -> list[Name]:
