@@ -238,20 +238,14 @@ def _reduced(name: str) -> Ties:
     return ties
 
 
-def _no_windows(operator: UOperator, *dilations: str) -> list[int]:
+def _windows(operator: UOperator) -> Iterator[Tie]:
     """Axes with windows of one element, side by side."""
     window, strides = operator.ints("window"), operator.ints("strides")
     padding = cast(tuple[tuple[int, int], ...], operator["padding"])
     plain = [(w, s, p) == (1, 1, (0, 0)) for w, s, p in zip(window, strides, padding, strict=True)]
-    return [d for d, ok in enumerate(plain) if ok and all(operator.ints(n)[d] == 1 for n in dilations)]
-
-
-def _reduce_window(operator: UOperator) -> Iterator[Tie]:
-    return _same_axes(operator, _no_windows(operator, "base_dilation"))
-
-
-def _select_and_scatter_add(operator: UOperator) -> Iterator[Tie]:
-    return _same_axes(operator, _no_windows(operator))
+    spread = dict(operator.attributes).get("base_dilation", (1,) * len(window))
+    assert isinstance(spread, tuple)
+    return _same_axes(operator, [d for d, ok in enumerate(plain) if ok and spread[d] == 1])
 
 
 OWN: dict[str, Ties] = {
@@ -266,8 +260,6 @@ OWN: dict[str, Ties] = {
     "scatter": _scatter,
     "dot": _dot,
     "conv": _conv,
-    "reduce_window": _reduce_window,
-    "select_and_scatter_add": _select_and_scatter_add,
 }
 
 
@@ -275,6 +267,8 @@ def _named(kind: OperatorKind) -> Ties:
     """The rule that the table names."""
     if kind.ties == "own":
         return OWN[kind.name]
+    if kind.ties == "windows":
+        return _windows
     form, _, attribute = kind.ties.rpartition(" ")
     return {"": _alike, "alike but": _except(attribute), "reduced": _reduced(attribute)}[form]
 

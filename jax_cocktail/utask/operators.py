@@ -36,7 +36,8 @@ class OperatorKind:
       gives: dtype of the result, if it is not that of the operands.
       ties: axes along which it falls into independent parts (see `analysis.axes`). "alike": every axis, the
         same one of each operand and result. "alike but x": all axes except those that attribute x names.
-        "reduced x": the same, and the result lacks these axes. "own": a rule of its own. "": none.
+        "reduced x": the same, and the result lacks these axes. "windows": the axes that no window slides
+        along. "own": a rule of its own. "": none.
     Memory:
       view: the result can be the first operand's memory with other strides.
       partial: reads only as many elements of its first operand as it returns.
@@ -185,9 +186,9 @@ def _reductions(table: _Table) -> None:
     # op: sum prod max min logsumexp
     add(1, "cumulative", "axis op reverse", ties="alike but axis", block_scratch=True, kernels=2)
     # padding: ((low, high), ...); op: sum prod max min (identity element pads)
-    add(1, "reduce_window", "base_dilation op padding strides window window_dilation", ties="own")
+    add(1, "reduce_window", "base_dilation op padding strides window window_dilation", ties="windows")
     # (source, operand); select: ge | le
-    add(2, "select_and_scatter_add", "padding select strides window", ties="own")
+    add(2, "select_and_scatter_add", "padding select strides window", ties="windows")
 
 
 def _sorting(table: _Table) -> None:
