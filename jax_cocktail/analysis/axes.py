@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import cast
 
 from jax_cocktail.utask.ir import UOperator, once
 from jax_cocktail.utask.operators import KINDS, OperatorKind
@@ -241,7 +240,7 @@ def _reduced(name: str) -> Ties:
 def _windows(operator: UOperator) -> Iterator[Tie]:
     """Axes with windows of one element, side by side."""
     window, strides = operator.ints("window"), operator.ints("strides")
-    padding = cast(tuple[tuple[int, int], ...], operator["padding"])
+    padding = operator.pairs("padding")
     plain = [(w, s, p) == (1, 1, (0, 0)) for w, s, p in zip(window, strides, padding, strict=True)]
     spread = dict(operator.attributes).get("base_dilation", (1,) * len(window))
     assert isinstance(spread, tuple)

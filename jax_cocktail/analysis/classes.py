@@ -7,7 +7,7 @@ no class: every reader takes the part that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -15,9 +15,9 @@ from jax_cocktail.analysis.axes import consumed, made_whole, rule
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
-    Region,
     Statement,
     UOperator,
+    defined_in,
     reads,
     regions_of,
 )
@@ -76,7 +76,7 @@ class _Union:
             self._statement(statement)
 
     def _declare(self, statement: Statement) -> None:
-        for value in _made(statement):
+        for value in defined_in(statement):
             for axis, n in enumerate(value.type.shape):
                 if n > 1:
                     self.parent[value, axis] = (value, axis)
@@ -104,11 +104,12 @@ class _Union:
 
     # -- statements --------------------------------------------------------------------------------------
     def _statement(self, statement: Statement) -> None:
+        for region in regions_of(statement):
+            for inner in region.body:
+                self._statement(inner)
         if isinstance(statement, UOperator):
             self._operator(statement)
         elif isinstance(statement, LoopUTask):
-            for region in statement.regions:
-                self._region(region)
             tested = statement.carried if statement.condition is None else statement.condition.parameters
             body = statement.body.results
             for carry in zip(
@@ -116,18 +117,12 @@ class _Union:
             ):
                 self.tie_values(carry)
         elif isinstance(statement, BranchUTask):
-            for region in statement.branches:
-                self._region(region)
             for k, output in enumerate(statement.outputs):
                 self.tie_values((output, *(region.results[k] for region in statement.branches)))
         else:  # nothing is known of calls and groups: they read whole and make whole
             for value in (*reads(statement), *statement.outputs):
                 for axis in range(value.type.rank):
                     self._cross(statement, value, axis, value in statement.outputs)
-
-    def _region(self, region: Region) -> None:
-        for statement in region.body:
-            self._statement(statement)
 
     def _operator(self, operator: UOperator) -> None:
         for tie in rule(operator).ties:
@@ -159,12 +154,3 @@ class _Union:
             clash = len(places) != len(axes)
             found.append(AxisClass(places, self.parts[root], tuple(crossings.get(root, ())), clash, extents))
         return tuple(found)
-
-
-def _made(statement: Statement) -> Iterator[Value]:
-    """Every value that a statement makes, nested regions included."""
-    yield from statement.outputs
-    for region in regions_of(statement):
-        yield from region.parameters
-        for inner in region.body:
-            yield from _made(inner)

@@ -16,13 +16,14 @@ from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
     Statement,
-    StitchedUTask,
     UOperator,
     UProgram,
     UTaskRef,
     regions_of,
+    walk,
 )
 from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
 
 
@@ -50,16 +51,18 @@ def unit_level(statement: Statement, functions: Levels = _NONE, within: Level = 
       within: `Level.UNIT` for what stands in the body of a parallel loop, where one unit runs a part alone,
         and parallel loops are loops like others.
     """
-    if isinstance(statement, UOperator):
-        return _operator_level(statement)
-    if isinstance(statement, StitchedUTask):
-        return max(map(_operator_level, statement.members), default=Level.LANE)
-    if isinstance(statement, UTaskRef):
-        return functions.get(statement.function, Level.LANE)
-    if isinstance(statement, LoopUTask) and statement.parallel and within is Level.DEVICE:
-        return Level.DEVICE
-    joined = _array_level(statement.outputs)  # what a join or a carry copies
-    return max((joined, *(_region_level(r, functions, within) for r in regions_of(statement))))
+
+    def each(s: Statement, inside: Inside[Level]) -> Level:
+        if isinstance(s, UOperator):
+            return _operator_level(s)
+        if isinstance(s, UTaskRef):
+            return functions.get(s.function, Level.LANE)
+        if isinstance(s, LoopUTask) and s.parallel and within is Level.DEVICE:
+            return Level.DEVICE
+        joined = s.outputs if regions_of(s) else ()  # what a join or a carry copies
+        return max((_array_level(joined), *map(_highest, inside)))
+
+    return fold(statement, each)
 
 
 def program_level(program: UProgram) -> Level:
@@ -88,7 +91,7 @@ def level_fault(program: UProgram) -> tuple[Statement | None, str]:
     """
     inside = function_levels(program, Level.UNIT)
     for region in program.regions:
-        found = _device_level_part(region, inside, False)
+        found = _device_level_part(region, inside)
         if found is not None:
             what = f"{found.function}, which has a barrier," if isinstance(found, UTaskRef) else "a barrier"
             return found, (
@@ -98,22 +101,18 @@ def level_fault(program: UProgram) -> tuple[Statement | None, str]:
     return None, ""
 
 
-def _device_level_part(region: Region, functions: Levels, alone: bool) -> Statement | None:
-    """The innermost statement in a parallel loop that needs the device. `alone`: the region is in one."""
-    for statement in region.body:
-        nested = alone or (isinstance(statement, LoopUTask) and statement.parallel)
-        inner = (_device_level_part(r, functions, nested) for r in regions_of(statement))
-        found = next((s for s in inner if s is not None), None)
-        if found is not None:
-            return found
-        leaf = not regions_of(statement)
-        if alone and leaf and unit_level(statement, functions, Level.UNIT) is Level.DEVICE:
-            return statement
-    return None
+def _device_level_part(region: Region, functions: Levels) -> Statement | None:
+    """The first statement in a parallel loop that needs the device."""
+    loops = (s for s in walk(region) if isinstance(s, LoopUTask) and s.parallel)
+    leaves = (s for loop in loops for s in walk(loop.body) if not regions_of(s))
+    return next((s for s in leaves if unit_level(s, functions, Level.UNIT) is Level.DEVICE), None)
 
 
 def _region_level(region: Region, functions: Levels, within: Level) -> Level:
-    levels = (unit_level(statement, functions, within) for statement in region.body)
+    return _highest(unit_level(statement, functions, within) for statement in region.body)
+
+
+def _highest(levels: Iterable[Level]) -> Level:
     return max(levels, default=Level.LANE)
 
 

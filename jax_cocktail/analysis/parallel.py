@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -70,7 +69,7 @@ def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
     for operator in operators:
         if operator.kind != "constant":
             continue
-        type_, data = operator.output.type, cast(bytes, operator["data"])
+        type_, data = operator.output.type, operator.data
         if type_.is_scalar and type_.dtype in INTEGERS:
             found[operator.output] = int.from_bytes(data, "little", signed=type_.dtype not in UNSIGNED)
     return found
@@ -379,12 +378,12 @@ def _kept_axes(operator: UOperator) -> list[int | None]:
     """For each result axis of a view the operand axis that it is all of, or None."""
     source, result = operator.inputs[0].type.shape, operator.output.type.shape
     if operator.kind == "transpose":
-        return [*cast(tuple[int, ...], operator["permutation"])]
+        return [*operator.ints("permutation")]
     if operator.kind in ("slice", "dynamic_slice"):
         return [d if n == m else None for d, (n, m) in enumerate(zip(source, result, strict=True))]
     kept: list[int | None] = [None] * len(result)
     if operator.kind == "broadcast":
-        for d, axis in enumerate(cast(tuple[int, ...], operator["dimensions"])):
+        for d, axis in enumerate(operator.ints("dimensions")):
             kept[axis] = d if source[d] == result[axis] else None
         return kept
     old = [d for d, n in enumerate(source) if n != 1]

@@ -13,6 +13,7 @@ from typing import Literal, NoReturn
 from jax_cocktail.analysis.levels import level_fault
 from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.guard import asks_for
 from jax_cocktail.utask.infer.infer import fault
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -129,6 +130,9 @@ class _Verifier:
     def _region(self, region: Region) -> None:
         owner = self._where
         self._define(region.parameters)
+        counts = {s.stage.count for s in region.body if isinstance(s, BranchUTask) and s.stage is not None}
+        if len(counts) > 1:
+            self._fail(f"stages of wavefronts of different length, {sorted(counts)}, in one region")
         arrived = False
         for statement in region.body:
             self._where = statement
@@ -212,6 +216,8 @@ class _Verifier:
             if tuple(value.type for value in loop.condition.results) != (_PREDICATE,):
                 self._fail(f"condition gives not one {_PREDICATE}")
             self._region(loop.condition)
+            if loop.stops_by is not None and not asks_for(loop.condition, loop.stops_by):
+                self._fail(f"stops by carry {loop.stops_by}, which its condition does not ask for")
         self._region(loop.body)
         if loop.parallel:
             message = parallel_fault(loop, self._constants)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from typing import cast
 
 from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import trips
@@ -29,7 +28,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     UTaskRef,
-    regions_of,
+    walk,
 )
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
 from jax_cocktail.utask.types import Value
@@ -179,12 +178,12 @@ def _heavy_flops(operator: UOperator) -> float:
     """Of a convolution, or of a product with enough rows for arithmetic to be the limit."""
     if operator.kind == "conv":
         kernel = operator.inputs[1].type.shape
-        features = cast(tuple[int, ...], operator["rhs_spec"])[0]
+        features = operator.ints("rhs_spec")[0]
         return 2.0 * operator.output.type.size * (prod(kernel) // max(kernel[features], 1))
     if operator.kind != "dot":
         return 0.0
     lhs, rhs = operator.inputs
-    shared = cast(tuple[int, ...], (*operator.ints("lhs_contract"), *operator.ints("lhs_batch")))
+    shared = (*operator.ints("lhs_contract"), *operator.ints("lhs_batch"))
     common = max(prod(lhs.type.shape[d] for d in shared), 1)
     rows = min(lhs.type.size, rhs.type.size) // common
     return _dot_flops(operator) if rows >= FEWEST_ROWS else 0.0
@@ -238,12 +237,8 @@ def _touched(statements: Iterable[Statement], units: int) -> float:
 
 
 def _collect(statement: Statement, found: dict[Value, int]) -> None:
-    if isinstance(statement, UOperator):
-        if statement.kind not in _FREE:
-            found.update(_bytes_of(statement))
-    elif isinstance(statement, StitchedUTask):
-        found.update(_bytes_of_group(statement))
-    else:
-        for region in regions_of(statement):
-            for inner in region.body:
-                _collect(inner, found)
+    for inner in walk(statement):
+        if isinstance(inner, UOperator) and inner.kind not in _FREE:
+            found.update(_bytes_of(inner))
+        elif isinstance(inner, StitchedUTask):
+            found.update(_bytes_of_group(inner))

@@ -39,12 +39,14 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    is_a,
     operators_in,
-    regions_of,
+    operators_of,
     walk,
 )
 from jax_cocktail.utask.operators import BARRIERS, FREE
 from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
 
 RAMP_SECONDS = 1.6e-6  # until all blocks run and the last has ended, beside what a launch costs anyhow
@@ -164,7 +166,7 @@ class _Walker:
         place = replace(place, near=self._near(region.body, place))
         found = self._nothing()
         for statement in region.body:
-            if isinstance(statement, UOperator) and statement.kind in ("wait", "exchange"):
+            if is_a(statement, "wait", "exchange"):
                 met = found.seconds + (self._crossing(statement) if self.units > 1 else 0.0)
                 found = replace(found, clock=np.full(self.units, met), barriers=found.barriers + 1)
             else:
@@ -223,7 +225,7 @@ class _Walker:
 
     def _branch(self, branch: BranchUTask, place: _Place) -> Spent:
         sides = [self.region(region, place) for region in branch.branches]
-        if branch.group[1] > 1:  # a stage of a pipeline: it idles at the ends only
+        if branch.stage is not None:  # a stage of a pipeline: it idles at the ends only
             return max(sides, key=lambda side: side.seconds)
         found = self._all(2 * SCALAR_SECONDS)
         for side in sides:
@@ -231,7 +233,7 @@ class _Walker:
         return found
 
     def _leaf(self, statement: UOperator | StitchedUTask, place: _Place) -> Spent:
-        members = [m for m in _members(statement) if m.kind != "arrive"]
+        members = [m for m in operators_of(statement) if m.kind != "arrive"]
         arrays = any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs))
         if not arrays:
             return self._all(SCALAR_SECONDS * sum(_cost(m) for m in members))
@@ -281,7 +283,7 @@ class _Held:
             elif isinstance(statement, BranchUTask):
                 for region in statement.branches:
                     self.collect(region.body, owners)
-            for member in _members(statement):
+            for member in operators_of(statement):
                 if member.kind in FREE and member.inputs:
                     self.roots[member.output] = self.roots.get(member.inputs[0], member.inputs[0])
                 for value, size in operand_bytes(member).items():
@@ -306,15 +308,9 @@ def _turns(first: int, parts: int, units: int) -> Clock:
     return found
 
 
-def _members(statement: Statement) -> tuple[UOperator, ...]:
-    if isinstance(statement, StitchedUTask):
-        return statement.members
-    return (statement,) if isinstance(statement, UOperator) else ()
-
-
 def _operands(region: Region) -> set[Value]:
     """What operators read in a region and under guards in it, nested loops left aside."""
-    found = {v for s in region.body for m in _members(s) for v in m.inputs}
+    found = {v for s in region.body for m in operators_of(s) for v in m.inputs}
     guarded = (inner for s in region.body if isinstance(s, BranchUTask) for inner in s.branches)
     return found.union(*map(_operands, guarded))
 
@@ -322,10 +318,9 @@ def _operands(region: Region) -> set[Value]:
 def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Value]:
     """The roots, and what views of a region, nested ones included, make of them."""
     found = set(roots)
-    for statement in walk(region):
-        for member in _members(statement):
-            if member.kind in FREE and not found.isdisjoint(member.inputs[:1]):
-                found.update(member.outputs)
+    for operator in operators_in(region):
+        if operator.kind in FREE and not found.isdisjoint(operator.inputs[:1]):
+            found.update(operator.outputs)
     return frozenset(found)
 
 
@@ -338,10 +333,13 @@ def spread_seconds(statement: Statement, units: int, spec: DeviceSpec) -> float:
     operators: one unit, or all of them and a barrier, whichever is faster."""
     unit = unit_of(spec)
     crossing = spec.barrier_seconds + 2 * FAR_SECONDS
-    if isinstance(statement, LoopUTask | BranchUTask):
-        inside = sum(spread_seconds(s, units, spec) for r in regions_of(statement) for s in r.body)
-        if isinstance(statement, LoopUTask):
-            return inside * trips(statement)
-        return inside / len(statement.branches)
-    alone = unit_seconds((statement,), unit)
-    return min(alone, alone / max(units, 1) + crossing)
+
+    def each(s: Statement, inside: Inside[float]) -> float:
+        if isinstance(s, LoopUTask):
+            return sum(map(sum, inside)) * trips(s)
+        if isinstance(s, BranchUTask):
+            return sum(map(sum, inside)) / len(inside)
+        alone = unit_seconds((s,), unit)
+        return min(alone, alone / max(units, 1) + crossing)
+
+    return fold(statement, each)

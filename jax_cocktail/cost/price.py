@@ -6,9 +6,10 @@ from jax_cocktail.cost import cpu as price_cpu
 from jax_cocktail.cost.cpu import BARRIER_SECONDS, LAUNCH_SECONDS, OURS, STOCK, bandwidth
 from jax_cocktail.cost.gpu import RAMP_SECONDS, gpu_price, spread_seconds
 from jax_cocktail.cost.value import Comparison, Price
+from jax_cocktail.cost.work import waits
 from jax_cocktail.cost.xla import xla_price, xla_seconds
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Statement, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
 
 __all__ = [
@@ -56,20 +57,7 @@ def profile(statement: Statement, cores: int, units: int, machine: Machine) -> t
 
 def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ...]:
     """Every loop with `wait` operators in its body, and their number; inner loops count for themselves."""
-    found: list[tuple[LoopUTask, int]] = []
-
-    def waits(region: Region) -> int:
-        number = 0
-        for statement in region.body:
-            if isinstance(statement, LoopUTask):
-                inside = sum(map(waits, statement.regions))
-                if inside:
-                    found.append((statement, inside))
-            elif isinstance(statement, BranchUTask):
-                number += max(map(waits, statement.branches))
-            elif isinstance(statement, UOperator):
-                number += statement.kind == "wait"
-        return number
-
-    waits(program.entry)
-    return tuple(found)
+    loops = [s for s in walk(program.entry) if isinstance(s, LoopUTask)]
+    inside = [[s for region in loop.regions for s in region.body] for loop in loops]
+    counts = [int(sum(waits(s, times=lambda _: 0) for s in body)) for body in inside]
+    return tuple((loop, count) for loop, count in zip(loops, counts, strict=True) if count)

@@ -8,7 +8,7 @@ many is made in seconds, and the price of a planned program (`cost.gpu`) is made
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import cast
@@ -16,7 +16,15 @@ from typing import cast
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.cost.work import UNKNOWN_TRIPS, work
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, StitchedUTask, UOperator
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    operators_of,
+    regions_of,
+)
 from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, PRODUCTS
 from jax_cocktail.utask.types import Value
 
@@ -122,36 +130,19 @@ def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE
 def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
     """Bytes per second of the level that holds all that the statements touch themselves."""
     touched: dict[Value, float] = {}
-    for operator in _leaves(statements):
+    for operator in (o for s in statements for o in operators_of(s)):
         sizes = operand_bytes(operator, part)
         touched.update({v: n for v, n in sizes.items() if n > touched.get(v, 0.0) and v not in part.far})
     return unit.rate(sum(touched.values()))
 
 
-def _leaves(statements: Sequence[Statement]) -> Iterator[UOperator]:
-    """Operators that are executed as often as the statements are."""
-    for statement in statements:
-        if isinstance(statement, UOperator):
-            yield statement
-        elif isinstance(statement, StitchedUTask):
-            yield from statement.members
-
-
 def _seconds(statement: Statement, unit: Unit, part: Part, rate: float) -> float:
-    if isinstance(statement, UOperator):
-        return operator_seconds(statement, unit, part, rate)
-    if isinstance(statement, StitchedUTask):
-        return sum(operator_seconds(m, unit, part, rate) for m in statement.members)
+    if isinstance(statement, UOperator | StitchedUTask):
+        return sum(operator_seconds(o, unit, part, rate) for o in operators_of(statement))
+    inside = sum(unit_seconds(region.body, unit, part) for region in regions_of(statement))
     if isinstance(statement, LoopUTask):
-        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
-        return trips * sum(_region(r, unit, part) for r in statement.regions)
-    if isinstance(statement, BranchUTask):
-        return sum(_region(r, unit, part) for r in statement.branches) / len(statement.branches)
-    return STATEMENT_SECONDS
-
-
-def _region(region: Region, unit: Unit, part: Part) -> float:
-    return unit_seconds(region.body, unit, part)
+        return inside * (UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count)
+    return inside / len(statement.branches) if isinstance(statement, BranchUTask) else STATEMENT_SECONDS
 
 
 def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -> float:

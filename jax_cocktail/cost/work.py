@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
-from typing import cast
 
-from jax_cocktail.utask.guard import stopping_branch
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -17,8 +15,10 @@ from jax_cocktail.utask.ir import (
     UOperator,
     once,
     regions_of,
+    walk,
 )
 from jax_cocktail.utask.operators import FREE, UPDATES
+from jax_cocktail.utask.rewrite import Inside, fold
 
 UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
 
@@ -46,11 +46,12 @@ def work(statement: Statement) -> Work:
     """Of one execution; of a branch the mean of its sides."""
     if isinstance(statement, UOperator):
         return _operator(statement)
-    if isinstance(statement, LoopUTask):
-        return sum(map(region_work, statement.regions), Work()) * trips(statement)
+    if isinstance(statement, StitchedUTask):
+        return total(statement.members)
+    inside = sum(map(region_work, regions_of(statement)), Work())
     if isinstance(statement, BranchUTask):
-        return sum(map(region_work, statement.branches), Work()) * (1 / len(statement.branches))
-    return total(statement.members) if isinstance(statement, StitchedUTask) else Work()
+        return inside * (1 / len(statement.branches))
+    return inside * (trips(statement) if isinstance(statement, LoopUTask) else 1)
 
 
 def total(statements: Iterable[Statement]) -> Work:
@@ -63,16 +64,27 @@ def region_work(region: Region) -> Work:
 
 
 def trips(loop: LoopUTask) -> int:
-    """How often the body runs. A trip that may be two in one counts for one and a half, as branches do for
-    the mean of their ways."""
+    """How often the body runs. A loop that may stop in the middle of its body has two trips in one: such a
+    trip counts for one and a half, since a branch counts for the mean of its ways."""
     if loop.trip_count is not None:
         return loop.trip_count
-    return UNKNOWN_TRIPS if stopping_branch(loop) is None else UNKNOWN_TRIPS * 2 // 3
+    return UNKNOWN_TRIPS if loop.stops_by is None else int(UNKNOWN_TRIPS / 1.5)
+
+
+def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> float:
+    """Barriers in one run of a statement, by the branch that has most. `times`: how often a loop runs."""
+
+    def each(s: Statement, inside: Inside[float]) -> float:
+        if isinstance(s, UOperator):
+            return float(s.kind == "wait")
+        counts = list(map(sum, inside))
+        return times(s) * sum(counts) if isinstance(s, LoopUTask) else max(counts, default=0.0)
+
+    return fold(statement, each)
 
 
 def has_loop(statement: Statement) -> bool:
-    inner = (s for region in regions_of(statement) for s in region.body)
-    return isinstance(statement, LoopUTask) or any(map(has_loop, inner))
+    return any(isinstance(s, LoopUTask) for s in walk(statement))
 
 
 @once
@@ -83,11 +95,11 @@ def _operator(operator: UOperator) -> Work:
     touched = float(sum(v.type.nbytes for v in (*operator.inputs, *operator.outputs)))
     if operator.kind == "dot":
         left = operator.inputs[0].type.shape
-        contracted = prod(left[d] for d in cast(tuple[int, ...], operator["lhs_contract"]))
+        contracted = prod(left[d] for d in operator.ints("lhs_contract"))
         return Work(2.0 * size * contracted, touched)
     if operator.kind == "conv":
         kernel = operator.inputs[1].type.shape
-        features = kernel[cast(tuple[int, ...], operator["rhs_spec"])[0]]
+        features = kernel[operator.ints("rhs_spec")[0]]
         return Work(2.0 * size * (prod(kernel) // max(features, 1)), touched)
     if operator.kind in UPDATES or operator.kind == "gather":
         moved = operator.inputs[operator.facts.updates] if operator.kind in UPDATES else operator.output

@@ -167,12 +167,3 @@ def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
         level.update(dict.fromkeys(statement.outputs, at if fused else at + 1))
     rate = MEMORY_SHARE * spec.memory_rate
     return sum((_kernel(size / rate, spec) for size in bytes_of.values()), _Kernels())
-
-
-def _all(region: Region) -> list[Statement]:
-    found: list[Statement] = []
-    for statement in region.body:
-        found.append(statement)
-        if isinstance(statement, LoopUTask | BranchUTask):
-            found += [s for r in statement.regions for s in _all(r)]
-    return found

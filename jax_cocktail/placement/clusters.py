@@ -431,7 +431,7 @@ def _copy(array: Value) -> Work:
 
 def _has_groups(statement: Statement) -> bool:
     inner = (s for region in regions_of(statement) for s in walk(region))
-    return any(isinstance(s, BranchUTask) and s.group[1] > 1 for s in inner)
+    return any(isinstance(s, BranchUTask) and s.stage is not None for s in inner)
 
 
 def _leaves(statement: Statement) -> list[Statement]:

@@ -68,9 +68,9 @@ class _Offer:
 def _groups_of(region: Region, units: int, limits: Limits) -> dict[int, Group]:
     """Position of the branch of every stage -> the stage."""
     found = [
-        Group(_members(region, position), *statement.group)
+        Group(_members(region, position), statement.stage.number, statement.stage.count)
         for position, statement in enumerate(region.body)
-        if isinstance(statement, BranchUTask) and statement.group[1] > 1
+        if isinstance(statement, BranchUTask) and statement.stage is not None
     ]
     offers = [_offers(region, group.positions, units, limits) for group in found]
     chosen = iter(_shared_out([o for o in offers if o], units))
@@ -214,9 +214,9 @@ def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits
     """
     statements = [region.body[n] for n in positions]
     branch = statements[0]
-    assert isinstance(branch, BranchUTask)
+    assert isinstance(branch, BranchUTask) and branch.stage is not None
     fitting = Fitting(statements, region, limits)
-    share = max(units // branch.group[1], 2)
+    share = max(units // branch.stage.count, 2)
     found: list[tuple[float, list[_Offer]]] = []
     for cut in axis_classes(fitting.heavy_statements):
         if cut.clash or not fitting.alone(cut, 2):

@@ -393,7 +393,7 @@ def _read_by_parts(
     """What element-wise work in a stage of a wavefront reads of values that are not cut, and along which
     axis. Of slices at places that change, only few are read at a time."""
     for statement in statements:
-        if not isinstance(statement, BranchUTask) or statement.group[1] < 2:
+        if not isinstance(statement, BranchUTask) or statement.stage is None:
             continue
         inside = (s for region in statement.branches for s in region.body if isinstance(s, UOperator))
         for operator in inside:

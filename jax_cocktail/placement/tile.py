@@ -120,7 +120,7 @@ def _parallel(
     where they belong: nothing is kept until after the branch."""
     parameters = tuple(tiler.fresh.make(target.type) for target in targets)
     branch = statements[0]
-    if isinstance(branch, BranchUTask) and branch.group[1] > 1:
+    if isinstance(branch, BranchUTask) and branch.stage is not None:
         written = tiler.stage(branch, statements[1:], results, parameters)
     else:
         written = tiler.run(statements, results, parameters)
@@ -245,7 +245,7 @@ class Tiler(Emitter):
             self.before += inner.before
             regions.append(Region((), (*inner.first, *inner.out), written))
         outputs = tuple(self.fresh.make(parameter.type) for parameter in parameters)
-        self.out.append(replace(branch, branches=tuple(regions), outputs=outputs, group=(0, 1)))
+        self.out.append(replace(branch, branches=tuple(regions), outputs=outputs, stage=None))
         return outputs
 
     # -- values ------------------------------------------------------------------------------------------

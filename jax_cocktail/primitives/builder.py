@@ -26,6 +26,7 @@ class Builder(builder.Builder):
         kind: str,
         inputs: Sequence[Value],
         results: Sequence[tuple[str, Sequence[int]]],
+        /,
         **attributes: Attribute,
     ) -> tuple[Value, ...]:
         """Appends an operator with any number of results."""

@@ -8,16 +8,12 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation, Program
 from jax_cocktail.primitives.reduction import reduce_value
-from jax_cocktail.primitives.rule import binary, physical_type, rule, select, spread
+from jax_cocktail.primitives.rule import physical_type, rule, spread
 from jax_cocktail.primitives.translate import inline
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region
 from jax_cocktail.utask.types import Value
 
 CONTROL_FLOW = frozenset({"while", "scan", "cond"})
-
-
-def _like(builder: Builder, values: Sequence[Value]) -> tuple[Value, ...]:
-    return tuple(builder.value(v.type.dtype, v.type.shape) for v in values)
 
 
 @rule("while")
@@ -27,21 +23,21 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     condition_constants, rest = inputs[:first], inputs[first:]
     body_constants, initial = rest[:second], rest[second:]
     condition: Program = params["cond_jaxpr"]
-    test = _like(builder, initial)
+    test = builder.like(initial)
     with builder.region() as test_body:
         (predicate,) = inline(builder, condition, (*condition_constants, *test))
         # vmap makes a predicate per batch element: the loop runs until all are false
         any_lane = reduce_value(builder, predicate, range(predicate.type.rank), "or")
-    carried = _like(builder, initial)
+    carried = builder.like(initial)
     with builder.region() as body:
         following = inline(builder, params["body_jaxpr"], (*body_constants, *carried))
         if predicate.type.rank:
             (active,) = inline(builder, condition, (*condition_constants, *carried))
             following = [
-                select(builder, spread(builder, active, new.type.shape), new, old)
+                builder.select(spread(builder, active, new.type.shape), new, old)
                 for new, old in zip(following, carried, strict=True)
             ]
-    outputs = _like(builder, initial)
+    outputs = builder.like(initial)
     builder.append(
         LoopUTask(
             initial=initial,
@@ -66,17 +62,17 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
     if length == 0:
         return initial
     index = builder.value("int64")
-    carried = _like(builder, initial)
+    carried = builder.like(initial)
     with builder.region() as body:
         position = _position(builder, index, length, bool(params["reverse"]))
         zero = builder.constant(0, "int64")
-        slices = [_read_step(builder, x, position, zero) for x in xs]
+        slices = [builder.row(x, position, zero) for x in xs]
         results = inline(builder, params["jaxpr"], (*constants, *carried[:num_carry], *slices))
         written = [
-            _write_step(builder, whole, y, position, zero)
+            builder.put_row(whole, y, position, zero)
             for whole, y in zip(carried[num_carry:], results[num_carry:], strict=True)
         ]
-    outputs = _like(builder, initial)
+    outputs = builder.like(initial)
     region = Region((index, *carried), tuple(body), (*results[:num_carry], *written))
     builder.append(
         LoopUTask(initial=initial, outputs=outputs, body=region, trip_count=length, source=equation.source)
@@ -87,20 +83,7 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
 def _position(builder: Builder, index: Value, length: int, reverse: bool) -> Value:
     if not reverse:
         return index
-    return binary(builder, "sub", builder.constant(length - 1, "int64"), index)
-
-
-def _read_step(builder: Builder, whole: Value, position: Value, zero: Value) -> Value:
-    step = whole.type.shape[1:]
-    starts = (position, *(zero for _ in step))
-    part = builder.emit("dynamic_slice", (whole, *starts), whole.type.dtype, (1, *step))
-    return builder.reshape(part, step)
-
-
-def _write_step(builder: Builder, whole: Value, step: Value, position: Value, zero: Value) -> Value:
-    part = builder.reshape(step, (1, *step.type.shape))
-    starts = (position, *(zero for _ in step.type.shape))
-    return builder.emit("dynamic_update_slice", (whole, part, *starts), whole.type.dtype, whole.type.shape)
+    return builder.binary("sub", builder.constant(length - 1, "int64"), index)
 
 
 @rule("cond")

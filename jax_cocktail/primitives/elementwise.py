@@ -12,13 +12,10 @@ from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import (
     RULES,
     Rule,
-    binary,
     bitcast,
-    compare,
     constant_like,
     output_type,
     rule,
-    select,
     spread,
 )
 from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, SIGNED, Value
@@ -53,7 +50,7 @@ def _binary(kind: str) -> Rule:
         name = _ON_BOOL.get(kind, kind) if result.dtype == "bool" else kind
         if result.dtype == "bool" and name not in ("and", "or", "xor"):
             raise UnsupportedError(f"{kind} of bool operands")
-        return (binary(builder, name, x, y),)
+        return (builder.binary(name, x, y),)
 
     return translate
 
@@ -64,7 +61,7 @@ def _comparison(kind: str) -> Rule:
             return (_compare_keys(builder, equation, kind, inputs),)
         shape = output_type(equation).shape
         x, y = (spread(builder, v, shape) for v in inputs)
-        return (compare(builder, kind, x, y),)
+        return (builder.compare(kind, x, y),)
 
     return translate
 
@@ -72,7 +69,7 @@ def _comparison(kind: str) -> Rule:
 def _compare_keys(builder: Builder, equation: Equation, kind: str, inputs: tuple[Value, ...]) -> Value:
     shape = output_type(equation).shape
     x, y = (builder.broadcast(v, (*shape, 2), _trailing(v, len(shape) + 1)) for v in inputs)
-    words = compare(builder, kind, x, y)
+    words = builder.compare(kind, x, y)
     op = "and" if kind == "eq" else "or"
     return builder.emit("reduce", (words,), "bool", shape, axes=(len(shape),), op=op)
 
@@ -88,16 +85,16 @@ def _total_order(builder: Builder, x: Value) -> Value:
         return x
     width = 8 * ITEM_SIZE[x.type.dtype]
     bits = bitcast(builder, x, f"int{width}")
-    negative = compare(builder, "lt", bits, constant_like(builder, bits, 0))
-    flipped = binary(builder, "xor", bits, constant_like(builder, bits, np.iinfo(f"int{width}").max))
-    return select(builder, negative, flipped, bits)
+    negative = builder.compare("lt", bits, constant_like(builder, bits, 0))
+    flipped = builder.binary("xor", bits, constant_like(builder, bits, np.iinfo(f"int{width}").max))
+    return builder.select(negative, flipped, bits)
 
 
 def _total_comparison(kind: str) -> Rule:
     def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
         shape = output_type(equation).shape
         x, y = (_total_order(builder, spread(builder, v, shape)) for v in inputs)
-        return (compare(builder, kind, x, y),)
+        return (builder.compare(kind, x, y),)
 
     return translate
 
@@ -128,21 +125,21 @@ def round_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
 
 @rule("square")
 def square(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (binary(builder, "mul", inputs[0], inputs[0]),)
+    return (builder.binary("mul", inputs[0], inputs[0]),)
 
 
 @rule("one_minus_square")
 def one_minus_square(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     (x,) = inputs
     one = constant_like(builder, x, 1)
-    return (binary(builder, "mul", binary(builder, "add", one, x), binary(builder, "sub", one, x)),)
+    return (builder.binary("mul", builder.binary("add", one, x), builder.binary("sub", one, x)),)
 
 
 @rule("log2")
 def log2(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     (x,) = inputs
     natural = builder.emit("log", (x,), x.type.dtype, x.type.shape)
-    return (binary(builder, "mul", natural, constant_like(builder, x, _LOG2_E)),)
+    return (builder.binary("mul", natural, constant_like(builder, x, _LOG2_E)),)
 
 
 @rule("integer_pow")
@@ -160,7 +157,7 @@ def pow_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
     if result.dtype not in FLOATS:
         raise UnsupportedError("pow of two integer arrays")
     x, y = (builder.convert(spread(builder, v, result.shape), result.dtype) for v in inputs)
-    return (binary(builder, "pow", x, y),)
+    return (builder.binary("pow", x, y),)
 
 
 @rule("mulhi")
@@ -171,9 +168,9 @@ def mulhi(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Se
         raise UnsupportedError("mulhi of 64-bit integers")
     wide = "int64" if result.dtype in SIGNED else "uint64"
     x, y = (builder.convert(spread(builder, v, result.shape), wide) for v in inputs)
-    product = binary(builder, "mul", x, y)
+    product = builder.binary("mul", x, y)
     shift = "shift_right_arithmetic" if result.dtype in SIGNED else "shift_right_logical"
-    high = binary(builder, shift, product, constant_like(builder, product, width))
+    high = builder.binary(shift, product, constant_like(builder, product, width))
     return (builder.convert(high, result.dtype),)
 
 
@@ -186,7 +183,7 @@ def polynomial(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) 
         return (constant_like(builder, x, 0),)
     total = coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
-        total = binary(builder, "add", binary(builder, "mul", total, x), coefficient)
+        total = builder.binary("add", builder.binary("mul", total, x), coefficient)
     return (total,)
 
 
@@ -205,7 +202,7 @@ def select_n(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) ->
     if len(cases) == 1:
         return cases
     if which.type.dtype == "bool":
-        return (select(builder, spread(builder, which, shape), cases[1], cases[0]),)
+        return (builder.select(spread(builder, which, shape), cases[1], cases[0]),)
     return (_search(builder, which, 0, cases),)
 
 
@@ -214,10 +211,10 @@ def _search(builder: Builder, which: Value, offset: int, cases: Sequence[Value])
     if len(cases) == 1:
         return cases[0]
     middle = len(cases) // 2
-    lower = compare(builder, "lt", which, constant_like(builder, which, offset + middle))
+    lower = builder.compare("lt", which, constant_like(builder, which, offset + middle))
     left = _search(builder, which, offset, cases[:middle])
     right = _search(builder, which, offset + middle, cases[middle:])
-    return select(builder, spread(builder, lower, left.type.shape), left, right)
+    return builder.select(spread(builder, lower, left.type.shape), left, right)
 
 
 @rule("convert_element_type")
@@ -255,7 +252,7 @@ def bitcast_convert_type(builder: Builder, equation: Equation, inputs: tuple[Val
 
 def _bit_offsets(builder: Builder, dtype: str, shape: Sequence[int], step: int) -> Value:
     axis = builder.emit("iota", (), dtype, shape, dimension=len(shape) - 1)
-    return binary(builder, "mul", axis, constant_like(builder, axis, step))
+    return builder.binary("mul", axis, constant_like(builder, axis, step))
 
 
 def _split_bits(builder: Builder, x: Value, dtype: str, shape: Sequence[int]) -> Value:
@@ -263,7 +260,7 @@ def _split_bits(builder: Builder, x: Value, dtype: str, shape: Sequence[int]) ->
     width = 8 * ITEM_SIZE[dtype]
     wide = spread(builder, bitcast(builder, x, f"uint{8 * ITEM_SIZE[x.type.dtype]}"), shape)
     offsets = _bit_offsets(builder, wide.type.dtype, shape, width)
-    words = builder.convert(binary(builder, "shift_right_logical", wide, offsets), f"uint{width}")
+    words = builder.convert(builder.binary("shift_right_logical", wide, offsets), f"uint{width}")
     return bitcast(builder, words, dtype)
 
 
@@ -272,6 +269,6 @@ def _join_bits(builder: Builder, x: Value, dtype: str, shape: Sequence[int]) -> 
     narrow, unsigned = 8 * ITEM_SIZE[x.type.dtype], f"uint{8 * ITEM_SIZE[dtype]}"
     words = builder.convert(bitcast(builder, x, f"uint{narrow}"), unsigned)
     offsets = _bit_offsets(builder, unsigned, x.type.shape, narrow)
-    shifted = binary(builder, "shift_left", words, offsets)
+    shifted = builder.binary("shift_left", words, offsets)
     axes = (x.type.rank - 1,)
     return bitcast(builder, builder.emit("reduce", (shifted,), unsigned, shape, axes=axes, op="or"), dtype)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.reduction import reduce_value
-from jax_cocktail.primitives.rule import binary, rule, spread
+from jax_cocktail.primitives.rule import rule, spread
 from jax_cocktail.utask.types import Value
 
 
@@ -23,5 +23,5 @@ def _failure(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) ->
         return (status,)
     worst = reduce_value(builder, status, range(len(shape)), "max")
     checked = builder.emit("fail", (worst,), "int32", (), text=text)
-    nothing = spread(builder, binary(builder, "sub", checked, worst), shape)
-    return (binary(builder, "add", status, nothing),)
+    nothing = spread(builder, builder.binary("sub", checked, worst), shape)
+    return (builder.binary("add", status, nothing),)

@@ -13,7 +13,7 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.movement import take_slice
-from jax_cocktail.primitives.rule import binary, constant_like, ints, output_type, rule, spread
+from jax_cocktail.primitives.rule import constant_like, ints, output_type, rule, spread
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 _Words = tuple[Value, Value]
@@ -73,10 +73,10 @@ def random_bits(builder: Builder, equation: Equation, inputs: tuple[Value, ...])
     high, low = _draw(builder, inputs[0], ints(equation.params["shape"]))
     dtype = output_type(equation).dtype
     if ITEM_SIZE[dtype] < 8:
-        return (builder.convert(binary(builder, "xor", high, low), dtype),)
+        return (builder.convert(builder.binary("xor", high, low), dtype),)
     wide = builder.convert(high, dtype)
-    shifted = binary(builder, "shift_left", wide, constant_like(builder, wide, 32))
-    return (binary(builder, "or", shifted, builder.convert(low, dtype)),)
+    shifted = builder.binary("shift_left", wide, constant_like(builder, wide, 32))
+    return (builder.binary("or", shifted, builder.convert(low, dtype)),)
 
 
 @rule("random_split")
@@ -101,7 +101,7 @@ def random_seed(builder: Builder, equation: Equation, inputs: tuple[Value, ...])
     low = builder.convert(seed, "uint32")
     if ITEM_SIZE[seed.type.dtype] < 8:
         return (_to_key(builder, (constant_like(builder, low, 0), low)),)
-    high = binary(builder, "shift_right_logical", seed, constant_like(builder, seed, 32))
+    high = builder.binary("shift_right_logical", seed, constant_like(builder, seed, 32))
     return (_to_key(builder, (builder.convert(high, "uint32"), low)),)
 
 

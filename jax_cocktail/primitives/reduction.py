@@ -8,7 +8,7 @@ from typing import Any
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
-from jax_cocktail.primitives.rule import RULES, Rule, binary, ints, output_type, physical_type, rule, spread
+from jax_cocktail.primitives.rule import RULES, Rule, ints, output_type, physical_type, rule, spread
 from jax_cocktail.primitives.rule import without_bool as ordered
 from jax_cocktail.utask.types import Value
 
@@ -100,7 +100,7 @@ def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     kind = next(name for name, combined in _COMBINERS.items() if combined == op)
     if x.type.dtype == "bool":
         kind = _ON_BOOL.get(kind, kind)
-    return (binary(builder, kind, spread(builder, initial, y.type.shape), y),)
+    return (builder.binary(kind, spread(builder, initial, y.type.shape), y),)
 
 
 @rule("sort", library=True)

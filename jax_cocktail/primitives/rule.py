@@ -72,19 +72,6 @@ def constant_like(builder: Builder, x: Value, number: object) -> Value:
     return builder.full(np.asarray(number), x.type.dtype, x.type.shape)
 
 
-def binary(builder: Builder, kind: str, x: Value, y: Value) -> Value:
-    """An arithmetic or bitwise operator on two values of one type."""
-    return builder.emit(kind, (x, y), x.type.dtype, x.type.shape)
-
-
-def compare(builder: Builder, kind: str, x: Value, y: Value) -> Value:
-    return builder.emit(kind, (x, y), "bool", x.type.shape)
-
-
-def select(builder: Builder, predicate: Value, on_true: Value, on_false: Value) -> Value:
-    return builder.emit("select", (predicate, on_true, on_false), on_true.type.dtype, on_true.type.shape)
-
-
 def bitcast(builder: Builder, x: Value, dtype: str) -> Value:
     return x if x.type.dtype == dtype else builder.emit("bitcast", (x,), dtype, x.type.shape)
 

@@ -31,12 +31,14 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    is_a,
     operators_in,
     reads,
     regions_of,
     walk,
 )
 from jax_cocktail.utask.operators import VIEWS
+from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -65,7 +67,7 @@ class _Sinker:
         """The region with everything in it sunk; `alone`: whoever gets here does it alone."""
         if alone and any(isinstance(s, BranchUTask) for s in region.body):
             region = self._updates(self._makers(region))
-        return _mapped(region, lambda s, r: self.inside(r, alone or _is_parallel(s)))
+        return map_body(region, lambda s: map_regions(s, lambda r: self.inside(r, alone or _is_parallel(s))))
 
     def _makers(self, region: Region) -> Region:
         """Moves what makes an array into the only case that gives it on."""
@@ -89,13 +91,13 @@ class _Sinker:
     def _updates(self, region: Region) -> Region:
         """Moves updates by what a branch gives, as it is or reshaped, into its cases."""
         uses = _uses(region)
-        body = sorted(region.body, key=lambda s: not _is(s, "constant"))  # starts are there before a branch
+        body = sorted(region.body, key=lambda s: not is_a(s, "constant"))  # starts are there before a branch
         for first in [s for s in body if isinstance(s, BranchUTask)]:
             branch, at = first, _at(body, first)
             late = {v for s in body[at:] for v in s.outputs}
-            for update in [s for s in body[at + 1 :] if _is(s, "dynamic_update_slice")]:
+            for update in [s for s in body[at + 1 :] if is_a(s, "dynamic_update_slice")]:
                 array, new, *starts = update.inputs
-                moves = [s for s in body[at + 1 :] if _is(s, "reshape") and new in s.outputs] + [update]
+                moves = [s for s in body[at + 1 :] if is_a(s, "reshape") and new in s.outputs] + [update]
                 made = moves[0].inputs[0] if moves[1:] else new
                 once = all(uses[v] <= 1 for v in (new, made, *self._shown(array)))
                 if (
@@ -171,7 +173,7 @@ class _Sinker:
 
     def _is_filled(self, statement: Statement | None) -> TypeGuard[UOperator]:
         """Whether it writes a part of an array of which nothing is known."""
-        return _is(statement, "dynamic_update_slice") and statement.inputs[0] in self.empty
+        return is_a(statement, "dynamic_update_slice") and statement.inputs[0] in self.empty
 
     def _short(self, case: Region, place: int) -> Region:
         """The case, whose last update writes what has been made, and not what is unknown beside it."""
@@ -245,21 +247,3 @@ def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> i
 def _at(body: Sequence[Statement], statement: Statement) -> int:
     """The position of that very statement: to compare programs with each other takes time."""
     return next(position for position, other in enumerate(body) if other is statement)
-
-
-def _is(statement: Statement | None, kind: str) -> TypeGuard[UOperator]:
-    return isinstance(statement, UOperator) and statement.kind == kind
-
-
-def _mapped(region: Region, change: Callable[[Statement, Region], Region]) -> Region:
-    """The region with all regions of its statements changed."""
-
-    def changed(statement: Statement) -> Statement:
-        if isinstance(statement, BranchUTask):
-            return replace(statement, branches=tuple(change(statement, r) for r in statement.branches))
-        if isinstance(statement, LoopUTask):
-            condition = statement.condition and change(statement, statement.condition)
-            return replace(statement, condition=condition, body=change(statement, statement.body))
-        return statement
-
-    return replace(region, body=tuple(map(changed, region.body)))

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
-from jax_cocktail.analysis.parallel import Constants, scalar_constants
+from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.trips import goes_by_trips
-from jax_cocktail.utask.ir import (
-    BranchUTask,
-    LoopUTask,
-    Region,
-    Statement,
-    UOperator,
-    UProgram,
-    operators_in,
-    walk,
-)
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a, operators_in, walk
+from jax_cocktail.utask.rewrite import map_body, map_regions
 
 KIND = "units"
 
 
 def asks_units(program: UProgram) -> bool:
     """Whether the program has a way for one unit and another one for several."""
-    return any(operator.kind == KIND for operator in operators_in(program.entry))
+    return any(operator.kind == KIND for region in program.regions for operator in operators_in(region))
 
 
 def no_price_tells(program: UProgram) -> bool:
@@ -37,28 +29,16 @@ def know_units(program: UProgram, units: int) -> UProgram:
     """Returns its argument if it does not ask."""
     if not asks_units(program):
         return program
-    knower = _Knower(scalar_constants(operators_in(program.entry)))
-    return replace(program, entry=knower.region(program.entry, units))
+    constants = scalar_constants(operators_in(program.entry))  # as placement sees them
 
+    def region(units: int) -> Callable[[Region], Region]:
+        return lambda region: map_body(region, lambda statement: known(statement, units))
 
-@dataclass(frozen=True, slots=True)
-class _Knower:
-    """`constants`: of the whole program, as placement sees them, so that both find the same loops."""
-
-    constants: Constants
-
-    def region(self, region: Region, units: int) -> Region:
-        return replace(region, body=tuple(self._statement(s, units) for s in region.body))
-
-    def _statement(self, statement: Statement, units: int) -> Statement:
-        if isinstance(statement, UOperator) and statement.kind == KIND:
+    def known(statement: Statement, units: int) -> Statement:
+        if is_a(statement, KIND):
             data = units.to_bytes(4, "little", signed=True)
             return UOperator("constant", (), statement.outputs, (("data", data),), statement.source)
-        if isinstance(statement, LoopUTask):
-            units = 1 if goes_by_trips(statement, units, self.constants) else units
-            condition = statement.condition and self.region(statement.condition, units)
-            return replace(statement, condition=condition, body=self.region(statement.body, units))
-        if isinstance(statement, BranchUTask):
-            branches = tuple(self.region(r, units) for r in statement.branches)
-            return replace(statement, branches=branches)
-        return statement
+        alone = isinstance(statement, LoopUTask) and goes_by_trips(statement, units, constants) is not None
+        return map_regions(statement, region(1 if alone else units))
+
+    return map_regions(program, region(units))

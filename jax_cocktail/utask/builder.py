@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Builder:
         inputs: Sequence[Value],
         type_: TensorType | str,
         shape: Sequence[int] = (),
+        /,
         **attributes: Attribute,
     ) -> Value:
         """Appends an operator with one result and returns that. `type_`: of the result, or only its dtype."""
@@ -42,15 +43,27 @@ class Builder:
         return output
 
     def define(
-        self, outputs: Sequence[Value], kind: str, inputs: Sequence[Value], **attributes: Attribute
+        self, outputs: Sequence[Value], kind: str, inputs: Sequence[Value], /, **attributes: Attribute
     ) -> None:
         """Appends an operator whose results have names already."""
         packed = tuple(sorted(attributes.items()))
         self.out.append(UOperator(kind, tuple(inputs), tuple(outputs), packed, self.source))
 
-    def like(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Fresh values of the same types."""
-        return tuple(self.fresh.make(v.type) for v in values)
+    def like(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        return self.fresh.like(values)
+
+    # -- elements ----------------------------------------------------------------------------------------
+    def binary(self, kind: str, x: Value, y: Value) -> Value:
+        return self.emit(kind, (x, y), x.type)
+
+    def compare(self, kind: str, x: Value, y: Value) -> Value:
+        return self.emit(kind, (x, y), "bool", x.type.shape)
+
+    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
+        return self.emit("select", (predicate, on_true, on_false), on_true.type)
+
+    def convert(self, x: Value, dtype: str) -> Value:
+        return x if x.type.dtype == dtype else self.emit("convert", (x,), dtype, x.type.shape)
 
     # -- operators that change no number -----------------------------------------------------------------
     def constant(self, array: object, dtype: str = "int64") -> Value:
@@ -66,14 +79,30 @@ class Builder:
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         return x if tuple(shape) == x.type.shape else self.emit("reshape", (x,), x.type.dtype, shape)
 
+    def slice(self, x: Value, starts: Sequence[int], shape: Sequence[int]) -> Value:
+        ones = (1,) * x.type.rank
+        return self.emit("slice", (x,), x.type.dtype, shape, starts=tuple(starts), strides=ones)
+
+    def row(self, array: Value, at: Value, zero: Value | None = None) -> Value:
+        """A row of the leading axis. `zero`: the index 0, if there is one already."""
+        starts, row = self._starts(array, at, zero), array.type.shape[1:]
+        one = self.emit("dynamic_slice", (array, *starts), array.type.dtype, (1, *row))
+        return self.emit("reshape", (one,), array.type.dtype, row)
+
+    def put_row(self, array: Value, row: Value, at: Value, zero: Value | None = None) -> Value:
+        """The array with a row of the leading axis replaced."""
+        one = self.emit("reshape", (row,), row.type.dtype, (1, *row.type.shape))
+        return self.emit("dynamic_update_slice", (array, one, *self._starts(array, at, zero)), array.type)
+
+    def _starts(self, array: Value, at: Value, zero: Value | None) -> list[Value]:
+        rest = array.type.rank - 1
+        return [at, *[zero or self.constant(0)] * rest] if rest else [at]
+
     def transpose(self, x: Value, order: Sequence[int]) -> Value:
         order = tuple(order)
         if order == tuple(range(x.type.rank)):
             return x
         return self.emit("transpose", (x,), x.type.dtype, [x.type.shape[d] for d in order], permutation=order)
-
-    def convert(self, x: Value, dtype: str) -> Value:
-        return x if x.type.dtype == dtype else self.emit("convert", (x,), dtype, x.type.shape)
 
 
 def to_bytes(array: np.ndarray, dtype: str) -> bytes:

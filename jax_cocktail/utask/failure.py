@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import cast
 
 from jax_cocktail.utask.ir import UOperator
 
@@ -17,7 +16,7 @@ FINE = 0  # the status of what did not fail
 
 
 def text_of(operator: UOperator) -> str:
-    return cast(str, operator["text"])
+    return operator.text("text")
 
 
 def line_of(text: str, status: int) -> str:

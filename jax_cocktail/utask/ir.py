@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from jax_cocktail.utask.operators import KINDS, OperatorKind
 from jax_cocktail.utask.types import NOWHERE, Source, Value
@@ -61,6 +61,21 @@ class UOperator:
     def ints(self, name: str) -> tuple[int, ...]:
         """An attribute that is a tuple of integers: axes, starts, sizes."""
         return cast(tuple[int, ...], self[name])
+
+    def pairs(self, name: str) -> tuple[tuple[int, int], ...]:
+        """An attribute that is a tuple of (low, high)."""
+        return cast(tuple[tuple[int, int], ...], self[name])
+
+    def number(self, name: str) -> int:
+        return cast(int, self[name])
+
+    def text(self, name: str) -> str:
+        return cast(str, self[name])
+
+    @property
+    def data(self) -> bytes:
+        """The elements of a constant."""
+        return cast(bytes, self["data"])
 
     @property
     def facts(self) -> OperatorKind:
@@ -120,6 +135,9 @@ class LoopUTask:
     independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
     is affine in the index, and reads of the carried arrays at most that slice. Units run them in any order,
     side by side: of n units, trip p is run by unit (first + p) mod n.
+
+    `stops_by`: position of a carried bool[] that the condition asks for, so that the trip that hands on false
+    is the last one. The rest of such a trip may be the first way of a branch on it (`stopping_branch`).
     """
 
     initial: tuple[Value, ...]
@@ -130,6 +148,7 @@ class LoopUTask:
     source: Source = NOWHERE
     parallel: bool = False
     first: int = 0
+    stops_by: int | None = None
 
     def __post_init__(self) -> None:
         if (self.condition is None) == (self.trip_count is None):
@@ -146,6 +165,9 @@ class LoopUTask:
         for side in sides:
             if tuple(v.type for v in side) != carried:
                 raise ValueError("carried types of a loop differ")
+        stops_by = self.stops_by
+        if stops_by is not None and (self.condition is None or not 0 <= stops_by < len(carried)):
+            raise ValueError(f"stops by {stops_by}: a carry of a loop with a condition")
 
     @property
     def carried(self) -> tuple[Value, ...]:
@@ -172,6 +194,7 @@ class LoopUTask:
         condition, body = self.condition, self.body
         if condition is not None:
             condition = replace(condition, parameters=picked(condition.parameters, positions))
+        stops_by = None if self.stops_by not in positions else positions.index(self.stops_by)
         return replace(
             self,
             initial=picked(self.initial, positions),
@@ -182,29 +205,39 @@ class LoopUTask:
                 parameters=(*index, *picked(self.carried, positions)),
                 results=picked(body.results, positions),
             ),
+            stops_by=stops_by,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Stage `number` of the `count` stages of a wavefront, all in one region: they do not depend on each
+    other, and placement gives each its own share of the units."""
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.count or self.count < 2:
+            raise ValueError(f"stage {self.number} of {self.count}")
 
 
 @dataclass(frozen=True, slots=True)
 class BranchUTask:
     """n-way branch: `selector` is int32[] (clamped to the branch range); branches have no parameters.
 
-    `group`: (number, count). Branches of one region with numbers below one count above 1 are stages of a
-    wavefront: they do not depend on each other, and placement gives each its own share of the units.
+    `stage`: of a wavefront, whose guard this branch is.
     """
 
     selector: Value
     branches: tuple[Region, ...]
     outputs: tuple[Value, ...]
     source: Source = NOWHERE
-    group: tuple[int, int] = (0, 1)
+    stage: Stage | None = None
 
     def __post_init__(self) -> None:
         if not self.branches:
             raise ValueError("a branch needs at least one region")
-        number, count = self.group
-        if not 0 <= number < count:
-            raise ValueError(f"a branch is in group {number} of {count}")
         types = tuple(v.type for v in self.outputs)
         for region in self.branches:
             if region.parameters or tuple(v.type for v in region.results) != types:
@@ -312,22 +345,45 @@ def regions_of(statement: Statement) -> tuple[Region, ...]:
     return () if isinstance(statement, UOperator) else statement.regions
 
 
-def walk(region: Region) -> Iterator[Statement]:
-    """Every statement of the region, nested ones after the statement that holds them. What a reference names
-    is not of the region: `UProgram.regions` has it."""
-    for statement in region.body:
+def is_a(statement: Statement | None, *kinds: str) -> TypeGuard[UOperator]:
+    """Whether a statement is an operator of one of these kinds."""
+    return isinstance(statement, UOperator) and statement.kind in kinds
+
+
+def operators_of(statement: Statement) -> tuple[UOperator, ...]:
+    """The operator that a statement is, or the members of a stitched group; none for what holds regions."""
+    if isinstance(statement, StitchedUTask):
+        return statement.members
+    return (statement,) if isinstance(statement, UOperator) else ()
+
+
+def walk(root: Region | Statement) -> Iterator[Statement]:
+    """Every statement of a region, or a statement with all in it; nested ones after the statement that holds
+    them. What a reference names is not of the region: `UProgram.regions` has it."""
+    for statement in root.body if isinstance(root, Region) else (root,):
         yield statement
         for inner in regions_of(statement):
             yield from walk(inner)
 
 
-def operators_in(region: Region) -> Iterator[UOperator]:
-    """Every operator of the region, nested and stitched ones included."""
-    for statement in walk(region):
-        if isinstance(statement, UOperator):
-            yield statement
-        elif isinstance(statement, StitchedUTask):
-            yield from statement.members
+def operators_in(root: Region | Statement) -> Iterator[UOperator]:
+    """Every operator of a region or statement, nested and stitched ones included."""
+    for statement in walk(root):
+        yield from operators_of(statement)
+
+
+def defined_in(root: Region | Statement) -> Iterator[Value]:
+    """Every value that a region or statement defines, parameters of nested regions included."""
+    if isinstance(root, Region):
+        yield from root.parameters
+        for statement in root.body:
+            yield from defined_in(statement)
+        return
+    yield from root.outputs
+    if isinstance(root, StitchedUTask):
+        yield from (value for member in root.members for value in member.outputs)
+    for region in regions_of(root):
+        yield from defined_in(region)
 
 
 @once

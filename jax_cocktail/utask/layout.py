@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import cast
 
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.operators import RESHAPES
@@ -68,11 +67,11 @@ def is_unit_change(operator: UOperator) -> bool:
     if core(source) != core(target):
         return False
     if operator.kind == "transpose":
-        permutation = cast(tuple[int, ...], operator["permutation"])
+        permutation = operator.ints("permutation")
         kept = [d for d in permutation if source[d] != 1]
         return kept == sorted(kept)
     if operator.kind == "broadcast":
-        dimensions = cast(tuple[int, ...], operator["dimensions"])
+        dimensions = operator.ints("dimensions")
         kept = [dimensions[d] for d in range(len(source)) if source[d] != 1]
         return kept == sorted(kept)
     return True
@@ -121,21 +120,21 @@ def view(operator: UOperator, operand: Layout) -> Layout | None:
     strides, offset = operand.strides, operand.offset
     if kind == "broadcast":
         spread = [0] * len(shape)
-        for d, axis in enumerate(cast(tuple[int, ...], operator["dimensions"])):
+        for d, axis in enumerate(operator.ints("dimensions")):
             spread[axis] = strides[d] if operand.shape[d] != 1 else 0
         return Layout(operand.root, operand.base, shape, tuple(spread), offset)
     if kind == "transpose":
-        order = cast(tuple[int, ...], operator["permutation"])
+        order = operator.ints("permutation")
         return Layout(operand.root, operand.base, shape, tuple(strides[d] for d in order), offset)
     if kind == "slice":
-        starts = cast(tuple[int, ...], operator["starts"])
-        steps = cast(tuple[int, ...], operator["strides"])
+        starts = operator.ints("starts")
+        steps = operator.ints("strides")
         offset += sum(s * t for s, t in zip(starts, strides, strict=True))
         scaled = tuple(s * t for s, t in zip(steps, strides, strict=True))
         return Layout(operand.root, operand.base, shape, scaled, offset)
     if kind == "reverse":
         flipped = list(strides)
-        for d in cast(tuple[int, ...], operator["dimensions"]):
+        for d in operator.ints("dimensions"):
             offset += (shape[d] - 1) * strides[d]
             flipped[d] = -strides[d]
         return Layout(operand.root, operand.base, shape, tuple(flipped), offset)

@@ -154,6 +154,7 @@ class _Printer:
         kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
         kind = f"parallel {kind}" if loop.parallel else kind
         kind = f"{kind} first {loop.first}" if loop.first else kind
+        kind = kind if loop.stops_by is None else f"{kind} stops by {loop.stops_by}"
         initial = self._names(loop.initial)
         self._line(f"{self._assigned(loop.outputs)}{kind} from ({initial}) {{")
         if loop.condition is not None:
@@ -164,9 +165,8 @@ class _Printer:
         self._line("}")
 
     def _branch(self, branch: BranchUTask) -> None:
-        selector, (number, count) = self._name(branch.selector), branch.group
-        group = f" group {number} of {count}" if count > 1 else ""
-        self._line(f"{self._assigned(branch.outputs)}branch {selector}{group} {{")
+        stage = f" stage {branch.stage.number} of {branch.stage.count}" if branch.stage is not None else ""
+        self._line(f"{self._assigned(branch.outputs)}branch {self._name(branch.selector)}{stage} {{")
         for number, region in enumerate(branch.branches):
             self._part(f"case {number}", "", region)
         self._line("}")

@@ -23,7 +23,7 @@ How to write a pass, from the simplest form to the most general one:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -42,6 +42,7 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.types import Value
 
 T = TypeVar("T")
+Inside = Sequence[Sequence[T]]
 Holder = TypeVar(
     "Holder",
     UProgram,
@@ -53,7 +54,7 @@ Holder = TypeVar(
     UTaskRef,
     Statement,
 )
-Change = Callable[[Statement], Statement | tuple[Statement, ...] | list[Statement]]
+Change = Callable[[Statement], Statement | Sequence[Statement]]
 
 
 def with_body(region: Region, body: Iterable[Statement], results: tuple[Value, ...] | None = None) -> Region:
@@ -68,10 +69,7 @@ def map_body(region: Region, change: Change) -> Region:
     body: list[Statement] = []
     for statement in region.body:
         found = change(statement)
-        if isinstance(found, tuple | list):
-            body += found
-        else:
-            body.append(found)
+        body += found if isinstance(found, Sequence) else (found,)
     return with_body(region, body)
 
 
@@ -106,7 +104,7 @@ def rewrite(program: UProgram, change: Change) -> UProgram:
 def rewrite_region(region: Region, change: Change) -> Region:
     """One region of a program, rewritten like `rewrite` does it."""
 
-    def inside_out(statement: Statement) -> Statement | tuple[Statement, ...] | list[Statement]:
+    def inside_out(statement: Statement) -> Statement | Sequence[Statement]:
         if isinstance(statement, StitchedUTask):
             return change(map_members(statement, change))
         return change(map_regions(statement, lambda inner: rewrite_region(inner, change)))
@@ -126,16 +124,10 @@ def map_members(group: StitchedUTask, change: Change) -> StitchedUTask:
     return replace(group, members=members, inputs=tuple(inputs))
 
 
-def fold(
-    region: Region, each: Callable[[Statement, tuple[T, ...]], T], total: Callable[[Iterable[T]], T]
-) -> T:
-    """What a region amounts to: the `total` of its statements, where ``each(statement, inside)`` is told what
-    the statement's own regions amount to (of a stitched group: its members, as one region)."""
-
-    def statements(body: Iterable[Statement]) -> T:
-        return total(each(statement, tuple(map(statements, bodies(statement)))) for statement in body)
-
-    return statements(region.body)
+def fold(statement: Statement, each: Callable[[Statement, Inside[T]], T]) -> T:
+    """What a statement amounts to: ``each(statement, inside)``, where `inside` holds what the statements in
+    each of its regions amount to (of a stitched group: its members, as of one region)."""
+    return each(statement, [[fold(inner, each) for inner in body] for body in bodies(statement)])
 
 
 def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:

@@ -16,8 +16,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     UTaskRef,
-    regions_of,
-    walk,
+    defined_in,
 )
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import TensorType, Value
@@ -67,20 +66,12 @@ class FreshValues:
     """Makes values whose ids occur nowhere in a program; without one, from 0 on."""
 
     def __init__(self, program: UProgram | None = None) -> None:
-        values = () if program is None else _defined(program)
-        self._ids = count(max((value.id for value in values), default=-1) + 1)
+        regions = () if program is None else program.regions
+        self._ids = count(max((v.id for region in regions for v in defined_in(region)), default=-1) + 1)
 
     def make(self, type_: TensorType) -> Value:
         return Value(next(self._ids), type_)
 
-
-def _defined(program: UProgram) -> Iterable[Value]:
-    for root in program.regions:
-        yield from root.parameters
-    for statement in (s for root in program.regions for s in walk(root)):
-        yield from statement.outputs
-        if isinstance(statement, StitchedUTask):
-            for member in statement.members:
-                yield from member.outputs
-        for region in regions_of(statement):
-            yield from region.parameters
+    def like(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        """New values of the same types."""
+        return tuple(self.make(value.type) for value in values)

@@ -14,7 +14,7 @@ from jax_cocktail.cost.price import Comparison, our_price, stock_price
 from jax_cocktail.cost.work import UNKNOWN_TRIPS
 from jax_cocktail.device.spec import A100, H200
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UProgram, operators_in
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Stage, UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.meshes import block, empty, put
@@ -111,16 +111,16 @@ def test_a_second_round_of_parts_costs_as_much_as_the_first():
 
 
 def test_a_stage_of_a_pipeline_is_not_halved():
-    def program(group):
+    def program(stage):
         def body(b, selector, x):
             (y,) = branch(b, selector, lambda: (x,), lambda: (elementwise(b, "sin", x),))
             return (y,)
 
         found = build(["int32[]", "float32[65536]"], body)
-        marked = tuple(replace(s, group=group) if isinstance(s, BranchUTask) else s for s in found.entry.body)
+        marked = tuple(replace(s, stage=stage) if isinstance(s, BranchUTask) else s for s in found.entry.body)
         return replace(found, entry=replace(found.entry, body=marked))
 
-    assert run_of(program((0, 2)), 1).seconds > 1.5 * run_of(program((0, 1)), 1).seconds - 1e-6
+    assert run_of(program(Stage(0, 2)), 1).seconds > 1.5 * run_of(program(None), 1).seconds - 1e-6
 
 
 def test_weights_that_fit_stay_on_chip():

@@ -19,7 +19,7 @@ from jax_cocktail.schedule.sync.barriers import Access
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, walk
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, UOperator, walk
 from jax_cocktail.utask.printer import fingerprint, print_statement
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.meshes import agrees, mapped, planned, useless_barriers
@@ -73,7 +73,7 @@ def test_random_chains(seed):
         (loop,) = diagonals(after)
         stages = [s for s in loop.body.body if is_stage(s)]
         assert len(stages) >= chain.depth
-        assert [s.group for s in stages] == [(k, len(stages)) for k in range(len(stages))]
+        assert [s.stage for s in stages] == [Stage(k, len(stages)) for k in range(len(stages))]
         assert loop.trip_count == chain.trips + len(stages) - 1
 
 
@@ -409,14 +409,15 @@ def test_first_unit_of_a_loop():
             _loop(**wrong)
 
 
-def test_group_of_a_branch():
+def test_stage_of_a_branch():
     selector, out = Value(0, TensorType("int32")), Value(1, TensorType("int32"))
     regions = (Region((), (), (selector,)),) * 2
-    assert "branch %0 group 1 of 3 {" in print_statement(BranchUTask(selector, regions, (out,), group=(1, 3)))
+    stage = BranchUTask(selector, regions, (out,), stage=Stage(1, 3))
+    assert "branch %0 stage 1 of 3 {" in print_statement(stage)
     assert "branch %0 {" in print_statement(BranchUTask(selector, regions, (out,)))
-    for wrong in ((3, 3), (-1, 2)):
-        with pytest.raises(ValueError, match="group"):
-            BranchUTask(selector, regions, (out,), group=wrong)
+    for wrong in ((3, 3), (-1, 2), (0, 1)):
+        with pytest.raises(ValueError, match="stage"):
+            Stage(*wrong)
 
 
 def test_trips_are_dealt_out_from_the_first_unit_on():

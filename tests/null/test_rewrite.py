@@ -21,7 +21,7 @@ from jax_cocktail.utask.ir import (
     UTaskRef,
     operators_in,
 )
-from jax_cocktail.utask.rewrite import fold, map_body, map_members, map_regions, rewrite
+from jax_cocktail.utask.rewrite import Inside, fold, map_body, map_members, map_regions, rewrite
 from jax_cocktail.utask.substitute import FreshValues, with_operands, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.programs import branch, build, counted, elementwise, while_loop
@@ -197,15 +197,15 @@ def test_a_branch_keeps_some_of_its_outputs() -> None:
 
 
 def test_fold_knows_what_is_inside() -> None:
-    def each(statement: Statement, inside: tuple[int, ...]) -> int:
+    def each(statement: Statement, inside: Inside[int]) -> int:
+        counts = list(map(sum, inside))
         if isinstance(statement, BranchUTask):
-            return max(inside)
-        return sum(inside) * 10 if isinstance(statement, LoopUTask) else 1 + sum(inside)
+            return max(counts)
+        return sum(counts) * 10 if isinstance(statement, LoopUTask) else 1 + sum(counts)
 
     program = nested()  # neg; loop of (neg, lt) and (convert, branch of one or none); reference
-    assert fold(program.entry, each, sum) == 1 + (2 + 1 + 1) * 10 + 1
-    stitched = Region((), (group(),), ())
-    assert fold(stitched, each, sum) == 3
+    assert sum(fold(s, each) for s in program.entry.body) == 1 + (2 + 1 + 1) * 10 + 1
+    assert fold(group(), each) == 3
 
 
 def test_a_builder_sorts_attributes_and_takes_a_type_or_its_pieces() -> None:

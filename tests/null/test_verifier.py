@@ -9,7 +9,7 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.infer.infer import RULES
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, StitchedUTask, UOperator, UProgram
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import Source, TensorType, Value
 from tests.null.programs import build, random_program, tensor, unverified
@@ -121,6 +121,16 @@ def test_selectors():
     refuses(
         program([BranchUTask(INDEX, (region,), (Z,))], [Z], (X, INDEX)), r"selector is int64\[\], not int32"
     )
+
+
+def test_stages_of_one_region_are_of_one_wavefront():
+    region = Region((), (), (X,))
+    stages = [
+        BranchUTask(COUNT, (region,), (value,), stage=Stage(number, count))
+        for value, number, count in ((Y, 0, 2), (Z, 1, 2), (W, 1, 3))
+    ]
+    verify(program(stages[:2], [Z], (X, COUNT)))
+    refuses(program(stages, [Z], (X, COUNT)), "stages of wavefronts of different length")
 
 
 def test_ir_that_is_wrong_at_birth():

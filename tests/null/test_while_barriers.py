@@ -7,6 +7,7 @@ import pytest
 
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.cost.work import waits as run_waits
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
@@ -15,14 +16,13 @@ from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync import double_buffer
 from jax_cocktail.schedule.sync.barriers import ALL, FIRST, Access
-from jax_cocktail.schedule.sync.barriers import waits as run_waits
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.utask.guard import stopping_branch
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, UProgram, operators_in, walk
+from jax_cocktail.utask.ir import LoopUTask, Region, UOperator, UProgram, operators_in, walk
 from jax_cocktail.utask.substitute import FreshValues
 from tests.null.meshes import Planned, block, empty, mapped, parts, planned, put
-from tests.null.programs import branch, build, elementwise, matmul, same_results, while_loop
+from tests.null.programs import build, elementwise, matmul, same_results, while_loop
 from tests.oracle.mesh_interpreter import barrier_count, run_mesh, simulate
 
 PRODUCTS = Limits(flops=200, light=400)  # alone are worth dividing
@@ -353,33 +353,6 @@ def test_loops_in_loops():
     same_results(program, after)
     for units in (2, 3):
         agrees(program, planned(after), 0, units)
-
-
-# -- the way out ---------------------------------------------------------------------------------------------
-def leaving(kind):
-    def body(b, x, more):
-        def going(count, more, x):
-            return elementwise(b, kind, more, below(b, count, 4))
-
-        def step(count, more, x):
-            again = below(b, count, 2)
-            selector = b.convert(again, "int32")
-            (x,) = branch(b, selector, lambda: [x], lambda: [elementwise(b, "neg", x)])
-            return following(b, count), again, x
-
-        return while_loop(b, (b.constant(0, "int32"), more, x), going, step)
-
-    return build(["float32[4]", "bool[]"], body)
-
-
-def test_the_branch_that_is_left_by():
-    (loop,) = whiles(leaving("and"))
-    position = stopping_branch(loop)
-    assert position is not None and isinstance(loop.body.body[position], BranchUTask)
-    (loop,) = whiles(leaving("or"))
-    assert stopping_branch(loop) is None
-    loops = [s for s in walk(swapping(3).entry) if isinstance(s, LoopUTask) and s.condition is None]
-    assert loops and all(stopping_branch(s) is None for s in loops)
 
 
 # -- strips that are left over -------------------------------------------------------------------------------

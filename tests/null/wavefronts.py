@@ -29,7 +29,7 @@ def diagonals(program: UProgram) -> list[LoopUTask]:
 
 
 def is_stage(statement: object) -> bool:
-    return isinstance(statement, BranchUTask) and statement.group[1] > 1
+    return isinstance(statement, BranchUTask) and statement.stage is not None
 
 
 def row(b: Builder, rows: Value, index: Value) -> Value:

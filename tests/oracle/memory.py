@@ -171,7 +171,7 @@ def make_memory(
     for position, array in enumerate(arguments):
         _fill(content, start["input", position, 0], np.ascontiguousarray(array).tobytes())
     for constant in constants:
-        _fill(content, start["constant", constant.output.id, 0], cast(bytes, constant["data"]))
+        _fill(content, start["constant", constant.output.id, 0], constant.data)
     never = np.full((units, total), -1, np.int64)
     return Memory(content, start, never, never.copy(), raises)
 

@@ -8,7 +8,7 @@ that does not separate any layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jax_cocktail.schedule.loops.distribution.distribute import Limits
@@ -19,17 +19,9 @@ from jax_cocktail.schedule.loops.unroll import unroll
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.simplify.trip_counts import count_loops
-from jax_cocktail.utask.ir import (
-    BranchUTask,
-    LoopUTask,
-    Region,
-    Statement,
-    UOperator,
-    UProgram,
-    free_values,
-    walk,
-)
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, free_values, is_a, walk
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -76,31 +68,19 @@ def _divisible(program: UProgram, limits: Limits) -> int:
 def unroll_layers(program: UProgram, remark: Listener = nobody) -> UProgram:
     """Unrolls short loops, inside other loops, whose products take weights sliced by the index."""
     fresh = FreshValues(program)
-    entry = _region(program.entry, None, fresh, remark)
-    return program if entry is program.entry else replace(program, entry=entry)
 
+    def change(region: Region, around: LoopUTask | None) -> Region:
+        def statement(s: Statement) -> Statement | Sequence[Statement]:
+            inside = s if isinstance(s, LoopUTask) else around
+            s = map_regions(s, lambda inner: change(inner, inside))
+            if not isinstance(s, LoopUTask) or around is None or not is_over_layers(s, around):
+                return s
+            remark(Remark("unroll", True, f"a loop over {s.trip_count} layers", s.source))
+            return unroll(s, MOST_TRIPS, fresh)
 
-def _region(region: Region, around: LoopUTask | None, fresh: FreshValues, remark: Listener) -> Region:
-    body: list[Statement] = []
-    for statement in region.body:
-        if isinstance(statement, LoopUTask):
-            inner = _region(statement.body, statement, fresh, remark)
-            if inner is not statement.body:
-                statement = replace(statement, body=inner)
-            layers = around is not None and is_over_layers(statement, around)
-            body += unroll(statement, MOST_TRIPS, fresh) if layers else (statement,)
-            if layers:
-                text = f"a loop over {statement.trip_count} layers"
-                remark(Remark("unroll", True, text, statement.source))
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(_region(r, around, fresh, remark) for r in statement.branches)
-            if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
-                statement = replace(statement, branches=branches)
-            body.append(statement)
-        else:
-            body.append(statement)
-    same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
-    return region if same else Region(region.parameters, tuple(body), region.results)
+        return map_body(region, statement)
+
+    return map_regions(program, lambda region: change(region, None))
 
 
 def is_over_layers(loop: LoopUTask, around: LoopUTask) -> bool:
@@ -115,7 +95,7 @@ def is_over_layers(loop: LoopUTask, around: LoopUTask) -> bool:
     definitions: Mapping[Value, Statement] = {v: s for s in loop.body.body for v in s.outputs}
     outside = set(free_values(around.body))
     inside = set(definitions) | set(loop.body.parameters)
-    dots = (s for s in loop.body.body if isinstance(s, UOperator) and s.kind == "dot")
+    dots = (s for s in loop.body.body if is_a(s, "dot"))
     varying = (s for s in dots if inside.issuperset(s.inputs))
     return any(_is_weights(v, definitions, inside, outside) for s in varying for v in s.inputs)
 
@@ -126,7 +106,7 @@ def _is_weights(
     made = definitions.get(value)
     while isinstance(made, UOperator) and made.kind in _THROUGH:
         made = definitions.get(made.inputs[0])
-    if not isinstance(made, UOperator) or made.kind != "dynamic_slice":
+    if not is_a(made, "dynamic_slice"):
         return False
     array, *starts = made.inputs
     return array in outside and not inside.isdisjoint(starts)

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from jax_cocktail.schedule.simplify.slices import row_written
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
-    BranchUTask,
     LoopUTask,
     Region,
     Statement,
     UOperator,
     UProgram,
-    regions_of,
 )
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands, with_reads
+from jax_cocktail.utask.rewrite import map_regions, rewrite, with_body
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import TensorType, Value
 
 MOST_ROWS = 32
@@ -32,9 +32,7 @@ Rows = tuple[Value | None, ...]  # None: not written yet
 
 def split_stacked(program: UProgram, remark: Listener = nobody) -> UProgram:
     """Replaces every stacked carry whose rows are used one by one."""
-    splitter = _Splitter(program, remark)
-    entry = splitter.region(program.entry)
-    return program if entry is program.entry else replace(program, entry=entry)
+    return rewrite(program, _Splitter(program, remark).change)
 
 
 class _Splitter:
@@ -43,26 +41,10 @@ class _Splitter:
         self.fresh = FreshValues(program)
         self.definitions: dict[Value, UOperator] = {}
 
-    def region(self, region: Region) -> Region:
-        body: list[Statement] = []
-        for statement in region.body:
-            if isinstance(statement, UOperator):
-                self.definitions.update((v, statement) for v in statement.outputs)
-                body.append(statement)
-            elif isinstance(statement, LoopUTask):
-                inner = self.region(statement.body)
-                if inner is not statement.body:
-                    statement = replace(statement, body=inner)
-                body += self._loop(statement)
-            elif isinstance(statement, BranchUTask):
-                branches = tuple(map(self.region, statement.branches))
-                if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
-                    statement = replace(statement, branches=branches)
-                body.append(statement)
-            else:
-                body.append(statement)
-        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
-        return region if same else Region(region.parameters, tuple(body), region.results)
+    def change(self, statement: Statement) -> Statement | Sequence[Statement]:
+        if isinstance(statement, UOperator):
+            self.definitions.update((v, statement) for v in statement.outputs)
+        return self._loop(statement) if isinstance(statement, LoopUTask) else statement
 
     def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
         wanted = {
@@ -135,13 +117,9 @@ class _Attempt:
 
     def _slices(self, value: Value, out: list[Statement]) -> tuple[Value, ...]:
         """The rows of a whole array."""
-        rows = self._fresh_rows(value)
-        for number, row in enumerate(rows):
-            starts = (number, *(0 for _ in value.type.shape[1:]))
-            ones = (1,) * value.type.rank
-            attributes = (("starts", starts), ("strides", ones))
-            out.append(UOperator("slice", (value,), (row,), attributes, self.loop.source))
-        return rows
+        b, row = Builder(self.fresh, self.loop.source, out), self._row(value).shape
+        rest = (0,) * (value.type.rank - 1)
+        return tuple(b.slice(value, (number, *rest), row) for number in range(value.type.shape[0]))
 
     def _following(self, out: list[Statement]) -> tuple[Value, ...]:
         """Next carried values."""
@@ -159,15 +137,14 @@ class _Attempt:
 
     def _gathered(self, outputs: Sequence[Value]) -> list[Statement]:
         """The final arrays, for whoever reads them as a whole."""
-        out: list[Statement] = []
-        place = 0
+        b, place = Builder(self.fresh, self.loop.source), 0
         for k, value in enumerate(self.loop.outputs):
             count = value.type.shape[0] if k in self.wanted else 1
             if k in self.wanted:
                 rows = tuple(outputs[place : place + count])
-                out.append(UOperator("concatenate", rows, (value,), (("dimension", 0),), self.loop.source))
+                b.define((value,), "concatenate", rows, dimension=0)
             place += count
-        return out
+        return b.out
 
     # -- bodies ------------------------------------------------------------------------------------------
     def _kept(self, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -187,20 +164,12 @@ class _Attempt:
 
     def _nested(self, statement: Statement) -> Statement:
         """Loops and branches may read rows, but hand no array on."""
-        regions = tuple(
-            Region(r.parameters, self._statements(r.body, top=False), self._kept(r.results))
-            for r in regions_of(statement)
-        )
-        if isinstance(statement, BranchUTask):
-            (selector,) = self._kept((statement.selector,))
-            return replace(statement, selector=selector, branches=regions)
-        if isinstance(statement, LoopUTask):
-            initial = self._kept(statement.initial)
-            if statement.condition is None:
-                return replace(statement, initial=initial, body=regions[0])
-            return replace(statement, initial=initial, condition=regions[0], body=regions[1])
         self._kept(statement.inputs)
-        return with_reads(statement, self.names)
+
+        def inside(region: Region) -> Region:
+            return with_body(region, self._statements(region.body, top=False), self._kept(region.results))
+
+        return map_regions(with_operands(statement, self.names), inside)
 
     def _operator(self, operator: UOperator, top: bool, out: list[Statement]) -> None:
         x = operator.inputs[0] if operator.inputs else None
@@ -225,7 +194,7 @@ class _Attempt:
 
     def _read(self, operator: UOperator, x: Value, out: list[Statement]) -> None:
         """A slice of one row; anything more needs the array."""
-        starts = cast(tuple[int, ...], operator["starts"])
+        starts = operator.ints("starts")
         if operator.output.type.shape[0] != 1:
             self._kept((x,))
             return
@@ -243,8 +212,5 @@ class _Attempt:
         if rows is None:
             return
         (update,) = self._kept((update,))
-        if update.type != self._row(x):
-            row = self.fresh.make(self._row(x))
-            out.append(UOperator("reshape", (update,), (row,), (), operator.source))
-            update = row
+        update = Builder(self.fresh, operator.source, out).reshape(update, self._row(x).shape)
         self.rows[operator.output] = (*rows[:number], update, *rows[number + 1 :])

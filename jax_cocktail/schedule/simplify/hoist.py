@@ -9,46 +9,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import map_regions, rewrite, with_body
 from jax_cocktail.utask.types import Value
 
 WORTH = 8  # flops of one element from which an invariant element operator is worth a buffer
 
 
 def hoist(program: UProgram, remark: Listener = nobody) -> UProgram:
-    """Returns its argument if nothing moves."""
-    entry = _region(program.entry, remark)
-    return program if entry == program.entry else replace(program, entry=entry)
+    """Returns its argument if nothing moves. Inner loops first: what leaves them may leave outer ones too."""
+    return rewrite(program, lambda s: _loop(s, remark) if isinstance(s, LoopUTask) else s)
 
 
-def _region(region: Region, remark: Listener) -> Region:
-    body: list[Statement] = []
-    for statement in region.body:
-        if isinstance(statement, LoopUTask):
-            moved, statement = _loop(statement, remark)
-            body += moved
-        elif isinstance(statement, BranchUTask):
-            statement = replace(statement, branches=tuple(_region(r, remark) for r in statement.branches))
-        body.append(statement)
-    return Region(region.parameters, tuple(body), region.results)
-
-
-def _loop(loop: LoopUTask, remark: Listener) -> tuple[list[UOperator], LoopUTask]:
-    """Inner loops first: what leaves them may leave this one too."""
-    condition = loop.condition and _region(loop.condition, remark)
-    body = _region(loop.body, remark)
+def _loop(loop: LoopUTask, remark: Listener) -> list[Statement]:
+    body = loop.body
     wanted = _wanted(body, _invariant(body))
     moved = [s for s in body.body if isinstance(s, UOperator) and s.outputs[0] in wanted]
-    kept = tuple(s for s in body.body if s.outputs[0] not in wanted)
-    inner = Region(body.parameters, kept, body.results)
     if moved:
         what = ", ".join(f"{count} {kind}" for kind, count in Counter(m.kind for m in moved).items())
         remark(Remark("hoist", True, f"out of the loop: {what}", loop.source))
-    return moved, replace(loop, condition=condition, body=inner)
+    kept = with_body(body, (s for s in body.body if s.outputs[0] not in wanted))
+    return [*moved, map_regions(loop, lambda region: kept if region is body else region)]
 
 
 def _invariant(body: Region) -> dict[Value, UOperator]:

@@ -13,16 +13,15 @@ from dataclasses import replace
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.utask.copies import copied
 from jax_cocktail.utask.ir import (
-    BranchUTask,
     FunctionUTask,
-    LoopUTask,
     Region,
     Statement,
     UProgram,
     UTaskRef,
     walk,
 )
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
+from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import Value
 
 
@@ -34,7 +33,7 @@ def inline(program: UProgram) -> UProgram:
     inliner = _Inliner(FreshValues(program))
     kept: dict[str, FunctionUTask] = {}
     for group in _callees_first(program.functions):
-        functions = [replace(f, body=inliner.region(f.body)) for f in group]
+        functions = [map_regions(f, inliner.region) for f in group]
         if len(functions) == 1 and functions[0].name not in _named([functions[0].body]):
             inliner.bodies[functions[0].name] = functions[0]
         else:
@@ -75,24 +74,13 @@ class _Inliner:
         self.now: dict[Value, Value] = {}
 
     def region(self, region: Region) -> Region:
-        body: list[Statement] = []
-        for statement in region.body:
-            body += self._statement(statement)
-        return Region(region.parameters, tuple(body), replaced(region.results, self.now))
+        found = map_body(region, self._statement)
+        return with_body(found, found.body, replaced(found.results, self.now))
 
-    def _statement(self, statement: Statement) -> list[Statement]:
-        if isinstance(statement, LoopUTask):
-            initial = replaced(statement.initial, self.now)
-            condition = statement.condition and self.region(statement.condition)
-            body = self.region(statement.body)
-            return [replace(statement, initial=initial, condition=condition, body=body)]
-        if isinstance(statement, BranchUTask):
-            selector = self.now.get(statement.selector, statement.selector)
-            branches = tuple(map(self.region, statement.branches))
-            return [replace(statement, selector=selector, branches=branches)]
+    def _statement(self, statement: Statement) -> Statement | list[Statement]:
         if isinstance(statement, UTaskRef) and statement.function in self.bodies:
             return self._expanded(statement, self.bodies[statement.function])
-        return [with_reads(statement, self.now)]
+        return map_regions(with_operands(statement, self.now), self.region)
 
     def _expanded(self, reference: UTaskRef, function: FunctionUTask) -> list[Statement]:
         arguments = replaced(reference.arguments, self.now)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def splat(value: Value, definitions: Definitions) -> bytes | None:
         operator = definitions.get(operator.inputs[0])
     if operator is None or operator.kind != "constant" or not operator.output.type.size:
         return None
-    data, size = cast(bytes, operator["data"]), ITEM_SIZE[operator.output.type.dtype]
+    data, size = operator.data, ITEM_SIZE[operator.output.type.dtype]
     element = data[:size]
     return element if data == element * operator.output.type.size else None
 
@@ -134,7 +133,7 @@ def _slice(operator: UOperator, definitions: Definitions) -> Outcome:
 
 def _slice_of_concatenate(operator: UOperator, joined: UOperator) -> Outcome:
     """The slice of the one operand that it falls into."""
-    axis = cast(int, joined["dimension"])
+    axis = joined.number("dimension")
     starts, size = operator.ints("starts"), operator.output.type.shape[axis]
     last = starts[axis] + (size - 1) * operator.ints("strides")[axis]
     begin = 0
@@ -159,7 +158,7 @@ def _pad(operator: UOperator, definitions: Definitions) -> Outcome:
 
 
 def _concatenate(operator: UOperator, definitions: Definitions) -> Outcome:
-    axis = cast(int, operator["dimension"])
+    axis = operator.number("dimension")
     kept = tuple(x for x in operator.inputs if x.type.shape[axis])
     if len(kept) == 1:
         return kept[0]
@@ -221,7 +220,7 @@ def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
     if any(value.type.dtype in FLOATS for value in (*operator.inputs, operator.output)):
         return None
     constants = [_source(x, "constant", definitions) for x in operator.inputs]
-    operands = [decode(cast(bytes, c["data"]), c.output.type) for c in constants if c is not None]
+    operands = [decode(c.data, c.output.type) for c in constants if c is not None]
     if len(operands) < len(constants):
         return None
     with np.errstate(all="ignore"):

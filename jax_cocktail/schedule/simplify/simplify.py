@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import MutableMapping, Sequence
-from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.simplify.peephole import peephole, splat
@@ -22,7 +21,8 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands, with_reads
+from jax_cocktail.utask.rewrite import map_regions, with_body
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import TensorType, Value
 
 _Key = tuple[str, tuple[Value, ...], tuple[TensorType, ...], Attributes]
@@ -48,7 +48,7 @@ class _Rewriter:
         self._definitions: dict[Value, UOperator] = {}
 
     def run(self) -> UProgram:
-        return replace(self._program, entry=self._region(self._program.entry, ChainMap()))
+        return map_regions(self._program, lambda region: self._region(region, ChainMap()))
 
     def _replace(self, values: Sequence[Value], others: Sequence[Value]) -> None:
         self._now.update(zip(values, replaced(others, self._now), strict=True))
@@ -57,7 +57,7 @@ class _Rewriter:
     def _region(self, region: Region, known: ChainMap[_Key, tuple[Value, ...]]) -> Region:
         body: list[Statement] = []
         self._statements(region.body, known, body)
-        return Region(region.parameters, tuple(body), replaced(region.results, self._now))
+        return with_body(region, body, replaced(region.results, self._now))
 
     def _statements(
         self, statements: Sequence[Statement], known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
@@ -70,7 +70,7 @@ class _Rewriter:
             elif isinstance(statement, BranchUTask):
                 self._branch(statement, known, body)
             else:
-                body.append(with_reads(statement, self._now))
+                body.append(with_operands(statement, self._now))
 
     def _operator(self, operator: UOperator, known: _Known, body: list[Statement]) -> None:
         operator = with_operands(operator, self._now)
@@ -98,11 +98,8 @@ class _Rewriter:
         if loop.trip_count == 1:
             self._run_once(loop, known, body)
             return
-        loop = replace(loop, initial=replaced(loop.initial, self._now))
-        loop = self._drop_invariant(loop)
-        loop = self._merge_equal(loop)
-        condition = loop.condition and self._region(loop.condition, known.new_child())
-        body.append(replace(loop, condition=condition, body=self._region(loop.body, known.new_child())))
+        loop = self._merge_equal(self._drop_invariant(with_operands(loop, self._now)))
+        body.append(map_regions(loop, lambda region: self._region(region, known.new_child())))
 
     def _run_once(
         self, loop: LoopUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
@@ -126,14 +123,12 @@ class _Rewriter:
             tested = () if loop.condition is None else (loop.condition.parameters[i],)
             for value in (carried, loop.outputs[i], *tested):
                 self._replace((value,), (initial,))
-        return loop if len(kept) == len(loop.initial) else loop.keep(kept)
+        return loop.keep(kept)
 
     def _merge_equal(self, loop: LoopUTask) -> LoopUTask:
         """Carries that start and step alike become one."""
         leaders = _equal_carries(loop)
         kept = [i for i, leader in enumerate(leaders) if i == leader]
-        if len(kept) == len(leaders):
-            return loop
         for i, leader in enumerate(leaders):
             if i != leader:
                 self._replace(
@@ -148,7 +143,7 @@ class _Rewriter:
     def _branch(
         self, branch: BranchUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
     ) -> None:
-        branch = replace(branch, selector=self._now.get(branch.selector, branch.selector))
+        branch = with_operands(branch, self._now)
         chosen = splat(branch.selector, self._definitions)
         if chosen is not None or len(branch.branches) == 1:
             number = int.from_bytes(chosen or b"", "little", signed=True)
@@ -156,17 +151,17 @@ class _Rewriter:
             self._statements(region.body, known, body)
             self._replace(branch.outputs, region.results)
             return
-        regions = [self._region(region, known.new_child()) for region in branch.branches]
+        branch = map_regions(branch, lambda region: self._region(region, known.new_child()))
         kept: dict[tuple[Value, ...], int] = {}
         for i, output in enumerate(branch.outputs):
-            results = tuple(region.results[i] for region in regions)
+            results = tuple(region.results[i] for region in branch.branches)
             if len(set(results)) == 1:  # a value that all branches see comes from outside
                 self._replace((output,), results[:1])
             elif results in kept:
                 self._replace((output,), (branch.outputs[kept[results]],))
             else:
                 kept[results] = i
-        body.append(replace(branch, branches=tuple(regions)).keep(list(kept.values())))
+        body.append(branch.keep(list(kept.values())))
 
 
 def _equal_carries(loop: LoopUTask) -> list[int]:

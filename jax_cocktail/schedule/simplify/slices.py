@@ -25,7 +25,7 @@ def numbers(value: Value, definitions: Definitions) -> tuple[int, ...] | None:
     if made is None or value.type.dtype in FLOATS or value.type.size > 16:
         return None
     if made.kind == "constant":
-        array = decode(cast(bytes, made["data"]), value.type)
+        array = decode(made.data, value.type)
         return tuple(int(n) for n in np.ravel(array))
     if made.kind == "reshape":
         return numbers(made.inputs[0], definitions)
@@ -73,8 +73,8 @@ def slice_of_update(operator: UOperator, definitions: Definitions) -> UOperator 
     begin = clamped_starts(tuple(starts), whole.type.shape, update.type.shape, definitions)
     if begin is None:
         return None
-    first = cast(tuple[int, ...], operator["starts"])
-    steps = cast(tuple[int, ...], operator["strides"])
+    first = operator.ints("starts")
+    steps = operator.ints("strides")
     moved = tuple(a - b for a, b in zip(first, begin, strict=True))
     sizes = operator.output.type.shape
     for start, step, size, limit in zip(moved, steps, sizes, update.type.shape, strict=True):
@@ -88,7 +88,7 @@ def slice_of_broadcast(operator: UOperator, definitions: Definitions) -> UOperat
     made = definitions.get(operator.inputs[0])
     if made is None or made.kind != "broadcast":
         return None
-    (x,), dimensions = made.inputs, cast(tuple[int, ...], made["dimensions"])
+    (x,), dimensions = made.inputs, made.ints("dimensions")
     before, after = made.output.type.shape, operator.output.type.shape
     if any(x.type.shape[d] != 1 and before[axis] != after[axis] for d, axis in enumerate(dimensions)):
         return None
@@ -118,9 +118,9 @@ def row_written(operator: UOperator, definitions: Definitions) -> tuple[int, Val
 def _window(operator: UOperator, at: tuple[int, ...] | None) -> tuple[Shape, tuple[int, ...] | None]:
     """Shape, in the operand's rank, and place of the only window that a scatter writes."""
     x, _, updates = operator.inputs
-    window = cast(tuple[int, ...], operator["update_window_dims"])
-    axes = cast(tuple[int, ...], operator["scatter_dims_to_operand_dims"])
-    inserted = cast(tuple[int, ...], operator["inserted_window_dims"])
+    window = operator.ints("update_window_dims")
+    axes = operator.ints("scatter_dims_to_operand_dims")
+    inserted = operator.ints("inserted_window_dims")
     plain = operator["op"] == "set" and not operator["operand_batching_dims"]
     if not plain or at is None or len(at) != len(axes) or window != tuple(range(updates.type.rank)):
         return (), None

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
 
 import numpy as np
 
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import INTEGERS, SIGNED, TensorType, Value
 
@@ -38,11 +38,11 @@ class Counter:
 def integer(value: Value, definitions: Definitions) -> int | None:
     """The number that a constant integer scalar is."""
     made = definitions.get(value)
-    if not isinstance(made, UOperator) or made.kind != "constant" or value.type.size != 1:
+    if not is_a(made, "constant") or value.type.size != 1:
         return None
     if value.type.dtype not in INTEGERS:
         return None
-    return int.from_bytes(cast(bytes, made["data"]), "little", signed=value.type.dtype in SIGNED)
+    return int.from_bytes(made.data, "little", signed=value.type.dtype in SIGNED)
 
 
 def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:
@@ -91,7 +91,7 @@ def _step(loop: LoopUTask, position: int, definitions: Definitions) -> int | Non
     inside = dict(definitions) | {v: s for s in loop.body.body for v in s.outputs}
     made = inside.get(loop.body.results[position])
     carry = loop.carried[position]
-    if not isinstance(made, UOperator) or made.kind not in ("add", "sub") or carry not in made.inputs:
+    if not is_a(made, "add", "sub") or carry not in made.inputs:
         return None
     left, right = made.inputs
     if left == carry:
@@ -118,27 +118,13 @@ def trips_of(loop: LoopUTask, counter: Counter, definitions: Definitions) -> int
 def count_loops(program: UProgram) -> UProgram:
     """Turns while loops with known trip counts into counted loops."""
     fresh = FreshValues(program)
-    entry = _region(program.entry, {}, fresh)
-    return program if entry is program.entry else replace(program, entry=entry)
+    definitions: dict[Value, Statement] = {}
 
+    def change(statement: Statement) -> Statement:
+        definitions.update((v, statement) for v in statement.outputs)
+        return _counted(statement, definitions, fresh) if isinstance(statement, LoopUTask) else statement
 
-def _region(region: Region, definitions: dict[Value, Statement], fresh: FreshValues) -> Region:
-    body: list[Statement] = []
-    for statement in region.body:
-        if isinstance(statement, LoopUTask):
-            inner = _region(statement.body, definitions, fresh)
-            if inner is not statement.body:
-                statement = replace(statement, body=inner)
-            statement = _counted(statement, definitions, fresh)
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(_region(r, definitions, fresh) for r in statement.branches)
-            if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
-                statement = replace(statement, branches=branches)
-        elif isinstance(statement, UOperator):
-            definitions.update((v, statement) for v in statement.outputs)
-        body.append(statement)
-    same = all(a is b for a, b in zip(body, region.body, strict=True))
-    return region if same else Region(region.parameters, tuple(body), region.results)
+    return rewrite(program, change)
 
 
 def _counted(loop: LoopUTask, definitions: Definitions, fresh: FreshValues) -> LoopUTask:

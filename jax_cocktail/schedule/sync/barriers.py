@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jax_cocktail.analysis.parallel import Digit, Run, Runs, block_access, scalar_constants
-from jax_cocktail.cost.work import trips
+from jax_cocktail.cost.work import waits
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.guard import stopping_branch
@@ -27,7 +27,6 @@ from jax_cocktail.utask.ir import (
     UProgram,
     operators_in,
     regions_of,
-    walk,
 )
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import MemoryPlan, Slot
@@ -402,13 +401,5 @@ def _is_parallel(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) and statement.parallel
 
 
-def waits(statement: Statement) -> float:
-    """Barriers in the run of a statement."""
-    if isinstance(statement, UOperator):
-        return float(statement.kind == "wait")
-    inside = [sum(map(waits, region.body)) for region in regions_of(statement)]
-    return sum(inside) * trips(statement) if isinstance(statement, LoopUTask) else max(inside, default=0.0)
-
-
 def _has_waits(region: Region) -> bool:
-    return any(isinstance(s, UOperator) and s.kind == "wait" for s in walk(region))
+    return any(operator.kind == "wait" for operator in operators_in(region))

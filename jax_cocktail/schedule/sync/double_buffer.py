@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import inf
 
 from jax_cocktail.analysis.parallel import scalar_constants
+from jax_cocktail.cost.work import waits
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import waits
 from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import (

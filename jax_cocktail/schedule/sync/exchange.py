@@ -24,9 +24,9 @@ from math import prod
 from typing import cast
 
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
+from jax_cocktail.cost.work import waits
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import waits
 from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.exchange import WORDS, Blocks

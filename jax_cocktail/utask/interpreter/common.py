@@ -67,24 +67,6 @@ def rounded(result: Array, dtype: np.dtype[Any]) -> Array:
     return result.astype(dtype)
 
 
-def ints(operator: UOperator, name: str) -> tuple[int, ...]:
-    """A tuple-of-integers attribute."""
-    return cast(tuple[int, ...], operator[name])
-
-
-def pairs(operator: UOperator, name: str) -> tuple[tuple[int, int], ...]:
-    """An attribute that is a tuple of (low, high) pairs."""
-    return cast(tuple[tuple[int, int], ...], operator[name])
-
-
-def text(operator: UOperator, name: str) -> str:
-    return cast(str, operator[name])
-
-
-def number(operator: UOperator, name: str) -> int:
-    return cast(int, operator[name])
-
-
 def identity_element(op: str, dtype: np.dtype[Any]) -> Any:
     """The identity element of `op`: combining it with x gives x."""
     if op in ("sum", "or", "xor"):

@@ -13,12 +13,8 @@ from jax_cocktail.utask.interpreter.common import (
     Evaluate,
     doubled,
     identity_element,
-    ints,
-    number,
     numpy_dtype,
-    pairs,
     rounded,
-    text,
     widened,
 )
 from jax_cocktail.utask.interpreter.reduction import UFUNC
@@ -55,9 +51,9 @@ def _as_matrix(x: Array, batch: Shape, contract: Shape, contract_last: bool) -> 
 
 def dot(operator: UOperator, operands: Sequence[Array]) -> Array:
     x, y = _product_operands(operator, operands)
-    batch = ints(operator, "lhs_batch")
-    a, _ = _as_matrix(x, batch, ints(operator, "lhs_contract"), True)
-    b, _ = _as_matrix(y, ints(operator, "rhs_batch"), ints(operator, "rhs_contract"), False)
+    batch = operator.ints("lhs_batch")
+    a, _ = _as_matrix(x, batch, operator.ints("lhs_contract"), True)
+    b, _ = _as_matrix(y, operator.ints("rhs_batch"), operator.ints("rhs_contract"), False)
     return _finish(operator, np.matmul(a, b).reshape(operator.output.type.shape))
 
 
@@ -89,23 +85,23 @@ def _strided(x: Array, axes: Shape, starts: Shape, steps: Shape, counts: Shape) 
 def conv(operator: UOperator, operands: Sequence[Array]) -> Array:
     """Sums one product per kernel position; operands are (batch, feature, spatial...)."""
     x, w = _product_operands(operator, operands)
-    x, w = x.transpose(ints(operator, "lhs_spec")), w.transpose(ints(operator, "rhs_spec"))
-    out_spec = ints(operator, "out_spec")
+    x, w = x.transpose(operator.ints("lhs_spec")), w.transpose(operator.ints("rhs_spec"))
+    out_spec = operator.ints("out_spec")
     out_shape = tuple(operator.output.type.shape[d] for d in out_spec)
-    groups, batch_groups = number(operator, "feature_group_count"), number(operator, "batch_group_count")
+    groups, batch_groups = operator.number("feature_group_count"), operator.number("batch_group_count")
     if batch_groups > 1:
         # contiguous batches of a group become feature groups
         parts = x.reshape(batch_groups, x.shape[0] // batch_groups, *x.shape[1:])
         x = np.moveaxis(parts, 0, 1).reshape(x.shape[0] // batch_groups, -1, *x.shape[2:])
         groups = batch_groups
     axes = tuple(range(2, x.ndim))
-    x = _spread_out(x, axes, ints(operator, "lhs_dilation"), pairs(operator, "padding"), 0)
+    x = _spread_out(x, axes, operator.ints("lhs_dilation"), operator.pairs("padding"), 0)
     spatial = out_shape[2:]
     x = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
     w = w.reshape(groups, -1, *w.shape[1:])
     total = np.zeros((x.shape[0], groups, w.shape[1], *spatial), x.dtype)
     moved = tuple(axis + 1 for axis in axes)
-    dilation, strides = ints(operator, "rhs_dilation"), ints(operator, "window_strides")
+    dilation, strides = operator.ints("rhs_dilation"), operator.ints("window_strides")
     for place in np.ndindex(*w.shape[3:]):
         starts = tuple(p * d for p, d in zip(place, dilation, strict=True))
         window = _strided(x, moved, starts, strides, spatial)
@@ -116,16 +112,16 @@ def conv(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 def reduce_window(operator: UOperator, operands: Sequence[Array]) -> Array:
     (x,) = operands
-    op = text(operator, "op")
+    op = operator.text("op")
     wide = doubled(x)
     start = identity_element(op, wide.dtype)
     axes = tuple(range(x.ndim))
-    spread = _spread_out(wide, axes, ints(operator, "base_dilation"), pairs(operator, "padding"), start)
+    spread = _spread_out(wide, axes, operator.ints("base_dilation"), operator.pairs("padding"), start)
     shape = operator.output.type.shape
     total = np.full(shape, start, wide.dtype)
-    for place in np.ndindex(*ints(operator, "window")):
-        starts = tuple(p * d for p, d in zip(place, ints(operator, "window_dilation"), strict=True))
-        total = UFUNC[op](total, _strided(spread, axes, starts, ints(operator, "strides"), shape))
+    for place in np.ndindex(*operator.ints("window")):
+        starts = tuple(p * d for p, d in zip(place, operator.ints("window_dilation"), strict=True))
+        total = UFUNC[op](total, _strided(spread, axes, starts, operator.ints("strides"), shape))
     return rounded(np.asarray(total), x.dtype)
 
 
@@ -135,13 +131,13 @@ def select_and_scatter_add(operator: UOperator, operands: Sequence[Array]) -> Ar
     source, x = operands
     wide = widened(x)
     axes, ones = tuple(range(x.ndim)), (1,) * x.ndim
-    padding, strides = pairs(operator, "padding"), ints(operator, "strides")
+    padding, strides = operator.pairs("padding"), operator.ints("strides")
     spread = _spread_out(wide, axes, ones, padding, 0)
     positions = _spread_out(np.arange(x.size).reshape(x.shape), axes, ones, padding, -1)
-    keeps = np.greater_equal if text(operator, "select") == "ge" else np.less_equal
+    keeps = np.greater_equal if operator.text("select") == "ge" else np.less_equal
     best = np.zeros(source.shape, wide.dtype)
     chosen = np.full(source.shape, -1, np.int64)
-    for place in np.ndindex(*ints(operator, "window")):
+    for place in np.ndindex(*operator.ints("window")):
         value = _strided(spread, axes, place, strides, source.shape)
         position = _strided(positions, axes, place, strides, source.shape)
         better = (position >= 0) & ((chosen < 0) | ~keeps(best, value))

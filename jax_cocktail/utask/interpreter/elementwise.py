@@ -13,7 +13,6 @@ from jax_cocktail.utask.interpreter.common import (
     doubled,
     dtype_name,
     is_float,
-    number,
     numpy_dtype,
     rounded,
     widened,
@@ -110,7 +109,7 @@ _MATH_UNARY: dict[str, Callable[[Array], Array]] = {
 def integer_pow(operator: UOperator, operands: Sequence[Array]) -> Array:
     """Repeated squaring in the order of JAX's lowering. A negative exponent divides at the end."""
     (x,) = operands
-    wide, exponent = widened(x), number(operator, "exponent")
+    wide, exponent = widened(x), operator.number("exponent")
     power, square, rest = np.ones_like(wide), wide, abs(exponent)
     while rest:
         if rest & 1:
@@ -148,7 +147,7 @@ def reduce_precision(operator: UOperator, operands: Sequence[Array]) -> Array:
     word = bits.dtype.type
     mantissa = _MANTISSA[dtype_name(x)]
     exponent = 8 * x.dtype.itemsize - 1 - mantissa
-    new_mantissa, new_exponent = number(operator, "mantissa_bits"), number(operator, "exponent_bits")
+    new_mantissa, new_exponent = operator.number("mantissa_bits"), operator.number("exponent_bits")
     if new_mantissa < mantissa:
         drop = mantissa - new_mantissa
         odd = (bits >> word(drop)) & word(1)
@@ -301,7 +300,7 @@ def threefry2x32(operator: UOperator, operands: Sequence[Array]) -> Array:
             x1 = _rotate(x1, by) ^ x0
         x0 = x0 + keys[(group + 1) % 3]
         x1 = x1 + keys[(group + 2) % 3] + np.uint32(group + 1)
-    return x1 if number(operator, "word") else x0
+    return x1 if operator.number("word") else x0
 
 
 def unary(function: Callable[[Array], Array], exact: bool) -> Evaluate:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
 from jax_cocktail.errors import ProgramFailure
 from jax_cocktail.utask.failure import line_of, text_of
-from jax_cocktail.utask.interpreter.common import (
-    Array,
-    Evaluate,
-    as_index,
-    decode,
-    ints,
-    number,
-    numpy_dtype,
-)
+from jax_cocktail.utask.interpreter.common import Array, Evaluate, as_index, decode, numpy_dtype
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS, Shape
 
 
 def constant(operator: UOperator, operands: Sequence[Array]) -> Array:
-    return decode(cast(bytes, operator["data"]), operator.output.type)
+    return decode(operator.data, operator.output.type)
 
 
 def units(operator: UOperator, operands: Sequence[Array]) -> Array:
@@ -43,7 +34,7 @@ def empty(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def iota(operator: UOperator, operands: Sequence[Array]) -> Array:
-    type_, axis = operator.output.type, number(operator, "dimension")
+    type_, axis = operator.output.type, operator.number("dimension")
     shape = [1] * type_.rank
     shape[axis] = type_.shape[axis]
     counts = np.arange(type_.shape[axis], dtype=np.int64).astype(numpy_dtype(type_.dtype))
@@ -53,7 +44,7 @@ def iota(operator: UOperator, operands: Sequence[Array]) -> Array:
 def broadcast(operator: UOperator, operands: Sequence[Array]) -> Array:
     (x,) = operands
     shape = operator.output.type.shape
-    dimensions = ints(operator, "dimensions")
+    dimensions = operator.ints("dimensions")
     order = np.argsort(dimensions, kind="stable") if dimensions else ()
     aligned = [1] * len(shape)
     for size, axis in zip(x.shape, dimensions, strict=True):
@@ -66,17 +57,17 @@ def reshape(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def transpose(operator: UOperator, operands: Sequence[Array]) -> Array:
-    return operands[0].transpose(ints(operator, "permutation"))
+    return operands[0].transpose(operator.ints("permutation"))
 
 
 def slice_(operator: UOperator, operands: Sequence[Array]) -> Array:
     (x,) = operands
-    config = zip(ints(operator, "starts"), ints(operator, "strides"), operator.output.type.shape, strict=True)
+    config = zip(operator.ints("starts"), operator.ints("strides"), operator.output.type.shape, strict=True)
     return x[tuple(slice(at, at + (n - 1) * step + 1 if n else at, step) for at, step, n in config)]
 
 
 def reverse(operator: UOperator, operands: Sequence[Array]) -> Array:
-    return np.flip(operands[0], ints(operator, "dimensions"))
+    return np.flip(operands[0], operator.ints("dimensions"))
 
 
 def pad(operator: UOperator, operands: Sequence[Array]) -> Array:
@@ -84,7 +75,7 @@ def pad(operator: UOperator, operands: Sequence[Array]) -> Array:
     shape = operator.output.type.shape
     result = np.full(shape, filler[()], x.dtype)
     sources, targets = [], []
-    config = zip(x.shape, shape, ints(operator, "low"), ints(operator, "interior"), strict=True)
+    config = zip(x.shape, shape, operator.ints("low"), operator.ints("interior"), strict=True)
     for size, total, low, interior in config:
         places = low + np.arange(size) * (interior + 1)
         kept = np.flatnonzero((places >= 0) & (places < total))
@@ -97,7 +88,7 @@ def pad(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 
 def concatenate(operator: UOperator, operands: Sequence[Array]) -> Array:
-    return np.concatenate(operands, axis=number(operator, "dimension"))
+    return np.concatenate(operands, axis=operator.number("dimension"))
 
 
 def _window(starts: Sequence[Array], whole: Shape, part: Shape) -> tuple[slice, ...]:

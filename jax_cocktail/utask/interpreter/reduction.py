@@ -12,12 +12,9 @@ from jax_cocktail.utask.interpreter.common import (
     Evaluate,
     doubled,
     identity_element,
-    ints,
     is_float,
-    number,
     numpy_dtype,
     rounded,
-    text,
     widened,
 )
 from jax_cocktail.utask.ir import UOperator
@@ -36,7 +33,7 @@ UFUNC: dict[str, np.ufunc] = {
 
 def reduce(operator: UOperator, operands: Sequence[Array]) -> Array:
     (x,) = operands
-    op, axes = text(operator, "op"), ints(operator, "axes")
+    op, axes = operator.text("op"), operator.ints("axes")
     wide = doubled(x)
     initial = identity_element(op, wide.dtype)
     result = UFUNC[op].reduce(wide, axis=axes, dtype=wide.dtype, initial=initial)
@@ -45,16 +42,16 @@ def reduce(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 def arg_reduce(operator: UOperator, operands: Sequence[Array]) -> Array:
     x = widened(operands[0])
-    find = np.argmax if text(operator, "op") == "max" else np.argmin
-    return np.asarray(find(x, axis=number(operator, "axis"))).astype(numpy_dtype(operator.output.type.dtype))
+    find = np.argmax if operator.text("op") == "max" else np.argmin
+    return np.asarray(find(x, axis=operator.number("axis"))).astype(numpy_dtype(operator.output.type.dtype))
 
 
 def cumulative(operator: UOperator, operands: Sequence[Array]) -> Array:
     (x,) = operands
-    axis, backwards = number(operator, "axis"), bool(operator["reverse"])
+    axis, backwards = operator.number("axis"), bool(operator["reverse"])
     wide = doubled(x)
     wide = np.flip(wide, axis) if backwards else wide
-    result = UFUNC[text(operator, "op")].accumulate(wide, axis=axis, dtype=wide.dtype)
+    result = UFUNC[operator.text("op")].accumulate(wide, axis=axis, dtype=wide.dtype)
     return rounded(np.flip(result, axis) if backwards else result, x.dtype)
 
 
@@ -68,8 +65,8 @@ def _sort_keys(x: Array) -> list[Array]:
 
 
 def sort(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
-    axis = number(operator, "dimension")
-    keys = [key for x in operands[: number(operator, "num_keys")] for key in _sort_keys(x)]
+    axis = operator.number("dimension")
+    keys = [key for x in operands[: operator.number("num_keys")] for key in _sort_keys(x)]
     order = np.lexsort(tuple(reversed(keys)), axis=axis)
     return tuple(np.take_along_axis(x, order, axis) for x in operands)
 
@@ -84,7 +81,7 @@ def _total_order(x: Array) -> Array:
 
 def top_k(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
     (x,) = operands
-    axis, count = number(operator, "axis"), number(operator, "k")
+    axis, count = operator.number("axis"), operator.number("k")
     key: Any = np.invert(_total_order(x))  # reverses the order of signed and unsigned integers alike
     order = np.argsort(key, axis=axis, kind="stable")
     order = np.take(order, np.arange(count), axis=axis)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.trip_counts import Counter
-from jax_cocktail.utask.copies import INDEX, copied
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.builder import INDEX, Builder
+from jax_cocktail.utask.copies import copied
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 LONGEST_WAY = 1 << 31  # that a counter goes in a chunk: sums of two such numbers never overflow
 
@@ -27,8 +28,8 @@ def fits(counter: Counter, steps: int) -> bool:
 
 def one_chunk(loop: LoopUTask, steps: int, fresh: FreshValues) -> LoopUTask:
     """The counted loop over the steps of a chunk, under the names of the while loop's body."""
-    carried = tuple(fresh.make(v.type) for v in loop.carried)
-    outputs = tuple(fresh.make(v.type) for v in loop.carried)
+    b = Builder(fresh)
+    carried, outputs = b.like(loop.carried), b.like(loop.carried)
     body = Region((fresh.make(INDEX), *loop.carried), loop.body.body, loop.body.results)
     return LoopUTask(initial=carried, outputs=outputs, body=body, trip_count=steps, source=loop.source)
 
@@ -38,7 +39,7 @@ def by_chunks(
 ) -> tuple[Statement, ...]:
     """The loop over chunks, with a divided `chunk` in it, and the loop over what is left."""
     assert loop.condition is not None and chunk.trip_count is not None
-    between = tuple(fresh.make(v.type) for v in loop.outputs)
+    between = Builder(fresh).like(loop.outputs)
     names: dict[Value, Value] = {}
     prefix = tuple(copied(s, names, fresh) for s in counter.prefix)
     bound = names.get(counter.bound, counter.bound)
@@ -50,31 +51,18 @@ def by_chunks(
         source=loop.source,
     )
     rest = copied(loop, {}, fresh)
-    assert isinstance(rest, LoopUTask)
     return (*prefix, whole, replace(rest, initial=between, outputs=loop.outputs))
 
 
 def _has_room(loop: LoopUTask, counter: Counter, bound: Value, steps: int, fresh: FreshValues) -> Region:
     """The counter is on its side of the bound, and far enough from it."""
-    parameters = tuple(fresh.make(v.type) for v in loop.carried)
-    out: list[Statement] = []
-
-    def emit(kind: str, *inputs: Value, dtype: str) -> Value:
-        value = fresh.make(TensorType(dtype))
-        out.append(UOperator(kind, inputs, (value,), (), loop.source))
-        return value
-
+    b = Builder(fresh, loop.source)
+    parameters = b.like(loop.carried)
     here, there = parameters[counter.position], bound
-    inside = emit(counter.test, here, there, dtype="bool")
-    wide = here.type.dtype
-    if ITEM_SIZE[wide] < 8:
-        wide = "int64"
-        here, there = emit("convert", here, dtype=wide), emit("convert", there, dtype=wide)
-    ends = (there, here) if counter.step > 0 else (here, there)
-    room = emit("sub", *ends, dtype=wide)
-    data = (abs(counter.step) * steps).to_bytes(8, "little")
-    way = fresh.make(TensorType(wide))
-    out.append(UOperator("constant", (), (way,), (("data", data),), loop.source))
-    enough = emit("ge", room, way, dtype="bool")
-    both = emit("and", inside, enough, dtype="bool")
-    return Region(parameters, tuple(out), (both,))
+    inside = b.compare(counter.test, here, there)
+    wide = here.type.dtype if ITEM_SIZE[here.type.dtype] == 8 else "int64"
+    here, there = b.convert(here, wide), b.convert(there, wide)
+    room = b.binary("sub", *((there, here) if counter.step > 0 else (here, there)))
+    enough = b.compare("ge", room, b.constant(abs(counter.step) * steps, wide))
+    both = b.binary("and", inside, enough)
+    return Region(parameters, tuple(b.out), (both,))

@@ -28,8 +28,9 @@ from jax_cocktail.schedule.loops.distribution.split_products import split_produc
 from jax_cocktail.schedule.loops.distribution.step_rows import Steps
 from jax_cocktail.schedule.loops.distribution.strip_mine import remainder, strip_mine
 from jax_cocktail.schedule.simplify.trip_counts import counter_of
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, UProgram, is_a
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import rewrite, with_body
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -55,40 +56,23 @@ def distribute(
     remark: Listener = nobody,
 ) -> UProgram:
     """Returns its argument if no loop is worth dividing."""
-    return _Distributor(program, limits, remark).run()
+    return rewrite(program, _Distributor(program, limits, remark).change)
 
 
 class _Distributor:
     """One walk over a program; `remark` hears what happens to every loop."""
 
     def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
-        self.program, self.limits, self.remark = program, limits, remark
+        self.limits, self.remark = limits, remark
         self.fresh = FreshValues(program)
         self.definitions: dict[Value, UOperator] = {}  # constants, and what is made of one
 
-    def run(self) -> UProgram:
-        entry = self._region(self.program.entry)
-        return self.program if entry is self.program.entry else replace(self.program, entry=entry)
-
-    def _region(self, region: Region) -> Region:
-        body: list[Statement] = []
-        for statement in region.body:
-            if isinstance(statement, LoopUTask):
-                inner = self._region(statement.body)
-                if inner is not statement.body:
-                    statement = replace(statement, body=inner)
-                body += self._loop(statement)
-            elif isinstance(statement, BranchUTask):
-                branches = tuple(self._region(r) for r in statement.branches)
-                if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
-                    statement = replace(statement, branches=branches)
-                body.append(statement)
-            else:
-                if isinstance(statement, UOperator) and statement.kind in ("constant", "broadcast"):
-                    self.definitions[statement.output] = statement
-                body.append(statement)
-        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
-        return region if same else Region(region.parameters, tuple(body), region.results)
+    def change(self, statement: Statement) -> Statement | Sequence[Statement]:
+        if isinstance(statement, LoopUTask):
+            return self._loop(statement)
+        if is_a(statement, "constant", "broadcast"):
+            self.definitions[statement.output] = statement
+        return statement
 
     def _note(self, loop: LoopUTask, divided: bool, text: str) -> None:
         trips = "a while loop" if loop.trip_count is None else f"a loop of {loop.trip_count} trips"
@@ -131,12 +115,11 @@ class _Distributor:
         division = analyse(inner, self.limits.flops, steps=Steps(trips, base, self.definitions))
         assert division is not None
         divided = Regrouper(division, self.fresh).statements()
-        body = outer.body
-        outer = replace(outer, body=Region(body.parameters, (*body.body, *divided), body.results))
+        outer = replace(outer, body=with_body(outer.body, (*outer.body.body, *divided)))
         if trips % strip == 0:
             return (outer,)
-        start, rest = remainder(loop, trips - trips % strip, outer.outputs, self.fresh)
-        division = analyse(rest, self.limits.flops, steps=Steps(trips, start.output, self.definitions))
+        start, base, rest = remainder(loop, trips - trips % strip, outer.outputs, self.fresh)
+        division = analyse(rest, self.limits.flops, steps=Steps(trips, base, self.definitions))
         if division is None or trips % strip < self.limits.trips:
             return (outer, start, rest)
         last = Regrouper(division, self.fresh).statements()

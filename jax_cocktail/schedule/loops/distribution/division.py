@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.schedule.loops.distribution.reductions import Sum, sums_of
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack, Steps
-from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, reads
 from jax_cocktail.utask.operators import LEAVES, VIEWS
 from jax_cocktail.utask.types import Value
 
@@ -163,11 +162,11 @@ def _is_cheap(operator: UOperator, recurrent: bool) -> bool:
 
 def _is_product(statement: Statement, node_of: dict[Value, int], minimum_flops: int) -> bool:
     """A dot with one operand from the body and one from outside it."""
-    if not isinstance(statement, UOperator) or statement.kind != "dot":
+    if not is_a(statement, "dot"):
         return False
     lhs, rhs = statement.inputs
     contracted = 1
-    for d in cast(tuple[int, ...], statement["lhs_contract"]):
+    for d in statement.ints("lhs_contract"):
         contracted *= lhs.type.shape[d]
     enough = 2 * contracted * statement.output.type.size >= minimum_flops
     return enough and (lhs in node_of) != (rhs in node_of)
@@ -225,7 +224,7 @@ def why_undivided(loop: LoopUTask, minimum_flops: int) -> str:
     """The reason that `analyse` gives no division."""
     body = loop.body.body
     node_of = {v: n for n, s in enumerate(body) for v in s.outputs} | {p: -1 for p in loop.carried}
-    dots = [s for s in body if isinstance(s, UOperator) and s.kind == "dot"]
+    dots = [s for s in body if is_a(s, "dot")]
     if not dots:
         return "no matrix product in its body"
     if not any(_is_product(s, node_of, 0) for s in dots):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from jax_cocktail.schedule.loops.distribution.reductions import Total
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack
-from jax_cocktail.utask.copies import INDEX
-from jax_cocktail.utask.ir import Attribute, LoopUTask, Region, Statement, UOperator, reads
+from jax_cocktail.utask.builder import INDEX, Builder
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, is_a, reads
 from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -22,12 +22,12 @@ class Regrouper:
     are read: step t is row t, or, `rows.backward`, row t from behind."""
 
     def __init__(self, division: Division, fresh: FreshValues) -> None:
-        self.division, self.fresh = division, fresh
+        self.division = division
         self.rows = Rows(division.loop, division.steps)
         self.loop = division.loop
         self.trips = cast(int, division.loop.trip_count)
         self.count = len(self.loop.body.body)
-        self.out: list[Statement] = []
+        self.b = Builder(fresh, self.loop.source)
         self.stacked: dict[Value, Value] = {}  # value of one step -> array of all steps
         self.bases: dict[Value, Value] = {}  # value that is kept -> what is kept for it, in another shape
 
@@ -43,7 +43,7 @@ class Regrouper:
             Total(self, total).append()
         for stack in self.division.stacks:
             self._result(stack)
-        return self.out
+        return self.b.out
 
     def products_ahead(self, nodes: Iterable[int]) -> dict[Value, Value]:
         """Only these products, which need nothing that a loop keeps: result of a step -> array of all."""
@@ -51,20 +51,6 @@ class Regrouper:
         for dot in found:
             self._product(dot)
         return {dot.output: self.stacked[dot.output] for dot in found}
-
-    def emit(
-        self,
-        out: list[Statement],
-        kind: str,
-        inputs: Sequence[Value],
-        type_: TensorType,
-        **attributes: Attribute,
-    ) -> Value:
-        """Appends one operator to `out` and gives its result."""
-        value = self.fresh.make(type_)
-        source = self.loop.source
-        out.append(UOperator(kind, tuple(inputs), (value,), tuple(sorted(attributes.items())), source))
-        return value
 
     def _stacked_type(self, type_: TensorType) -> TensorType:
         return TensorType(type_.dtype, (self.trips, *type_.shape))
@@ -77,7 +63,7 @@ class Regrouper:
         inputs = (operand, dot.inputs[1]) if side == 0 else (dot.inputs[0], operand)
         moved = "lhs" if side == 0 else "rhs"
         names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
-        axes = {n: tuple(d + n.startswith(moved) for d in cast(tuple[int, ...], dot[n])) for n in names}
+        axes = {n: tuple(d + n.startswith(moved) for d in dot.ints(n)) for n in names}
         kept = {n: v for n, v in dot.attributes if n not in names}
         batch = len(axes["lhs_batch"])
         taken = len(axes["lhs_batch"]) + len(axes["lhs_contract"])
@@ -85,11 +71,11 @@ class Regrouper:
         shape = list(dot.output.type.shape)
         shape.insert(place, self.trips)
         type_ = TensorType(dot.output.type.dtype, tuple(shape))
-        result = self.emit(self.out, "dot", inputs, type_, **axes, **kept)
+        result = self.b.emit("dot", inputs, type_, **axes, **kept)
         if place:
             order = (place, *(d for d in range(len(shape)) if d != place))
             type_ = self._stacked_type(dot.output.type)
-            result = self.emit(self.out, "transpose", (result,), type_, permutation=order)
+            result = self.b.emit("transpose", (result,), type_, permutation=order)
         self.stacked[dot.output] = result
 
     def all_steps(self, value: Value) -> Value:
@@ -107,28 +93,25 @@ class Regrouper:
         shape = array.type.shape
         rows = TensorType(array.type.dtype, (self.trips, *shape[1:]))
         if self.division.steps.base is not None:
-            starts = (self._first_row(), *self.zeros(self.out, len(shape) - 1))
-            array = self.emit(self.out, "dynamic_slice", (array, *starts), rows)
+            starts = (self._first_row(), *zeros(self.b, len(shape) - 1))
+            array = self.b.emit("dynamic_slice", (array, *starts), rows)
         elif shape[0] != self.trips:
-            zeros, ones = (0,) * len(shape), (1,) * len(shape)
-            array = self.emit(self.out, "slice", (array,), rows, starts=zeros, strides=ones)
+            array = self.b.slice(array, (0,) * len(shape), rows.shape)
         if shape[1:] == value.type.shape:
             return array
-        return self.emit(self.out, "reshape", (array,), self._stacked_type(value.type))
+        return self.b.emit("reshape", (array,), self._stacked_type(value.type))
 
     def _result(self, stack: Stack) -> None:
         """A carry that is all steps of a product; of a strip, its rows among those of other strips."""
         initial, output = self.loop.initial[stack.carry], self.loop.outputs[stack.carry]
         array = self.all_steps(stack.value)
         if self.division.steps.base is None:
-            update = UOperator("reshape", (array,), (output,), (), self.loop.source)
-        else:
-            shape = (self.trips, *output.type.shape[1:])
-            rows = self.emit(self.out, "reshape", (array,), TensorType(output.type.dtype, shape))
-            starts = (self._first_row(), *self.zeros(self.out, len(shape) - 1))
-            operands = (initial, rows, *starts)
-            update = UOperator("dynamic_update_slice", operands, (output,), (), self.loop.source)
-        self.out.append(update)
+            self.b.define((output,), "reshape", (array,))
+            return
+        shape = (self.trips, *output.type.shape[1:])
+        rows = self.b.emit("reshape", (array,), output.type.dtype, shape)
+        starts = (self._first_row(), *zeros(self.b, len(shape) - 1))
+        self.b.define((output,), "dynamic_update_slice", (initial, rows, *starts))
 
     def _first_row(self) -> Value:
         """Of a strip's rows the first in memory."""
@@ -136,22 +119,11 @@ class Regrouper:
         assert steps.base is not None
         if not self.rows.backward:
             return steps.base
-        end = self.number(self.out, steps.of(self.loop) - self.trips)
-        return self.emit(self.out, "sub", (end, steps.base), INDEX)
-
-    def number(self, out: list[Statement], number: int) -> Value:
-        """An index that is known."""
-        return self.emit(out, "constant", (), INDEX, data=number.to_bytes(8, "little"))
-
-    def zeros(self, out: list[Statement], number: int) -> list[Value]:
-        """`number` times the index 0."""
-        if not number:
-            return []
-        return [self.number(out, 0)] * number
+        return self.b.binary("sub", self.b.constant(steps.of(self.loop) - self.trips), steps.base)
 
     def _collect(self, value: Value) -> Value:
         """A loop that computes a value of the index alone for every step."""
-        array = self.emit(self.out, "empty", (), self._stacked_type(value.type))
+        array = self.b.emit("empty", (), self._stacked_type(value.type))
         self._build({}, [], [(value, array)])
         return self.stacked[value]
 
@@ -165,22 +137,21 @@ class Regrouper:
             carries += [n - self.count for n in division.again if n >= self.count]
         kept = [v for v in division.crossing if division.node_of[v] in own and v not in self.stacked]
         bases = [self._before_reshape(v, own) for v in kept]
-        arrays = [
-            (b, self.emit(self.out, "empty", (), self._stacked_type(b.type))) for b in dict.fromkeys(bases)
-        ]
+        empty = {v: self.b.emit("empty", (), self._stacked_type(v.type)) for v in dict.fromkeys(bases)}
+        arrays = list(empty.items())
         if carries or arrays:
             self._build(own, carries, arrays)
         for value, base in zip(kept, bases, strict=True):
             if base != value:
                 operands, type_ = (self.stacked[base],), self._stacked_type(value.type)
-                self.stacked[value] = self.emit(self.out, "reshape", operands, type_)
+                self.stacked[value] = self.b.emit("reshape", operands, type_)
                 self.bases[value] = base
 
     def _before_reshape(self, value: Value, own: Container[int]) -> Value:
         """The same elements as they are made: on axes that parts can be made along."""
         node = self.division.node_of[value]
         made = self.loop.body.body[node] if node < self.count else None
-        if not isinstance(made, UOperator) or made.kind != "reshape":
+        if not is_a(made, "reshape"):
             return value
         (operand,) = made.inputs
         return operand if self.division.node_of.get(operand) in own and operand not in self.stacked else value
@@ -197,7 +168,7 @@ class Regrouper:
         body.compute()
         for value, array in arrays:
             body.keep(value, array)
-        self.out.append(body.finish())
+        self.b.out.append(body.finish())
 
 
 class _Body:
@@ -207,12 +178,11 @@ class _Body:
         self.regrouper, self.own = regrouper, own
         self.final = final  # carries whose outputs this loop gives; others are computed again
         self.division, self.loop = regrouper.division, regrouper.loop
-        self.fresh = regrouper.fresh
-        self.index = self.fresh.make(INDEX)
+        self.b = regrouper.b.to([])
+        self.index = self.b.fresh.make(INDEX)
         self.names: dict[Value, Value] = {cast(Value, self.loop.index): self.index}
         self.nodes: set[int] = set()
         self.read: dict[Value, None] = {}
-        self.statements: list[Statement] = []
         self.carried: dict[int, tuple[Value, Value]] = {}  # carry -> parameter, output
         self.kept: list[tuple[Value, Value, Value, Value]] = []  # initial, parameter, next value, output
 
@@ -222,8 +192,8 @@ class _Body:
             return
         parameter = self.loop.carried[k]
         if self.regrouper.count + k in self.division.again:
-            self.names[parameter] = self.fresh.make(parameter.type)
-        output = self.loop.outputs[k] if k in self.final else self.fresh.make(parameter.type)
+            self.names[parameter] = self.b.fresh.make(parameter.type)
+        output = self.loop.outputs[k] if k in self.final else self.b.fresh.make(parameter.type)
         self.carried[k] = (self.names.get(parameter, parameter), output)
         self.need(self.loop.body.results[k])
 
@@ -247,37 +217,28 @@ class _Body:
     def compute(self) -> None:
         """The statements that are needed, in their old order."""
         for value in self.read:
-            row = TensorType(value.type.dtype, (1, *value.type.shape))
-            operands = (self.regrouper.stacked[value], *self._starts(value.type.rank))
-            one = self.regrouper.emit(self.statements, "dynamic_slice", operands, row)
-            self.names[value] = self.regrouper.emit(self.statements, "reshape", (one,), value.type)
+            self.names[value] = self.b.row(self.regrouper.stacked[value], self._row())
         for node in sorted(n for n in self.nodes if n < self.regrouper.count):
             statement = with_reads(self.loop.body.body[node], self.names)
             if node in self.division.again:
-                fresh = tuple(self.fresh.make(v.type) for v in statement.outputs)
+                fresh = self.b.like(statement.outputs)
                 self.names.update(zip(statement.outputs, fresh, strict=True))
                 statement = replace(statement, outputs=fresh)
-            self.statements.append(statement)
-
-    def _starts(self, rank: int) -> list[Value]:
-        return [self._row(), *self.regrouper.zeros(self.statements, rank)]
+            self.b.out.append(statement)
 
     def _row(self) -> Value:
         """Where this step stands in what is stacked."""
-        regrouper = self.regrouper
-        if not regrouper.rows.backward:
+        if not self.regrouper.rows.backward:
             return self.index
-        last = regrouper.number(self.statements, regrouper.trips - 1)
-        return regrouper.emit(self.statements, "sub", (last, self.index), INDEX)
+        return self.b.binary("sub", self.b.constant(self.regrouper.trips - 1), self.index)
 
     def keep(self, value: Value, array: Value) -> None:
         """Writes the value to its row of an array of all steps."""
-        parameter, output = self.fresh.make(array.type), self.fresh.make(array.type)
-        row = TensorType(value.type.dtype, (1, *value.type.shape))
+        parameter, output = self.b.like((array, array))
         here = self.names.get(value, value)
-        one = self.regrouper.emit(self.statements, "reshape", (here,), row)
-        operands = (parameter, one, *self._starts(value.type.rank))
-        new = self.regrouper.emit(self.statements, "dynamic_update_slice", operands, array.type)
+        one = self.b.emit("reshape", (here,), value.type.dtype, (1, *value.type.shape))
+        operands = (parameter, one, self._row(), *zeros(self.b, value.type.rank))
+        new = self.b.emit("dynamic_update_slice", operands, array.type)
         self.kept.append((array, parameter, new, output))
         self.regrouper.stacked[value] = output
 
@@ -289,7 +250,12 @@ class _Body:
         return LoopUTask(
             initial=(*(self.loop.initial[k] for k in carried), *(array for array, _, _, _ in kept)),
             outputs=(*(out for _, out in carried.values()), *(out for _, _, _, out in kept)),
-            body=Region((self.index, *parameters), tuple(self.statements), results),
+            body=Region((self.index, *parameters), tuple(self.b.out), results),
             trip_count=self.regrouper.trips,
             source=self.loop.source,
         )
+
+
+def zeros(b: Builder, number: int) -> list[Value]:
+    """`number` times the index 0."""
+    return [b.constant(0)] * number if number else []

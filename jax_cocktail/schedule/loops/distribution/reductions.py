@@ -21,9 +21,9 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from jax_cocktail.schedule.simplify.peephole import splat
-from jax_cocktail.utask.ir import Attribute, LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.ir import Attribute, LoopUTask, Statement, UOperator, is_a, reads
 from jax_cocktail.utask.operators import STATIC_VIEWS
-from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType, Value
+from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, Value
 
 if TYPE_CHECKING:
     from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
@@ -170,7 +170,7 @@ def _flops(loop: LoopUTask, total: Sum) -> int:
 
 
 def _dot(statement: Statement) -> UOperator | None:
-    return statement if isinstance(statement, UOperator) and statement.kind == "dot" else None
+    return statement if is_a(statement, "dot") else None
 
 
 # ---- what becomes of them ----------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Total:
         assert found is not None
         output = self.loop.outputs[carry]
         kind = "reshape" if found.type == output.type else "convert"
-        self.regrouper.out.append(UOperator(kind, (found,), (output,), (), self.loop.source))
+        self.regrouper.b.define((output,), kind, (found,))
 
     def _value(self, value: Value) -> Value | None:
         """The sum over all steps of a value, in `dtype`; None for zeros that are added to something."""
@@ -216,10 +216,9 @@ class Total:
         return self._emit("constant", (), (), data=bytes(ITEM_SIZE[self.dtype]))
 
     def _emit(
-        self, kind: str, inputs: Sequence[Value], shape: Sequence[int], **attributes: Attribute
+        self, kind: str, inputs: Sequence[Value], shape: Sequence[int], /, **attributes: Attribute
     ) -> Value:
-        type_ = TensorType(self.dtype, tuple(shape))
-        return self.regrouper.emit(self.regrouper.out, kind, inputs, type_, **attributes)
+        return self.regrouper.b.emit(kind, inputs, self.dtype, shape, **attributes)
 
     def _wide(self, value: Value) -> Value:
         return value if value.type.dtype == self.dtype else self._emit("convert", (value,), value.type.shape)

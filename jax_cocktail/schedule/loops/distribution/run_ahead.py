@@ -21,10 +21,11 @@ from dataclasses import replace
 from jax_cocktail.schedule.loops.distribution.chunks import one_chunk
 from jax_cocktail.schedule.loops.distribution.division import analyse, free_of_recurrence
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
-from jax_cocktail.utask.copies import INDEX, constant, copied, copied_region
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
-from jax_cocktail.utask.types import TensorType, Value
+from jax_cocktail.utask.builder import INDEX, Builder
+from jax_cocktail.utask.copies import copied, copied_region
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement
+from jax_cocktail.utask.substitute import FreshValues, region_reads
+from jax_cocktail.utask.types import Value
 
 
 def run_ahead(
@@ -44,7 +45,7 @@ def run_ahead(
         initial=between,
         outputs=loop.outputs,
         condition=copied_region(_condition(loop), {}, fresh),
-        body=Region(chunk.initial, (*regrouper.out, *again), after),
+        body=Region(chunk.initial, (*regrouper.b.out, *again), after),
         source=loop.source,
     )
     return (*first, whole), len(ahead)
@@ -64,47 +65,32 @@ def _limited(
 ) -> tuple[tuple[Statement, ...], tuple[Value, ...]]:
     """A copy of the loop that stops after `steps` trips, too; what `stacked` has is read from there. Also the
     final carries."""
-    zero, limit = constant(0, fresh, loop), constant(steps, fresh, loop)
+    front, test, b = (Builder(fresh, loop.source) for _ in range(3))
+    zero, limit = front.constant(0), front.constant(steps)
     rest = copied(loop, {}, fresh)
-    assert isinstance(rest, LoopUTask) and rest.condition is not None
+    assert rest.condition is not None
     tested, done = fresh.make(INDEX), fresh.make(INDEX)
-    room = UOperator("lt", (tested, limit.output), (fresh.make(TensorType("bool")),), (), loop.source)
-    both = (rest.condition.results[0], room.output)
-    test = UOperator("and", both, (fresh.make(TensorType("bool")),), (), loop.source)
-    condition = Region(
-        (tested, *rest.condition.parameters), (*rest.condition.body, room, test), (test.output,)
-    )
-    one = constant(1, fresh, loop)
-    following = UOperator("add", (done, one.output), (fresh.make(INDEX),), (), loop.source)
+    room = test.compare("lt", tested, limit)
+    both = test.binary("and", rest.condition.results[0], room)
+    condition = Region((tested, *rest.condition.parameters), (*rest.condition.body, *test.out), (both,))
+    following = b.binary("add", done, b.constant(1))
     body = _body(loop, done, stacked, fresh)
-    results = (following.output, *body.results)
     whole = LoopUTask(
-        initial=(zero.output, *initial),
+        initial=(zero, *initial),
         outputs=(fresh.make(INDEX), *rest.outputs),
         condition=condition,
-        body=Region((done, *body.parameters), (*body.body, one, following), results),
+        body=Region((done, *body.parameters), (*body.body, *b.out), (following, *body.results)),
         source=loop.source,
     )
-    return (zero, limit, whole), rest.outputs
+    return (*front.out, whole), rest.outputs
 
 
 def _body(loop: LoopUTask, step: Value, stacked: Mapping[Value, Value], fresh: FreshValues) -> Region:
     """A copy of the body that reads its row of what has been computed ahead."""
-    out: list[Statement] = []
+    b = Builder(fresh, loop.source)
     rows: dict[Value, Value] = {}
     for value, array in stacked.items():
-        zero = constant(0, fresh, loop)
-        starts = (step, *(zero.output for _ in value.type.shape))
-        one = fresh.make(TensorType(value.type.dtype, (1, *value.type.shape)))
-        row = fresh.make(value.type)
-        out += [
-            zero,
-            UOperator("dynamic_slice", (array, *starts), (one,), (), loop.source),
-            UOperator("reshape", (one,), (row,), (), loop.source),
-        ]
-        rows[value] = row
-    left = (s for s in loop.body.body if s.outputs[0] not in stacked)
-    rest = tuple(with_reads(s, rows) for s in left)
-    results = replaced(loop.body.results, rows)
-    inner = copied_region(replace(loop.body, body=rest, results=results), {}, fresh)
-    return replace(inner, body=(*out, *inner.body))
+        rows[value] = b.row(array, step)
+    left = tuple(s for s in loop.body.body if s.outputs[0] not in stacked)
+    inner = copied_region(region_reads(replace(loop.body, body=left), rows), {}, fresh)
+    return replace(inner, body=(*b.out, *inner.body))

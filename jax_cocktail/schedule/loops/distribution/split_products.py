@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import cast
 
 from jax_cocktail.schedule.loops.distribution.division import components_of
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.builder import Builder
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a
+from jax_cocktail.utask.rewrite import map_body
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -36,24 +37,25 @@ class _Joined:
 
 def split_products(
     loop: LoopUTask, minimum_flops: int, fresh: FreshValues
-) -> tuple[tuple[UOperator, ...], LoopUTask]:
+) -> tuple[tuple[Statement, ...], LoopUTask]:
     """Slices of weights for in front of the loop, and the loop with all such products taken apart."""
     found = _candidates(loop, minimum_flops)
     if not found:
         return (), loop
-    before: list[UOperator] = []
-    body: list[Statement] = []
-    for statement in loop.body.body:
+    before: list[Statement] = []
+
+    def change(statement: Statement) -> Statement | list[Statement]:
         joined = found.get(statement.outputs[0])
-        body += (statement,) if joined is None else _apart(joined, before, fresh)
-    inner = Region(loop.body.parameters, tuple(body), loop.body.results)
-    return tuple(before), replace(loop, body=inner)
+        return statement if joined is None else _apart(joined, before, Builder(fresh, statement.source))
+
+    body = map_body(loop.body, change)
+    return tuple(before), replace(loop, body=body)
 
 
 def _candidates(loop: LoopUTask, minimum_flops: int) -> dict[Value, _Joined]:
     """By their results, dots with fixed weights that are on a cycle which some part is not on."""
     body = loop.body.body
-    if not any(isinstance(s, UOperator) and s.kind == "concatenate" for s in body):
+    if not any(is_a(s, "concatenate") for s in body):
         return {}
     components, node_of = components_of(loop)
     component = {n: k for k, members in enumerate(components) for n in members}
@@ -70,16 +72,16 @@ def _candidates(loop: LoopUTask, minimum_flops: int) -> dict[Value, _Joined]:
 
 
 def _joined(statement: Statement, body: Sequence[Statement], node_of: dict[Value, int]) -> _Joined | None:
-    if not isinstance(statement, UOperator) or statement.kind != "dot":
+    if not is_a(statement, "dot"):
         return None
     for side in (0, 1):
         node = node_of.get(statement.inputs[side], len(body))
         made = body[node] if node < len(body) else None
-        if not isinstance(made, UOperator) or made.kind != "concatenate":
+        if not is_a(made, "concatenate"):
             continue
         names = ("lhs_contract", "rhs_contract")
-        axes = [cast(tuple[int, ...], statement[name]) for name in names]
-        axis = cast(int, made["dimension"])
+        axes = [statement.ints(name) for name in names]
+        axis = made.number("dimension")
         if statement.inputs[1 - side] in node_of or axis not in axes[side]:
             continue
         other = axes[1 - side][axes[side].index(axis)]
@@ -90,33 +92,28 @@ def _joined(statement: Statement, body: Sequence[Statement], node_of: dict[Value
 def _flops(joined: _Joined, recurrent: Sequence[bool]) -> int:
     """Of the largest part that leaves the cycle."""
     names = (("lhs_contract", "rhs_contract"), ("lhs_batch", "rhs_batch"))
-    taken = {d for pair in names for d in cast(tuple[int, ...], joined.dot[pair[joined.side]])}
+    taken = {d for pair in names for d in joined.dot.ints(pair[joined.side])}
     free = [n for d, n in enumerate(joined.parts[0].type.shape) if d not in taken]
     columns = joined.dot.output.type.size // max(prod(free), 1)
     sizes = (p.type.size for p, r in zip(joined.parts, recurrent, strict=True) if not r)
     return 2 * columns * max(sizes, default=0)
 
 
-def _apart(joined: _Joined, before: list[UOperator], fresh: FreshValues) -> list[UOperator]:
+def _apart(joined: _Joined, before: list[Statement], b: Builder) -> list[Statement]:
     dot = joined.dot
     result = dot.output.type
     wide = TensorType("float32" if result.dtype in NARROW else result.dtype, result.shape)
-    out: list[UOperator] = []
     total: Value | None = None
-    for part, own in zip(joined.parts, _weights(joined, before, fresh), strict=True):
+    for part, own in zip(joined.parts, _weights(joined, b.to(before)), strict=True):
         inputs = (part, own) if joined.side == 0 else (own, part)
-        term = replace(dot, inputs=inputs, outputs=(fresh.make(wide),))
-        out.append(term)
-        if total is not None:
-            term = UOperator("add", (total, term.output), (fresh.make(wide),), (), dot.source)
-            out.append(term)
-        total = term.output
+        term = b.emit("dot", inputs, wide, **dict(dot.attributes))
+        total = term if total is None else b.binary("add", total, term)
     assert total is not None
-    kind = "reshape" if wide == result else "convert"
-    return [*out, UOperator(kind, (total,), (dot.output,), (), dot.source)]
+    b.define(dot.outputs, "reshape" if wide == result else "convert", (total,))
+    return b.out
 
 
-def _weights(joined: _Joined, before: list[UOperator], fresh: FreshValues) -> list[Value]:
+def _weights(joined: _Joined, b: Builder) -> list[Value]:
     """The slice of the other operand that belongs to each part."""
     weights, first, found = joined.dot.inputs[1 - joined.side], 0, []
     for part in joined.parts:
@@ -124,8 +121,5 @@ def _weights(joined: _Joined, before: list[UOperator], fresh: FreshValues) -> li
         shape[joined.other_axis] = part.type.shape[joined.axis]
         starts[joined.other_axis] = first
         first += part.type.shape[joined.axis]
-        value = fresh.make(TensorType(weights.type.dtype, tuple(shape)))
-        attributes = (("starts", tuple(starts)), ("strides", (1,) * len(shape)))
-        before.append(UOperator("slice", (weights,), (value,), attributes, joined.dot.source))
-        found.append(value)
+        found.append(b.slice(weights, starts, shape))
     return found

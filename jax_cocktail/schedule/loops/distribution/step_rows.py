@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from jax_cocktail.schedule.simplify.trip_counts import integer
-from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, reads
 from jax_cocktail.utask.types import Value
 
 
@@ -48,9 +48,7 @@ class Rows:
         self.loop, self.steps = loop, steps
         self.made: dict[Value, Statement] = {v: s for s in loop.body.body for v in s.outputs}
         reads = [
-            s.inputs[1]
-            for s in loop.body.body
-            if isinstance(s, UOperator) and s.kind == "dynamic_slice" and s.inputs[0] not in self.made
+            s.inputs[1] for s in loop.body.body if is_a(s, "dynamic_slice") and s.inputs[0] not in self.made
         ]
         first = [v for v in reads if self._is_step(v)]
         last = [v for v in reads if self._is_mirrored(v)]
@@ -59,9 +57,9 @@ class Rows:
     def array(self, value: Value) -> Value | None:
         """The array whose rows, in this order, are the steps of a value; it may have rows left over."""
         row = self.made.get(value)
-        while isinstance(row, UOperator) and row.kind == "reshape":
+        while is_a(row, "reshape"):
             row = self.made.get(row.inputs[0])
-        if not isinstance(row, UOperator) or row.kind != "dynamic_slice":
+        if not is_a(row, "dynamic_slice"):
             return None
         array, first, *_ = row.inputs
         shape = array.type.shape
@@ -75,7 +73,7 @@ class Rows:
         array = self.loop.carried[carry]
         end = self.loop.body.results[carry]
         update = self.made.get(end)
-        if not isinstance(update, UOperator) or update.kind != "dynamic_update_slice":
+        if not is_a(update, "dynamic_update_slice"):
             return None
         target, row, first, *_ = update.inputs
         shape = array.type.shape
@@ -86,7 +84,7 @@ class Rows:
             return None
         nodes = [update]
         made = self.made.get(row)
-        while isinstance(made, UOperator) and made.kind == "reshape" and self._readers(row) == 1:
+        while is_a(made, "reshape") and self._readers(row) == 1:
             nodes.append(made)
             row = made.inputs[0]
             made = self.made.get(row)
@@ -106,12 +104,12 @@ class Rows:
             return value == self.loop.index
         made = self.made.get(value)
         here = (self.steps.base, self.loop.index)
-        return isinstance(made, UOperator) and made.kind == "add" and made.inputs == here
+        return is_a(made, "add") and made.inputs == here
 
     def _is_mirrored(self, value: Value) -> bool:
         """True if a value counts the steps down to 0."""
         made = self.made.get(value)
-        if self.loop.index is None or not isinstance(made, UOperator) or made.kind != "sub":
+        if self.loop.index is None or not is_a(made, "sub"):
             return False
         last = integer(made.inputs[0], {**self.steps.outside, **self.made})
         return last == self.steps.of(self.loop) - 1 and self._is_step(made.inputs[1])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from jax_cocktail.utask.copies import INDEX, constant, copied
-from jax_cocktail.utask.ir import LoopUTask, Region, UOperator
-from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
+from jax_cocktail.utask.builder import INDEX, Builder
+from jax_cocktail.utask.copies import copied
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement
+from jax_cocktail.utask.substitute import FreshValues, region_reads, replaced
 from jax_cocktail.utask.types import Value
 
 
@@ -15,27 +16,25 @@ def strip_mine(loop: LoopUTask, steps: int, fresh: FreshValues) -> tuple[LoopUTa
     outer body, of the strip's first index.
     """
     assert loop.trip_count is not None and loop.index is not None
-    strip, step, base, index = (fresh.make(INDEX) for _ in range(4))
-    outer_carried = tuple(fresh.make(v.type) for v in loop.carried)
-    outer_results = tuple(fresh.make(v.type) for v in loop.carried)
     source = loop.source
-    length = constant(steps, fresh, loop)
-    first = (length, UOperator("mul", (strip, length.output), (base,), (), source))
-    here = UOperator("add", (base, step), (index,), (), source)
-    body = tuple(with_reads(s, {loop.index: index}) for s in loop.body.body)
-    results = tuple(index if v == loop.index else v for v in loop.body.results)
+    first, here = Builder(fresh, source), Builder(fresh, source)
+    strip, step, base, index = (fresh.make(INDEX) for _ in range(4))
+    outer_carried, outer_results = first.like(loop.carried), first.like(loop.carried)
+    first.define((base,), "mul", (strip, first.constant(steps)))
+    here.define((index,), "add", (base, step))
+    body = region_reads(loop.body, {loop.index: index})
     inner = LoopUTask(
         initial=outer_carried,
         outputs=outer_results,
-        body=Region((step, *loop.carried), (here, *body), results),
+        body=Region((step, *loop.carried), (*here.out, *body.body), body.results),
         trip_count=steps,
         source=source,
     )
     whole = loop.trip_count % steps == 0
     outer = LoopUTask(
         initial=loop.initial,
-        outputs=loop.outputs if whole else tuple(fresh.make(v.type) for v in loop.outputs),
-        body=Region((strip, *outer_carried), first, outer_results),
+        outputs=loop.outputs if whole else first.like(loop.outputs),
+        body=Region((strip, *outer_carried), tuple(first.out), outer_results),
         trip_count=loop.trip_count // steps,
         source=source,
     )
@@ -44,16 +43,16 @@ def strip_mine(loop: LoopUTask, steps: int, fresh: FreshValues) -> tuple[LoopUTa
 
 def remainder(
     loop: LoopUTask, first: int, initial: tuple[Value, ...], fresh: FreshValues
-) -> tuple[UOperator, LoopUTask]:
-    """The trips from `first` on as a loop of their own, from these carried values; and the constant `first`,
-    which goes in front."""
+) -> tuple[Statement, Value, LoopUTask]:
+    """The trips from `first` on as a loop of their own, from these carried values; and in front the constant
+    `first` and its value."""
     assert loop.trip_count is not None and loop.index is not None
-    start = constant(first, fresh, loop)
-    step, index = fresh.make(INDEX), fresh.make(INDEX)
-    here = UOperator("add", (start.output, step), (index,), (), loop.source)
-    parameters = tuple(fresh.make(v.type) for v in loop.carried)
+    front, b = Builder(fresh, loop.source), Builder(fresh, loop.source)
+    start, step = front.constant(first), fresh.make(INDEX)
+    index = b.binary("add", start, step)
+    parameters = b.like(loop.carried)
     names = dict(zip(loop.body.parameters, (index, *parameters), strict=True))
-    body = (here, *(copied(s, names, fresh) for s in loop.body.body))
+    body = (*b.out, *(copied(s, names, fresh) for s in loop.body.body))
     rest = LoopUTask(
         initial=initial,
         outputs=loop.outputs,
@@ -61,4 +60,4 @@ def remainder(
         trip_count=loop.trip_count - first,
         source=loop.source,
     )
-    return start, rest
+    return front.out[0], start, rest

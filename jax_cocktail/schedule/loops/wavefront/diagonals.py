@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.schedule.loops.wavefront.stages import Stages
-from jax_cocktail.utask.copies import INDEX, constant, copied
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.builder import INDEX, Builder
+from jax_cocktail.utask.copies import copied
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, Statement, UOperator, is_a
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -40,10 +41,10 @@ class Wavefront:
 
     def __init__(self, stages: Stages, fresh: FreshValues) -> None:
         self.stages, self.fresh, self.loop = stages, fresh, stages.loop
+        self.b = Builder(fresh, stages.loop.source)  # the loop's body
         self.trips = stages.loop.trip_count or 0
         self.index = fresh.make(INDEX)
         self.before: list[Statement] = []  # the loop
-        self.body: list[Statement] = []
         self.definitions = {v: s for s in self.loop.body.body for v in s.outputs}
         found = (self._stack(k) for k in range(len(self.loop.carried)))
         self.stacks = {s.number: s for s in found if s is not None}
@@ -64,7 +65,7 @@ class Wavefront:
         loop = LoopUTask(
             initial=tuple(c.initial for c in carries),
             outputs=tuple(c.output for c in carries),
-            body=Region(parameters, tuple(self.body), tuple(c.result for c in carries)),
+            body=Region(parameters, tuple(self.b.out), tuple(c.result for c in carries)),
             trip_count=self.trips + self.stages.count - 1,
             source=self.loop.source,
         )
@@ -136,11 +137,10 @@ class Wavefront:
 
     def _anything(self, type_: TensorType) -> Value:
         """What nobody reads: the stage before has always run when a value is read."""
-        value = self.fresh.make(type_)
-        data = (("data", bytes(type_.nbytes)),) if type_.is_scalar else ()
-        kind = "constant" if type_.is_scalar else "empty"
-        self.before.append(UOperator(kind, (), (value,), data, self.loop.source))
-        return value
+        front = self.b.to(self.before)
+        if not type_.is_scalar:
+            return front.emit("empty", (), type_)
+        return front.emit("constant", (), type_, data=bytes(type_.nbytes))
 
     # -- stages ------------------------------------------------------------------------------------------
     def _stage(self, number: int) -> list[_Carry]:
@@ -166,8 +166,8 @@ class Wavefront:
         run = Region((), tuple(inside), replaced((c.following for c in carries), names))
         rest = Region((), (), tuple(c.parameter for c in carries))
         outputs = tuple(c.result for c in carries)
-        group = (number, self.stages.count)
-        self.body.append(BranchUTask(active, (rest, run), outputs, self.loop.source, group))
+        stage = Stage(number, self.stages.count)
+        self.b.out.append(BranchUTask(active, (rest, run), outputs, self.loop.source, stage))
         mine = [s for k, s in self.stacks.items() if self.stages.stage[self.stages.carry(k)] == number]
         return [self._write(stack, self.handed[number][stack.row].result, outer) for stack in mine]
 
@@ -178,24 +178,17 @@ class Wavefront:
 
     def _step(self, number: int) -> tuple[Value, Value]:
         """The step of a stage, kept within its range, and 1 (int32) if it runs."""
-        behind, low, high = (constant(n, self.fresh, self.loop) for n in (number, 0, self.trips - 1))
-        self.body += [behind, low, high]
-        at = self._emit("sub", (self.index, behind.output), INDEX)
-        step = self._emit("clamp", (low.output, at, high.output), INDEX)
-        runs = self._emit("eq", (at, step), TensorType("bool"))
-        return step, self._emit("convert", (runs,), TensorType("int32"))
-
-    def _emit(self, kind: str, inputs: tuple[Value, ...], type_: TensorType) -> Value:
-        value = self.fresh.make(type_)
-        self.body.append(UOperator(kind, inputs, (value,), (), self.loop.source))
-        return value
+        behind, low, high = (self.b.constant(n) for n in (number, 0, self.trips - 1))
+        at = self.b.binary("sub", self.index, behind)
+        step = self.b.emit("clamp", (low, at, high), INDEX)
+        return step, self.b.convert(self.b.compare("eq", at, step), "int32")
 
     # -- stacked results ---------------------------------------------------------------------------------
     def _stack(self, k: int) -> _Stack | None:
         """Carry k, if all that happens to it is that a row is written at a place that the index tells."""
         loop, stages = self.loop, self.stages
         update = self.definitions.get(loop.body.results[k])
-        if not isinstance(update, UOperator) or update.kind != "dynamic_update_slice":
+        if not is_a(update, "dynamic_update_slice"):
             return None
         array, row, *starts = update.inputs
         readers = [
@@ -210,7 +203,7 @@ class Wavefront:
             return None
         views: list[UOperator] = []
         made = self.definitions.get(row)
-        while isinstance(made, UOperator) and made.kind == "reshape" and self._is_read_once(row):
+        while is_a(made, "reshape") and self._is_read_once(row):
             views.append(made)
             row = made.inputs[0]
             made = self.definitions.get(row)
@@ -227,9 +220,9 @@ class Wavefront:
         initial, parameter = loop.initial[stack.number], self.fresh.make(loop.initial[stack.number].type)
         starts = [self.stages.node_of[v] for v in stack.update.inputs[2:] if v in self.stages.node_of]
         for node in sorted(self._again(starts)):
-            self.body.append(copied(loop.body.body[node], names, self.fresh))
+            self.b.out.append(copied(loop.body.body[node], names, self.fresh))
         names[stack.row], names[loop.carried[stack.number]] = row, parameter
-        self.body += [with_reads(view, names) for view in stack.views]
+        self.b.out += [with_reads(view, names) for view in stack.views]
         update = replace(stack.update, inputs=replaced(stack.update.inputs, names))
-        self.body.append(update)
+        self.b.out.append(update)
         return _Carry(initial, parameter, loop.outputs[stack.number], update.output, update.output)

@@ -6,7 +6,7 @@ other, whose units meet once per step and layer. Here they become one loop over 
     for t < T: layer 0, layer 1, ... layer k-1     ->     for d < T + k - 1: for all j: layer j at step d - j
 
 The layers of a diagonal do not depend on each other: layer j reads what layer j-1 handed on in the diagonal
-before. So each can have units of its own (`BranchUTask.group`, see `placement.groups`), its weights stay with
+before. So each can have units of its own (`BranchUTask.stage`, see `placement.groups`), its weights stay with
 them, and all of them meet once per diagonal: T + k - 1 times instead of T * k times (the wavefront method of
 Lamport, "The parallel execution of DO loops", CACM 1974, for a chain of recurrences).
 
@@ -22,15 +22,16 @@ Products upstream of the first recurrence and downstream of the last are left to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jax_cocktail.schedule.loops.distribution.division import analyse
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
 from jax_cocktail.schedule.loops.wavefront.diagonals import Wavefront
 from jax_cocktail.schedule.loops.wavefront.stages import Stages, between, recurrences, stages_of
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -57,8 +58,8 @@ def pipeline(
     remark: Listener = nobody,
 ) -> UProgram:
     """Returns its argument if no loop holds recurrences that feed each other."""
-    entry = _Pipeliner(program, limits, remark).region(program.entry)
-    return program if entry is program.entry else replace(program, entry=entry)
+    pipeliner = _Pipeliner(program, limits, remark)
+    return map_regions(program, pipeliner.region)
 
 
 class _Pipeliner:
@@ -67,20 +68,13 @@ class _Pipeliner:
         self.fresh = FreshValues(program)
 
     def region(self, region: Region) -> Region:
-        body: list[Statement] = []
-        for statement in region.body:
-            if isinstance(statement, LoopUTask) and not statement.parallel:
-                inner = self.region(statement.body)
-                statement = statement if inner is statement.body else replace(statement, body=inner)
-                body += self._loop(statement)
-            elif isinstance(statement, BranchUTask):
-                branches = tuple(self.region(r) for r in statement.branches)
-                same = all(a is b for a, b in zip(branches, statement.branches, strict=True))
-                body.append(statement if same else replace(statement, branches=branches))
-            else:
-                body.append(statement)
-        same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
-        return region if same else replace(region, body=tuple(body))
+        return map_body(region, self._statement)
+
+    def _statement(self, statement: Statement) -> Statement | Sequence[Statement]:
+        if isinstance(statement, LoopUTask) and statement.parallel:
+            return statement
+        statement = map_regions(statement, self.region)
+        return self._loop(statement) if isinstance(statement, LoopUTask) else statement
 
     def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
         """The wavefront, with what goes before and after it; or the loop itself."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.schedule.loops.distribution.division import computed_again, downstream, graph_of
-from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, reads, regions_of, walk
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, operators_in, reads
 from jax_cocktail.utask.operators import MOVEMENT, PRODUCTS, UPDATES
 from jax_cocktail.utask.types import Value
 
@@ -109,7 +109,7 @@ def _updated(
         if len(component) == 1 and component[0] not in users[component[0]]:
             continue
         statements = [body[n] for n in component if n < len(body)]
-        if any(_holds(s, UPDATES) for s in statements):
+        if any(o.kind in UPDATES for s in statements for o in operators_in(s)):
             found.update(v for s in statements for v in s.outputs)
             found.update(loop.carried[n - len(body)] for n in component if n >= len(body))
     return frozenset(found)
@@ -120,12 +120,4 @@ def _moves(statement: Statement) -> bool:
 
 
 def _multiplies(statement: Statement) -> bool:
-    return _holds(statement, PRODUCTS)
-
-
-def _holds(statement: Statement, kinds: frozenset[str]) -> bool:
-    """True if an operator of these kinds is, or is in, a statement."""
-    if isinstance(statement, UOperator):
-        return statement.kind in kinds
-    inner = (s for region in regions_of(statement) for s in walk(region))
-    return any(isinstance(s, UOperator) and s.kind in kinds for s in inner)
+    return any(o.kind in PRODUCTS for o in operators_in(statement))
