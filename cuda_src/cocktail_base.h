@@ -68,4 +68,6 @@ enum : i32 { CK_WARPS = CK_THREADS / CK_WARP };
 // The unit barrier: what any thread of the block wrote before it, every thread of the block sees after it.
 CK_INLINE void ck_meet(CK_WHERE) { __syncthreads(CK_HERE); }
 
+#include "cocktail_ptx.h"
+
 #endif  // COCKTAIL_BASE_H

@@ -30,7 +30,7 @@ from jax_cocktail.analysis.verifier import Stage, verify
 from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
-from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.device.machine import Machine

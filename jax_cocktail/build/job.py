@@ -133,9 +133,10 @@ def source_folder(name: str) -> Path:
     raise BuildError(f"the source folder {name} is missing from the installation", "reinstall jax_cocktail")
 
 
-def program_folders(target_folder: str) -> tuple[Path, Path]:
-    """The header folders of programs: the target's, and the one that all targets share."""
-    return source_folder(target_folder), source_folder("common_src")
+def program_folders(target_folder: str) -> tuple[Path, ...]:
+    """The header folders of programs: the target's, that of all GPUs for a GPU, and that of all targets."""
+    shared = ("common_src",) if target_folder == "cpu_src" else ("gpu_src", "common_src")
+    return tuple(map(source_folder, (target_folder, *shared)))
 
 
 def headers_of(folders: Sequence[Path]) -> list[Path]:

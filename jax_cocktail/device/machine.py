@@ -21,10 +21,10 @@ class Machine:
     spec: DeviceSpec | None = None
 
     def __post_init__(self) -> None:
-        if self.is_gpu != self.target.has_threads:
-            raise ValueError("a GPU needs a target with blocks of threads, and the host one without")
-        if self.spec is not None and self.target.threads % self.spec.warp:
-            raise ValueError(f"a block of {self.spec.name} must have a multiple of {self.spec.warp} threads")
+        if self.spec is not None:
+            self.spec.check_block(self.target.threads)
+        elif self.target.has_threads:
+            raise ValueError("the host needs a target without blocks of threads")
 
     @property
     def is_gpu(self) -> bool:

@@ -86,6 +86,12 @@ class DeviceSpec:
         barrier, hop = self.cluster_barrier_seconds, self.cluster_hop_seconds
         return replace(self, barrier_seconds=barrier, hop_seconds=hop)
 
+    def check_block(self, threads: int) -> None:
+        """Raises ValueError unless so many threads can be a block."""
+        warp, most = self.warp, self.threads_per_block
+        if threads % warp or not warp <= threads <= most:
+            raise ValueError(f"a block has {warp}, {2 * warp} ... {most} threads, not {threads}")
+
     def block_registers(self, threads: int, registers: int) -> int:
         """Registers that one block takes from its unit; `registers`: of a thread, as the compiler says."""
         warps = _up(-(-threads // self.warp), _WARPS_STEP)

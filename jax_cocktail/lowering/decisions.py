@@ -23,7 +23,7 @@ import jax
 import jaxlib
 
 from jax_cocktail import cache
-from jax_cocktail.build.host import program_folders, source_folder
+from jax_cocktail.build.host import program_folders
 from jax_cocktail.config import VERSION
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.stopwatch import CAPTURE, Times
@@ -167,9 +167,11 @@ def _compiler_digest() -> str:
     """SHA-256 of our own sources: a changed compiler needs a new measurement."""
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
-    for folder in (package, *program_folders("cpu_src"), source_folder("cuda_src")):
+    for folder in (package, *program_folders("cpu_src"), *program_folders("cuda_src")[:-1]):
         for path in sorted(folder.rglob("*")):
-            if path.suffix in (".py", ".h", ".cc") and not {"models", "_src"} & set(path.parts[:-1]):
+            if path.suffix in (".py", ".h", ".cc") and not {"models", "_src"} & set(
+                path.relative_to(folder).parts[:-1]
+            ):
                 digest.update(path.name.encode())
                 digest.update(path.read_bytes())
     return digest.hexdigest()

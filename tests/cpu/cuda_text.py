@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (ROOT / "cuda_src", ROOT / "common_src")
+FOLDERS = (ROOT / "cuda_src", ROOT / "gpu_src", ROOT / "common_src")
 NVCC = shutil.which("nvcc")
 NO_NVCC = "needs nvcc on PATH"  # reason of skipped tests
 

@@ -25,7 +25,7 @@ import jax
 
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, build_device_program, device_toolchain
-from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec

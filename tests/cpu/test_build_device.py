@@ -222,7 +222,7 @@ def test_source_arch_compiler_and_headers_are_in_the_key(
         build_device_program("a", replace(toolchain, version="13.9.2\ng++ 1.0"), "sm_90"),
         build_device_program("a", replace(toolchain, version="13.9.1\ng++ 2.0"), "sm_90"),
     ]
-    folders = [tmp_path / "cuda_src", tmp_path / "common_src"]
+    folders = [tmp_path / name for name in ("cuda_src", "gpu_src", "common_src")]
     for folder in folders:
         folder.mkdir()
     header = folders[0] / "cocktail_units.h"
@@ -232,7 +232,7 @@ def test_source_arch_compiler_and_headers_are_in_the_key(
         builds.append(build_device_program("a", toolchain, "sm_90"))
     assert len({built.path for built in builds}) == 7 == _runs(nvcc)
     (folders[0] / "handler_driver.h").write_text("no part of programs")
-    (folders[1] / "runtime_ffi.h").write_text("no part of programs")
+    (folders[-1] / "runtime_ffi.h").write_text("no part of programs")
     assert build_device_program("a", toolchain, "sm_90").cached
 
 

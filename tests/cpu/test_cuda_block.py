@@ -1,4 +1,4 @@
-"""Templates of cuda_src/cocktail_block.h on emulated blocks, against NumPy; what nvcc makes of them."""
+"""Templates of gpu_src/cocktail_block.h on emulated blocks, against NumPy; what nvcc makes of them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from jax_cocktail import compiler
-from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.variants import prepare

@@ -1,4 +1,4 @@
-"""Convolutions of cuda_src by blocks of emulated threads, against float64; and what nvcc makes of them."""
+"""Convolutions of gpu_src by blocks of emulated threads, against float64; and what nvcc makes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of cuda_src: every path against float64 NumPy on the emulator, and what nvcc makes of them."""
+"""Products of gpu_src: every path against float64 NumPy on the emulator, and what nvcc makes of them."""
 
 from __future__ import annotations
 

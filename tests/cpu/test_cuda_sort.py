@@ -1,4 +1,4 @@
-"""Sorting and selecting by a block of threads (cuda_src/cocktail_sort.h), emulated, against NumPy."""
+"""Sorting and selecting by a block of threads (gpu_src/cocktail_sort.h), emulated, against NumPy."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from tests.cpu.emulation.emulator import ROOT, EmulationError
 from tests.cpu.emulation.text import program
 
 CUDA = ROOT / "cuda_src"
+FOLDERS = (CUDA, ROOT / "gpu_src", ROOT / "common_src")
 ARCHES = ("sm_80", "sm_90", "sm_100")
 
 # Units read what others wrote one barrier ago, each step something new. operands: steps; results: i32[units].
@@ -352,7 +353,7 @@ def code_of(path: Path) -> str:
 
 
 def test_assembly_and_fences_stand_in_one_file() -> None:
-    headers = sorted([*CUDA.glob("cocktail_*.h"), *(ROOT / "common_src").glob("*.h")])
+    headers = sorted(path for folder in FOLDERS for path in folder.glob("cocktail_*.h"))
     assert CUDA / "cocktail_ptx.h" in headers
     having = {path.name for path in headers if re.search(r"\b(__)?asm(__)?\b", code_of(path))}
     assert having == {"cocktail_ptx.h"}
@@ -416,8 +417,7 @@ def nvcc(text: str, arch: str, folder: Path, *flags: str) -> str:
         "-Werror",
         "all-warnings",
         *flags,
-        f"-I{CUDA}",
-        f"-I{ROOT / 'common_src'}",
+        *(f"-I{folder}" for folder in FOLDERS),
         "program.cu",
         "-o",
         "program.cubin",
@@ -459,8 +459,8 @@ def test_nvrtc(arch: str) -> None:
     handle = ctypes.c_void_p()
     text = EVERYTHING.encode()
     assert library.nvrtcCreateProgram(ctypes.byref(handle), text, b"program.cu", 0, None, None) == 0
-    options = [f"--gpu-architecture={arch}", "--std=c++17", f"--include-path={CUDA}"]
-    options += [f"--include-path={ROOT / 'common_src'}"]
+    options = [f"--gpu-architecture={arch}", "--std=c++17"]
+    options += [f"--include-path={folder}" for folder in FOLDERS]
     array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     status = library.nvrtcCompileProgram(handle, len(options), array)
     size = ctypes.c_size_t()

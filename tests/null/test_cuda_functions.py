@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jax_cocktail.codegen.cuda import MOST_TOGETHER, cuda
+from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.gpu import MOST_TOGETHER
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200

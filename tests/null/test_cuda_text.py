@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jax_cocktail.codegen.cuda import SMALL_BYTES, TILE_BYTES, cuda, launch_plan
+from jax_cocktail.codegen.gpu import SMALL_BYTES, TILE_BYTES, launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200
@@ -148,4 +148,4 @@ def test_long_loops_count_in_64_bits():
 def test_threads_are_whole_warps():
     for threads in (0, 31, 48, 2048):
         with pytest.raises(ValueError, match="a block has 32"):
-            cuda(threads)
+            machine_of(H200, threads)

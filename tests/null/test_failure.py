@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.codegen.cuda import launch_plan
+from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200

@@ -27,10 +27,11 @@ def test_every_card_is_a_machine(spec):
 
 
 def test_spellings_and_facts_fit():
-    for target, spec in ((CPU, H200), (cuda(), None)):
-        with pytest.raises(ValueError, match="with blocks of threads"):
-            Machine(target, spec)
-    with pytest.raises(ValueError, match="a multiple of 64 threads"):
+    with pytest.raises(ValueError, match="without blocks of threads"):
+        Machine(cuda())
+    with pytest.raises(ValueError, match="a block has 32, 64 ... 1024 threads, not 1"):
+        Machine(CPU, H200)
+    with pytest.raises(ValueError, match="64, 128 ... 1024 threads, not 96"):
         Machine(cuda(96), replace(H200, warp=64))
 
 

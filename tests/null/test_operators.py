@@ -29,7 +29,7 @@ from tests.null.programs import arguments
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "jax_cocktail"
 MACHINES = {"cpu": HOST, "cuda": machine_of(H200)}
-HEADERS = {"cpu": ("common_src", "cpu_src"), "cuda": ("common_src", "cuda_src")}
+HEADERS = {"cpu": ("common_src", "cpu_src"), "cuda": ("common_src", "gpu_src", "cuda_src")}
 NAMES = re.compile(r"\b(?:ck_|Ck)\w+")
 
 # Whose text is not a template's: `codegen.program` writes barriers, `codegen.lanes` reductions; the number of

@@ -27,7 +27,7 @@ def test_wheel_carries_the_runtime_sources(tmp_path):
     )
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("common_src", "cpu_src", "cuda_src", "rocm_src"):
+    for folder in ("common_src", "cpu_src", "gpu_src", "cuda_src", "rocm_src"):
         expected = {
             f"jax_cocktail/_src/{path.relative_to(ROOT)}"
             for path in (ROOT / folder).rglob("*")

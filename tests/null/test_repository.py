@@ -40,7 +40,16 @@ def modules():
 
 
 def sources():
-    folders = ("jax_cocktail", "tests", "benchmarks", "common_src", "cpu_src", "cuda_src", "rocm_src")
+    folders = (
+        "jax_cocktail",
+        "tests",
+        "benchmarks",
+        "common_src",
+        "cpu_src",
+        "gpu_src",
+        "cuda_src",
+        "rocm_src",
+    )
     kinds = {".py", ".h", ".cc", ".cuh", ".cu", ".hip"}
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
     emitted = ROOT / "tests" / "golden"
@@ -153,7 +162,7 @@ def test_public_names_are_documented(path):
 
 
 def test_folders_of_the_device_families_say_what_they_are():
-    for folder in ("cuda_src", "rocm_src"):
+    for folder in ("gpu_src", "cuda_src", "rocm_src"):
         assert (ROOT / folder / "README.md").read_text().strip()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from jax_cocktail.codegen.cuda import near_words_bytes
+from jax_cocktail.codegen.gpu import near_words_bytes
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.schedule.memory.explicit_copies import explicit_copies

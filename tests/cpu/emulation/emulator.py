@@ -28,7 +28,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-FOLDERS = (ROOT / "cuda_src", ROOT / "common_src", HERE)
+FOLDERS = (ROOT / "cuda_src", ROOT / "gpu_src", ROOT / "common_src", HERE)
 CANARY = 256  # bytes watched on both sides of an array; arrays begin on borders of as many
 REPORT = 1 << 16
 Sanitizer = Literal["address", "thread"]

@@ -24,7 +24,7 @@ from jax_cocktail.utask.plan import LaunchPlan
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-INCLUDES = (ROOT / "cuda_src", ROOT / "common_src", Path(jax.ffi.include_dir()))
+INCLUDES = (ROOT / "cuda_src", ROOT / "gpu_src", ROOT / "common_src", Path(jax.ffi.include_dir()))
 INSTANTIATE, INITIALIZE, EXECUTE = 0, 2, 3
 
 

@@ -6,6 +6,8 @@
 #include "cocktail_conv_shape.h"
 #include "cocktail_precision.h"
 
+#define CK_CONV_MEMBER __device__ __forceinline__
+
 // As one matrix product per group: rows are output positions, columns the group's output features, depth runs
 // over kernel elements and input features.
 struct CkConvSizes {

@@ -9,7 +9,7 @@
 #ifndef COCKTAIL_UNITS_H
 #define COCKTAIL_UNITS_H
 
-#include "cocktail_ptx.h"
+#include "cocktail_base.h"
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
 // tagged exchanges (all exchanges together) it uses; and whether all units of its resident kernel are one

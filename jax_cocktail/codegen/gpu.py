@@ -1,0 +1,136 @@
+"""What programs of all GPUs share: the spellings of a block of threads, its memory, its launch."""
+
+from __future__ import annotations
+
+from math import prod
+
+from jax_cocktail.device.target import Target
+from jax_cocktail.utask.exchange import tagged_words
+from jax_cocktail.utask.failure import KIND as FAIL
+from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
+from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
+
+THREADS = 256  # of a block: eight warps of 32 hide most of what one waits for; their barrier stays cheap
+MOST_TOGETHER = 8  # trips whose loads are under way at the same time; more cost registers and length
+PORTABLE_BYTES = 4 << 20  # of the workspace, for what lies in shared memory where that suffices
+LINE_BYTES = 128  # of the header: the counter of a domain, as long as a line of the cache; and
+WORD_BYTES = 16  # a tagged word, twice
+HEADER_STEP = 256  # bytes, of which a header is a multiple
+FEW_ROWS = 8  # up to here a product streams its matrix; `kCkDotFewRows`
+
+SMALL_BYTES = 8 << 10  # partial sums of products of few rows; exchange between the warps of a block
+# Stages of the tiles of two matrices. Templates take smaller tiles where there is less; more gains little.
+TILE_BYTES = {"dot": 36 << 10, "conv": 48 << 10}
+
+
+def template_bytes(program: UProgram) -> int:
+    """Shared memory that templates of a program use while they run."""
+    tiled = (TILE_BYTES[o.kind] for o in operators_in(program.entry) if _is_tiled(o))
+    return max(tiled, default=SMALL_BYTES)
+
+
+def _is_tiled(operator: UOperator) -> bool:
+    """A product with few rows or columns streams its matrix and keeps no tiles."""
+    if operator.kind != "dot":
+        return operator.kind == "conv"
+    left, right = operator.inputs
+    batch = prod(left.type.shape[d] for d in operator.ints("lhs_batch"))
+    contracted = prod(left.type.shape[d] for d in operator.ints("lhs_contract"))
+    rows = left.type.size // max(batch * contracted, 1)
+    columns = right.type.size // max(batch * contracted, 1)
+    return min(rows, columns) > FEW_ROWS
+
+
+def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
+    """How a planned program is launched, in blocks of so many threads."""
+    kinds = {o.kind for o in operators_in(program.entry)}
+    words = tagged_words(operators_in(program.entry), plan.most_units)
+    header_bytes = _header_bytes(words)
+    near_bytes = near_words_bytes(words) if plan.cluster else 0
+    portable_units = min(plan.most_units, max(PORTABLE_BYTES // plan.own_bytes, 1))
+    return LaunchPlan(
+        header_bytes=header_bytes,
+        most_units=plan.most_units,
+        threads=threads,
+        resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
+        portable_shared_bytes=plan.template_bytes,
+        workspace_bytes=header_bytes + plan.shared_bytes + portable_units * plan.own_bytes,
+        cooperative=not kinds.isdisjoint(BARRIERS),
+        resident_units=plan.most_units if plan.parts or plan.cluster else 1,
+        portable_units=portable_units,
+        cluster=plan.cluster,
+        can_fail=FAIL in kinds,
+    )
+
+
+def _header_bytes(words: int) -> int:
+    """CK_HEADER_BYTES of a program with one domain and so many tagged words."""
+    return _rounded(LINE_BYTES + WORD_BYTES * words)
+
+
+def near_words_bytes(words: int) -> int:
+    """CK_NEAR_WORDS_BYTES: of so many tagged words in the shared memory of each block of a cluster."""
+    return _rounded(WORD_BYTES * words)
+
+
+def _rounded(size: int) -> int:
+    return (size + HEADER_STEP - 1) // HEADER_STEP * HEADER_STEP
+
+
+def gpu_target(name: str, threads: int) -> Target:
+    """The spellings for blocks of so many threads; `gpu_src` says what they mean."""
+    return Target(
+        name=name,
+        headers={
+            "base": "cocktail_base.h",
+            "units": "cocktail_units.h",
+            "index": "cocktail_index.h",
+            "arith": "cocktail_arith.h",
+            "block": "cocktail_block.h",
+            "math": "cocktail_math.h",
+            "random": "cocktail_random.h",
+            "dot": "cocktail_dot.h",
+            "conv": "cocktail_conv.h",
+            "sort": "cocktail_sort.h",
+            "program": "cocktail_program.h",
+            "exchange": "cocktail_exchange.h",
+        },
+        threads=threads,
+        index="i32",
+        copy="ck_copy({target}, {source}, {size});",
+        table="CK_TABLE",
+        meet="ck_meet();",
+        prologue=(
+            f"#define CK_THREADS {threads}",
+            "#define CK_SCRATCH_BYTES {scratch_bytes}",
+            "#define CK_OPERANDS {operands}",
+            "#define CK_RESULTS {results}",
+            "#define CK_MOST_UNITS {most_units}",
+            "#define CK_SHARED_BYTES {shared_bytes}",
+            "#define CK_OWN_BYTES {own_bytes}",
+            "#define CK_RESIDENT_BYTES {resident_bytes}",
+        ),
+        tagged=("#define CK_TAGGED_WORDS {tagged_words}",),
+        cluster=("#define CK_ONE_CLUSTER 1",),
+        entry=(
+            "template <bool RESIDENT>\n"
+            "CK_INLINE void ck_body(const void* const* operands, void* const* results,\n"
+            "                       u8* workspace, CkUnit* unit)"
+        ),
+        footer=("CK_ENTRIES",),
+        stage=(
+            "template <bool RESIDENT>\nCK_NOINLINE {result} {name}({parameters}) {{",
+            "{name}<RESIDENT>({parameters})",
+        ),
+        part=(
+            "template <bool RESIDENT>\n"
+            "CK_NOINLINE void {name}(u8* workspace, u32* error{parameters}) {{\n  CK_PART",
+            "{name}<RESIDENT>(workspace, unit->error{parameters})",
+        ),
+        fail="ck_fail(unit, u32({code}));",
+        far="ck_far({name});",
+        near="ck_near<RESIDENT>({name});",
+        most_together=MOST_TOGETHER,
+        template_bytes=template_bytes,
+    )
