@@ -51,6 +51,7 @@ CK_INLINE i32 ck_lane() {
 CK_INLINE i32 ck_warp_lane() { return ck_lane() % CK_WARP; }
 CK_INLINE i32 ck_warp() { return ck_lane() / CK_WARP; }
 enum : i32 { CK_WARPS = CK_THREADS / CK_WARP };
+enum : u32 { CK_ALL_LANES = 0xffffffffu };  // of a warp, as shuffles name them
 
 // The emulator tells where in a program threads wait: what waits takes the place of its call.
 #if defined(CK_EMULATED)

@@ -117,7 +117,6 @@ CK_INLINE T ck_moved(T x, Move move) {
     return ck_bitcast<T>(Bits(move(u32(bits))));
   }
 }
-enum : u32 { CK_ALL_LANES = 0xffffffffu };
 
 // Of the warp: the thread whose number differs in the bits of `flip`; thread number `lane`; the thread `by`
 // before this one (its own value in the first ones).

@@ -83,7 +83,7 @@ CK_INLINE constexpr i64 ck_conv_most(i64 a, i64 b) { return a > b ? a : b; }
 CK_INLINE constexpr i64 ck_conv_busy(const CkConvCase& c, const CkConvPlan& p) {
   const bool fma = p.kind == CK_CONV_FMA;
   const i32 parts = p.row_parts * p.column_parts * p.slices;
-  const i64 warps = fma ? ck_conv_above(parts, 32) : parts;
+  const i64 warps = fma ? ck_conv_above(parts, CK_WARP) : parts;
   const i64 loads = fma ? p.height + p.width : 4 * p.height + 2 * p.width;
   const i64 math = p.height * p.width * (fma ? c.sum : 7);  // 4 multiply-adds deep, or an instruction deep
   const i64 reads = warps * loads * (fma ? 3 * c.item / 4 : 2) / 2;

@@ -79,12 +79,12 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_columns(CkDotForm f, i64 threads, i64 
   CkDotPlan p{};
   p.path = CK_DOT_COLUMNS;
   p.v = f.b_n == 1 ? ck_dot_vector(f.b_size, 32 / ck_dot_power(f.m), f.n, f.b_k) : 1;
-  p.lanes = i32(ck_dot_least(32, ck_dot_power(f.n / p.v)));
+  p.lanes = i32(ck_dot_least(CK_WARP, ck_dot_power(f.n / p.v)));
   p.columns = p.lanes * p.v;
   // Neighbouring groups read lines that are kv apart: shorter ones would meet in the banks.
   const bool wide = p.columns * f.b_size >= 128 && f.a_k == 1;
   p.kv = wide ? ck_dot_vector(f.a_size, 4, f.k, f.a_m) : 1;
-  const i64 warps = threads / 32, chunks = ck_dot_ceil(f.n, p.columns);
+  const i64 warps = threads / CK_WARP, chunks = ck_dot_ceil(f.n, p.columns);
   p.parts = i32(ck_dot_most(1, ck_dot_least(warps / chunks, f.k * p.lanes / 128)));
   while (p.parts > 1 && warps / p.parts * p.parts * f.m * p.columns * f.w_size > room) p.parts /= 2;
   p.scratch = p.parts > 1 ? warps / p.parts * p.parts * f.m * p.columns * f.w_size : 0;
@@ -97,13 +97,13 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_lanes(CkDotForm f, i64 threads, i64 ro
   p.v = f.b_k == 1 ? ck_dot_vector(f.b_size, 32 / ck_dot_power(f.m), f.k, f.b_n) : 1;
   if (f.a_k == 1) p.v = i32(ck_dot_least(p.v, ck_dot_vector(f.a_size, p.v, f.k, f.a_m)));
   p.kv = p.v;
-  p.lanes = i32(ck_dot_least(32, ck_dot_power(f.k / p.v)));
-  const i64 warps = threads / 32, groups = threads / p.lanes;
+  p.lanes = i32(ck_dot_least(CK_WARP, ck_dot_power(f.k / p.v)));
+  const i64 warps = threads / CK_WARP, groups = threads / p.lanes;
   const i64 most = ck_dot_most(1, 16 / ck_dot_power(f.m));
   p.columns = i32(ck_dot_least(ck_dot_least(8, most), ck_dot_power(ck_dot_ceil(f.n, groups))));
   p.parts = 1;
-  if (p.lanes == 32 && p.columns == 1) {
-    p.parts = i32(ck_dot_most(1, ck_dot_least(warps / f.n, f.k / (32 * p.v))));
+  if (p.lanes == CK_WARP && p.columns == 1) {
+    p.parts = i32(ck_dot_most(1, ck_dot_least(warps / f.n, f.k / (CK_WARP * p.v))));
   }
   while (p.parts > 1 && warps / p.parts * p.parts * f.m * f.w_size > room) p.parts /= 2;
   p.scratch = p.parts > 1 ? warps / p.parts * p.parts * f.m * f.w_size : 0;
@@ -136,7 +136,7 @@ CK_INLINE constexpr i64 ck_dot_stage_bytes(CkDotForm f, CkDotPlan p) {
 // The part of one thread (FMA) or warp (MMA): as small as lets all of them hold the tile. What is left of
 // them shares k.
 CK_INLINE constexpr CkDotPlan ck_dot_shares(CkDotForm f, CkDotPlan p, i64 threads) {
-  const i64 cell_m = f.mma ? 16 : 1, cell_n = f.mma ? 8 : 1, workers = f.mma ? threads / 32 : threads;
+  const i64 cell_m = f.mma ? 16 : 1, cell_n = f.mma ? 8 : 1, workers = f.mma ? threads / CK_WARP : threads;
   p.tm = p.tn = f.mma ? 1 : 2;
   while (p.bm * p.bn > workers * p.tm * p.tn * cell_m * cell_n) {
     const bool across = f.mma ? p.tn <= p.tm : p.tn < p.tm;

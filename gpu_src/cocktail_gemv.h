@@ -21,11 +21,11 @@ CK_INLINE i32 ck_dot_butterfly(W (&sums)[COUNT], i32 lane) {
       for (i32 i = 0; i < COUNT / 2; ++i) {
         if (i >= left) continue;
         const W mine = upper ? sums[i + left] : sums[i], other = upper ? sums[i] : sums[i + left];
-        sums[i] = mine + __shfl_xor_sync(0xffffffffu, other, flip);
+        sums[i] = mine + __shfl_xor_sync(CK_ALL_LANES, other, flip);
       }
       first += upper ? left : 0;
     } else {
-      sums[0] = sums[0] + __shfl_xor_sync(0xffffffffu, sums[0], flip);
+      sums[0] = sums[0] + __shfl_xor_sync(CK_ALL_LANES, sums[0], flip);
       first = upper ? -1 : first;
     }
   }
@@ -86,7 +86,7 @@ CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const 
   constexpr CkDotForm f = D::form;
   constexpr CkDotPlan p = D::plan;
   constexpr i32 M = i32(f.m), V = p.v, KV = p.kv, LANES = p.lanes, COLUMNS = LANES * V;
-  constexpr i32 IN_WARP = 32 / LANES, GROUPS = PARTS * IN_WARP, TEAMS = CK_WARPS / PARTS;
+  constexpr i32 IN_WARP = CK_WARP / LANES, GROUPS = PARTS * IN_WARP, TEAMS = CK_WARPS / PARTS;
   constexpr i32 CHUNKS = i32(ck_dot_ceil(f.n, COLUMNS)), COUNT = i32(ck_dot_power(M)) * V;
   constexpr CkDotSteps steps = ck_dot_steps(f.k / KV, GROUPS, (FITS ? 32 : 8) / (M * KV));
   const i32 lane = ck_warp_lane(), team = ck_warp() / PARTS, part = ck_warp() % PARTS;
@@ -215,7 +215,7 @@ CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const ty
       static_assert(COLUMNS == 1, "warps share k where there are few columns");
       if (base > 0) ck_meet();
       W* shares = reinterpret_cast<W*>(ck_scratch()) + ck_warp() * M;
-      constexpr i32 KEPT = ck_dot_kept(COUNT, 32);
+      constexpr i32 KEPT = ck_dot_kept(COUNT, CK_WARP);
 #pragma unroll
       for (i32 i = 0; i < KEPT; ++i) {
         if (team < TEAMS && first >= 0 && first + i < M) shares[first + i] = sums[i];

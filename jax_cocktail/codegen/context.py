@@ -83,6 +83,11 @@ class Context:
         """The spellings."""
         return self.machine.target
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """The threads of a unit, and those of its warps, which run in step."""
+        return self.target.threads, 1 if self.machine.spec is None else self.machine.spec.warp
+
     def about(self, name: Name) -> Parameter:
         """What a function has to know about a name that it gets."""
         if name in self.buffers:

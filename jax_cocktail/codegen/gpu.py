@@ -5,29 +5,25 @@ from __future__ import annotations
 from math import prod
 
 from jax_cocktail.device.target import Target
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 
-THREADS = 256  # of a block: eight warps of 32 hide most of what one waits for; their barrier stays cheap
-MOST_TOGETHER = 8  # trips whose loads are under way at the same time; more cost registers and length
-PORTABLE_BYTES = 4 << 20  # of the workspace, for what lies in shared memory where that suffices
 LINE_BYTES = 128  # of the header: the counter of a domain, as long as a line of the cache; and
 WORD_BYTES = 16  # a tagged word, twice
 HEADER_STEP = 256  # bytes, of which a header is a multiple
-FEW_ROWS = 8  # up to here a product streams its matrix; `kCkDotFewRows`
 
-SMALL_BYTES = 8 << 10  # partial sums of products of few rows; exchange between the warps of a block
-# Stages of the tiles of two matrices. Templates take smaller tiles where there is less; more gains little.
-TILE_BYTES = {"dot": 36 << 10, "conv": 48 << 10}
+# Templates take smaller tiles where there is less.
+TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}
 
 
 def template_bytes(program: UProgram) -> int:
     """Shared memory that templates of a program use while they run."""
     tiled = (TILE_BYTES[o.kind] for o in operators_in(program.entry) if _is_tiled(o))
-    return max(tiled, default=SMALL_BYTES)
+    return max(tiled, default=BLOCK.small_bytes)
 
 
 def _is_tiled(operator: UOperator) -> bool:
@@ -39,23 +35,23 @@ def _is_tiled(operator: UOperator) -> bool:
     contracted = prod(left.type.shape[d] for d in operator.ints("lhs_contract"))
     rows = left.type.size // max(batch * contracted, 1)
     columns = right.type.size // max(batch * contracted, 1)
-    return min(rows, columns) > FEW_ROWS
+    return min(rows, columns) > BLOCK.few_rows
 
 
 def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
     """How a planned program is launched, in blocks of so many threads."""
     kinds = {o.kind for o in operators_in(program.entry)}
     words = tagged_words(operators_in(program.entry), plan.most_units)
-    header_bytes = _header_bytes(words)
+    header = header_bytes(words)
     near_bytes = near_words_bytes(words) if plan.cluster else 0
-    portable_units = min(plan.most_units, max(PORTABLE_BYTES // plan.own_bytes, 1))
+    portable_units = min(plan.most_units, max(BLOCK.portable_bytes // plan.own_bytes, 1))
     return LaunchPlan(
-        header_bytes=header_bytes,
+        header_bytes=header,
         most_units=plan.most_units,
         threads=threads,
         resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
-        workspace_bytes=header_bytes + plan.shared_bytes + portable_units * plan.own_bytes,
+        workspace_bytes=header + plan.shared_bytes + portable_units * plan.own_bytes,
         cooperative=not kinds.isdisjoint(BARRIERS),
         resident_units=plan.most_units if plan.parts or plan.cluster else 1,
         portable_units=portable_units,
@@ -64,9 +60,9 @@ def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan
     )
 
 
-def _header_bytes(words: int) -> int:
-    """CK_HEADER_BYTES of a program with one domain and so many tagged words."""
-    return _rounded(LINE_BYTES + WORD_BYTES * words)
+def header_bytes(words: int, lines: int = 1) -> int:
+    """CK_HEADER_BYTES of a program with so many tagged words, and lines for its counter and its signals."""
+    return _rounded(LINE_BYTES * lines + WORD_BYTES * words)
 
 
 def near_words_bytes(words: int) -> int:
@@ -131,6 +127,6 @@ def gpu_target(name: str, threads: int) -> Target:
         fail="ck_fail(unit, u32({code}));",
         far="ck_far({name});",
         near="ck_near<RESIDENT>({name});",
-        most_together=MOST_TOGETHER,
+        most_together=BLOCK.most_together,
         template_bytes=template_bytes,
     )

@@ -327,7 +327,7 @@ def _emit_group_reduce(r: _Reduction) -> None:
     context, writer = r.context, r.context.writer
     context.needs.add("block")
     length = _positions(r.inner)
-    groups = groups_for(_positions(r.kept), length, context.target.threads)
+    groups = groups_for(_positions(r.kept), length, *context.block)
     wide = r.is_long(length // groups.size)
     with group_rows(context, groups, r.kept) as stores:
         total = r.start(wide)

@@ -22,7 +22,6 @@ from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.errors import UnsupportedError
 
 Axes = Sequence[tuple[Name, int]]  # loop variable and count, outermost first
-WARP = 32
 FEW_ROWS = 4  # up to here a row has the whole block, one row after the other
 LONG_ROW = 8  # elements per thread of the block from which that pays
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
@@ -154,14 +153,14 @@ class Groups:
     rows: int
 
 
-def groups_for(rows: int, length: int, threads: int) -> Groups:
+def groups_for(rows: int, length: int, threads: int, warp: int) -> Groups:
     """How many threads share a row of `length` elements."""
     if length <= 1:
         return Groups(1, rows)
     if rows == 1 or (rows <= FEW_ROWS and length >= LONG_ROW * threads):
         return Groups(threads, rows)
     size = 1
-    while size < WARP and size < length and rows * size < threads:
+    while size < warp and size < length and rows * size < threads:
         size *= 2
     return Groups(size, rows)
 

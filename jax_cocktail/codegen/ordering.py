@@ -61,7 +61,7 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     names = [Name(f"i{d}") for d in range(len(shape))]
     indices = loop_indices(names, shape)
     kept = [(names[d], n) for d, n in enumerate(shape) if d != axis and n != 1]
-    groups = groups_for(prod(n for _, n in kept), shape[axis], context.target.threads)
+    groups = groups_for(prod(n for _, n in kept), shape[axis], *context.block)
     is_max = operator["op"] == "max"
     out = tuple(i for d, i in enumerate(indices) if d != axis)
     integer = COMPUTE[operator.output.type.dtype]

@@ -1,13 +1,13 @@
 """What a program costs on a CPU, from its statements alone.
 
-The same sum is made twice: of the translated program under stock XLA (`STOCK`), which pays for every operator
+The same sum is made twice: of the translated program under stock XLA, which pays for every operator
 and branch that it dispatches and spreads heavy products and convolutions over all cores; and of a planned
-program under our runtime (`OURS`), where a statement in a parallel loop is shared by the units, everything
+program under our runtime, where a statement in a parallel loop is shared by the units, everything
 else is done by one (or by each for itself), and a domain barrier costs what two cache lines take to cross.
 The time of a statement is that of its arithmetic or of its memory, whichever is longer; memory is as fast as
 the smallest level that holds what one iteration of the loop around touches. (The price of a fusion plan in
-FusionStitching, Zheng et al. 2020, section 5, is made of the same parts.) Rates are round figures of a server
-core; a measurement always wins.
+FusionStitching, Zheng et al. 2020, section 5, is made of the same parts.) The rates are those of
+`device.host`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from math import ceil, prod
 
 from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import trips
+from jax_cocktail.device.host import SERVER, Rates
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -33,57 +34,25 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
 from jax_cocktail.utask.types import Value
 
-FEWEST_ROWS = 8  # from here on a product is heavy: below, memory is the limit
-THIN_PRODUCT = 1.5  # how much faster than other light operators the flops of a product of few rows are
-LANES = 16  # of a vector
-BARRIER_SECONDS = 0.25e-6
-LAUNCH_SECONDS = 0.2e-6  # of a custom call in stock XLA's program
-WAKE_SECONDS = 2e-6  # until the other units of a call run
-LOOP_DISPATCHES = 3  # of a trip in stock XLA's runtime: condition, index, body
-# Bytes of a level, and how many a core reads from it per second.
-LEVELS = ((48 << 10, 200e9), (1 << 20, 130e9), (32 << 20, 80e9))
-MEMORY_RATE = 20e9
 _FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # in any runtime
 _VIEWS = VIEWS - _FREE  # in a runtime that has views
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What a runtime does per second on one core. `heavy`, `light`: flops of large products and convolutions,
-    and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all cores; `views`: a
-    slice that stands alone moves nothing."""
-
-    heavy: float
-    light: float
-    dispatch: float
-    spreads: bool
-    views: bool
-
-
-STOCK = Rates(heavy=160e9, light=60e9, dispatch=50e-9, spreads=True, views=False)
-OURS = Rates(heavy=210e9, light=60e9, dispatch=5e-9, spreads=False, views=True)
-
-
 def stock_price(program: UProgram, cores: int) -> Price:
     """The price of one call of a translated program under stock XLA on that many cores."""
-    return _priced(program.entry, _Place(STOCK, cores))
+    return _priced(program.entry, _Place(SERVER.stock, cores))
 
 
 def our_price(program: UProgram, units: int) -> Price:
     """The price of one call of a planned program on that many units."""
-    call = Price(LAUNCH_SECONDS + (WAKE_SECONDS if units > 1 else 0.0))
-    return _priced(program.entry, _Place(OURS, units)) + call
+    call = Price(SERVER.launch_seconds + (SERVER.wake_seconds if units > 1 else 0.0))
+    return _priced(program.entry, _Place(SERVER.ours, units)) + call
 
 
 def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
     """The price of one execution of a statement, wherever it stands."""
     place = _Place(rates, cores)
-    return _statement(statement, replace(place, bandwidth=bandwidth(_touched((statement,), 1))))
-
-
-def bandwidth(touched: float) -> float:
-    """Bytes per second of the level that holds so many bytes."""
-    return next((rate for size, rate in LEVELS if touched <= size), MEMORY_RATE)
+    return _statement(statement, replace(place, bandwidth=SERVER.bandwidth(_touched((statement,), 1))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +63,12 @@ class _Place:
     rates: Rates
     cores: int
     alone: bool = False
-    bandwidth: float = field(default=LEVELS[-1][1])
+    bandwidth: float = field(default=SERVER.levels[-1][1])
 
 
 def _priced(region: Region, place: _Place) -> Price:
     units = 1 if place.alone else place.cores
-    inside = replace(place, bandwidth=bandwidth(_touched(region.body, units)))
+    inside = replace(place, bandwidth=SERVER.bandwidth(_touched(region.body, units)))
     return sum((_statement(s, inside) for s in region.body), Price())
 
 
@@ -125,7 +94,7 @@ def _loop(loop: LoopUTask, place: _Place) -> Price:
         once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch))
         return once * ceil(number / place.cores)
     inside = [_priced(region, place) for region in loop.regions]
-    dispatches = LOOP_DISPATCHES if place.rates.spreads else 1
+    dispatches = place.rates.loop_dispatches
     return (sum(inside, Price()) + Price(dispatches * place.rates.dispatch)) * number
 
 
@@ -140,7 +109,7 @@ def _stitched(group: StitchedUTask, place: _Place) -> Price:
 
 def _operator(operator: UOperator, place: _Place) -> Price:
     if operator.kind == "wait":
-        return Price(BARRIER_SECONDS)
+        return Price(SERVER.barrier_seconds)
     if operator.kind in _FREE or (place.rates.views and operator.kind in _VIEWS):
         return Price()
     heavy = _heavy(operator, place)
@@ -158,7 +127,7 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
     full = 1.0
     if operator.kind == "conv":  # vectors run over output features
         features = operator.output.type.shape[operator.ints("out_spec")[1]]
-        full = max(features, 1) / (LANES * ceil(max(features, 1) / LANES))
+        full = max(features, 1) / (SERVER.vector_lanes * ceil(max(features, 1) / SERVER.vector_lanes))
     seconds = flops / (place.rates.heavy * wide * full * (place.cores if place.rates.spreads else 1))
     convolution = seconds if operator.kind == "conv" else 0.0
     return Price(seconds, seconds, convolution, convolution)
@@ -169,7 +138,7 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
 
 def _light_flops(operator: UOperator) -> float:
     if operator.kind in PRODUCTS:
-        return 0.0 if _heavy_flops(operator) else _dot_flops(operator) / THIN_PRODUCT
+        return 0.0 if _heavy_flops(operator) else _dot_flops(operator) / SERVER.thin_product
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
     return float(size * operator.facts.cost) if operator.kind not in PARTIAL else 0.0
 
@@ -186,7 +155,7 @@ def _heavy_flops(operator: UOperator) -> float:
     shared = (*operator.ints("lhs_contract"), *operator.ints("lhs_batch"))
     common = max(prod(lhs.type.shape[d] for d in shared), 1)
     rows = min(lhs.type.size, rhs.type.size) // common
-    return _dot_flops(operator) if rows >= FEWEST_ROWS else 0.0
+    return _dot_flops(operator) if rows >= SERVER.few_rows else 0.0
 
 
 def _dot_flops(operator: UOperator) -> float:

@@ -16,9 +16,8 @@ from math import ceil, inf
 import numpy as np
 import numpy.typing as npt
 
+from jax_cocktail.cost.unit_time import WHOLE as ALL
 from jax_cocktail.cost.unit_time import (
-    FAR_SECONDS,
-    STATEMENT_SECONDS,
     Unit,
     device_flops,
     operand_bytes,
@@ -26,10 +25,10 @@ from jax_cocktail.cost.unit_time import (
     unit_of,
     unit_seconds,
 )
-from jax_cocktail.cost.unit_time import WHOLE as ALL
 from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import trips, work
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.exchange import value_words
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -48,12 +47,6 @@ from jax_cocktail.utask.operators import BARRIERS, FREE
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
-
-RAMP_SECONDS = 1.6e-6  # until all blocks run and the last has ended, beside what a launch costs anyhow
-COOPERATIVE_SECONDS = 0.5e-6  # that blocks which meet are launched later [estimate]
-SCALAR_SECONDS = 2.5e-9  # of one operation on registers that waits for the one before: 4 to 5 clocks
-TAGGED_BYTES = 8  # of a word that crosses units with the number of its step
-CALL_SECONDS = 100e-9  # of a reference; programs for a GPU have none, since references are inlined
 
 Clock = npt.NDArray[np.float64]
 
@@ -114,9 +107,9 @@ def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan 
 
 def call_seconds(found: Spent, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> float:
     """With the launch. Blocks of a cluster meet once before they write to each other's shared memory."""
-    first = COOPERATIVE_SECONDS if plan is None or not plan.cluster else spec.cluster_barrier_seconds
+    first = BLOCK.cooperative_seconds if plan is None or not plan.cluster else spec.cluster_barrier_seconds
     meets = first if found.barriers and units > 1 else 0.0
-    return found.seconds + spec.launch_seconds + RAMP_SECONDS + meets
+    return found.seconds + spec.launch_seconds + BLOCK.ramp_seconds + meets
 
 
 def seen_by_units(spec: DeviceSpec, plan: MemoryPlan | None) -> DeviceSpec:
@@ -177,7 +170,7 @@ class _Walker:
         """Seconds of a barrier, or until tagged words have come from everywhere."""
         if operator.kind == "wait":
             return self.spec.barrier_seconds
-        return self.spec.hop_seconds + TAGGED_BYTES * value_words(operator) / self.unit.far_rate
+        return self.spec.hop_seconds + BLOCK.tagged_bytes * value_words(operator) / self.unit.far_rate
 
     def _nothing(self) -> Spent:
         return Spent(np.zeros(self.units))
@@ -199,7 +192,7 @@ class _Walker:
             return self._branch(statement, place)
         if isinstance(statement, UOperator | StitchedUTask):
             return self._leaf(statement, place)
-        return self._all(CALL_SECONDS)
+        return self._all(BLOCK.call_seconds)
 
     def _all(self, seconds: float) -> Spent:
         return Spent(np.full(self.units, seconds))
@@ -210,7 +203,7 @@ class _Walker:
             inner = (s for s in walk(loop.body) if isinstance(s, LoopUTask) and s.parallel)
             written |= {v for s in inner for v in s.outputs}
         inside = replace(place, again=True, far=place.far | _views(loop.body, written))
-        once = self._all(2 * SCALAR_SECONDS)
+        once = self._all(2 * BLOCK.scalar_seconds)
         for region in loop.regions:
             once = once.then(self.region(region, inside))
         return once.times(trips(loop))
@@ -219,7 +212,7 @@ class _Walker:
         count = loop.trip_count or 0
         far = _views(loop.body, place.far)
         one = self.region(loop.body, replace(place, alone=True, far=far | place.far))
-        late = FAR_SECONDS if any(v in far | place.far for v in _operands(loop.body)) else 0.0
+        late = BLOCK.far_seconds if any(v in far | place.far for v in _operands(loop.body)) else 0.0
         clock = _turns(loop.first, count, self.units) * (one.seconds + late)
         return one.scaled(count, clock, one.barriers)
 
@@ -227,7 +220,7 @@ class _Walker:
         sides = [self.region(region, place) for region in branch.branches]
         if branch.stage is not None:  # a stage of a pipeline: it idles at the ends only
             return max(sides, key=lambda side: side.seconds)
-        found = self._all(2 * SCALAR_SECONDS)
+        found = self._all(2 * BLOCK.scalar_seconds)
         for side in sides:
             found = found.then(side.times(1 / len(sides)))
         return found
@@ -236,8 +229,8 @@ class _Walker:
         members = [m for m in operators_of(statement) if m.kind != "arrive"]
         arrays = any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs))
         if not arrays:
-            return self._all(SCALAR_SECONDS * sum(_cost(m) for m in members))
-        seconds = STATEMENT_SECONDS if any(m.kind not in FREE for m in members) else 0.0
+            return self._all(BLOCK.scalar_seconds * sum(_cost(m) for m in members))
+        seconds = BLOCK.statement_seconds if any(m.kind not in FREE for m in members) else 0.0
         moved, flops, arithmetic = Levels(), 0.0, 0.0
         for member in members:
             sizes = operand_bytes(member)
@@ -332,7 +325,7 @@ def spread_seconds(statement: Statement, units: int, spec: DeviceSpec) -> float:
     """Seconds of one execution of a statement that nothing is planned for yet, by the usual fate of its
     operators: one unit, or all of them and a barrier, whichever is faster."""
     unit = unit_of(spec)
-    crossing = spec.barrier_seconds + 2 * FAR_SECONDS
+    crossing = spec.barrier_seconds + 2 * BLOCK.far_seconds
 
     def each(s: Statement, inside: Inside[float]) -> float:
         if isinstance(s, LoopUTask):

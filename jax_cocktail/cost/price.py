@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from jax_cocktail.cost import cpu as price_cpu
-from jax_cocktail.cost.cpu import BARRIER_SECONDS, LAUNCH_SECONDS, OURS, STOCK, bandwidth
-from jax_cocktail.cost.gpu import RAMP_SECONDS, gpu_price, spread_seconds
+from jax_cocktail.cost.gpu import gpu_price, spread_seconds
 from jax_cocktail.cost.value import Comparison, Price
 from jax_cocktail.cost.work import waits
 from jax_cocktail.cost.xla import xla_price, xla_seconds
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import LoopUTask, Statement, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
 
 __all__ = [
-    "BARRIER_SECONDS",
-    "LAUNCH_SECONDS",
     "Comparison",
     "Price",
-    "bandwidth",
     "barriers_per_iteration",
     "launch_seconds",
     "our_price",
@@ -42,7 +40,7 @@ def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan 
 
 def launch_seconds(machine: Machine) -> float:
     """Of a call of ours in stock XLA's program."""
-    return LAUNCH_SECONDS if machine.spec is None else machine.spec.launch_seconds + RAMP_SECONDS
+    return SERVER.launch_seconds if machine.spec is None else machine.spec.launch_seconds + BLOCK.ramp_seconds
 
 
 def profile(statement: Statement, cores: int, units: int, machine: Machine) -> tuple[float, float]:
@@ -50,9 +48,9 @@ def profile(statement: Statement, cores: int, units: int, machine: Machine) -> t
     taken to be shared by the units."""
     if machine.spec is not None:
         return spread_seconds(statement, units, machine.spec), xla_seconds(statement, machine.spec)
-    ours = price_cpu.statement_price(statement, OURS, units)
+    ours = price_cpu.statement_price(statement, SERVER.ours, units)
     spread = ours.seconds - ours.heavy * (1 - 1 / units)
-    return spread, price_cpu.statement_price(statement, STOCK, cores).seconds
+    return spread, price_cpu.statement_price(statement, SERVER.stock, cores).seconds
 
 
 def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ...]:

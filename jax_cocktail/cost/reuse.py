@@ -7,31 +7,14 @@ trips of its loop there, while a larger one streams them from further out in eve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from jax_cocktail.cost.work import UNKNOWN_TRIPS
+from jax_cocktail.device.host import Cache
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.types import Value
 
 _MOVES_NOTHING = FREE | {"dynamic_update_slice"}
-
-
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """Bytes that a unit keeps close (`near`), that all units share (`far`), and bytes per second a unit reads
-    from the shared one and from memory. Round figures of a server core."""
-
-    near: float = 768 << 10
-    far: float = 12 << 20
-    far_rate: float = 100e9
-    memory_rate: float = 15e9
-
-    def seconds(self, size: float, units: int) -> float:
-        """To touch `size` bytes once more."""
-        if size <= self.near:
-            return 0.0
-        return size / (self.far_rate if size * units <= self.far else self.memory_rate)
 
 
 def streaming_seconds(

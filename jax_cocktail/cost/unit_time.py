@@ -16,6 +16,7 @@ from typing import cast
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.cost.work import UNKNOWN_TRIPS, work
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -28,17 +29,6 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, PRODUCTS
 from jax_cocktail.utask.types import Value
 
-LANES = 256  # threads of a block
-# Shares of what the data sheet promises that hand-written blocks reach at the sizes of loop bodies.
-PRODUCT_SHARE = 0.5
-CONVOLUTION_SHARE = 0.3
-TENSOR_SHARE = 0.3  # of tensor cores, by warps that load their own operands
-FEWEST_ROWS = 8  # of both operands, for tensor cores; below, products run on the other units
-ELEMENT_SHARE = 0.6  # one operation waits for the one before; eight warps, or what is independent, hide part
-NEAR_SHARE = 0.85  # of shared memory; the rest is scratch and what else a part keeps
-STATEMENT_SECONDS = 40e-9  # a barrier of the block (29 clocks) and the latency of shared memory
-FAR_SECONDS = 250e-9  # until the first bytes that another unit wrote are here: a round trip to L2
-REDUCE_SECONDS = 80e-9  # shuffles, one exchange through shared memory
 HALVES = ("bfloat16", "float16")
 _NOTHING = FREE | BARRIERS | {"fail", "iota"}
 
@@ -61,7 +51,7 @@ class Unit:
     elements: float
     tensors: float
     halves: float
-    lanes: int = LANES
+    lanes: int = BLOCK.threads
 
     def near_share(self, touched: float) -> float:
         """The share of so many bytes, read again and again, that finds room in shared memory."""
@@ -81,15 +71,15 @@ def unit_of(spec: DeviceSpec) -> Unit:
     """The unit of a device; its rates are those of the device over its multiprocessors."""
     peak = spec.flops / spec.units
     return Unit(
-        near=NEAR_SHARE * spec.shared_bytes,
+        near=BLOCK.near_share * spec.shared_bytes,
         near_rate=spec.shared_rate / spec.units,
         far_rate=spec.l2_rate / spec.units,
         memory_rate=spec.memory_rate / spec.units,
-        products=PRODUCT_SHARE * peak,
-        convolutions=CONVOLUTION_SHARE * peak,
-        elements=ELEMENT_SHARE * peak / 2,
-        tensors=TENSOR_SHARE * spec.tensor_flops / spec.units,
-        halves=TENSOR_SHARE * spec.half_flops / spec.units,
+        products=BLOCK.product_share * peak,
+        convolutions=BLOCK.convolution_share * peak,
+        elements=BLOCK.element_share * peak / 2,
+        tensors=BLOCK.tensor_share * spec.tensor_flops / spec.units,
+        halves=BLOCK.tensor_share * spec.half_flops / spec.units,
     )
 
 
@@ -142,7 +132,7 @@ def _seconds(statement: Statement, unit: Unit, part: Part, rate: float) -> float
     inside = sum(unit_seconds(region.body, unit, part) for region in regions_of(statement))
     if isinstance(statement, LoopUTask):
         return inside * (UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count)
-    return inside / len(statement.branches) if isinstance(statement, BranchUTask) else STATEMENT_SECONDS
+    return inside / len(statement.branches) if isinstance(statement, BranchUTask) else BLOCK.statement_seconds
 
 
 def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -> float:
@@ -156,14 +146,14 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
         sizes = operand_bytes(operator, part)
         far = sum(size for v, size in sizes.items() if v in part.far)
         moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
-        return STATEMENT_SECONDS + max(amount.flops * share / flops, moved)
+        return BLOCK.statement_seconds + max(amount.flops * share / flops, moved)
     if operator.kind in COPIES:
         return unit.steps(amount.bytes * share / 8, operator.facts.cost)
     if operator.is_element:
         return unit.steps(operator.output.type.size * share, operator.facts.cost)
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs)) * share
     deep = log2(max(size, 2.0)) ** 2 if operator.facts.orders else 1.0
-    return STATEMENT_SECONDS + REDUCE_SECONDS + unit.steps(size, deep)
+    return BLOCK.statement_seconds + BLOCK.reduce_seconds + unit.steps(size, deep)
 
 
 def arithmetic(operator: UOperator) -> str:
@@ -171,7 +161,7 @@ def arithmetic(operator: UOperator) -> str:
     if operator.kind not in PRODUCTS:
         return "elements"
     own = "convolutions" if operator.kind == "conv" else "products"
-    if operator.kind == "dot" and min(_rows(operator)) < FEWEST_ROWS:
+    if operator.kind == "dot" and min(_rows(operator)) < BLOCK.few_rows:
         return own
     dtype = operator.inputs[0].type.dtype
     if dtype in HALVES:

@@ -14,22 +14,10 @@ from jax_cocktail.cost.unit_time import HALVES
 from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import trips, work
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import STOCK
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import FREE, PRODUCTS
 from jax_cocktail.utask.types import Value
-
-# Seconds, from public measurements on H100 where not said otherwise.
-STREAM_KERNEL = 2.5e-6  # the host enqueues one kernel
-GRAPH_LAUNCH = 7e-6  # of a small graph: 6 to 8
-FEWEST_IN_GRAPH = 5  # XLA's default: fewer kernels in a row are not captured
-HOST_ROUND_TRIP = 9e-6  # of an unknown trip count, per trip: 8 to 10
-CONDITIONAL = 2.5e-6  # a conditional node of a graph [estimate]
-SMALL_PRODUCT = 2.5e-6  # the shortest call of cuBLAS: 2 to 4
-SMALL_CONVOLUTION = 8e-6  # the shortest call of cuDNN, with the layout changes around it: 5 to 15
-HEAVY = 30e-6  # from here on a tuned library is worth more than a fused kernel
-# Shares of the tensor cores' and of memory's peak that libraries reach, and outputs that fill a unit.
-PRODUCT_SHARE, CONVOLUTION_SHARE, MEMORY_SHARE = 0.7, 0.3, 0.7
-TILE = 64 * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +43,8 @@ class _Kernels:
     @property
     def seconds(self) -> float:
         """Of one execution."""
-        captured = self.count >= FEWEST_IN_GRAPH
-        return self.apart + (GRAPH_LAUNCH + self.graph if captured else self.stream)
+        captured = self.count >= STOCK.fewest_in_graph
+        return self.apart + (STOCK.graph_launch + self.graph if captured else self.stream)
 
 
 _FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least")
@@ -91,7 +79,7 @@ def _statements(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels
 
 def _loop(loop: LoopUTask, spec: DeviceSpec) -> _Kernels:
     once = sum((_region(r, spec) for r in loop.regions), _Kernels())
-    asked = HOST_ROUND_TRIP if loop.trip_count is None else 0.0
+    asked = STOCK.host_round_trip if loop.trip_count is None else 0.0
     counter = _kernel(0.0, spec) if loop.trip_count is not None else _Kernels()
     number = trips(loop)
     each = (once + counter).seconds + asked
@@ -107,7 +95,7 @@ def _loop(loop: LoopUTask, spec: DeviceSpec) -> _Kernels:
 def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
     sides = [_region(r, spec) for r in branch.branches]
     mean = sum(sides, _Kernels()) * (1 / len(sides))
-    own = _Kernels(1, CONDITIONAL, CONDITIONAL)
+    own = _Kernels(1, STOCK.conditional, STOCK.conditional)
     least = min(side.least for side in sides)
     both = mean + own
     return _Kernels(both.count, both.graph, both.stream, both.apart, both.heavy, both.convolutions, least)
@@ -115,29 +103,29 @@ def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
 
 def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
     """One kernel that works for so long beyond what every kernel takes."""
-    return _Kernels(1, spec.launch_seconds + seconds, max(STREAM_KERNEL, spec.launch_seconds + seconds))
+    return _Kernels(1, spec.launch_seconds + seconds, max(STOCK.stream_kernel, spec.launch_seconds + seconds))
 
 
 def _anchor(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     if operator.kind in PRODUCTS:
         return _library(operator, spec)
-    moved = work(operator).bytes / (MEMORY_SHARE * spec.memory_rate)
+    moved = work(operator).bytes / (STOCK.memory_share * spec.memory_rate)
     return _kernel(moved, spec) * operator.facts.kernels
 
 
 def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     """A call of cuBLAS or cuDNN."""
     amount = work(operator)
-    fill = min(1.0, max(operator.output.type.size / TILE, 1.0) / spec.units)
+    fill = min(1.0, max(operator.output.type.size / STOCK.tile, 1.0) / spec.units)
     convolution = operator.kind == "conv"
-    share = CONVOLUTION_SHARE if convolution else PRODUCT_SHARE
+    share = STOCK.convolution_share if convolution else STOCK.product_share
     seconds = max(
         amount.flops / (_peak(operator, spec) * share * fill),
-        amount.bytes / (MEMORY_SHARE * spec.memory_rate),
-        SMALL_CONVOLUTION if convolution else SMALL_PRODUCT,
+        amount.bytes / (STOCK.memory_share * spec.memory_rate),
+        STOCK.small_convolution if convolution else STOCK.small_product,
     )
     found = _kernel(seconds - spec.launch_seconds, spec)
-    heavy = seconds if seconds >= HEAVY else 0.0
+    heavy = seconds if seconds >= STOCK.heavy else 0.0
     conv = heavy if convolution else 0.0
     return _Kernels(found.count, found.graph, found.stream, 0.0, heavy, conv, conv)
 
@@ -165,5 +153,5 @@ def _fusions(statements: tuple[Statement, ...], spec: DeviceSpec) -> _Kernels:
             moved = statement.inputs[1] if statement.kind == "dynamic_update_slice" else statement.output
             bytes_of[at] = bytes_of.get(at, 0.0) + moved.type.nbytes
         level.update(dict.fromkeys(statement.outputs, at if fused else at + 1))
-    rate = MEMORY_SHARE * spec.memory_rate
+    rate = STOCK.memory_share * spec.memory_rate
     return sum((_kernel(size / rate, spec) for size in bytes_of.values()), _Kernels())

@@ -15,11 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from jax_cocktail.errors import BuildError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-MOST_REGISTERS = 255  # of one thread
-RESERVED_SHARED_BYTES = 1024  # of every resident block, taken by the system
-_REGISTERS_STEP = 8  # registers of a thread are handed out in eights
-_WARPS_STEP = 4  # and to four warps at a time, one per quarter of the multiprocessor
-_SHARED_STEP = 128  # bytes
+PORTABLE_CLUSTER = 8  # blocks of a cluster for which every card with clusters has room [D]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +30,13 @@ class DeviceSpec:
       warp: threads that run in step: 32, or 64 on most AMD cards.
       threads_per_block, threads_per_unit, blocks_per_unit: the most there may be.
       registers: of 32 bits, in one multiprocessor.
+      thread_registers: the most that one thread can have.
+      register_step, warp_step: registers of a thread are handed out in steps of so many, to so many warps at
+        a time.
       shared_bytes: the most shared memory that one block can ask for.
       shared_per_unit: shared memory of a multiprocessor, bytes.
+      shared_step: shared memory of a block is a multiple of so many bytes.
+      reserved_shared_bytes: of every resident block, taken by the system; 0 on cards that take none.
       l2_bytes, memory_bytes: second-level cache and memory of the device, bytes.
       launch_seconds: from the start of one kernel to that of the next, back to back in a graph.
       barrier_seconds: one barrier of all `units` blocks.
@@ -74,11 +75,17 @@ class DeviceSpec:
     flops: float
     tensor_flops: float
     half_flops: float
+    thread_registers: int = 255
+    register_step: int = 8
+    warp_step: int = 4
+    shared_step: int = 128
+    reserved_shared_bytes: int = 1024
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not value > 0:
+            may_be_nothing = field.name == "reserved_shared_bytes" and value == 0
+            if isinstance(value, int | float) and not (value > 0 or may_be_nothing):
                 raise ValueError(f"{field.name} of the device {self.name!r} is positive, not {value}")
 
     def in_cluster(self) -> DeviceSpec:
@@ -94,32 +101,28 @@ class DeviceSpec:
 
     def block_registers(self, threads: int, registers: int) -> int:
         """Registers that one block takes from its unit; `registers`: of a thread, as the compiler says."""
-        warps = _up(-(-threads // self.warp), _WARPS_STEP)
-        return warps * self.warp * _up(registers, _REGISTERS_STEP)
+        warps = _up(-(-threads // self.warp), self.warp_step)
+        return warps * self.warp * _up(registers, self.register_step)
 
     def resident_units(self, threads: int, registers: int, shared_bytes: int = 0) -> int:
         """How many blocks one multiprocessor holds at a time; 0: such a block cannot be launched.
 
         `threads` of a block; `registers` of a thread; `shared_bytes` of a block, static and dynamic.
         """
-        if not 0 < threads <= self.threads_per_block or registers > MOST_REGISTERS:
+        if not 0 < threads <= self.threads_per_block or registers > self.thread_registers:
             return 0
         if shared_bytes > self.shared_bytes:
             return 0
         warps = _up(threads, self.warp)
-        by_shared = self.shared_per_unit // _up(shared_bytes + self._reserved, _SHARED_STEP)
+        by_shared = self.shared_per_unit // _up(shared_bytes + self.reserved_shared_bytes, self.shared_step)
         by_registers = self.registers // self.block_registers(threads, max(registers, 1))
         return min(self.blocks_per_unit, self.threads_per_unit // warps, by_shared, by_registers)
 
     def most_registers(self, threads: int) -> int:
         """The most registers of a thread with which a block of `threads` can still be launched."""
-        warps = _up(-(-threads // self.warp), _WARPS_STEP)
+        warps = _up(-(-threads // self.warp), self.warp_step)
         room = self.registers // (warps * self.warp)
-        return min(room - room % _REGISTERS_STEP, MOST_REGISTERS)
-
-    @property
-    def _reserved(self) -> int:
-        return RESERVED_SHARED_BYTES if self.platform == "cuda" else 0
+        return min(room - room % self.register_step, self.thread_registers)
 
 
 def _up(value: int, step: int) -> int:

@@ -10,17 +10,17 @@ from typing import cast
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.cost.reuse import Cache, streaming_seconds
+from jax_cocktail.cost.reuse import streaming_seconds
 from jax_cocktail.cost.unit_time import (
-    FAR_SECONDS,
-    STATEMENT_SECONDS,
     Part,
     Unit,
     unit_of,
     unit_seconds,
 )
 from jax_cocktail.cost.work import Work, has_loop, total
+from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import Statement, UOperator
 from jax_cocktail.utask.types import Value
 
@@ -72,9 +72,9 @@ class Limits:
     least_part: int = 16
     light: float = 4096
     pack_trips: int = 32
-    lanes: int = 16
-    cache: Cache = Cache()
-    crossing: float = 0.25e-6
+    lanes: int = SERVER.vector_lanes
+    cache: Cache = SERVER.shared
+    crossing: float = SERVER.barrier_seconds
     takes_operands: bool = True
     dense_bytes: float = 0.0
     packs_rows: bool = False
@@ -290,7 +290,7 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
         packs_rows=True,
         has_grids=True,
         unit=unit_of(spec),
-        crossing=spec.barrier_seconds + 2 * FAR_SECONDS,
+        crossing=spec.barrier_seconds + 2 * BLOCK.far_seconds,
         start=spec.barrier_seconds / 2,
     )
 
@@ -298,7 +298,7 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
 def in_cluster(limits: Limits, spec: DeviceSpec) -> Limits:
     """The limits where the units are one cluster. Small values cross by a hop into each unit's own shared
     memory; whether too many wait for a barrier instead, the price of the whole plan knows."""
-    return replace(limits, crossing=spec.cluster_hop_seconds + 2 * STATEMENT_SECONDS)
+    return replace(limits, crossing=spec.cluster_hop_seconds + 2 * BLOCK.statement_seconds)
 
 
 def _divisors(cut: AxisClass) -> list[int]:

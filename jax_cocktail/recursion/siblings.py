@@ -28,8 +28,8 @@ from jax_cocktail.recursion.paths import Path, independent_paths
 from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.task import NUMBER, Numbering, row_bytes
 from jax_cocktail.recursion.values import CallValues
-from jax_cocktail.schedule.memory.sharing import REPLICATED_BYTES
 from jax_cocktail.utask.failure import FINE
+from jax_cocktail.utask.plan import REPLICATED_BYTES
 
 FRONTIER = 64  # calls that run in parallel; a power of two
 ROOM = 512  # capacity of the queue, taken calls included, if they are small

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from jax_cocktail.codegen.machines import HOST
-from jax_cocktail.cost.price import LAUNCH_SECONDS, profile
+from jax_cocktail.cost.price import profile
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.spec import PORTABLE_CLUSTER
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.types import Source
@@ -22,8 +25,6 @@ from jax_cocktail.utask.types import Source
 MOST_UNITS = 256  # the runtime's limit
 MOST_TIMED = 3
 UNSURE = 1.5  # the model is not trusted to tell candidates apart whose prices are closer than this
-FASTER = 4.0  # shared memory than L2: what is too much for one unit's may rest in that of several
-PORTABLE_CLUSTER = 8  # blocks for which every card with clusters has room
 MANY_STATEMENTS = 1000  # from here on planning is not cheap: the usual ways have to do
 
 
@@ -53,7 +54,7 @@ def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> b
     """Whether to plan a candidate, given the prices of what is planned already: planning for many units takes
     longest, and what division does to a program shows with one unit. So does a cluster too small for it."""
     if candidate.cluster and Candidate(1) in prices:
-        return prices[Candidate(1)] <= FASTER * candidate.units * min(prices.values())
+        return prices[Candidate(1)] <= BLOCK.l2_share * candidate.units * min(prices.values())
     divided, whole = (prices.get(Candidate(1, distribute)) for distribute in (True, False))
     if candidate.units == 1 or candidate.distribute or divided is None or whole is None:
         return True
@@ -102,7 +103,7 @@ class Growth:
 
 
 def schedule_control_flow(
-    statements: Sequence[Statement], profile: Profiler, launch: float = LAUNCH_SECONDS
+    statements: Sequence[Statement], profile: Profiler, launch: float = SERVER.launch_seconds
 ) -> tuple[Growth, ...]:
     """How far a program grows: Algorithm 1 of COCKTAILER (OSDI'23, section 4.2).
 
@@ -136,7 +137,7 @@ def model_profiler(cores: int, units: int, machine: Machine = HOST) -> Profiler:
 
 
 def worth_taking(
-    program: UProgram, profile: Profiler, launch: float = LAUNCH_SECONDS
+    program: UProgram, profile: Profiler, launch: float = SERVER.launch_seconds
 ) -> tuple[bool, tuple[Growth, ...]]:
     """Whether a region of one call is worth a program of ours, and how far Algorithm 1 would grow it.
 

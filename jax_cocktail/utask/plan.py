@@ -10,7 +10,9 @@ from jax_cocktail.utask.layout import Layout, dense, view
 from jax_cocktail.utask.types import Value
 
 _LAUNCH_VERSION = 2
-MAILBOX_BYTES = 64  # of a unit's own memory, at its end: where one thread leaves a scalar for the others
+ALIGNMENT = 64  # bytes of every buffer: a line of the host's cache, and its widest vector
+REPLICATED_BYTES = 32 << 10  # up to here every unit computes an array of the mesh for itself
+MAILBOX_BYTES = ALIGNMENT  # at the end of a unit's own memory: one thread leaves a scalar for the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail import compiler
-from jax_cocktail.codegen.gpu import THREADS
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.models import MODELS, largest_difference
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER
@@ -46,7 +46,7 @@ def test_model_as_it_is_shipped(name, monkeypatch):
     function, arguments = model.make(model.batches[-1], small=True)
     stock = jax.jit(function)(*arguments)
     monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
-    emulation = Emulation(launches=[], threads=THREADS).install(monkeypatch)
+    emulation = Emulation(launches=[], threads=BLOCK.threads).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": 2}
     found = jax_cocktail.jit(function, options=options)(*arguments)
     assert largest_difference(found, stock) <= 2e-3

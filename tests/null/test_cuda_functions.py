@@ -11,10 +11,10 @@ import pytest
 from jax import lax
 
 from jax_cocktail.codegen.cuda import cuda
-from jax_cocktail.codegen.gpu import MOST_TOGETHER
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
 
@@ -76,7 +76,7 @@ def test_one_element_is_no_row():
     assert "ck_group_reduce" not in found and "ck_sin" in found
 
 
-@pytest.mark.parametrize(("size", "together"), [(64, 1), (256, 2), (1000, 4), (1 << 14, MOST_TOGETHER)])
+@pytest.mark.parametrize(("size", "together"), [(64, 1), (256, 2), (1000, 4), (1 << 14, BLOCK.most_together)])
 def test_batches(size, together):
     """As many positions at a time as each thread has, up to a limit."""
     found = text(lambda x: lax.fori_loop(0, 5, lambda i, x: x * 2 + 1, x), jnp.ones(size), stage_limit=100)
@@ -97,4 +97,4 @@ def test_long_bodies_have_shorter_batches():
 
 def test_rows_are_not_written_out():
     found = text(lambda x: lax.fori_loop(0, 5, lambda i, x: x * jnp.sum(x), x), jnp.ones(1 << 14))
-    assert f"#pragma unroll {MOST_TOGETHER}" in found
+    assert f"#pragma unroll {BLOCK.most_together}" in found

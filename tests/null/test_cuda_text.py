@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from jax_cocktail.codegen.gpu import SMALL_BYTES, TILE_BYTES, launch_plan
+from jax_cocktail.codegen.gpu import TILE_BYTES, launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
@@ -103,7 +104,7 @@ def test_what_does_not_fit_goes_to_the_workspace():
 
 
 def test_tiles_are_for_products_of_many_rows():
-    assert emitted(powers, *NARROW).plan.template_bytes == SMALL_BYTES
+    assert emitted(powers, *NARROW).plan.template_bytes == BLOCK.small_bytes
     assert emitted(powers, *WIDE).plan.template_bytes == TILE_BYTES["dot"]
 
 

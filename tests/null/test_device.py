@@ -31,7 +31,7 @@ EACH_CARD = pytest.mark.parametrize("spec", CARDS, ids=lambda spec: spec.name)
 
 @EACH_CARD
 def test_cards_make_sense(spec):
-    assert spec.shared_bytes + device.RESERVED_SHARED_BYTES == spec.shared_per_unit
+    assert spec.shared_bytes + spec.reserved_shared_bytes == spec.shared_per_unit
     assert spec.hop_seconds < spec.barrier_seconds < 2 * spec.launch_seconds < 1e-5
     assert spec.memory_rate < spec.l2_rate < spec.shared_rate
     near = spec.in_cluster()
@@ -82,7 +82,7 @@ def test_blocks_that_fit_one_unit(spec, threads, registers, shared, units):
 @pytest.mark.parametrize("threads", [32, 96, 256, 288, 512, 1024])
 def test_most_registers_is_the_edge(spec, threads):
     most = spec.most_registers(threads)
-    assert most % 8 == 0 or most == device.MOST_REGISTERS
+    assert most % 8 == 0 or most == spec.thread_registers
     assert spec.resident_units(threads, most) >= 1
     assert spec.resident_units(threads, most + 1) == 0
 

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.cost import xla as price_xla
-from jax_cocktail.cost.gpu import COOPERATIVE_SECONDS, SCALAR_SECONDS, Spent, spent
+from jax_cocktail.cost.gpu import Spent, spent
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
 from jax_cocktail.cost.work import UNKNOWN_TRIPS
 from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.tuning import BLOCK, STOCK
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Stage, UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import MemoryPlan
@@ -69,7 +69,7 @@ def test_a_cluster_meets_sooner():
     run, met = spent(program, 8, H200, apart), spent(program, 8, H200, near)
     assert run.seconds - met.seconds == pytest.approx(200 * saved)
     prices = [our_price(program, 8, CARD, plan).seconds for plan in (apart, near)]
-    first = COOPERATIVE_SECONDS - H200.cluster_barrier_seconds
+    first = BLOCK.cooperative_seconds - H200.cluster_barrier_seconds
     assert prices[0] - prices[1] == pytest.approx(200 * saved + first)
 
 
@@ -156,7 +156,7 @@ def test_what_other_units_wrote_comes_from_l2():
 
 def test_scalar_loops_run_in_registers():
     found = seconds(plan_for(scalars(10**6)).program, 1)
-    assert found == pytest.approx(10**6 * 4 * SCALAR_SECONDS, rel=0.05)
+    assert found == pytest.approx(10**6 * 4 * BLOCK.scalar_seconds, rel=0.05)
 
 
 def test_operands_are_read_once():
@@ -178,7 +178,7 @@ def test_a_slower_device_is_slower():
 
 def test_an_unknown_trip_count_asks_the_host():
     while_, counted_ = recurrence(1, 256, None), recurrence(1, 256, UNKNOWN_TRIPS)
-    assert stock_seconds(while_) - stock_seconds(counted_) > UNKNOWN_TRIPS * price_xla.HOST_ROUND_TRIP
+    assert stock_seconds(while_) - stock_seconds(counted_) > UNKNOWN_TRIPS * STOCK.host_round_trip
 
 
 def chain(number):
@@ -192,8 +192,8 @@ def chain(number):
 
 def test_kernels_are_launched_one_by_one_or_as_a_graph():
     few, many = stock_seconds(chain(4)), stock_seconds(chain(40))
-    assert few == pytest.approx(4 * price_xla.STREAM_KERNEL)
-    assert many == pytest.approx(price_xla.GRAPH_LAUNCH + 40 * price_xla.SMALL_PRODUCT)
+    assert few == pytest.approx(4 * STOCK.stream_kernel)
+    assert many == pytest.approx(STOCK.graph_launch + 40 * STOCK.small_product)
 
 
 def test_element_operators_are_one_kernel():
@@ -202,7 +202,7 @@ def test_element_operators_are_one_kernel():
             x = elementwise(b, "sin", x)
         return (x,)
 
-    assert stock_seconds(build(["float32[256]"], body)) == price_xla.STREAM_KERNEL
+    assert stock_seconds(build(["float32[256]"], body)) == STOCK.stream_kernel
 
 
 def convolution(size, features):
@@ -233,7 +233,7 @@ def convolution(size, features):
 def test_only_long_operators_are_heavy():
     small, large = (stock_price(convolution(*s), 1, CARD) for s in ((32, 16), (512, 256)))
     assert small.convolutions == 0.0
-    assert large.heavy == large.convolutions == large.least_convolutions > price_xla.HEAVY
+    assert large.heavy == large.convolutions == large.least_convolutions > STOCK.heavy
 
 
 @pytest.mark.parametrize(("shape", "expected"), [((32, 16), True), ((1024, 256), False)])
@@ -243,7 +243,7 @@ def test_small_operators_are_fused_and_large_ones_left(shape, expected):
     ours = our_price(plan_for(program).program, UNITS, CARD)
     comparison = Comparison(ours, stock_price(program, 1, CARD))
     assert comparison.favours_stock() != expected
-    assert (stock_price(program, 1, CARD).heavy > price_xla.HEAVY) != expected
+    assert (stock_price(program, 1, CARD).heavy > STOCK.heavy) != expected
 
 
 def test_the_least_of_a_branch_counts_as_certain():

@@ -1,17 +1,23 @@
-"""Machines: the spellings of a target with the facts of a GPU, or without one for the host."""
+"""Machines: the spellings of a target with the facts of a GPU, or without one for the host; their numbers."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.gpu import LINE_BYTES, WORD_BYTES, header_bytes
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import CARDS, H200
+from jax_cocktail.device.spec import CARDS, H200, PORTABLE_CLUSTER
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.schedule.policy import MOST_UNITS
+from jax_cocktail.utask.candidate import MOST_IN_CLUSTER
 
 
 def test_the_host_has_no_spec():
@@ -38,3 +44,38 @@ def test_spellings_and_facts_fit():
 def test_a_platform_without_spellings_is_refused():
     with pytest.raises(UnsupportedError, match="the platform rocm"):
         machine_of(replace(H200, platform="rocm"))
+
+
+# ---- numbers that C++ has too ------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+
+
+def number(header, pattern):
+    """The only number of a header that the pattern is followed by."""
+    (found,) = re.findall(pattern + r"\D*(\d+)", (ROOT / header).read_text())
+    return int(found)
+
+
+@pytest.mark.parametrize(
+    ("header", "pattern", "expected"),
+    [
+        ("gpu_src/cocktail_dot_plan.h", "kCkDotFewRows =", BLOCK.few_rows),
+        ("gpu_src/cocktail_units.h", r"struct alignas\(", LINE_BYTES),
+        ("gpu_src/cocktail_units.h", r"define CK_HEADER_BYTES \(\(", LINE_BYTES),
+        ("gpu_src/cocktail_units.h", r"define CK_NEAR_WORDS_BYTES \(CK_ONE_CLUSTER \? \(", WORD_BYTES),
+        ("gpu_src/cocktail_units.h", "a cluster has at most", MOST_IN_CLUSTER),
+        ("cuda_src/cocktail_base.h", "define CK_WARP ", H200.warp),
+        ("cuda_src/cocktail_base.h", "CK_THREADS <=", H200.threads_per_block),
+        ("cuda_src/handler_programs.h", "kPortableCluster =", PORTABLE_CLUSTER),
+        ("cpu_src/cocktail_units.h", "CK_MOST_UNITS =", MOST_UNITS),
+    ],
+)
+def test_headers_have_the_same_numbers(header, pattern, expected):
+    assert number(header, pattern) == expected
+
+
+def test_what_follows_from_the_numbers():
+    assert [header_bytes(words) for words in (0, 8, 9)] == [256, 256, 512]
+    assert max(spec.cluster_units for spec in CARDS) == MOST_IN_CLUSTER
+    assert all(machine_of(spec).target.threads == BLOCK.threads for spec in CARDS)

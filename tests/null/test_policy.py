@@ -9,16 +9,16 @@ import pytest
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit, identity, passes
 from jax_cocktail.cost.price import (
-    BARRIER_SECONDS,
     Comparison,
     Price,
-    bandwidth,
     barriers_per_iteration,
     launch_seconds,
     our_price,
     stock_price,
 )
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.schedule import policy
 from jax_cocktail.schedule.policy import (
     candidates,
@@ -123,7 +123,7 @@ def test_a_cluster_too_small_is_not_planned():
     """Sixteen units are at best so many times as fast as one, and their shared memory is faster than L2."""
     near, prices = Candidate(16, cluster=True), {Candidate(1): 1.0, Candidate(132): 0.01}
     assert policy.worth_planning(near, {}) and not policy.worth_planning(near, prices)
-    assert policy.worth_planning(near, prices | {Candidate(132): 1 / (16 * policy.FASTER)})
+    assert policy.worth_planning(near, prices | {Candidate(132): 1 / (16 * BLOCK.l2_share)})
     assert not policy.worth_planning(Candidate(8, cluster=True), prices | {Candidate(132): 0.03})
 
 
@@ -227,14 +227,14 @@ def with_barriers(number):
 
 def test_barriers_cost_and_are_counted():
     none, two = with_barriers(0), with_barriers(2)
-    assert seconds(two, 2) - seconds(none, 2) == pytest.approx(200 * BARRIER_SECONDS)
+    assert seconds(two, 2) - seconds(none, 2) == pytest.approx(200 * SERVER.barrier_seconds)
     ((loop, waits),) = barriers_per_iteration(two)
     assert (loop.trip_count, waits) == (100, 2)
     assert barriers_per_iteration(none) == ()
 
 
 def test_memory_is_as_fast_as_the_level_that_holds_an_iteration():
-    rates = [bandwidth(size) for size in (1 << 10, 1 << 19, 1 << 22, 1 << 30)]
+    rates = [SERVER.bandwidth(size) for size in (1 << 10, 1 << 19, 1 << 22, 1 << 30)]
     assert rates == sorted(rates, reverse=True)
     assert len(set(rates)) == 4
     fits, spills = (seconds(recurrence(1, n, 1000), 1) / n**2 for n in (256, 1024))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.runtime.cuda.driver import (
     CAPTURE_RELAXED,
     COOPERATIVE,
@@ -51,8 +52,6 @@ from jax_cocktail.runtime.ffi import (
     read_call,
 )
 from jax_cocktail.utask.plan import LaunchPlan
-
-PORTABLE_CLUSTER = 8  # the cluster size that every device with clusters supports
 
 # ---- programs ----------------------------------------------------------------------------------------------
 

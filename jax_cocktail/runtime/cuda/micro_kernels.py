@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 
 from jax_cocktail.build.job import source_folder
+from jax_cocktail.codegen.gpu import LINE_BYTES, header_bytes
+from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.utask.exchange import MOST_WORDS
 
 Array = np.ndarray[Any, Any]
 
 SPIN_LIMIT = 1 << 24  # polls before a wait fails the launch, after some seconds
-WORDS = 1024  # 4 KiB, the most that is sent in tagged words
+WORDS = MOST_WORDS
 SHARED_BYTES = 64 << 10
-THREADS = 256  # threads per block
+THREADS = BLOCK.threads
 _SIGNALS, _TAGGED, _MOST_UNITS = 2, 2 * WORDS, 1024
-HEADER_BYTES = (128 * (1 + _SIGNALS) + 16 * _TAGGED + 255) // 256 * 256  # CK_HEADER_BYTES of cocktail_units.h
-WORKSPACE_BYTES = HEADER_BYTES + 128 * _MOST_UNITS  # the header and a cache line for each unit
+HEADER_BYTES = header_bytes(_TAGGED, 1 + _SIGNALS)
+WORKSPACE_BYTES = HEADER_BYTES + LINE_BYTES * _MOST_UNITS  # the header and a cache line for each unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def text(threads: int = THREADS) -> str:
         "CK_OPERANDS": 2,
         "CK_RESULTS": 1,
         "CK_MOST_UNITS": _MOST_UNITS,
-        "CK_SHARED_BYTES": 128 * _MOST_UNITS,
+        "CK_SHARED_BYTES": LINE_BYTES * _MOST_UNITS,
         "CK_OWN_BYTES": 0,
         "CK_RESIDENT_BYTES": 0,
         "CK_TAGGED_WORDS": _TAGGED,

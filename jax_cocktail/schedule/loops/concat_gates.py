@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax_cocktail.schedule.memory.sharing import REPLICATED_BYTES
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.plan import REPLICATED_BYTES
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value

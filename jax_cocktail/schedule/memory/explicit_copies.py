@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from jax_cocktail.schedule.memory.plan import plan_memory
-from jax_cocktail.schedule.memory.sharing import REPLICATED_BYTES
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
-from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.plan import REPLICATED_BYTES, MemoryPlan
 from jax_cocktail.utask.substitute import FreshValues, replaced
 
 

@@ -15,10 +15,8 @@ from jax_cocktail.schedule.memory.liveness import Liveness, liveness
 from jax_cocktail.schedule.memory.sharing import Sharing, sharing_of
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
 from jax_cocktail.utask.layout import Layout
-from jax_cocktail.utask.plan import MemoryPlan, Slot, layouts_of, scratch_bytes
+from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, layouts_of, scratch_bytes
 from jax_cocktail.utask.types import Value
-
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:

@@ -27,10 +27,8 @@ from jax_cocktail.utask.ir import (
     operators_in,
     reads,
 )
-from jax_cocktail.utask.plan import MemoryPlan, Part, Slot
+from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Part, Slot
 from jax_cocktail.utask.types import Value
-
-ALIGNMENT = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True)

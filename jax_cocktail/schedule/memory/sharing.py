@@ -25,10 +25,10 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.operators import UPDATES
+from jax_cocktail.utask.plan import REPLICATED_BYTES
 from jax_cocktail.utask.types import Value
 
-REPLICATED_BYTES = 32 << 10  # up to here every unit computes a mesh-level array for itself
-UPDATED_BYTES = 512 << 10  # and up to here one that loops update by pieces of that size
+UPDATED_BYTES = 512 << 10  # the same of an array that loops update by pieces of `REPLICATED_BYTES`
 OVERLAP_BYTES = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
 
 Find = Callable[[Value], Value]

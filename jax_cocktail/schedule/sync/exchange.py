@@ -29,7 +29,7 @@ from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.exchange import WORDS, Blocks
+from jax_cocktail.utask.exchange import MOST_WORDS, VALUE_BYTES, WORDS, Blocks
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -45,11 +45,6 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import Shape, Source, Value
-
-# Of a value that crosses as tagged words. In barriers with the read that follows them (1 us), an exchange
-# takes 0.6, and each of its words 1/5000 (8 bytes for each of 130 units at 5.5 TB/s): at most 0.8 together.
-VALUE_BYTES = 4096
-MOST_WORDS = VALUE_BYTES // 4  # of one exchange: every unit reads all of them
 
 Place = tuple[str, int]  # that reads a value: a statement (its id), or a result of its region (the position)
 Uses = dict[Place, frozenset[str]]
