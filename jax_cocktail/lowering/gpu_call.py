@@ -15,7 +15,7 @@ import numpy as np
 
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
 from jax_cocktail.compiler import Artifact
-from jax_cocktail.device.spec import DeviceSpec, card_like, spec_for
+from jax_cocktail.device.spec import DEFAULT, DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.utask.failure import lines_of
@@ -26,7 +26,6 @@ TARGET = "jax_cocktail_gpu"
 TARGET_WITHOUT_GRAPH = "jax_cocktail_gpu_nograph"
 PLATFORM = "CUDA"
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12", "jax_cuda13_plugin", "jax_cuda12_plugin")
-_ARCH = "sm_90"  # the architecture to generate code for without a device
 
 _lock = threading.Lock()
 _handlers: Any = None  # the library, or the module with the callbacks: they must live as long as the process
@@ -59,9 +58,9 @@ def gpu(arch: str = "") -> Gpu:
     try:
         device = jax.local_devices(backend="cuda")[0]
     except (RuntimeError, IndexError):
-        return Gpu("", arch or _ARCH)
+        return Gpu("", arch or DEFAULT.arch)
     capability = str(getattr(device, "compute_capability", "")).replace(".", "")
-    own = f"sm_{capability}" if capability else _ARCH
+    own = f"sm_{capability}" if capability else DEFAULT.arch
     units, ordinal = (int(getattr(device, k, 0) or 0) for k in ("core_count", "local_hardware_id"))
     return Gpu(str(device.device_kind), arch or own, units, ordinal)
 

@@ -16,7 +16,9 @@ from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
     CAPTURE_RELAXED,
     DYNAMIC_SHARED_BYTES,
+    LAUNCH_CLUSTER,
     LAUNCH_COOPERATIVE,
+    NON_PORTABLE_CLUSTER,
     LaunchAttribute,
     LaunchConfig,
     driver_path,
@@ -24,9 +26,7 @@ from jax_cocktail.runtime.cuda.driver import (
 
 Array = np.ndarray[Any, Any]
 
-LAUNCH_CLUSTER = 4
 _NON_BLOCKING = 1  # the stream does not wait for the default stream
-NON_PORTABLE_CLUSTER = 14  # allows more than eight blocks in a cluster
 _P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (_U,),
