@@ -127,20 +127,19 @@ def test_programs():
 
 
 # -- constraint 1 --------------------------------------------------------------------------------------------
-def in_parallel(statement) -> UProgram:
-    """A program with `statement` in the body of a parallel loop; not verified."""
+def in_parallel(*statements) -> UProgram:
+    """A program with `statements` in the body of a parallel loop; not verified."""
     program = build([ARRAY], lambda b, x: [parallel(b, x)])
     (loop,) = program.entry.body
-    body = replace(loop.body, body=(statement, *loop.body.body))
+    body = replace(loop.body, body=(*statements, *loop.body.body))
     return replace(program, entry=replace(program.entry, body=(replace(loop, body=body),)))
 
 
 def test_no_barrier_in_a_parallel_loop():
     for statement in (ARRIVE, WAIT):
-        program = in_parallel(statement)
-        assert level_fault(program)[0] == statement
-        with pytest.raises(VerificationError, match="barrier in a parallel loop"):
-            verify(program)
+        assert level_fault(in_parallel(statement))[0] == statement
+    with pytest.raises(VerificationError, match="barrier in a parallel loop"):
+        verify(in_parallel(ARRIVE, WAIT))
 
 
 def test_no_barrier_in_a_loop_in_a_parallel_loop():
