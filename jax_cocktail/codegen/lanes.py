@@ -370,9 +370,15 @@ def _emit_reduce_loop(r: _Reduction, inner: Axes, merged: Merged, total: Name) -
     with ExitStack() as loops:
         for position, (name, count) in enumerate(inner):
             last = position == len(inner) - 1 and bool(lanes_op)
-            pragma = code(context.target.reduction, op=lanes_op, name=total) if last else ""
+            pragma = _pragma(context, lanes_op, total) if last else ""
             loops.enter_context(writer.loop(name, count, pragma))
         writer.set(total, step(r.op, total, r.element(writer, merged)))
+
+
+def _pragma(context: Context, op: str, total: Name) -> Expression:
+    """What stands before the loop of a reduction, if the target has a spelling for it."""
+    spelling = context.target.reduction
+    return code(spelling, op=op, name=total) if spelling else ""
 
 
 def _emit_long_sum(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> None:
@@ -386,7 +392,7 @@ def _emit_long_sum(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> N
         last = code("{} + {}", block, SUM_BLOCK)
         writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
         writer.var("f32", part, "0")
-        with writer.loop(name, end, code(r.context.target.reduction, op="+", name=part), start=block):
+        with writer.loop(name, end, _pragma(r.context, "+", part), start=block):
             writer.set(part, code("{} + {}", part, r.element(writer, merged)))
         writer.line("{} += {};", total, part)
 
