@@ -25,7 +25,7 @@ from jax_cocktail.utask.ir import (
     UProgram,
     UTaskRef,
 )
-from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail.utask.operators import BARRIERS, NO_RESULTS
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -44,9 +44,9 @@ class Legal:
 
 LEGAL: Mapping[Stage, Legal] = {
     # from the front end on: one unit runs everything
-    "translated": Legal(frozenset({"arrive", "wait", "exchange", "meet"}), False, False),
+    "translated": Legal(BARRIERS | NO_RESULTS, False, False),
     # units share the work, but nothing says yet when they meet
-    "placed": Legal(frozenset({"arrive", "wait", "meet"}), False, True),
+    "placed": Legal(NO_RESULTS, False, True),
     # in lane loops; memory and barriers follow, and nothing else does
     "planned": Legal(frozenset(), True, True),
 }
