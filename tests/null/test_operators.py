@@ -207,7 +207,6 @@ REGISTRIES = {
 }
 # Sets of kinds that one pass alone has a use for.
 OWN_BUSINESS = {
-    "analysis/verifier.py LEGAL": "what a stage of the pipeline refuses",
     "codegen/element.py ARITHMETIC": "how C spells them",
     "codegen/element.py INFIX": "how C spells them",
     "codegen/element.py BITWISE": "how C spells them",
