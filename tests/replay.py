@@ -1,7 +1,7 @@
 """Compares the source texts that two commits emit for the tests' programs and for every model and target.
 
     python -m tests.replay COMMIT                     the working tree against a commit
-    python -m tests.replay COMMIT --ignore-names      identifiers may differ, if they differ alike everywhere
+    python -m tests.replay COMMIT --ignore-names      identifiers may differ alike, and comments
     python -m tests.replay COMMIT tests/null -k dot   only these tests: the rest of the line goes to pytest
     python -m tests.replay --record FOLDER            writes the texts of the working tree into a new folder
     python -m tests.replay --against FOLDER           compares the working tree with a folder
@@ -111,9 +111,11 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 def without_names(text: str) -> str:
-    """The text with every identifier replaced by the number of its first appearance."""
+    """The text with every identifier replaced by the number of its first appearance. Comment lines go: they
+    name lines of users' files."""
     numbers: dict[str, int] = {}
-    return IDENTIFIER.sub(lambda m: f"n{numbers.setdefault(m.group(), len(numbers))}", text)
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    return IDENTIFIER.sub(lambda m: f"n{numbers.setdefault(m.group(), len(numbers))}", code)
 
 
 def _by_test(texts: Texts) -> dict[str, list[tuple[str, str]]]:

@@ -21,6 +21,7 @@ def test_a_changed_line_is_shown():
 def test_names_may_differ_if_they_differ_alike():
     assert without_names("a + b - a") == without_names("c + a - c") != without_names("a + b - b")
     assert differences(pairs({"k 0": "meet(x)"}, {"k 0": "sync(x)"}, ignore_names=True)) == {}
+    assert without_names("  // a.py:3 f\nx;") == without_names("  // a.py:9 f\ny;")
     assert differences(pairs({"k 0": "f(x, y)"}, {"k 0": "f(x, x)"}, ignore_names=True))
 
 
