@@ -30,8 +30,7 @@ class Packed:
 
 def run_type(type_: TensorType, axis: int, size: int) -> TensorType:
     """The type of a run of `size` along `axis`."""
-    shape = type_.shape
-    return TensorType(type_.dtype, (*shape[:axis], size, *shape[axis + 1 :]))
+    return type_.resized(axis, size)
 
 
 def part_type(type_: TensorType, axis: int, parts: int) -> TensorType:

@@ -59,6 +59,10 @@ class TensorType:
         """One element, whatever the rank: such values live in registers."""
         return self.size == 1
 
+    def resized(self, axis: int, size: int) -> TensorType:
+        """The type with another size along one axis."""
+        return TensorType(self.dtype, (*self.shape[:axis], size, *self.shape[axis + 1 :]))
+
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 

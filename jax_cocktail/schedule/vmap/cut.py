@@ -7,13 +7,22 @@ cannot be done because lanes meet. The cut statements then compute any `width` o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.schedule.vmap.lockstep import LaneLoop, lane_loop
-from jax_cocktail.utask.ir import Attributes, BranchUTask, LoopUTask, Region, Statement, UOperator, regions_of
+from jax_cocktail.utask.ir import (
+    Attribute,
+    Attributes,
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    defined_in,
+    operators_in,
+)
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
@@ -57,10 +66,9 @@ class Cut:
         self.leaves: dict[Value, UOperator] = {}
         self._nests: dict[Value, _Nest] = {}
         self._wanted: Wanted = {}
-        for value, axis in wanted:
-            self._wanted.setdefault(value, set()).add(axis)
+        _want(self._wanted, wanted)
         self._plan(statements, self._wanted)
-        inside = set(_defined(statements)) - self.leaves.keys()
+        inside = {v for s in statements for v in defined_in(s)} - self.leaves.keys()
         self.needs: tuple[Place, ...] = tuple(
             (value, axis)
             for value, axes in self._wanted.items()
@@ -76,9 +84,10 @@ class Cut:
         """True if a matrix product reads one of its operands whole: several lanes share the reading."""
         return any(
             tie is not None and None in tie.inputs
-            for statement in _walk(self.statements)
-            if isinstance(statement, UOperator) and statement.kind in PRODUCTS
-            for tie in self._ties(statement, self._wanted)
+            for statement in self.statements
+            for operator in operators_in(statement)
+            if operator.kind in PRODUCTS
+            for tie in self._ties(operator, self._wanted)
         )
 
     @property
@@ -98,9 +107,7 @@ class Cut:
                 continue
             if isinstance(statement, UOperator):
                 for tie in self._ties(statement, wanted):
-                    for k, operand in enumerate(statement.inputs):
-                        axis = None if tie is None else tie.inputs[k]
-                        wanted.setdefault(operand, set()).add(WHOLE if axis is None else axis)
+                    _want(wanted, zip(statement.inputs, _operand_axes(statement, tie), strict=True))
             elif isinstance(statement, LoopUTask):
                 self._plan_loop(statement, wanted)
             elif isinstance(statement, BranchUTask):
@@ -144,8 +151,7 @@ class Cut:
         self._nests[loop.outputs[0]] = nest
         wanted.clear()
         wanted.update(trial)
-        for value, axis in zip(loop.initial, axes, strict=True):
-            wanted.setdefault(value, set()).add(axis)
+        _want(wanted, zip(loop.initial, axes, strict=True))
 
     def _nest(self, lanes: LaneLoop | None, axes: Sequence[int]) -> _Nest:
         """What is known of a loop whose carries are cut along `axes`."""
@@ -157,15 +163,12 @@ class Cut:
         return _Nest(tuple(_merged(a, b) for a, b in zip(axes, places, strict=True)), lanes, along, alone)
 
     def _plan_regions(self, loop: LoopUTask, nest: _Nest, wanted: Wanted) -> None:
-        for value, axis in zip(_following(loop, nest), nest.axes, strict=True):
-            if axis != _UNKNOWN:
-                wanted.setdefault(value, set()).add(axis)
+        places = zip(_following(loop, nest), nest.axes, strict=True)
+        _want(wanted, ((value, axis) for value, axis in places if axis != _UNKNOWN))
         self._plan(loop.body.body, wanted)
         if loop.condition is not None:
-            if nest.lanes is None:
-                wanted.setdefault(loop.condition.results[0], set()).add(WHOLE)
-            else:
-                wanted.setdefault(nest.lanes.predicate, set()).add(nest.along)
+            lanes, result = nest.lanes, loop.condition.results[0]
+            _want(wanted, [(result, WHOLE) if lanes is None else (lanes.predicate, nest.along)])
             self._plan(_tested(loop.condition, nest), wanted)
 
     def _plan_branch(self, branch: BranchUTask, wanted: Wanted) -> None:
@@ -174,64 +177,59 @@ class Cut:
             raise Uncuttable("a result without a cut")
         self._nests[branch.outputs[0]] = _Nest(axes)
         for region in branch.branches:
-            for value, axis in zip(region.results, axes, strict=True):
-                wanted.setdefault(value, set()).add(axis)
+            _want(wanted, zip(region.results, axes, strict=True))
             self._plan(region.body, wanted)
-        wanted.setdefault(branch.selector, set()).add(WHOLE)
+        _want(wanted, [(branch.selector, WHOLE)])
 
     # -- emission ----------------------------------------------------------------------------------------
     def emit(self, places: Mapping[Place, Value], fresh: FreshValues) -> tuple[list[Statement], Places]:
-        """The cut statements, and where every value stands; `places` has the needs."""
+        """The cut statements, and the parts of all values by place; `places` has the needs."""
         known = dict(places)
-        out: list[Statement] = []
-        self._emit(self.statements, known, fresh, out)
-        return out, known
+        return self._emitted(self.statements, known, fresh), known
 
     def emit_tested(
         self, loop: LoopUTask, places: Mapping[Place, Value], carried: Sequence[Value], fresh: FreshValues
     ) -> tuple[list[Statement], Value]:
-        """The predicate of a loop in lock-step among the statements, for cut carries."""
+        """The predicate of a lock-step loop among the statements, for cut carries."""
         nest, condition = self._nests[loop.outputs[0]], loop.condition
         assert nest.lanes is not None and condition is not None
         known = dict(places)
         known.update(zip(zip(condition.parameters, nest.axes, strict=True), carried, strict=True))
+        statements = self._emitted(_tested(condition, nest), known, fresh)
+        return statements, known[nest.lanes.predicate, nest.along]
+
+    def _emitted(self, statements: Sequence[Statement], known: Places, fresh: FreshValues) -> list[Statement]:
         out: list[Statement] = []
-        self._emit(_tested(condition, nest), known, fresh, out)
-        return out, known[nest.lanes.predicate, nest.along]
-
-    def part_type(self, value: Value, axis: int) -> TensorType:
-        """The type of some lanes of a value."""
-        if axis == WHOLE:
-            return value.type
-        shape = list(value.type.shape)
-        shape[axis] = shape[axis] // self.lanes * self.width
-        return TensorType(value.type.dtype, tuple(shape))
-
-    def _emit(
-        self, statements: Sequence[Statement], known: Places, fresh: FreshValues, out: list[Statement]
-    ) -> None:
         for statement in statements:
             if not any(self._wanted.get(v) for v in statement.outputs):
                 continue
             if isinstance(statement, UOperator):
-                for tie in self._ties(statement, self._wanted):
-                    out.append(self._operator(statement, tie, known, fresh))
+                ties = self._ties(statement, self._wanted)
+                out += [self._operator(statement, tie, known, fresh) for tie in ties]
             elif isinstance(statement, LoopUTask):
                 out.append(self._loop(statement, known, fresh))
             elif isinstance(statement, BranchUTask):
                 out.append(self._branch(statement, known, fresh))
+        return out
+
+    def _parts(
+        self, values: Sequence[Value], axes: Sequence[int], known: Places, fresh: FreshValues
+    ) -> tuple[Value, ...]:
+        """Fresh values for the parts of some values, noted in `known`."""
+        places = tuple(zip(values, axes, strict=True))
+        parts = tuple(fresh.make(self._part_type(*place)) for place in places)
+        known.update(zip(places, parts, strict=True))
+        return parts
+
+    def _part_type(self, value: Value, axis: int) -> TensorType:
+        if axis == WHOLE:
+            return value.type
+        return value.type.resized(axis, value.type.shape[axis] // self.lanes * self.width)
 
     def _operator(self, operator: UOperator, tie: Tie | None, known: Places, fresh: FreshValues) -> UOperator:
-        sources = (None,) * len(operator.inputs) if tie is None else tie.inputs
-        inputs = tuple(
-            _look(known, v, WHOLE if axis is None else axis)
-            for v, axis in zip(operator.inputs, sources, strict=True)
-        )
+        inputs = _looks(known, operator.inputs, _operand_axes(operator, tie))
         axes = (WHOLE,) * len(operator.outputs) if tie is None else tie.outputs
-        outputs = tuple(
-            fresh.make(self.part_type(v, axis)) for v, axis in zip(operator.outputs, axes, strict=True)
-        )
-        known.update(zip(zip(operator.outputs, axes, strict=True), outputs, strict=True))
+        outputs = self._parts(operator.outputs, axes, known, fresh)
         if _is_copy(operator, inputs, outputs):
             return UOperator("reshape", inputs, outputs, (), operator.source)
         attributes = operator.attributes if tie is None else self._attributes(operator, tie, outputs[0].type)
@@ -239,57 +237,36 @@ class Cut:
 
     def _attributes(self, operator: UOperator, tie: Tie, type_: TensorType) -> Attributes:
         """The sizes among the attributes, cut."""
-        changed: dict[str, object] = {}
+        changed: dict[str, Attribute] = {}
         if operator.kind == "constant":
-            element = cast(bytes, operator["data"])[: ITEM_SIZE[type_.dtype]]
-            changed["data"] = element * type_.size
+            changed["data"] = operator.data[: ITEM_SIZE[type_.dtype]] * type_.size
         elif operator.kind == "gather" and tie.inputs[0] is not None:
-            sizes, d = list(cast(tuple[int, ...], operator["slice_sizes"])), tie.inputs[0]
-            if d not in cast(tuple[int, ...], operator["operand_batching_dims"]):
+            sizes, d = list(operator.ints("slice_sizes")), tie.inputs[0]
+            if d not in operator.ints("operand_batching_dims"):
                 sizes[d] = sizes[d] // self.lanes * self.width
             changed["slice_sizes"] = tuple(sizes)
         elif operator.kind == "conv" and None not in tie.inputs:
-            groups = cast(int, operator["feature_group_count"])
+            groups = operator.number("feature_group_count")
             changed["feature_group_count"] = groups // self.lanes * self.width
-        merged = dict(operator.attributes) | changed
-        return cast(Attributes, tuple(sorted(merged.items())))
+        return tuple(sorted((dict(operator.attributes) | changed).items()))
 
     def _loop(self, loop: LoopUTask, known: Places, fresh: FreshValues) -> LoopUTask:
         nest = self._nests[loop.outputs[0]]
+        initial = _looks(known, loop.initial, nest.axes)
+        condition = loop.condition and self._condition(loop.condition, nest, known, fresh)
+        parameters = self._parts(loop.carried, nest.axes, known, fresh)
+        if loop.index is not None:
+            parameters = (*self._parts((loop.index,), (WHOLE,), known, fresh), *parameters)
+        statements = self._emitted(loop.body.body, known, fresh)
+        body = Region(parameters, tuple(statements), _looks(known, _following(loop, nest), nest.axes))
+        outputs = self._parts(loop.outputs, nest.axes, known, fresh)
+        return replace(loop, initial=initial, outputs=outputs, condition=condition, body=body)
 
-        def parts(values: Sequence[Value]) -> tuple[Value, ...]:
-            made = tuple(fresh.make(self.part_type(v, a)) for v, a in zip(values, nest.axes, strict=True))
-            known.update(zip(zip(values, nest.axes, strict=True), made, strict=True))
-            return made
-
-        def region(inner: Region, carried: Sequence[Value], results: Sequence[Value]) -> Region:
-            parameters = parts(carried)
-            if loop.index is not None:
-                index = known[loop.index, WHOLE] = fresh.make(loop.index.type)
-                parameters = (index, *parameters)
-            out: list[Statement] = []
-            self._emit(inner.body, known, fresh, out)
-            places = zip(results, nest.axes, strict=True)
-            return Region(parameters, tuple(out), tuple(_look(known, v, a) for v, a in places))
-
-        initial = tuple(_look(known, v, a) for v, a in zip(loop.initial, nest.axes, strict=True))
-        condition = loop.condition and self._condition(loop.condition, nest, parts, known, fresh)
-        body = region(loop.body, loop.carried, _following(loop, nest))
-        return replace(loop, initial=initial, outputs=parts(loop.outputs), condition=condition, body=body)
-
-    def _condition(
-        self,
-        condition: Region,
-        nest: _Nest,
-        parts: Callable[[Sequence[Value]], tuple[Value, ...]],
-        known: Places,
-        fresh: FreshValues,
-    ) -> Region:
-        parameters = parts(condition.parameters)
-        out: list[Statement] = []
-        self._emit(_tested(condition, nest), known, fresh, out)
+    def _condition(self, condition: Region, nest: _Nest, known: Places, fresh: FreshValues) -> Region:
+        parameters = self._parts(condition.parameters, nest.axes, known, fresh)
+        out = self._emitted(_tested(condition, nest), known, fresh)
         if nest.lanes is None:
-            return Region(parameters, tuple(out), (_look(known, condition.results[0], WHOLE),))
+            return Region(parameters, tuple(out), _looks(known, condition.results, (WHOLE,)))
         closing, predicate = nest.lanes.closing, known[nest.lanes.predicate, nest.along]
         result = fresh.make(closing.output.type)
         if predicate.type.size == 1:
@@ -300,21 +277,32 @@ class Cut:
 
     def _branch(self, branch: BranchUTask, known: Places, fresh: FreshValues) -> BranchUTask:
         axes = self._nests[branch.outputs[0]].axes
-        regions = []
-        for region in branch.branches:
-            out: list[Statement] = []
-            self._emit(region.body, known, fresh, out)
-            places = zip(region.results, axes, strict=True)
-            regions.append(Region((), tuple(out), tuple(_look(known, v, a) for v, a in places)))
-        outputs = tuple(fresh.make(self.part_type(v, a)) for v, a in zip(branch.outputs, axes, strict=True))
-        known.update(zip(zip(branch.outputs, axes, strict=True), outputs, strict=True))
-        selector = _look(known, branch.selector, WHOLE)
-        return replace(branch, selector=selector, branches=tuple(regions), outputs=outputs)
+
+        def cut(region: Region) -> Region:
+            statements = self._emitted(region.body, known, fresh)
+            return Region((), tuple(statements), _looks(known, region.results, axes))
+
+        branches = tuple(map(cut, branch.branches))
+        outputs = self._parts(branch.outputs, axes, known, fresh)
+        (selector,) = _looks(known, branch.inputs, (WHOLE,))
+        return replace(branch, selector=selector, branches=branches, outputs=outputs)
 
 
-def _look(known: Mapping[Place, Value], value: Value, axis: int) -> Value:
-    """What stands for a value; a whole one from outside stands for itself."""
-    return known.get((value, axis), value) if axis == WHOLE else known[value, axis]
+def _looks(known: Places, values: Sequence[Value], axes: Sequence[int]) -> tuple[Value, ...]:
+    """The parts of some values; a value from outside that is wanted whole is its own part."""
+    places = zip(values, axes, strict=True)
+    return tuple(known.get(p, p[0]) if p[1] == WHOLE else known[p] for p in places)
+
+
+def _want(wanted: Wanted, places: Iterable[Place]) -> None:
+    for value, axis in places:
+        wanted.setdefault(value, set()).add(axis)
+
+
+def _operand_axes(operator: UOperator, tie: Tie | None) -> tuple[int, ...]:
+    if tie is None:
+        return (WHOLE,) * len(operator.inputs)
+    return tuple(WHOLE if axis is None else axis for axis in tie.inputs)
 
 
 def _only(wanted: Wanted, *values: Value) -> int:
@@ -358,8 +346,7 @@ def _is_alike(leaf: UOperator, axis: int) -> bool:
     if leaf.kind == "iota":
         return leaf["dimension"] != axis
     if leaf.kind == "constant":
-        data, size = cast(bytes, leaf["data"]), ITEM_SIZE[leaf.output.type.dtype]
-        return data == data[:size] * leaf.output.type.size
+        return leaf.data == leaf.data[: ITEM_SIZE[leaf.output.type.dtype]] * leaf.output.type.size
     return True
 
 
@@ -367,19 +354,5 @@ def _is_copy(operator: UOperator, inputs: Sequence[Value], outputs: Sequence[Val
     """True for a broadcast that spreads nothing: views cost nothing."""
     if operator.kind != "broadcast" or inputs[0].type.size != outputs[0].type.size:
         return False
-    dimensions = cast(tuple[int, ...], operator["dimensions"])
+    dimensions = operator.ints("dimensions")
     return list(dimensions) == sorted(dimensions)
-
-
-def _walk(statements: Iterable[Statement]) -> Iterator[Statement]:
-    for statement in statements:
-        yield statement
-        for region in regions_of(statement):
-            yield from _walk(region.body)
-
-
-def _defined(statements: Iterable[Statement]) -> Iterator[Value]:
-    for statement in _walk(statements):
-        yield from statement.outputs
-        for region in regions_of(statement):
-            yield from region.parameters

@@ -1,115 +1,87 @@
-"""Reading and writing some lanes of a value, and the small operators around them."""
+"""Builds statements that read and write some batch elements of a value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from jax_cocktail.schedule.vmap.cut import Cut, Place
-from jax_cocktail.utask.interpreter.common import numpy_dtype
-from jax_cocktail.utask.ir import Attribute, BranchUTask, LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value
+from jax_cocktail.utask.builder import INDEX, Builder
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region
+from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 
-INDEX = TensorType("int64")
 COUNT = TensorType("int32")
 
 
-class Emitter:
-    """Appends statements to `out`."""
-
-    def __init__(self, fresh: FreshValues, source: Source, out: list[Statement] | None = None) -> None:
-        self.fresh, self.source = fresh, source
-        self.out: list[Statement] = [] if out is None else out
+class Emitter(Builder):
+    """A builder that reads and writes batch elements, and builds loops over them."""
 
     def inside(self) -> Emitter:
-        """For the body of a nested region."""
+        """An emitter for a nested region."""
         return Emitter(self.fresh, self.source)
-
-    def emit(self, kind: str, inputs: Sequence[Value], type_: TensorType, **attributes: Attribute) -> Value:
-        value = self.fresh.make(type_)
-        self.out.append(
-            UOperator(kind, tuple(inputs), (value,), tuple(sorted(attributes.items())), self.source)
-        )
-        return value
-
-    def like(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        return tuple(self.fresh.make(v.type) for v in values)
 
     def rename(self, values: Sequence[Value], results: Sequence[Value]) -> None:
         """Lets the last statement, which makes `values`, define `results` instead."""
         last, names = self.out[-1], dict(zip(values, results, strict=True))
         self.out[-1] = replace(last, outputs=tuple(names.get(v, v) for v in last.outputs))
 
-    # -- numbers and elements ----------------------------------------------------------------------------
+    # -- elements ----------------------------------------------------------------------------------------
     def number(self, number: int, type_: TensorType) -> Value:
-        """A constant, the same in all elements."""
-        data = np.asarray(number, numpy_dtype(type_.dtype)).tobytes()
-        scalar = self.emit("constant", (), TensorType(type_.dtype), data=data)
-        return self.spread(scalar, type_.shape)
-
-    def binary(self, kind: str, x: Value, y: Value) -> Value:
-        return self.emit(kind, (x, y), x.type)
-
-    def compare(self, kind: str, x: Value, y: Value) -> Value:
-        return self.emit(kind, (x, y), TensorType("bool", x.type.shape))
-
-    def select(self, predicate: Value, on_true: Value, on_false: Value) -> Value:
-        return self.emit("select", (predicate, on_true, on_false), on_true.type)
-
-    def convert(self, x: Value, dtype: str) -> Value:
-        return x if x.type.dtype == dtype else self.emit("convert", (x,), TensorType(dtype, x.type.shape))
-
-    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
-        return x if x.type.shape == shape else self.emit("reshape", (x,), TensorType(x.type.dtype, shape))
+        """A constant with all elements equal."""
+        return self.spread(self.constant(number, type_.dtype), type_.shape)
 
     def spread(self, x: Value, shape: tuple[int, ...], axis: int = 0) -> Value:
-        """A scalar everywhere, or a vector along one axis."""
-        if x.type.shape == shape:
-            return x
-        dimensions = (axis,) if x.type.rank else ()
-        return self.emit("broadcast", (x,), TensorType(x.type.dtype, shape), dimensions=dimensions)
+        """A broadcast of a scalar, or of a vector along one axis."""
+        return self.broadcast(x, shape, (axis,) if x.type.rank else ())
 
-    # -- lanes -------------------------------------------------------------------------------------------
+    def ranks(self, flags: Value) -> tuple[Value, Value]:
+        """The flags as int32, and for each the number of true flags up to and including it."""
+        ones = self.convert(flags, "int32")
+        return ones, self.emit("cumulative", (ones,), ones.type, axis=0, op="sum", reverse=False)
+
+    def sum_of(self, x: Value) -> Value:
+        return self.emit("reduce", (x,), COUNT, axes=tuple(range(x.type.rank)), op="sum")
+
+    # -- batch elements ----------------------------------------------------------------------------------
     def run(self, value: Value, axis: int, start: Value, size: int) -> Value:
-        """`size` lanes from `start` (int64) on."""
-        shape = _resized(value.type, axis, size)
-        return self.emit("dynamic_slice", (value, *self._starts(value, axis, start)), shape)
+        """`size` consecutive batch elements from `start` (int64) on."""
+        starts = self._along(value, axis, start)
+        return self.emit("dynamic_slice", (value, *starts), value.type.resized(axis, size))
 
-    def put_run(self, whole: Value, axis: int, start: Value, part: Value) -> Value:
-        """`whole` with the lanes from `start` (int64) on replaced."""
-        inputs = (whole, part, *self._starts(whole, axis, start))
-        return self.emit("dynamic_update_slice", inputs, whole.type)
+    def put_runs(
+        self, wholes: Sequence[Value], axes: Sequence[int], start: Value, parts: Sequence[Value]
+    ) -> tuple[Value, ...]:
+        """Each array with the batch elements from `start` (int64) on replaced."""
+        return tuple(
+            self.emit("dynamic_update_slice", (whole, part, *self._along(whole, axis, start)), whole.type)
+            for whole, axis, part in zip(wholes, axes, parts, strict=True)
+        )
 
-    def _starts(self, value: Value, axis: int, start: Value) -> tuple[Value, ...]:
+    def _along(self, value: Value, axis: int, start: Value) -> tuple[Value, ...]:
         zero = start if value.type.rank == 1 else self.number(0, INDEX)
         return tuple(start if d == axis else zero for d in range(value.type.rank))
 
-    def take(self, value: Value, axis: int, lanes: Value) -> Value:
-        """The lanes that a vector of numbers names; a number past the end means the last one."""
-        rank = value.type.rank
-        sizes = tuple(1 if d == axis else n for d, n in enumerate(value.type.shape))
+    def take(self, value: Value, axis: int, elements: Value) -> Value:
+        """The batch elements with the given numbers; a number past the end means the last one."""
         return self.emit(
             "gather",
-            (value, self.reshape(lanes, (*lanes.type.shape, 1))),
-            _resized(value.type, axis, lanes.type.size),
+            (value, self.reshape(elements, (*elements.type.shape, 1))),
+            value.type.resized(axis, elements.type.size),
             collapsed_slice_dims=(axis,),
             fill_value=bytes(ITEM_SIZE[value.type.dtype]),
             mode="clip",
-            offset_dims=tuple(d for d in range(rank) if d != axis),
+            offset_dims=tuple(d for d in range(value.type.rank) if d != axis),
             operand_batching_dims=(),
-            slice_sizes=sizes,
+            slice_sizes=value.type.resized(axis, 1).shape,
             start_index_map=(axis,),
             start_indices_batching_dims=(),
         )
 
-    def put(self, whole: Value, axis: int, lanes: Value, part: Value) -> Value:
-        """`whole` with the named lanes replaced; a number past the end names none."""
+    def put(self, whole: Value, axis: int, elements: Value, part: Value) -> Value:
+        """The array with the numbered batch elements replaced; a number past the end names none."""
         return self.emit(
             "scatter",
-            (whole, self.reshape(lanes, (*lanes.type.shape, 1)), part),
+            (whole, self.reshape(elements, (*elements.type.shape, 1)), part),
             whole.type,
             inserted_window_dims=(axis,),
             mode="fill_or_drop",
@@ -120,57 +92,74 @@ class Emitter:
             update_window_dims=tuple(d for d in range(part.type.rank) if d != axis),
         )
 
-    def first(self, whole: Value, axis: int, size: int, result: Value) -> None:
-        """Defines `result` as the first lanes of `whole`."""
-        zeros, ones = (0,) * whole.type.rank, (1,) * whole.type.rank
-        attributes: tuple[tuple[str, Attribute], ...] = (("starts", zeros), ("strides", ones))
-        assert result.type == _resized(whole.type, axis, size)
-        self.out.append(UOperator("slice", (whole,), (result,), attributes, self.source))
+    def first(self, whole: Value, result: Value) -> None:
+        """Defines `result` as the first batch elements of `whole`."""
+        rank = whole.type.rank
+        self.define((result,), "slice", (whole,), starts=(0,) * rank, strides=(1,) * rank)
 
+    def leaves(self, cut: Cut) -> dict[Value, Value]:
+        """Copies of the leaves of a cut under fresh names."""
+        names = {v: self.fresh.make(v.type) for v in cut.leaves}
+        self.out += [replace(leaf, outputs=(names[v],)) for v, leaf in cut.leaves.items()]
+        return names
+
+    # -- regions -----------------------------------------------------------------------------------------
     def together(self, work: Emitter, results: Sequence[Value]) -> tuple[Value, ...]:
-        """The statements of `work` as a branch of one side, which `simplify` resolves. Until then no pass
-        takes parts of them out of the loop around, to do them for trips that never come."""
+        """The statements of `work` as a branch with one side, which `simplify` resolves. Until then no pass
+        hoists parts of them out of the loop and runs them for iterations that never happen."""
         outputs = self.like(results)
         selector = self.number(0, COUNT)
         region = Region((), tuple(work.out), tuple(results))
         self.out.append(BranchUTask(selector, (region,), outputs, self.source))
         return outputs
 
-    # -- loops -------------------------------------------------------------------------------------------
-    def loop(
+    def counted(
+        self,
+        wholes: Sequence[Value],
+        trips: int,
+        parallel: bool,
+        following: Callable[[Emitter, Value, Sequence[Value]], tuple[Value, ...]],
+        outputs: Sequence[Value] | None = None,
+    ) -> tuple[Value, ...]:
+        """A counted loop. ``following(body, index, carried)`` builds the body and returns the next carries."""
+        index, carried, body = self.fresh.make(INDEX), self.like(wholes), self.inside()
+        results = following(body, index, carried)
+        region = Region((index, *carried), tuple(body.out), results)
+        outputs = self.like(carried) if outputs is None else tuple(outputs)
+        loop = LoopUTask(tuple(wholes), outputs, region, None, trips, self.source, parallel)
+        self.out.append(loop)
+        return loop.outputs
+
+    def repeat(
         self,
         initial: Sequence[Value],
-        carried: Sequence[Value],
-        body: Region,
-        outputs: Sequence[Value] | None = None,
-        condition: Region | None = None,
-        trips: int | None = None,
-        parallel: bool = False,
+        going: Callable[[Emitter, Sequence[Value]], Value],
+        following: Callable[[Emitter, Sequence[Value]], tuple[Value, ...]],
     ) -> tuple[Value, ...]:
-        results = tuple(outputs) if outputs is not None else self.like(carried)
-        loop = LoopUTask(tuple(initial), results, body, condition, trips, self.source, parallel)
+        """A while loop with the condition that `going` builds and the body that `following` builds."""
+        tested, carried, condition, body = (
+            self.like(initial),
+            self.like(initial),
+            self.inside(),
+            self.inside(),
+        )
+        test = Region(tested, (), (going(condition, tested),))
+        region = Region(carried, (), following(body, carried))
+        test, region = replace(test, body=tuple(condition.out)), replace(region, body=tuple(body.out))
+        loop = LoopUTask(tuple(initial), self.like(carried), region, test, source=self.source)
         self.out.append(loop)
-        return results
+        return loop.outputs
 
 
-def one_by_one(cut: Cut, results: Sequence[Place], out: Emitter, parallel: bool = False) -> LoopUTask:
-    """A loop over lanes that makes `results`, each with its lane axis; what it needs before goes to `out`."""
-    leaves = {v: out.fresh.make(v.type) for v in cut.leaves}
-    out.out += [replace(s, outputs=(leaves[v],)) for v, s in cut.leaves.items()]
-    wholes = tuple(out.emit("empty", (), v.type) for v, _ in results)
-    index, carried = out.fresh.make(INDEX), out.like(wholes)
-    body = out.inside()
-    known = {(v, axis): body.run(leaves.get(v, v), axis, index, 1) for v, axis in cut.needs}
-    statements, known = cut.emit(known, out.fresh)
-    body.out += statements
-    written = tuple(
-        body.put_run(whole, axis, index, known[v, axis])
-        for whole, (v, axis) in zip(carried, results, strict=True)
-    )
-    region = Region((index, *carried), tuple(body.out), written)
-    outputs = tuple(v for v, _ in results)
-    return LoopUTask(wholes, outputs, region, None, cut.lanes, out.source, parallel)
+def one_by_one(cut: Cut, results: Sequence[Place], out: Emitter, parallel: bool = False) -> None:
+    """Appends a loop over single batch elements that makes `results`, each with its batch axis."""
+    leaves = out.leaves(cut)
+    wholes = [out.emit("empty", (), v.type) for v, _ in results]
 
+    def element(body: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
+        known = {(v, axis): body.run(leaves.get(v, v), axis, index, 1) for v, axis in cut.needs}
+        statements, known = cut.emit(known, out.fresh)
+        body.out += statements
+        return body.put_runs(carried, [axis for _, axis in results], index, [known[r] for r in results])
 
-def _resized(type_: TensorType, axis: int, size: int) -> TensorType:
-    return TensorType(type_.dtype, (*type_.shape[:axis], size, *type_.shape[axis + 1 :]))
+    out.counted(wholes, cut.lanes, parallel, element, [v for v, _ in results])

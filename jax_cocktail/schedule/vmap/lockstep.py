@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_a
 from jax_cocktail.utask.types import Value
 
 
@@ -35,19 +35,19 @@ def lane_loop(loop: LoopUTask) -> LaneLoop | None:
     condition = loop.condition
     if condition is None or not loop.initial:
         return None
-    closing = _definition(condition.body, condition.results[0])
-    if closing is None or closing.kind != "reduce" or closing["op"] != "or":
+    closing = _made_in(condition).get(condition.results[0])
+    if not is_a(closing, "reduce") or closing["op"] != "or":
         return None
     (predicate,) = closing.inputs
     if closing["axes"] != tuple(range(predicate.type.rank)):
         return None
-    made = {v: s for s in loop.body.body if isinstance(s, UOperator) for v in s.outputs}
+    made = _made_in(loop.body)
     following: list[Value] = []
     axes: list[tuple[int, ...]] = []
     roots: set[Value] = set()
     for carried, result in zip(loop.carried, loop.body.results, strict=True):
         select = made.get(result)
-        if select is None or select.kind != "select" or select.inputs[2] != carried:
+        if not is_a(select, "select") or select.inputs[2] != carried:
             return None
         root, places = _spread(select.inputs[0], made)
         if root.type.shape != predicate.type.shape or any(
@@ -67,17 +67,15 @@ def lane_loop(loop: LoopUTask) -> LaneLoop | None:
     return LaneLoop(predicate, closing, roots.pop(), tuple(following), tuple(axes))
 
 
-def _definition(body: Sequence[Statement], value: Value) -> UOperator | None:
-    return next((s for s in body if isinstance(s, UOperator) and value in s.outputs), None)
+def _made_in(region: Region) -> Mapping[Value, UOperator]:
+    return {v: s for s in region.body if isinstance(s, UOperator) for v in s.outputs}
 
 
 def _spread(value: Value, made: Mapping[Value, UOperator]) -> tuple[Value, tuple[int, ...]]:
-    """What a predicate is broadcast from, and the axis that each of its axes becomes."""
+    """The value that a predicate is a broadcast of, and the axis that each of its axes becomes."""
     operator = made.get(value)
-    if operator is not None and operator.kind == "broadcast":
-        dimensions = operator["dimensions"]
-        assert isinstance(dimensions, tuple)
-        return operator.inputs[0], tuple(d for d in dimensions if isinstance(d, int))
+    if is_a(operator, "broadcast"):
+        return operator.inputs[0], operator.ints("dimensions")
     return value, tuple(range(value.type.rank))
 
 

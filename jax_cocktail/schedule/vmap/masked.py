@@ -7,10 +7,11 @@ a lane that does not take it costs nothing, and those that do still share the re
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jax_cocktail.schedule.vmap.cut import Cut, Place
-from jax_cocktail.schedule.vmap.emit import COUNT, INDEX, Emitter
+from jax_cocktail.schedule.vmap.emit import COUNT, Emitter
+from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import BranchUTask, Region, Statement
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -44,32 +45,25 @@ class Sinking:
         out = self.emitter
         self.leaves: dict[Value, Value] = {}
         for side in self.sides:
-            for value, leaf in side.cut.leaves.items():
-                self.leaves[value] = out.fresh.make(value.type)
-                out.out.append(replace(leaf, outputs=(self.leaves[value],)))
+            self.leaves |= out.leaves(side.cut)
         wholes = self.bases or [out.emit("empty", (), v.type) for v, _ in self.outputs]
         masks = [self._mask(out, side.conditions) for side in self.sides]
         results = tuple(v for v, _ in self.outputs)
         if parts == 1:
-            last = self._part(out, None, self.lanes, masks, wholes)
-            out.rename(last, results)
+            out.rename(self._part(out, None, self.lanes, masks, wholes), results)
             return
         share = self.lanes // parts
-        index, carried = out.fresh.make(INDEX), out.like(wholes)
-        inside = out.inside()
-        start = inside.binary("mul", index, inside.number(share, INDEX))
-        masks = [inside.run(mask, 0, start, share) for mask in masks]
-        if self.bases is None:
-            arrays = [inside.emit("empty", (), _resized(v, axis, share)) for v, axis in self.outputs]
-        else:
-            arrays = [inside.run(v, a, start, share) for v, a in zip(carried, self.axes, strict=True)]
-        last = self._part(inside, start, share, masks, arrays)
-        written = tuple(
-            inside.put_run(whole, axis, start, part)
-            for whole, axis, part in zip(carried, self.axes, last, strict=True)
-        )
-        region = Region((index, *carried), tuple(inside.out), written)
-        out.loop(wholes, carried, region, results, trips=parts, parallel=True)
+
+        def part(inside: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
+            start = inside.binary("mul", index, inside.number(share, INDEX))
+            own = [inside.run(mask, 0, start, share) for mask in masks]
+            if self.bases is None:
+                arrays = [inside.emit("empty", (), v.type.resized(axis, share)) for v, axis in self.outputs]
+            else:
+                arrays = [inside.run(v, a, start, share) for v, a in zip(carried, self.axes, strict=True)]
+            return inside.put_runs(carried, self.axes, start, self._part(inside, start, share, own, arrays))
+
+        out.counted(wholes, parts, True, part, results)
 
     def _mask(self, out: Emitter, conditions: Sequence[Condition]) -> Value:
         """One bool per lane."""
@@ -93,18 +87,15 @@ class Sinking:
     ) -> Sequence[Value]:
         """`arrays` with the lanes of the side written."""
         order, count = _numbered(out, mask, side.cut.width)
+
+        def more(inside: Emitter, carried: Sequence[Value]) -> tuple[Value, ...]:
+            width, work = inside.number(side.cut.width, COUNT), inside.inside()
+            written = self._few(work, side, order, carried[0], start, size, carried[1:])
+            arrays = inside.together(work, written)
+            return (inside.binary("add", carried[0], width), *arrays)
+
         state = (out.number(0, COUNT), *arrays)
-        tested, parameters = out.like(state), out.like(state)
-        condition, inside = out.inside(), out.inside()
-        more = condition.compare("lt", tested[0], count)
-        width = inside.number(side.cut.width, COUNT)
-        work = inside.inside()
-        written = self._few(work, side, order, parameters[0], start, size, parameters[1:])
-        arrays = inside.together(work, written)
-        following = (inside.binary("add", parameters[0], width), *arrays)
-        region = Region(parameters, tuple(inside.out), following)
-        test = Region(tested, tuple(condition.out), (more,))
-        return out.loop(state, parameters, region, condition=test)[1:]
+        return out.repeat(state, lambda test, tested: test.compare("lt", tested[0], count), more)[1:]
 
     def _few(
         self,
@@ -115,7 +106,7 @@ class Sinking:
         start: Value | None,
         size: int,
         arrays: Sequence[Value],
-    ) -> list[Value]:
+    ) -> tuple[Value, ...]:
         """The next lanes of the side."""
         cut = side.cut
         lanes = out.run(order, 0, position, cut.width)
@@ -134,24 +125,23 @@ class Sinking:
         statements, known = cut.emit(known, out.fresh)
         out.out += statements
         parts = [known[v, axis] for v, axis in zip(side.operands, self.axes, strict=True)]
-        rows = zip(arrays, self.axes, parts, strict=True)
         if cut.width == 1:
-            return [out.put_run(array, axis, lane, part) for array, axis, part in rows]
-        return [out.put(array, axis, lanes, part) for array, axis, part in rows]
+            return out.put_runs(arrays, self.axes, lane, parts)
+        rows = zip(arrays, self.axes, parts, strict=True)
+        return tuple(out.put(array, axis, lanes, part) for array, axis, part in rows)
 
 
 def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
     """The numbers of the lanes where `mask` holds, in order and followed by at least `width` numbers of no
     lane, and how many they are."""
     (size,) = mask.type.shape
-    ones = out.convert(mask, "int32")
-    rank = out.emit("cumulative", (ones,), ones.type, axis=0, op="sum", reverse=False)
+    ones, rank = out.ranks(mask)
     last = out.binary("sub", rank, out.number(1, ones.type))
     target = out.select(mask, last, out.number(size + width, ones.type))
     lanes = out.emit("iota", (), ones.type, dimension=0)
     none = out.number(size, TensorType("int32", (size + width,)))
     order = out.put(none, 0, target, lanes)
-    return order, out.emit("reduce", (ones,), COUNT, axes=(0,), op="sum")
+    return order, out.sum_of(ones)
 
 
 def branch(
@@ -164,8 +154,3 @@ def branch(
     selector = out.convert(out.reshape(root, ()), "int32")
     regions = tuple(Region((), tuple(body), tuple(results)) for body, results in sides)
     out.out.append(BranchUTask(selector, regions, tuple(outputs), out.source))
-
-
-def _resized(value: Value, axis: int, size: int) -> TensorType:
-    shape = value.type.shape
-    return TensorType(value.type.dtype, (*shape[:axis], size, *shape[axis + 1 :]))

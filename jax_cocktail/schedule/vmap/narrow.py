@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from jax_cocktail.utask.ir import Statement, UOperator
+from jax_cocktail.utask.ir import Statement, UOperator, is_a
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
@@ -30,18 +30,20 @@ class Narrowing:
     out: list[Statement] = field(default_factory=list)
     known: dict[object, Value] = field(default_factory=dict)
 
-    def add(self, statement: Statement) -> None:
+    def changed(self, statement: Statement) -> list[Statement]:
+        """The statement narrowed, after the operators that it then needs."""
+        self.out = []
         if isinstance(statement, UOperator):
             if statement.kind == "dot":
                 statement = self._dot(statement)
             elif statement.kind in ELEMENTWISE and statement.output.type.dtype == "bool":
                 statement = self._predicate(statement)
             self.made.update((v, statement) for v in statement.outputs)
-        self.out.append(statement)
+        return [*self.out, statement]
 
     def _broadcast(self, value: Value) -> UOperator | None:
         operator = self.made.get(value)
-        return operator if operator is not None and operator.kind == "broadcast" else None
+        return operator if is_a(operator, "broadcast") else None
 
     # -- predicates --------------------------------------------------------------------------------------
     def _predicate(self, operator: UOperator) -> UOperator:
@@ -82,11 +84,11 @@ class Narrowing:
         left, right = dot.inputs
         source = self._broadcast(right)
         names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
-        lhs_batch, lhs_contract, rhs_batch, rhs_contract = (cast(tuple[int, ...], dot[n]) for n in names)
+        lhs_batch, lhs_contract, rhs_batch, rhs_contract = map(dot.ints, names)
         if source is None or not lhs_batch:
             return dot
         (x,) = source.inputs
-        dimensions = cast(tuple[int, ...], source["dimensions"])
+        dimensions = source.ints("dimensions")
         rows = tuple(d for d in range(left.type.rank) if d not in lhs_contract)
         spread = {d for d, t in enumerate(dimensions) if x.type.shape[d] != right.type.shape[t]}
         if (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.vmap.choose import Chooser
@@ -20,8 +19,9 @@ from jax_cocktail.schedule.vmap.limits import DEFAULTS, Limits
 from jax_cocktail.schedule.vmap.lockstep import LaneLoop, lane_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Source, Value
 
@@ -31,9 +31,7 @@ def recover_lanes(
 ) -> UProgram:
     """Returns its argument if there are no lanes. `units`: more than one run parts of the lanes at once."""
     recovery = _Recovery(program, units, remark, limits)
-    shared = remove_dead_code(replace(program, entry=recovery.narrowed(program.entry)))
-    entry = recovery.region(shared.entry)
-    return program if entry == program.entry else replace(program, entry=entry)
+    return map_regions(remove_dead_code(map_regions(program, recovery.narrowed)), recovery.region)
 
 
 class _Recovery:
@@ -45,41 +43,30 @@ class _Recovery:
         self.depth = 0  # loops around
 
     def narrowed(self, region: Region) -> Region:
-        """See `narrow`. The same is done to a loop's condition and body, so that they still compare."""
+        """See `narrow`. A loop's condition and body are both narrowed, so that they still compare."""
         outer, self.made = self.made, self.made.new_child()
         narrowing = Narrowing(self.fresh, self.made, self.chooser.indexed)
-        for statement in region.body:
-            if isinstance(statement, LoopUTask):
-                condition = statement.condition and self.narrowed(statement.condition)
-                statement = replace(statement, condition=condition, body=self.narrowed(statement.body))
-            elif isinstance(statement, BranchUTask):
-                statement = replace(statement, branches=tuple(map(self.narrowed, statement.branches)))
-            narrowing.add(statement)
+        region = map_body(region, lambda s: narrowing.changed(map_regions(s, self.narrowed)))
         self.made = outer
-        return Region(region.parameters, tuple(narrowing.out), region.results)
+        return region
 
     def region(self, region: Region, inside: bool = False) -> Region:
-        """`inside`: of a lane already: what is found runs in the same unit."""
+        """`inside`: of a loop over batch elements: everything in it runs on one unit."""
         outer, self.made = self.made, self.made.new_child()
         self.made.update((v, s) for s in region.body if isinstance(s, UOperator) for v in s.outputs)
-        chosen = self.chooser.run(region.body, region.results, self.made, inside, self.depth)
-        body = self._statements(chosen, inside)
+        chosen = with_body(
+            region, self.chooser.run(region.body, region.results, self.made, inside, self.depth)
+        )
+        region = map_body(chosen, lambda s: self._statement(s, inside))
         self.made = outer
-        return Region(region.parameters, tuple(body), region.results)
+        return region
 
-    def _statements(self, statements: Sequence[Statement], inside: bool) -> list[Statement]:
-        body: list[Statement] = []
-        for statement in statements:
-            if isinstance(statement, LoopUTask):
-                body += self._loop(statement, inside)
-            elif isinstance(statement, BranchUTask):
-                branches = tuple(self.region(r, inside) for r in statement.branches)
-                body.append(replace(statement, branches=branches))
-            else:
-                body.append(statement)
-        return body
+    def _statement(self, statement: Statement, inside: bool) -> Statement | Sequence[Statement]:
+        if isinstance(statement, LoopUTask):
+            return self._loop(statement, inside)
+        return map_regions(statement, lambda region: self.region(region, inside))
 
-    def _loop(self, loop: LoopUTask, inside: bool) -> Sequence[Statement]:
+    def _loop(self, loop: LoopUTask, inside: bool) -> Statement | Sequence[Statement]:
         lanes = lane_loop(loop)
         sizes = () if lanes is None else lanes.predicate.type.shape
         wide = sorted((n, j) for j, n in enumerate(sizes) if n > 1)
@@ -89,10 +76,9 @@ class _Recovery:
             except Uncuttable as found:
                 self._say(False, f"all lanes of a vmapped while loop run in lock-step: {found}", loop.source)
         self.depth += 1
-        condition = loop.condition and self.region(loop.condition, inside)
-        loop = replace(loop, condition=condition, body=self.region(loop.body, inside))
+        loop = map_regions(loop, lambda region: self.region(region, inside))
         self.depth -= 1
-        return (loop,)
+        return loop
 
     def _lane_by_lane(
         self, loop: LoopUTask, lanes: LaneLoop, along: int, last: bool, inside: bool
@@ -120,8 +106,8 @@ class _Recovery:
 
     def _one_by_one(self, cut: Cut, results: Sequence[tuple[Value, int]], out: Emitter, inside: bool) -> None:
         """A loop over lanes that makes `results`, each with its lane axis."""
-        loop = one_by_one(cut, results, out, parallel=not inside and self.units > 1)
-        out.out.append(replace(loop, body=self.region(loop.body, inside=True)))
+        one_by_one(cut, results, out, parallel=not inside and self.units > 1)
+        out.out[-1] = map_regions(out.out[-1], lambda region: self.region(region, inside=True))
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
         self.remark(Remark("lanes", fired, text, source))

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import cast
 
 from jax_cocktail.cost.work import total
-from jax_cocktail.utask.ir import Statement, UOperator, reads
+from jax_cocktail.utask.ir import Statement, UOperator, is_a, reads
 from jax_cocktail.utask.types import Value
 
 
@@ -101,14 +100,13 @@ class Choices:
         """What the predicate of a select is broadcast from, the axis of its fewest lanes, and which axis of
         the select that is."""
         select = self.body[position]
-        if not isinstance(select, UOperator) or select.kind != "select":
+        if not is_a(select, "select"):
             return None
         value, axes = select.inputs[0], tuple(range(select.inputs[0].type.rank))
         while (source := self.made.get(value) or self.outer.get(value)) is not None:
             if source.kind != "broadcast":
                 break
-            dimensions = cast(tuple[int, ...], source["dimensions"])
-            value, axes = source.inputs[0], tuple(axes[d] for d in dimensions)
+            value, axes = source.inputs[0], tuple(axes[d] for d in source.ints("dimensions"))
         shape, whole = value.type.shape, select.output.type.shape
         wide = sorted((n, d) for d, n in enumerate(shape) if n != 1)
         if 0 in whole or any(whole[axes[d]] != n for n, d in wide):

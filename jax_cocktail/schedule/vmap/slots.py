@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.schedule.vmap.cut import Cut, Place
-from jax_cocktail.schedule.vmap.emit import COUNT, INDEX, Emitter, one_by_one
+from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
+from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -37,81 +38,65 @@ class SlotLoop:
         # stand-ins, since the body may read an initial value too
         self.starts = out.like(loop.initial)
         self.inner = replace(loop, initial=self.starts)
-        places = tuple(zip(loop.outputs, axes, strict=True))
-        self.cut = Cut((self.inner,), places, lanes, slots.width)
+        self.places: tuple[Place, ...] = tuple(zip(loop.outputs, axes, strict=True))
+        self.cut = Cut((self.inner,), self.places, lanes, slots.width)
         self.extra = tuple(place for place in self.cut.needs if place[0] not in self.starts)
         self.share = -(-lanes // slots.parts)  # lanes of one part
 
     def statements(self) -> None:
         """Emits everything."""
-        emitter, loop = self.emitter, self.loop
-        self.leaves = {v: emitter.fresh.make(v.type) for v in self.cut.leaves}
-        emitter.out += [replace(s, outputs=(self.leaves[v],)) for v, s in self.cut.leaves.items()]
-        if self.slots.parts == 1:
+        emitter, loop, parts = self.emitter, self.loop, self.slots.parts
+        self.leaves = emitter.leaves(self.cut)
+        if parts == 1:
             self._part(emitter, None, emitter.number(self.lanes, COUNT), loop.outputs)
             return
-        total = self.share * self.slots.parts
-        wholes = [emitter.emit("empty", (), _resized(v, a, total)) for v, a in self._places()]
-        index, carried = emitter.fresh.make(INDEX), emitter.like(wholes)
-        inside = emitter.inside()
-        start = inside.binary("mul", index, inside.number(self.share, INDEX))
-        base = inside.convert(start, "int32")
-        left = inside.binary("sub", inside.number(self.lanes, COUNT), base)
-        count = inside.binary("min", left, inside.number(self.share, COUNT))
-        results = tuple(emitter.fresh.make(_resized(v, a, self.share)) for v, a in self._places())
-        self._part(inside, base, count, results)
-        written = tuple(
-            inside.put_run(whole, axis, start, part)
-            for whole, axis, part in zip(carried, self.axes, results, strict=True)
-        )
-        body = Region((index, *carried), tuple(inside.out), written)
-        exact = total == self.lanes
-        done = emitter.loop(
-            wholes, carried, body, loop.outputs if exact else None, trips=self.slots.parts, parallel=True
-        )
-        if not exact:
-            for whole, (output, axis) in zip(done, self._places(), strict=True):
-                emitter.first(whole, axis, self.lanes, output)
+        total = self.share * parts
+        wholes = [emitter.emit("empty", (), v.type.resized(a, total)) for v, a in self.places]
 
-    def _places(self) -> Sequence[Place]:
-        return tuple(zip(self.loop.outputs, self.axes, strict=True))
+        def part(inside: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
+            start = inside.binary("mul", index, inside.number(self.share, INDEX))
+            base = inside.convert(start, "int32")
+            left = inside.binary("sub", inside.number(self.lanes, COUNT), base)
+            count = inside.binary("min", left, inside.number(self.share, COUNT))
+            results = tuple(emitter.fresh.make(v.type.resized(a, self.share)) for v, a in self.places)
+            self._part(inside, base, count, results)
+            return inside.put_runs(carried, self.axes, start, results)
+
+        if total == self.lanes:
+            emitter.counted(wholes, parts, True, part, loop.outputs)
+            return
+        done = emitter.counted(wholes, parts, True, part)
+        for whole, (output, _) in zip(done, self.places, strict=True):
+            emitter.first(whole, output)
 
     def _known(self, carried: Sequence[Value], extra: Sequence[Value]) -> dict[Place, Value]:
         known = dict(zip(zip(self.starts, self.axes, strict=True), carried, strict=True))
         return known | dict(zip(self.extra, extra, strict=True))
 
     def _part(self, out: Emitter, base: Value | None, count: Value, results: Sequence[Value]) -> None:
-        """Defines `results`: the outputs of the `count` lanes from `base` on."""
+        """Defines `results`: the outputs of the `count` batch elements from `base` on."""
         width, number = self.slots.width, len(self.axes)
-        lanes = out.emit("iota", (), TensorType("int32", (width,)), dimension=0)
-        first = self._shifted(out, lanes, base)
+        elements = out.emit("iota", (), TensorType("int32", (width,)), dimension=0)
+        first = self._shifted(out, elements, base)
         carried = [out.take(v, a, first) for v, a in zip(self.loop.initial, self.axes, strict=True)]
         extra = [out.take(self.leaves.get(v, v), a, first) for v, a in self.extra]
         arrays = [out.emit("empty", (), v.type) for v in results]
-        state = (*carried, *extra, lanes, out.number(width, COUNT), *arrays)
-        tested, parameters = out.like(state), out.like(state)
         position = number + len(extra) + 1
-        condition = out.inside()
-        waiting = condition.compare("lt", tested[position], count)
-        inside = out.inside()
-        following = self._round(inside, parameters, base, count)
-        state = out.loop(
-            state,
-            parameters,
-            Region(parameters, tuple(inside.out), following),
-            condition=Region(tested, tuple(condition.out), (waiting,)),
+        state = out.repeat(
+            (*carried, *extra, elements, out.number(width, COUNT), *arrays),
+            lambda test, tested: test.compare("lt", tested[position], count),
+            lambda inside, parameters: self._round(inside, parameters, base, count),
         )
         last = self._drained(out, state[:number], state[number : position - 1])
-        lanes, arrays = state[position - 1], list(state[position + 1 :])
-        for array, axis, part, result in zip(arrays, self.axes, last, results, strict=True):
-            out.rename((out.put(array, axis, lanes, part),), (result,))
+        for array, axis, part, result in zip(state[position + 1 :], self.axes, last, results, strict=True):
+            out.rename((out.put(array, axis, state[position - 1], part),), (result,))
 
     def _round(
         self, out: Emitter, state: Sequence[Value], base: Value | None, count: Value
     ) -> tuple[Value, ...]:
-        """Runs until slots are idle, writes what they have, and fills them with the next lanes."""
+        """Runs until slots are idle, writes their results, and fills them with the next batch elements."""
         number, others = len(self.axes), len(self.extra)
-        extra, (lanes, following) = state[number : number + others], state[number + others :][:2]
+        extra, (elements, following) = state[number : number + others], state[number + others :][:2]
         arrays = state[number + others + 2 :]
         carried = self._lock_step(out, state[:number], extra, self.slots.idle)
         statements, predicate = self.cut.emit_tested(
@@ -121,25 +106,23 @@ class SlotLoop:
         active = out.reshape(predicate, (self.slots.width,))
         done = out.emit("not", (active,), active.type)
         written = [
-            out.put(array, axis, lanes, part)
+            out.put(array, axis, elements, part)
             for array, axis, part in zip(arrays, self.axes, carried, strict=True)
         ]
-        ones = out.convert(done, "int32")
-        rank = out.emit("cumulative", (ones,), ones.type, axis=0, op="sum", reverse=False)
+        ones, rank = out.ranks(done)
         shape = ones.type.shape
         before = out.binary("sub", following, out.number(1, COUNT))
         waiting = out.binary("add", out.spread(before, shape), rank)
         fits = out.compare("lt", waiting, out.spread(count, shape))
-        taken = out.emit("and", (done, fits), done.type)
+        taken = out.binary("and", done, fits)
         source = self._shifted(out, waiting, base)
         new = out.select(fits, waiting, out.number(self.share, ones.type))
-        total = out.emit("reduce", (ones,), COUNT, axes=(0,), op="sum")
+        total = out.sum_of(ones)
+        initial = tuple(zip(self.loop.initial, self.axes, strict=True))
         return (
-            *self._refilled(
-                out, taken, source, tuple(zip(self.loop.initial, self.axes, strict=True)), carried
-            ),
+            *self._refilled(out, taken, source, initial, carried),
             *self._refilled(out, taken, source, self.extra, extra),
-            out.select(done, new, lanes),
+            out.select(done, new, elements),
             out.binary("add", following, total),
             *written,
         )
@@ -170,7 +153,7 @@ class SlotLoop:
         carried = self._lock_step(out, carried, extra, self.slots.width - self.slots.few)
         loop = self._loop(out, carried, extra)
         places = tuple(zip(loop.outputs, self.axes, strict=True))
-        out.out.append(one_by_one(Cut((loop,), places, self.slots.width, 1), places, out))
+        one_by_one(Cut((loop,), places, self.slots.width, 1), places, out)
         return loop.outputs
 
     def _loop(self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]) -> LoopUTask:
@@ -187,12 +170,6 @@ def _until_idle(loop: LoopUTask, width: int, idle: int, out: Emitter) -> LoopUTa
     *body, closing = condition.body
     assert isinstance(closing, UOperator)
     inside = Emitter(out.fresh, out.source, list[Statement](body))
-    ones = inside.convert(closing.inputs[0], "int32")
-    active = inside.emit("reduce", (ones,), COUNT, axes=tuple(range(ones.type.rank)), op="sum")
+    active = inside.sum_of(inside.convert(closing.inputs[0], "int32"))
     enough = inside.compare("gt", active, inside.number(width - idle, COUNT))
     return replace(loop, condition=Region(condition.parameters, tuple(inside.out), (enough,)))
-
-
-def _resized(value: Value, axis: int, size: int) -> TensorType:
-    shape = value.type.shape
-    return TensorType(value.type.dtype, (*shape[:axis], size, *shape[axis + 1 :]))
