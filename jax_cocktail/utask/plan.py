@@ -61,9 +61,13 @@ class MemoryPlan:
         """Memory that the slices of a unit take."""
         return max((part.offset + part.bytes for part in self.parts.values()), default=0)
 
+    def slot(self, value: Value) -> Slot:
+        """Memory of the buffer that holds a value in a layout."""
+        return self.slots[self.layouts[value].root]
+
     def place(self, value: Value) -> Slot:
         """Memory behind a value in a layout; what an operand shares with a result is the result's."""
-        slot = self.slots[self.layouts[value].root]
+        slot = self.slot(value)
         if slot.space != "input":
             return slot
         return next((Slot("output", b) for a, b in self.aliases if a == slot.index), slot)

@@ -10,34 +10,44 @@ see, one unit would have to make them, and the others to wait for it, in every t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jax_cocktail.schedule.memory.plan import plan_memory
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.plan import REPLICATED_BYTES, MemoryPlan
+from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues, replaced
 
 
 def explicit_copies(program: UProgram, plan: MemoryPlan) -> UProgram:
-    """Expects a stitched program and its plan. Returns its argument if no loop copies into shared memory, or
-    from it, and none makes results that each unit may make for itself."""
+    """Expects a stitched program and its plan. Returns its argument if no loop copies into or out of shared
+    memory, and no loop makes results that each unit may make for itself."""
     if plan.most_units <= 1:
         return program
     fresh = FreshValues(program)
     apart = _results_apart(program, fresh)
     if apart is not program:
         program, plan = apart, plan_memory(apart)
-    entry = _region(program.entry, plan, fresh)
-    return program if entry is program.entry else replace(program, entry=entry)
+
+    def inside(region: Region) -> Region:
+        return map_body(region, with_copies)
+
+    def with_copies(statement: Statement) -> Sequence[Statement]:
+        copies: list[Statement] = []
+        if isinstance(statement, LoopUTask):
+            copies, statement = _initial_copies(statement, plan, fresh)
+            if statement.parallel:
+                return [*copies, statement]
+        return [*copies, map_regions(statement, inside)]
+
+    return map_regions(program, inside)
 
 
 def _results_apart(program: UProgram, fresh: FreshValues) -> UProgram:
     """The program with copies of those results of loops that then lie in each unit's own memory."""
     entry = program.entry
-    taken = {
-        entry.parameters[k].type for k in program.donated
-    }  # results may take the place of these operands
+    taken = {entry.parameters[k].type for k in program.donated}  # results may replace these operands
     made = [v for s in entry.body if isinstance(s, LoopUTask) and not s.parallel for v in s.outputs]
     small = [v for v in made if v in entry.results and v.type.size > 1 and v.type not in taken]
     small = [v for v in small if v.type.nbytes <= REPLICATED_BYTES]
@@ -45,49 +55,29 @@ def _results_apart(program: UProgram, fresh: FreshValues) -> UProgram:
         return program
     copies = {v: UOperator("copy", (v,), (fresh.make(v.type),)) for v in small}
     plan = plan_memory(_with_copies(program, copies.values()))
-    own = [v for v in small if plan.slots[plan.layouts[v].root].space == "own"]
-    return _with_copies(program, [copies[v] for v in own]) if own else program
+    return _with_copies(program, [copies[v] for v in small if plan.slot(v).space == "own"])
 
 
 def _with_copies(program: UProgram, copies: Iterable[UOperator]) -> UProgram:
     entry, copies = program.entry, tuple(copies)
     names = {c.inputs[0]: c.output for c in copies}
-    return replace(
-        program, entry=Region(entry.parameters, entry.body + copies, replaced(entry.results, names))
-    )
+    entry = with_body(entry, entry.body + copies, replaced(entry.results, names))
+    return program if entry is program.entry else replace(program, entry=entry)
 
 
-def _region(region: Region, plan: MemoryPlan, fresh: FreshValues) -> Region:
-    body: list[Statement] = []
-    for statement in region.body:
-        if isinstance(statement, LoopUTask):
-            body += _loop(statement, plan, fresh)
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(_region(r, plan, fresh) for r in statement.branches)
-            same = all(a is b for a, b in zip(branches, statement.branches, strict=True))
-            body.append(statement if same else replace(statement, branches=branches))
-        else:
-            body.append(statement)
-    same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
-    return region if same else replace(region, body=tuple(body))
-
-
-def _loop(loop: LoopUTask, plan: MemoryPlan, fresh: FreshValues) -> list[Statement]:
-    copies: list[Statement] = []
-    initial = list(loop.initial)
+def _initial_copies(
+    loop: LoopUTask, plan: MemoryPlan, fresh: FreshValues
+) -> tuple[list[Statement], LoopUTask]:
+    """The copies that the loop starts with, and the loop on their results."""
+    copies: dict[int, UOperator] = {}
     for k, (source, target) in enumerate(zip(loop.initial, loop.carried, strict=True)):
         if target not in plan.layouts or not target.type.size or source not in plan.layouts:
             continue
-        a, b = plan.layouts[source], plan.layouts[target]
-        here, there = plan.slots[a.root], plan.slots[b.root]
-        in_place = a.is_whole and here == there
-        crosses = there.space != "own" or here.space != "own"
-        if crosses and not in_place:
-            initial[k] = fresh.make(source.type)
-            copies.append(UOperator("copy", (source,), (initial[k],), (), loop.source))
-    if copies:
-        loop = replace(loop, initial=tuple(initial))
-    if not loop.parallel:
-        body = _region(loop.body, plan, fresh)
-        loop = loop if body is loop.body else replace(loop, body=body)
-    return [*copies, loop]
+        here, there = plan.slot(source), plan.slot(target)
+        in_place = plan.layouts[source].is_whole and here == there
+        if {here.space, there.space} != {"own"} and not in_place:
+            copies[k] = UOperator("copy", (source,), (fresh.make(source.type),), (), loop.source)
+    if not copies:
+        return [], loop
+    initial = tuple(copies[k].output if k in copies else v for k, v in enumerate(loop.initial))
+    return [*copies.values()], replace(loop, initial=initial)

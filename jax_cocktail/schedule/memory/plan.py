@@ -13,7 +13,7 @@ from dataclasses import replace
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.liveness import Liveness, liveness
 from jax_cocktail.schedule.memory.sharing import Sharing, sharing_of
-from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, is_a, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, layouts_of, scratch_bytes
 from jax_cocktail.utask.types import Value
@@ -180,8 +180,7 @@ def _parameters(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Valu
 
 def _received(program: UProgram) -> list[Value]:
     """What units receive from each other."""
-    operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
-    return [v for o in operators if o.kind == "exchange" for v in o.outputs]
+    return [v for s in walk(program.entry) if is_a(s, "exchange") for v in s.outputs]
 
 
 def _shared_for_sure(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
@@ -194,7 +193,7 @@ def _shared_for_sure(program: UProgram, layouts: Mapping[Value, Layout]) -> list
 
 
 def _constants(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
-    found = (s.outputs[0] for s in walk(program.entry) if isinstance(s, UOperator) and s.kind == "constant")
+    found = (s.output for s in walk(program.entry) if is_a(s, "constant"))
     return [v for v in found if v in layouts]
 
 
@@ -256,14 +255,24 @@ def _lay_out(
             mask |= live.mask[root]
         if sharing is not None and group[0].type.nbytes < sharing.overlap_bytes:
             mask = -1
-        need = -(-max(group[0].type.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        begin = 0
-        for low, high in sorted(place for place, other in placed.items() if other & mask):
-            if begin + need <= low:
-                break
-            begin = max(begin, high)
+        need = aligned(max(group[0].type.nbytes, 1))
+        begin = first_fit(need, (place for place, other in placed.items() if other & mask))
         place = begin, begin + need
         placed[place] = placed.get(place, 0) | mask
         size = max(size, begin + need)
         slots.update((root, Slot(space, begin)) for root in group)
     return slots, size
+
+
+def aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def first_fit(need: int, taken: Iterable[tuple[int, int]]) -> int:
+    """The first offset at which `need` bytes overlap none of the intervals."""
+    begin = 0
+    for low, high in sorted(taken):
+        if begin + need <= low:
+            break
+        begin = max(begin, high)
+    return begin

@@ -16,18 +16,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jax_cocktail.analysis.parallel import scalar_constants, tile_access
+from jax_cocktail.schedule.memory.plan import aligned, first_fit
 from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
     Region,
     Statement,
-    UOperator,
     UProgram,
+    is_a,
     operators_in,
     reads,
 )
-from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Part, Slot
+from jax_cocktail.utask.plan import MemoryPlan, Part, Slot
 from jax_cocktail.utask.types import Value
 
 
@@ -70,8 +71,8 @@ def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
     for slot in sorted(survey.owners, key=lambda s: (-survey.touches[s], s.index)):
         owners, size = survey.owners[slot], survey.bytes[slot]
         reason = _hindrance(slot, owners, plan, survey.bytes)
-        need = -(-size // owners.count // ALIGNMENT) * ALIGNMENT
-        begin = _first_fit(need, [(low, high) for o, low, high in placed if o.meets(owners)])
+        need = aligned(-(-size // owners.count))
+        begin = first_fit(need, ((low, high) for o, low, high in placed if o.meets(owners)))
         if not reason and begin + need > capacity:
             reason = f"no room for {need} bytes more behind {begin} of {capacity}"
         if reason:
@@ -90,15 +91,6 @@ def _hindrance(slot: Slot, owners: Owners, plan: MemoryPlan, sizes: Mapping[Slot
     if any(s != slot and s.index < end and slot.index < s.index + n for s, n in sizes.items()):
         return "another buffer uses the same memory at another time"
     return ""
-
-
-def _first_fit(need: int, taken: list[tuple[int, int]]) -> int:
-    begin = 0
-    for low, high in sorted(taken):
-        if begin + need <= low:
-            break
-        begin = max(begin, high)
-    return begin
 
 
 class _Survey:
@@ -121,29 +113,27 @@ class _Survey:
 
     def _statement(self, statement: Statement, trips: int) -> None:
         if isinstance(statement, LoopUTask):
-            if statement.parallel:
-                self._parallel(statement, trips)
-            else:
-                self._loop(statement, trips * (statement.trip_count or 1))
+            self._loop(statement, trips)
         elif isinstance(statement, BranchUTask):
             for region in statement.branches:
                 self.region(region, trips)
                 self._transfer(region.results, statement.outputs)
-        elif isinstance(statement, UOperator) and statement.kind == "empty":
-            return  # touches nothing
-        elif isinstance(statement, UOperator) and statement.kind == "exchange":
+        elif is_a(statement, "exchange"):  # the received values lie in each unit's own memory
             for value, blocks in zip(statement.inputs, blocks_of(statement), strict=True):
                 self._touch(value, (blocks.axis, blocks.size), Owners(blocks.parts, blocks.first), trips)
-            # what is received lies in own memory
-        else:
+        elif not is_a(statement, "empty"):  # this one touches nothing
             values = (*reads(statement), *statement.outputs)
             self.refuse(values, "a statement outside of parallel loops touches it")
 
     def _loop(self, loop: LoopUTask, trips: int) -> None:
-        """What is carried on in one place is not touched on the way."""
+        """A carry that stays in one place is not touched on the way."""
+        if loop.parallel:
+            for value, block in tile_access(loop, self.constants).items():
+                self._touch(value, block, Owners(loop.trip_count or 0, loop.first), trips)
+            return
         self._transfer(loop.initial, loop.carried)
         for region in loop.regions:
-            self.region(region, trips)
+            self.region(region, trips * (loop.trip_count or 1))
         self._transfer(loop.body.results, loop.carried)
         self._transfer(loop.carried, loop.outputs)
         if loop.condition is not None:
@@ -154,10 +144,6 @@ class _Survey:
             whole = all(v not in self.plan.layouts or self.plan.layouts[v].is_whole for v in (source, target))
             if not whole or self._slot(source) != self._slot(target):
                 self.refuse((source, target), "it is copied where regions join")
-
-    def _parallel(self, loop: LoopUTask, trips: int) -> None:
-        for value, block in tile_access(loop, self.constants).items():
-            self._touch(value, block, Owners(loop.trip_count or 0, loop.first), trips)
 
     def _touch(self, value: Value, block: tuple[int, int] | None, owners: Owners, trips: int) -> None:
         """`block`: the axis along which owners touch their own slices, and the length of one."""
@@ -187,8 +173,7 @@ class _Survey:
         """The buffer in the workspace that holds the value."""
         if value not in self.plan.layouts:
             return None
-        root = self.plan.layouts[value].root
-        slot = self.plan.slots[root]
+        root, slot = self.plan.layouts[value].root, self.plan.slot(value)
         if slot.space != "workspace":
             return None
         self.bytes[slot] = max(self.bytes.get(slot, 0), root.type.nbytes)

@@ -8,20 +8,20 @@ unless loops change little of them at a time: what has been computed so far, row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.levels import Level, program_level
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.utask.ir import (
+    BranchUTask,
     LoopUTask,
     Region,
     Statement,
-    StitchedUTask,
     UOperator,
     UProgram,
-    regions_of,
-    walk,
+    defined_in,
+    operators_of,
 )
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.operators import UPDATES
@@ -93,35 +93,32 @@ class _Survey:
         self.mesh.update(outputs)
         if isinstance(statement, LoopUTask) and statement.parallel:
             self.shared.update(outputs)
-            self.inside += _defined_within(statement.body)
+            self.inside += (v for s in statement.body.body for v in defined_in(s))
             self._check(statement)
             self.most_units = max(self.most_units, statement.first + (statement.trip_count or 0))
-            return
-        regions = regions_of(statement)
-        if not regions:
+        elif isinstance(statement, LoopUTask):
+            self._transfer(statement.initial, statement.carried)
+            self.loops += 1
+            self._transfer(statement.body.results, statement.carried)
+            for region in statement.regions:
+                self.region(region)
+            self.loops -= 1
+        elif isinstance(statement, BranchUTask):
+            for region in statement.branches:
+                self.region(region)
+                self._transfer(region.results, statement.outputs)
+        else:
             self.together.append(set(outputs))
             self._written(statement)
-        is_loop = isinstance(statement, LoopUTask)
-        if isinstance(statement, LoopUTask):
-            self._transfer(statement.initial, statement.carried)
-        self.loops += is_loop
-        if isinstance(statement, LoopUTask):
-            self._transfer(statement.body.results, statement.carried)
-        for region in regions:
-            self.region(region)
-            if not is_loop:
-                self._transfer(region.results, statement.outputs)
-        self.loops -= is_loop
 
     def _written(self, statement: Statement) -> None:
         """Notes how much of its results a statement without regions writes in a loop."""
         if not self.loops:
             return
-        members = statement.members if isinstance(statement, StitchedUTask) else (statement,)
         pieces = {
             m.outputs[0]: m.inputs[m.facts.updates].type.nbytes
-            for m in members
-            if isinstance(m, UOperator) and m.kind in UPDATES and self._in_place(m)
+            for m in operators_of(statement)
+            if m.kind in UPDATES and self._in_place(m)
         }
         for value in statement.outputs:
             layout = self.layouts.get(value)
@@ -151,8 +148,7 @@ class _Survey:
 
     def _check(self, loop: LoopUTask) -> None:
         """The parts of a carried array are written in place, or units would overwrite each other."""
-        chain = list(zip(loop.body.results, loop.carried, strict=True))
-        for result, carried in chain:
+        for result, carried in zip(loop.body.results, loop.carried, strict=True):
             if result.type.size and self.leaders((result,)) != self.leaders((carried,)):
                 raise PlacementError(
                     f"a parallel loop at {loop.source} does not write {carried} in place; read only the slice"
@@ -170,10 +166,3 @@ class _Survey:
             for source, target in self.copies:
                 if source in self.shared:
                     self.shared.add(target)
-
-
-def _defined_within(region: Region) -> Iterator[Value]:
-    for statement in walk(region):
-        yield from statement.outputs
-        for inner in regions_of(statement):
-            yield from inner.parameters

@@ -121,7 +121,7 @@ class Emitter(Builder):
         following: Callable[[Emitter, Value, Sequence[Value]], tuple[Value, ...]],
         outputs: Sequence[Value] | None = None,
     ) -> tuple[Value, ...]:
-        """A counted loop. ``following(body, index, carried)`` builds the body and returns the next carries."""
+        """A counted loop. ``following(body, index, carried)`` builds its body and returns its results."""
         index, carried, body = self.fresh.make(INDEX), self.like(wholes), self.inside()
         results = following(body, index, carried)
         region = Region((index, *carried), tuple(body.out), results)
