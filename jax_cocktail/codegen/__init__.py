@@ -1,7 +1,7 @@
 """One C-family emitter for all targets; a target is a small table of spellings.
 
-What runs where, which memory it uses and where barriers stand is decided before. The emitter decides what is
-local to a loop over elements: how threads share it, in which order it runs, and whether it is a function.
+Placement, memory and barriers are decided before. The emitter decides what is local to a loop over elements:
+how threads share it, in which order it runs, and whether it becomes a function.
 
 Emitters build nodes (`codegen.kernel`), which passes rewrite before they are printed.
 """

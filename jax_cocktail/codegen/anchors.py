@@ -1,4 +1,4 @@
-"""Anchors: operators that have a template of their own."""
+"""Emits anchors: operators that have a template of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def emit_anchor(context: Context, operator: UOperator) -> None:
 
 
 def _emit_cumulative(context: Context, operator: UOperator) -> None:
-    """Runs along one axis, every other axis in parallel."""
+    """Scans along one axis; every other axis runs in parallel."""
     (x,) = operator.inputs
     axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
     shape, dtype, writer = x.type.shape, x.type.dtype, context.writer
@@ -62,7 +62,7 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
 
 
 def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide: str) -> None:
-    """One row after the other, each by the whole block."""
+    """The whole block scans one row after the other."""
     (x,) = operator.inputs
     axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
     source, target = context.array(x), context.array(operator.output)
@@ -90,7 +90,7 @@ def _logaddexp(writer: Writer, total: Name, element: Expression, compute: str) -
 
 
 def _emit_scatter(context: Context, operator: UOperator) -> None:
-    """stablehlo.scatter: updates in order; the index vector is the last axis of the indices."""
+    """stablehlo.scatter: applies updates in order; the index vector is the last axis of the indices."""
     operand, table, updates = operator.inputs
     if not operand.type.is_scalar:
         emit_copy(context, operand, operator.output)
@@ -163,7 +163,7 @@ def _emit_copy(context: Context, operator: UOperator) -> None:
 
 
 def _emit_update(context: Context, operator: UOperator) -> None:
-    """Only updates of one-element or by zero-size arrays are left to this template."""
+    """This template is left with updates of one-element arrays and by empty arrays."""
     target, update = operator.inputs[:2]
     if operator.output.type.is_scalar:
         source = update if update.type.size else target

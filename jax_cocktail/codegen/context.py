@@ -1,4 +1,4 @@
-"""What the emitters of one program share: the plan, names of registers and buffers, headers in use."""
+"""The state that the emitters of one program share: plan, names of registers and buffers, headers in use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ArrayView:
     dtype: str
 
     def place(self, indices: Sequence[Index]) -> Index:
-        """Where one element lies, counted from `pointer`."""
+        """The index of an element from `pointer`."""
         place = Index()
         for index, stride in zip(indices, self.strides, strict=True):
             place = place + index * stride
@@ -51,7 +51,7 @@ class ArrayView:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """What a pointer is declared with. `fixed`: it points to the same place whatever the unit."""
+    """The declaration of a pointer. `fixed`: it points to the same place on every unit."""
 
     type: str
     address: str
@@ -71,9 +71,9 @@ class Context:
     declared: dict[Name, str] = field(default_factory=dict)  # register -> C type
     buffers: dict[Name, Buffer] = field(default_factory=dict)
     views: dict[Name, str] = field(default_factory=dict)  # run-time pointer -> C type
-    near: set[Name] = field(default_factory=set)  # pointers to what a unit may keep near
+    near: set[Name] = field(default_factory=set)  # pointers to memory that may lie near the unit
     stages: StageTable | None = None
-    given: dict[Name, str] = field(default_factory=dict)  # what a function gets from the one around -> C type
+    given: dict[Name, str] = field(default_factory=dict)  # parameters from the enclosing function -> C type
     indices: list[Name] = field(default_factory=list)  # of the loops around the statement at hand
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
@@ -89,7 +89,7 @@ class Context:
         return self.target.threads, 1 if self.machine.spec is None else self.machine.spec.warp
 
     def about(self, name: Name) -> Parameter:
-        """What a function has to know about a name that it gets."""
+        """The declaration of a name that a function takes as a parameter."""
         if name in self.buffers:
             type_ = self.buffers[name].type
         else:
@@ -99,7 +99,7 @@ class Context:
 
     # -- registers ---------------------------------------------------------------------------------------
     def register(self, value: Value) -> Expression:
-        """The scalar variable that holds a one-element value; of a constant, the constant."""
+        """The variable that holds a one-element value; for a constant, its literal."""
         if value not in self.registers:
             name = Name(f"v{value.id}", outer=True)
             self.registers[value] = name
@@ -115,7 +115,7 @@ class Context:
         self.writer.set(self.register(value), result)
 
     def set_rounded(self, value: Value, result: Expression) -> None:
-        """The same with a result that may be wider: a register holds what memory would hold."""
+        """The same for a wider result: it is rounded, so that a register holds what memory would hold."""
         self.set(value, up(down(result, value.type.dtype), value.type.dtype))
 
     # -- memory ------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Context:
         return self.plan.slots[self.layout(value).root]
 
     def pointer(self, value: Value) -> Pointer:
-        """The pointer that the layout of `value` counts from."""
+        """The base pointer of the layout of `value`."""
         layout, slot, dtype = self.layout(value), self.slot(value), value.type.dtype
         if layout.base != layout.root:
             return Pointer(Name(f"d{layout.base.id}", outer=True), STORAGE[dtype], slot.space)
@@ -168,7 +168,7 @@ class Context:
         return f"workspace + {offset}"
 
     def load(self, value: Value, indices: tuple[Index, ...]) -> Expression:
-        """Where an element lies: an index from `pointer(value)`, or the register that holds it."""
+        """The location of an element: an index from `pointer(value)`, or the register that holds it."""
         return self.register(value) if value.type.is_scalar else self.place(value, indices)
 
     def place(self, value: Value, indices: tuple[Index, ...]) -> Index:
@@ -213,7 +213,7 @@ class Context:
         self.fence()
 
     def scratch(self, dtype: str, offset: int = 0) -> Pointer:
-        """Pointer into the part of the workspace that one operator may use while it runs."""
+        """Pointer to the scratch that an operator may use while it runs."""
         address = self._memory(self.plan.scratch_space, self.plan.scratch_offset + offset)
         return Pointer(f"(({STORAGE[dtype]}*)({address}))", STORAGE[dtype], self.plan.scratch_space)
 
@@ -223,14 +223,14 @@ class Context:
         return self.plan.most_units > 1
 
     def is_shared(self, value: Value) -> bool:
-        """True if the value lies in memory that several units see, and this is code that all of them run."""
+        """True if the value lies in shared memory and all units run this code."""
         if not self.has_units or self.part_depth or value.type.is_scalar or not value.type.size:
             return False
         return self.slot(value).space in ("workspace", "output", "input")
 
     @contextmanager
     def alone(self, *written: Value) -> Iterator[None]:
-        """What writes shared memory at mesh level is done by unit 0."""
+        """Statements that only unit 0 runs: they write shared memory at mesh level."""
         if any(self.is_shared(value) for value in written):
             with self.writer.block(f"if ({ALONE})"):
                 yield
@@ -244,7 +244,7 @@ class Context:
         return " && ".join(terms)
 
     def fence(self) -> None:
-        """Between two steps of one operator: the threads of a unit see what the others wrote."""
+        """A barrier between two steps of an operator: each thread of a unit sees what the others wrote."""
         if self.target.meet:
             self.writer.add(Barrier(self.target.meet))
 

@@ -1,4 +1,4 @@
-"""dot and conv: calls of the target's templates."""
+"""Emits dot and conv as calls of the target's templates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Axis:
 
 
 def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
-    """Merges neighbouring axes that every array walks as one; drops unit axes."""
+    """Merges adjacent axes that are contiguous in every array; drops unit axes."""
     merged: list[_Axis] = []
     for axis in axes:
         if axis.size == 1:
@@ -37,9 +37,9 @@ def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
 
 
 def emit_dot(context: Context, operator: UOperator, destination: ArrayView | None = None) -> None:
-    """ck_dot_fixed on (batch, m, k) x (batch, k, n); whatever does not fit is a loop around it.
+    """Calls ck_dot_fixed on (batch, m, k) x (batch, k, n), inside loops over the axes that do not fit.
 
-    `destination`: where the result goes instead of to memory of its own.
+    `destination`: the memory of the result, if not its own buffer.
     """
     context.needs.add("dot")
     lhs, rhs = operator.inputs
@@ -73,7 +73,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
 
 
 def _split(axes: Sequence[_Axis]) -> tuple[_Axis, list[_Axis]]:
-    """The innermost axis for the template, the rest for loops around it."""
+    """The innermost axis, for the template, and the others, for loops around it."""
     merged = _collapse(axes)
     return (merged[-1], merged[:-1]) if merged else (_Axis(1, (0, 0, 0)), [])
 

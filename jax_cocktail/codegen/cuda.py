@@ -1,4 +1,4 @@
-"""The CUDA target: a unit is a block of threads that run the same text."""
+"""The CUDA target: a unit is a thread block."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from jax_cocktail.device.tuning import BLOCK
 
 @cache
 def cuda(threads: int = BLOCK.threads) -> Target:
-    """The spellings for blocks of so many threads."""
+    """The spellings for blocks of this many threads."""
     return gpu_target("cuda", threads)

@@ -1,7 +1,7 @@
-"""Element functions as C expressions: how one element of a value is computed from elements of other values.
+"""Element functions as C expressions: one element of a value, computed from elements of other values.
 
-Fusing is composing: asking for an element of an inline value asks for the elements that it needs. What was
-computed once in a lane loop is remembered per (value, index), so shared work is done once.
+Fusion is composition: an element of an inline value asks for the elements that it needs. A lane loop caches
+each (value, index), so that shared work is done once.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ElementWriter:
         return name
 
     def number(self, index: Index) -> Index:
-        """An index used as a number: its loop variables cannot be merged with others."""
+        """An index as a number. Its loop variables can then not be merged with others."""
         self.inspected.update(names_in(index))
         return index
 
@@ -91,7 +91,7 @@ class ElementWriter:
         return MOVEMENT[member.kind](self, member, indices)
 
     def _rounded(self, value: Value, member: UOperator, name: Name) -> Name:
-        """16-bit floats stay wide along a chain; a value that is read twice must be one value."""
+        """Rounds a value that is read twice, so that the reads agree; a chain keeps 16-bit floats wide."""
         dtype = value.type.dtype
         if dtype in NARROW and (self.reads[value] > 1 or member.kind in ("convert", "reduce_precision")):
             return self.temporary(dtype, up(down(name, dtype), dtype))
@@ -128,7 +128,7 @@ class ElementWriter:
 
 
 def _typed_name(member: UOperator, target: str) -> str:
-    """ck_<kind>, with template arguments where the result is not the operand's type."""
+    """ck_<kind>, with template arguments if the result type differs from the operand's."""
     kind = member.kind
     if kind == "convert":
         return "ck_convert_bool" if target == "bool" else f"ck_convert<{COMPUTE[target]}>"
@@ -259,7 +259,7 @@ def _dynamic_slice(w: ElementWriter, m: UOperator, indices: Indices) -> Expressi
 
 
 def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
-    """stablehlo.gather, one result element; the index vector is the last axis of the indices."""
+    """One element of stablehlo.gather; the index vector is the last axis of the indices."""
     operand, table = m.inputs
     offsets = m.ints("offset_dims")
     batch = [i for d, i in enumerate(indices) if d not in offsets]

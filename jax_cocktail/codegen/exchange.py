@@ -1,4 +1,4 @@
-"""Exchanges: values that units have written part by part, sent to all as tagged words."""
+"""Emits exchanges: each unit sends its tiles of a value to all units, as tagged words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jax_cocktail.utask.ir import UOperator
 
 
 def emit_exchange(context: Context, operator: UOperator) -> None:
-    """Every unit sends its parts of all operands before it receives any."""
+    """Every unit sends its tiles of all operands before it receives any."""
     context.needs.add("exchange")
     writer = context.writer
     writer.line("ck_next_step(unit);")

@@ -1,6 +1,6 @@
-"""Programs that can fail: the code that a unit leaves, and what it means.
+"""Programs that can fail: a unit stores an error code, and a function translates it.
 
-The unit goes on after that: the others count on it at their barriers.
+The unit then goes on, because the others wait for it at their barriers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 
 
 def emit_fail(context: Context, operator: UOperator) -> None:
-    """Whoever keeps a code of its own tells; where there is one for all, one thread."""
+    """Stores the error code: one thread does where all share one code, else each unit stores its own."""
     (status,) = operator.inputs
     name, first = context.register(status), context.first_codes[text_of(operator)]
     told = code(context.target.fail, code=code("{} + {}", first, name) if first else name)
@@ -27,7 +27,7 @@ def emit_fail(context: Context, operator: UOperator) -> None:
 
 
 def error_text(program: UProgram, target: Target) -> list[str]:
-    """Lines of the function that tells what a code means; none if there is nothing to tell."""
+    """Lines of the function that translates a code; none if the program cannot fail."""
     lines = lines_of(operators_in(program.entry))
     if not lines or not target.fail_text:
         return []
@@ -35,6 +35,6 @@ def error_text(program: UProgram, target: Target) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of C: what is not plain ASCII as octal numbers."""
+    """A C string literal; characters that are not plain ASCII become octal escapes."""
     plain = {b for b in range(32, 127)} - set(b'"\\?')
     return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'

@@ -1,4 +1,4 @@
-"""What programs of all GPUs share: the spellings of a block of threads, its memory, its launch."""
+"""The GPU target: a unit is a thread block. Spellings, memory and launch, common to all GPUs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}
 
 
 def template_bytes(program: UProgram) -> int:
-    """Shared memory that templates of a program use while they run."""
+    """Bytes of shared memory that the templates of a program use while they run."""
     tiled = (TILE_BYTES[o.kind] for o in operators_in(program.entry) if _is_tiled(o))
     return max(tiled, default=BLOCK.small_bytes)
 
 
 def _is_tiled(operator: UOperator) -> bool:
-    """A product with few rows or columns streams its matrix and keeps no tiles."""
+    """False for a product with few rows or columns, which streams its matrix and keeps no tiles."""
     if operator.kind != "dot":
         return operator.kind == "conv"
     left, right = operator.inputs
@@ -39,7 +39,7 @@ def _is_tiled(operator: UOperator) -> bool:
 
 
 def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
-    """How a planned program is launched, in blocks of so many threads."""
+    """The launch plan of a planned program, for blocks of this many threads."""
     kinds = {o.kind for o in operators_in(program.entry)}
     words = tagged_words(operators_in(program.entry), plan.most_units)
     header = header_bytes(words)
@@ -61,12 +61,12 @@ def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan
 
 
 def header_bytes(words: int, lines: int = 1) -> int:
-    """CK_HEADER_BYTES of a program with so many tagged words, and lines for its counter and its signals."""
+    """CK_HEADER_BYTES of a program with this many tagged words, and lines for its counter and its signals."""
     return _rounded(LINE_BYTES * lines + WORD_BYTES * words)
 
 
 def near_words_bytes(words: int) -> int:
-    """CK_NEAR_WORDS_BYTES: of so many tagged words in the shared memory of each block of a cluster."""
+    """CK_NEAR_WORDS_BYTES: bytes of this many tagged words in the shared memory of each cluster block."""
     return _rounded(WORD_BYTES * words)
 
 
@@ -75,7 +75,7 @@ def _rounded(size: int) -> int:
 
 
 def gpu_target(name: str, threads: int) -> Target:
-    """The spellings for blocks of so many threads; `gpu_src` says what they mean."""
+    """The spellings for blocks of this many threads; `gpu_src` says what they mean."""
     return Target(
         name=name,
         headers={

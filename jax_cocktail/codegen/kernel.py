@@ -1,8 +1,8 @@
 """The kernel IR: the C text of a program as nodes, and their printer.
 
 Emitters build nodes (`codegen.writer`), passes (`codegen.passes`, `codegen.stages`) read and rewrite them,
-`lines` prints them. Names of a whole function and loads are nodes wherever they occur, in the call of a
-template too. All that passes know about a node follows from its construction; nobody reads the text.
+`lines` prints them. Function-wide names and loads are nodes wherever they occur, even in a
+template call. Passes learn about a node from its construction alone; nobody reads the text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 
 class _Printed:
-    """Guards against text in the place of a node, which no pass could read."""
+    """Rejects text in place of a node: passes could not read it."""
 
     __slots__ = ()
 
@@ -53,13 +53,13 @@ class Index(_Printed):
         return Index(self.constant * factor, tuple((n, c * factor) for n, c in self.terms))
 
     def without(self, names: frozenset[Name]) -> Index:
-        """The index as it is where loops over these variables were merged into others."""
+        """The index after the loops over these variables were merged into others."""
         return Index(self.constant, tuple((n, c) for n, c in self.terms if n not in names))
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer(_Printed):
-    """Where elements of a C type begin. `space`: see `utask.plan.Slot`; "local" for arrays of a function."""
+    """A pointer to elements of a C type. `space`: see `utask.plan.Slot`; "local" for arrays of a function."""
 
     base: Expression
     type: str
@@ -99,7 +99,7 @@ Expression: TypeAlias = Name | Index | Pointer | Load | Call | Spelled | str  # 
 # -- statements ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Declaration(_Printed):
-    """A new variable, and its value if it has one already."""
+    """A new variable, with its initial value if it has one."""
 
     type: str
     name: Name
@@ -166,7 +166,7 @@ Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loo
 
 # -- the printer ---------------------------------------------------------------------------------------------
 def _parts(node: Expression | Node) -> tuple[Expression, ...]:
-    """A node as text and nodes, in the order of print; of a loop or block the head only."""
+    """A node as text and nodes in print order; for a loop or block, its head only."""
     match node:
         case str():
             return (node,)
@@ -188,7 +188,7 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             return (*begin, ";") if value == "" else (*begin, " = ", value, ";")
         case Assign(target, value, condition) | Store(target, value, condition):
             guard = () if condition == "" else ("if (", condition, ") ")
-            stored = _parts(target) if isinstance(node, Store) else (target,)  # to be set, it is not loaded
+            stored = _parts(target) if isinstance(node, Store) else (target,)  # a store does not load it
             return (*guard, *stored, " = ", value, ";")
         case Comment(text):
             return ("// ", text)
@@ -205,7 +205,7 @@ def _between(separator: str, items: Sequence[Expression]) -> tuple[Expression, .
 
 
 def text(node: Expression | Node, names: Mapping[Name, str]) -> str:
-    """The C text of an expression or of one line. `names`: what stands in the place of some names."""
+    """The C text of an expression or of one line. `names`: substitutes for some names."""
     found, pending = list[str](), [node]
     while pending:
         node = pending.pop()
@@ -233,7 +233,7 @@ def lines(nodes: Sequence[Node], names: Mapping[Name, str], indent: int = 1) -> 
 
 # -- what passes ask -----------------------------------------------------------------------------------------
 def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
-    """All nodes in the order of print, each before what it is made of."""
+    """All nodes in print order, each before its operands."""
     pending = list(nodes[::-1])
     while pending:
         node = pending.pop()
@@ -249,10 +249,10 @@ def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
 
 
 def names_in(*nodes: Expression | Node) -> list[Name]:
-    """All names in the order of print, each as often as it occurs."""
+    """All names in print order, with repetitions."""
     return [node for node in nodes_in(*nodes) if isinstance(node, Name)]
 
 
 def length(*nodes: Node) -> int:
-    """How many lines they are."""
+    """The number of lines."""
     return len(lines(nodes, {}))

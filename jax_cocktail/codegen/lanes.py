@@ -1,4 +1,4 @@
-"""Lane loops: stitched groups, reductions, copies."""
+"""Emits lane loops: stitched groups, reductions, copies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the elements of `value` go: `pointer[base + sum(i_d * strides[d])]`."""
+    """The destination of the elements of `value`: `pointer[base + sum(i_d * strides[d])]`."""
 
     value: Value
     pointer: Pointer
@@ -110,7 +110,7 @@ def _own_destination(context: Context, value: Value) -> Destination:
 
 
 def _prepare_update(context: Context, update: UOperator) -> None:
-    """Brings the array to the result's buffer, unless it is there."""
+    """Copies the array to the result's buffer, unless it is already there."""
     if context.same_place(update.inputs[0], update.output):
         return
     with context.alone(update.output) if update.inputs[1].type.is_scalar else nullcontext():
@@ -131,7 +131,7 @@ def _update_destination(context: Context, update: UOperator, elements: ElementWr
 
 
 def _emit_product_into(context: Context, group: StitchedUTask) -> None:
-    """A matrix product computed straight into its part of an array."""
+    """Computes a matrix product directly into its part of an array."""
     product, update = group.members[0], group.members[-1]
     _prepare_update(context, update)
     place = _update_destination(context, update, _elements(context, (), context.writer))
@@ -143,7 +143,7 @@ def _emit_product_into(context: Context, group: StitchedUTask) -> None:
 def emit_nest(
     context: Context, members: Sequence[UOperator], targets: Sequence[Destination], sizes: Shape
 ) -> None:
-    """One loop nest over `sizes`: computes all targets' elements, then stores them."""
+    """One loop nest over `sizes` that computes the elements of all targets, then stores them."""
     names = [Name(f"i{d}") for d in range(len(sizes))]
     dry = _elements(context, members, Writer())
     dry.writer.add(*_nest_elements(dry, targets, names))
@@ -164,7 +164,7 @@ def emit_nest(
 def _emit_batches(
     context: Context, found: Batches, targets: Sequence[Destination], body: Callable[[], list[Store]]
 ) -> None:
-    """A batch computes all of its elements, which it holds in arrays, before it stores any."""
+    """A batch computes all of its elements into arrays before it stores any."""
     writer = context.writer
     with found.over(context):
         held = [Pointer(writer.fresh("h"), STORAGE[target.dtype]) for target in targets]
@@ -185,7 +185,7 @@ def _emit_batches(
 def _nest_elements(
     elements: ElementWriter, targets: Sequence[Destination], names: Sequence[Name]
 ) -> list[Store]:
-    """Computes an element of each target. Returns what is left to do: to store them."""
+    """Computes an element of each target, and returns the stores that remain."""
     stores = []
     for target in targets:
         shape = target.value.type.shape
@@ -202,8 +202,8 @@ def _nest_elements(
 
 
 def merge_axes(axes: Axes, dry: ElementWriter) -> tuple[Axes, Merged]:
-    """Merges neighbouring loop axes that every access walks as one (row-major, without gaps). Returns the
-    axes that remain, and the variables of those that do not."""
+    """Merges adjacent loop axes that every access traverses contiguously (row-major). Returns the axes that
+    remain, and the variables of those that do not."""
     kept: Axes = []
     merged: set[Name] = set()
     terms = [dict(place.terms) for place in dry.addresses]
@@ -237,7 +237,7 @@ def emit_copy(context: Context, source: Value, target: Value) -> None:
 
 # -- closers -------------------------------------------------------------------------------------------------
 def _emit_concatenate(context: Context, group: StitchedUTask, anchor: UOperator) -> None:
-    """One loop nest per operand, straight into its part of the result."""
+    """One loop nest per operand, directly into its part of the result."""
     axis = cast(int, anchor["dimension"])
     strides = row_major(anchor.output.type.shape)
     pointer, dtype = context.pointer(anchor.output), anchor.output.type.dtype
@@ -276,19 +276,19 @@ class _Reduction:
         return self.operator.inputs[0].type.size == 0
 
     def element(self, writer: Writer, merged: Merged = frozenset()) -> Expression:
-        """The element at the loops' position."""
+        """The element at the position of the loops."""
         return _elements(self.context, self.members, writer, merged).element(
             self.operator.inputs[0], self.indices
         )
 
     def place(self) -> Load:
-        """Where the result's element lies."""
+        """The location of the result element."""
         result, reduced = self.operator.output, self.operator.ints("axes")
         out = tuple(index for d, index in enumerate(self.indices) if d not in reduced)
         return Load(self.context.pointer(result), self.context.place(result, out))
 
     def is_long(self, elements: int) -> bool:
-        """True if adding so many one by one in f32 would lose digits."""
+        """True if a plain f32 sum of this many elements would lose digits."""
         return self.op == "sum" and COMPUTE[self.dtype] == "f32" and elements > SUM_BLOCK
 
     def start(self, wide: bool) -> Name:
@@ -297,7 +297,7 @@ class _Reduction:
         return writer.var(type_, writer.fresh("a"), identity(self.op, self.dtype))
 
     def finish(self, total: Name, wide: bool, condition: Expression = "") -> None:
-        """Stores the total; for a register there is no condition: all threads of the unit have it."""
+        """Stores the total. A register is set without a condition: all threads of the unit have the total."""
         value, result = code("f32({})", total) if wide else total, self.operator.output
         if result.type.is_scalar:
             self.context.set_rounded(result, value)
@@ -323,7 +323,7 @@ def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> N
 
 
 def _emit_group_reduce(r: _Reduction) -> None:
-    """Every row by a group of threads, which then combine what each of them has."""
+    """A group of threads reduces each row, then combines its partial results."""
     context, writer = r.context, r.context.writer
     context.needs.add("block")
     length = _positions(r.inner)
@@ -382,7 +382,7 @@ def _pragma(context: Context, op: str, total: Name) -> Expression:
 
 
 def _emit_long_sum(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> None:
-    """Blocks of the last axis are added in f32 lanes, their sums in f64."""
+    """Adds blocks of the last axis in f32 lanes, and their sums in f64."""
     writer, (name, count) = r.context.writer, inner[-1]
     block, end, part = Name(f"{name.text}b"), Name(f"{name.text}e"), writer.fresh("a")
     with ExitStack() as loops:
@@ -398,7 +398,7 @@ def _emit_long_sum(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> N
 
 
 def _emit_column_reduce(r: _Reduction) -> None:
-    """The fastest axis is kept: whole rows are added into the result, lane by lane."""
+    """Adds whole rows into the result, lane by lane: the innermost axis is kept."""
     writer, target, lanes = r.context.writer, r.place(), r.context.target.lanes
     lane, width = r.kept[-1]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Sequential loop nests of the templates."""
+"""Sequential loop nests around templates."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def loop_over(
 
 
 def loop_indices(names: Sequence[Name], shape: Sequence[int]) -> tuple[Index, ...]:
-    """The indices that loop variables are; 0 along unit axes."""
+    """The loop variables as indices; 0 along unit axes."""
     return tuple(variable(name) if n != 1 else Index() for name, n in zip(names, shape, strict=True))

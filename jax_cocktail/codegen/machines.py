@@ -1,4 +1,4 @@
-"""The machines that code is made for."""
+"""The machines that code is emitted for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TARGETS = {"cuda": cuda}  # by platform; each takes the threads of a block
 
 
 def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
-    """The host, or a GPU whose blocks have so many threads; None: as many as its target likes best."""
+    """The host, or a GPU with this many threads per block; None: its target's default."""
     if spec is None:
         return HOST
     if spec.platform not in _TARGETS:

@@ -1,9 +1,9 @@
-"""How loops with independent iterations run: one after the other, in vector lanes, or dealt out to threads.
+"""Maps loops with independent iterations to sequential loops, vector lanes or threads.
 
-Where a unit is one thread, a lane loop is a loop nest whose innermost loop the compiler vectorises. Where it
-is a block of threads, the nest is one loop over flat positions, dealt out to the threads; neighbours get
-neighbouring elements, so that their accesses fall together. Rows that are reduced get a group of threads
-each: as many as keep the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping).
+If a unit is one thread, a lane loop is a loop nest whose innermost loop the compiler vectorises. If it is a
+thread block, the nest is one loop over flat positions, distributed over the threads; adjacent threads get
+adjacent elements, so that their accesses coalesce. Each reduced row gets a group of threads, as many as keep
+the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.errors import UnsupportedError
 
 Axes = Sequence[tuple[Name, int]]  # loop variable and count, outermost first
-FEW_ROWS = 4  # up to here a row has the whole block, one row after the other
+FEW_ROWS = 4  # up to here the whole block works on one row after the other
 LONG_ROW = 8  # elements per thread of the block from which that pays
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
 
@@ -62,7 +62,7 @@ def rows_over(context: Context, shape: Sequence[int], body: Callable[[tuple[Inde
 
 
 def _counted(axes: Axes) -> int:
-    """How many positions there are. Raises UnsupportedError where 32 bits do not count them."""
+    """The number of positions. Raises UnsupportedError if it exceeds 32 bits."""
     count = prod(n for _, n in axes)
     if count > MOST_ELEMENTS:
         raise UnsupportedError(f"a loop over {count} elements: a GPU program counts them in 32 bits")
@@ -72,7 +72,7 @@ def _counted(axes: Axes) -> int:
 def _dealt(
     context: Context, axes: Axes, finish: Callable[[Loop], Sequence[Node]] = lambda loop: [loop]
 ) -> AbstractContextManager[None]:
-    """The loop in which the threads take turns."""
+    """A loop whose iterations the threads share in turn."""
     name, threads = _flat(axes), context.target.threads
     return context.writer.loop(name, _counted(axes), start="ck_lane()", step=threads, finish=finish)
 
@@ -88,16 +88,16 @@ def _bounded(context: Context, trips: int) -> Callable[[Loop], Sequence[Node]]:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A lane loop in which each thread takes several positions at a time: it loads what all of them need
-    before it stores any, so that it waits once. The compiler cannot do so: for all it knows they touch each
-    other's memory."""
+    """A lane loop in which each thread takes several positions at a time: it loads all of their operands
+    before it stores any result, so that it waits once. The compiler cannot do so: it must assume that the
+    positions alias."""
 
     axes: Axes
     together: int
     count: int
 
     def over(self, context: Context) -> AbstractContextManager[None]:
-        """Around what is done batch by batch: the loop over all that are full."""
+        """The loop over all full batches, around the work of one."""
         threads = context.target.threads
         context.writer.var(context.target.index, _AT, "ck_lane()")
         full = self.count - (self.together - 1) * threads
@@ -126,7 +126,7 @@ class Batches:
 
 
 def batches(context: Context, axes: Axes, body: Sequence[Node]) -> Batches | None:
-    """The batches of a lane loop with this body; None where there is no need or no room."""
+    """The batches of a lane loop with this body; None if they do not pay."""
     if not (axes and context.target.has_threads):
         return None
     count = _counted(axes)
@@ -147,14 +147,14 @@ def _unravel(context: Context, axes: Axes, flat: str = "l") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows of which each has `size` threads."""
+    """Rows with `size` threads each."""
 
     size: int
     rows: int
 
 
 def groups_for(rows: int, length: int, threads: int, warp: int) -> Groups:
-    """How many threads share a row of `length` elements."""
+    """The groups of threads for rows of `length` elements."""
     if length <= 1:
         return Groups(1, rows)
     if rows == 1 or (rows <= FEW_ROWS and length >= LONG_ROW * threads):
@@ -167,7 +167,7 @@ def groups_for(rows: int, length: int, threads: int, warp: int) -> Groups:
 
 @contextmanager
 def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Expression]:
-    """Loops over rows, a group of threads each. Yields the condition under which a thread stores.
+    """Loops over rows, with a group of threads for each. Yields the condition under which a thread stores.
 
     The trip count is the same for all threads, so that a group can always exchange values; groups beyond the
     last row work on that row once more and store nothing.
@@ -196,7 +196,7 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Express
 
 @contextmanager
 def group_elements(context: Context, groups: Groups, inner: Axes) -> Iterator[None]:
-    """Loops over the elements of a row, dealt out to the threads of its group."""
+    """Loops over the elements of a row, distributed over the threads of its group."""
     count = _counted(inner)
     start = "ck_lane()" if groups.size == context.target.threads else f"ck_lane() % {groups.size}"
     start = "0" if groups.size == 1 else start

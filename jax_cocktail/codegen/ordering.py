@@ -1,4 +1,4 @@
-"""Operators that compare elements: argmax / argmin, sort, top_k."""
+"""Emits operators that compare elements: argmax, argmin, sort, top_k."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
 
 _X, _K, _FROM = Name("x"), Name("k"), Name("from")
-SELECT_SHARE = 1 / 8  # of the elements: up to here, selecting is cheaper than sorting
+SELECT_SHARE = 1 / 8  # of the elements: up to here selection is cheaper than sorting
 
 
 def emit_arg_reduce(context: Context, operator: UOperator) -> None:
@@ -53,7 +53,7 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
 
 
 def _emit_group_arg(context: Context, operator: UOperator) -> None:
-    """As above, every row by a group of threads."""
+    """The same with a group of threads for each row."""
     (x,) = operator.inputs
     axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
     source, writer, index = context.array(x), context.writer, context.target.index
@@ -84,7 +84,7 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
 
 
 def emit_sort(context: Context, operator: UOperator) -> None:
-    """Sorts an index, then moves every operand through it."""
+    """Sorts an index array, then permutes every operand by it."""
     context.needs.add("sort")
     axis, shape = cast(int, operator["dimension"]), operator.inputs[0].type.shape
     writer, length = context.writer, operator.inputs[0].type.shape[axis]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from jax_cocktail.codegen.kernel import Call, Declaration, Load, Loop, Node, Store, length, names_in, nodes_in
 
-LONG_BODY = 96  # lines of a loop's trips written out side by side, a call counted as
+LONG_BODY = 96  # lines of the unrolled iterations of a loop, a call counted as
 LONG_CALL = 4
 
 
 def hoisted(loop: Loop) -> list[Node]:
-    """What does not depend on the variable of a loop with independent iterations is computed before it. The
-    compiler cannot do so with a load, and gathers: for all it knows the loop's stores change what is loaded.
+    """Hoists the invariants of a loop with independent iterations. The compiler cannot hoist a load, and
+    emits gathers: it must assume that the stores of the loop change the loaded element.
     """
     inside, before, body = {loop.name}, list[Node](), list[Node]()
     for node in loop.body:
@@ -29,16 +29,16 @@ def hoisted(loop: Loop) -> list[Node]:
 
 
 def unrolled(loop: Loop, trips: int, most: int) -> list[Node]:
-    """Says how many trips the compiler may write out side by side, if there are more than `most` (0: as it
-    likes). Left alone it writes out hundreds of short ones, whose loads then take all registers there are."""
+    """Limits how far the compiler unrolls a loop of more than `most` iterations (0: no limit). Without one it
+    unrolls hundreds of short iterations, whose loads then take all registers."""
     if not most or trips <= most:
         return [loop]
     return [replace(loop, pragma=f"#pragma unroll {_together(length(loop), most)}")]
 
 
 def batch(body: Sequence[Node], trips: int, most: int) -> int:
-    """How many trips with this body, up to `most`, a thread takes at a time: 1 if they load nothing, or are
-    too long."""
+    """The number of iterations, up to `most`, that a thread takes at a time: 1 if the body loads nothing, or
+    is too long."""
     if not any(isinstance(node, Load) for node in nodes_in(*body)):
         return 1
     calls = sum(any(isinstance(part, Call) for part in nodes_in(node)) for node in body)

@@ -1,4 +1,4 @@
-"""Whole programs: control flow, views, copies at joins, the function around it all."""
+"""Emits whole programs: control flow, views, copies at joins, the enclosing function."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from jax_cocktail.utask.types import NOWHERE, Value
 
 
 def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
-    """Source text of a stitched program under a memory plan. Raises UnsupportedError."""
+    """The source text of a stitched program under a memory plan. Raises UnsupportedError."""
     target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
@@ -85,8 +85,8 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
 
 
 def _spelled(context: Context) -> dict[Name, str]:
-    """In a program with stages, pointers to operands and results are read where they are used: hundreds of
-    them would take all registers of a thread."""
+    """A program with stages reads pointers to operands and results at their uses: hundreds of them would take
+    all registers of a thread."""
     if context.stages is None or not context.target.has_threads:
         return {}
     buffers = context.buffers.items()
@@ -94,7 +94,7 @@ def _spelled(context: Context) -> dict[Name, str]:
 
 
 def _declarations(context: Context, spelled: Container[Name] = ()) -> list[Node]:
-    """What a function begins with: pointers but for those that are spelled where they are used, registers."""
+    """The declarations of a function: its registers, and its pointers except those spelled at their uses."""
     pointers = sorted((name, b) for name, b in context.buffers.items() if name not in spelled)
     registers = sorted(context.declared.items())
     return [
@@ -104,7 +104,7 @@ def _declarations(context: Context, spelled: Container[Name] = ()) -> list[Node]
 
 
 def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
-    """Numbers of a program that a target may put at its beginning."""
+    """Numbers of a program that a target may define in its prologue."""
     return {
         "operands": len(program.entry.parameters),
         "results": len(program.entry.results),
@@ -188,19 +188,19 @@ def _emit_statement(context: Context, statement: Statement) -> None:
 
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:
-    """Braces keep the temporaries of a group to itself; registers are declared outside."""
+    """Scopes the temporaries of a group with braces; registers are declared outside."""
     if not is_stage(group):
         staged = context.target.has_threads and gives_register(group)
         _emit_part(context, staged, group, partial(emit_group, context, group))
         return
     with context.alone(*group.outputs):
-        context.part_depth += 1  # whoever gets here, does it alone
+        context.part_depth += 1  # one unit runs the rest alone
         _emit_part(context, True, group, partial(emit_group, context, group))
         context.part_depth -= 1
 
 
 def _emit_part(context: Context, staged: bool, statement: Statement, emit: Callable[[], None]) -> None:
-    """A statement in braces of its own; or as a stage, if the program has them and this can be one."""
+    """Emits a statement in its own braces, or as a stage if the program has stages and it can be one."""
     if context.stages is None or not staged:
         with context.writer.block():
             emit()
@@ -217,7 +217,7 @@ def _emit_part(context: Context, staged: bool, statement: Statement, emit: Calla
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:
-    """Views cost nothing, but for the pointer of a dynamic_slice; scalar constants are spelled where used."""
+    """Emits the pointer of a dynamic_slice; other views cost nothing. Scalar constants are literals."""
     value = operator.output
     if value.type.is_scalar:
         data = bytes(value.type.nbytes) if operator.kind == "empty" else cast(bytes, operator["data"])
@@ -250,9 +250,9 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
 
 
 def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
-    """A parallel loop as a function of its own, so that its pointers take no registers elsewhere. It gets the
-    registers and the operands that it reads, and every buffer that lies at one place for all units, so that
-    equal parts are one function; it writes memory only."""
+    """Emits a parallel loop as a function, so that its pointers take no registers elsewhere. Its parameters
+    are the registers and operands that it reads, and every buffer with the same address on all units, so
+    that equal loops share one function; it writes memory only."""
     context.needs.add("program")
     outer = context.writer, context.declared, context.buffers, context.views
     context.given = {
@@ -300,7 +300,7 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
 
 @contextmanager
 def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
-    """The head of a counted loop. Parts are dealt out to the units; inside a part there is one unit only."""
+    """The head of a counted loop. Units share the iterations of an outermost parallel loop."""
     trips = cast(int, loop.trip_count)
     if not loop.parallel:
         with context.writer.loop(name, trips):
@@ -356,7 +356,7 @@ def _transfer_registers(context: Context, moves: list[tuple[Expression, Expressi
 
 
 def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
-    """Copies whose target nobody still reads come first; what remains are cycles, rotated by element."""
+    """Copies first to targets that no other copy reads; the remaining cycles are rotated by element."""
     pending = list(moves)
     since: list[tuple[Value, Value]] = []  # moves since the threads met
     while pending:
@@ -377,7 +377,7 @@ def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None
 
 
 def _rotate(context: Context, moves: list[tuple[Value, Value]]) -> None:
-    """Every buffer is source of one move and target of another: carries that change places."""
+    """Rotates a cycle, in which every buffer is the source of one move and the target of another."""
     writer = context.writer
     for size in sorted({t.type.size for _, t in moves}):
         same = [m for m in moves if m[1].type.size == size]

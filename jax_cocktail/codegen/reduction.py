@@ -27,7 +27,7 @@ def identity(op: str, dtype: str) -> str:
 
 
 def vector_operator(op: str, dtype: str) -> str:
-    """What OpenMP calls the reduction; "" if lanes do not pay."""
+    """The OpenMP name of the reduction; "" if lanes do not pay."""
     if dtype == "bool":
         return ""
     if op in ("max", "min"):
@@ -36,7 +36,7 @@ def vector_operator(op: str, dtype: str) -> str:
 
 
 def functor(op: str) -> str:
-    """What a group of threads combines with."""
+    """The functor by which a group of threads combines its results."""
     return f"Ck{op.capitalize()}"
 
 

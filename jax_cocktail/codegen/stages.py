@@ -1,7 +1,7 @@
 """Stages: lane loops that become functions of their own, so that big programs compile in linear time.
 
-Host and device compilers slow down more than linearly in the length of a function. Past a certain size every
-lane loop is a function; equal ones (the same layer ten times) are one.
+Host and device compilers take more than linear time in the length of a function. Past a certain size every
+lane loop becomes a function; equal ones (the same layer ten times) become one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax_cocktail.utask.operators import PRODUCTS
 
 
 def wants_stages(program: UProgram, limit: int) -> bool:
-    """True if it has more than `limit` lane loops."""
+    """True if the program has more than `limit` lane loops."""
     loops = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
     return sum(is_stage(s) for s in loops) > limit
 
@@ -41,14 +41,14 @@ def gives_register(statement: Statement) -> bool:
 
 
 def touches(nodes: Sequence[Node], register: Name) -> bool:
-    """Whether statements do anything with a register but set it."""
+    """True if statements read a register, not only set it."""
     sets = sum(isinstance(node, Assign) and node.name == register for node in nodes_in(*nodes))
     return sets != names_in(*nodes).count(register)
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What a function may get: its C type, and a line that says where it points to, with `{name}`."""
+    """A possible parameter of a function: its C type, and a line that says where it points, with `{name}`."""
 
     type: str
     where: str = ""
@@ -62,8 +62,8 @@ class StageTable:
         self._functions: dict[tuple[str, ...], str] = {}  # head, result, parameters, body -> name
 
     def call(self, nodes: Sequence[Node], about: Callable[[Name], Parameter], result: Name | None) -> Node:
-        """Makes a function of these statements, unless there is one, and returns the call. `result`: the
-        register that they set and do not read."""
+        """Calls a function of these statements, made unless an equal one exists. `result`: the register that
+        they set and do not read."""
         given = [name for name in _outer(nodes) if name != result]
         type_ = about(result).type if result else "void"
         if result:
@@ -74,8 +74,7 @@ class StageTable:
         return Assign(result, called) if result else code("{};", called)
 
     def part(self, nodes: Sequence[Node], known: Mapping[Name, Parameter]) -> Node:
-        """The same of statements that are the parts of a parallel loop. `known`: the names that they may
-        get."""
+        """The same for the statements of a parallel loop. `known`: their possible parameters."""
         head, call = self._target.part
         given = [name for name in _outer(nodes) if name in known]
         name = self._function("part", head, nodes, [(name, known[name]) for name in given])
@@ -90,7 +89,7 @@ class StageTable:
         parameters: Sequence[tuple[Name, Parameter]],
         result: str = "void",
     ) -> str:
-        """Names are numbered in the order in which they appear: what differs in them only is one function."""
+        """Numbers names in order of appearance: statements that differ only in names share a function."""
         nodes = [*(code(each.where, name=name) for name, each in parameters if each.where), *nodes]
         numbers = {name: f"x{number}" for number, name in enumerate(_outer(nodes))}
         listed = [f"{each.type} {numbers[name]}" for name, each in parameters]
@@ -99,7 +98,7 @@ class StageTable:
         return self._functions.setdefault((head, result, before, body), f"{kind}{len(self._functions)}")
 
     def lines(self) -> list[str]:
-        """All functions; what one of them calls stands before it."""
+        """All functions, callees first."""
         return [
             f"{head.format(name=name, result=result, parameters=parameters)}\n{body}\n}}"
             for (head, result, parameters, body), name in self._functions.items()
@@ -107,5 +106,5 @@ class StageTable:
 
 
 def _outer(nodes: Sequence[Node]) -> list[Name]:
-    """The names of the function around, each once, in the order in which they appear."""
+    """The names of the enclosing function, each once, in order of appearance."""
     return list(dict.fromkeys(name for name in names_in(*nodes) if name.outer))

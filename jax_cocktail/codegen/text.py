@@ -57,7 +57,7 @@ def _float_literal(data: bytes, dtype: str) -> str:
 
 
 def table(data: bytes, dtype: str) -> str:
-    """Initialiser of a static array with these raw bytes."""
+    """The initialiser of a static array with these raw bytes."""
     width = ITEM_SIZE[dtype]
     words = (int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width))
     suffix = "ull" if width == 8 else "u"
@@ -68,4 +68,4 @@ def table_type(dtype: str) -> str:
     return {1: "u8", 2: "u16", 4: "u32", 8: "u64"}[ITEM_SIZE[dtype]]
 
 
-MOST_ELEMENTS = (1 << 31) - (1 << 15)  # that 32-bit loop variables count, whatever their step
+MOST_ELEMENTS = (1 << 31) - (1 << 15)  # the most that a 32-bit loop variable counts, whatever its step

@@ -1,4 +1,4 @@
-"""Pooling: reduce_window and its transpose, select_and_scatter_add."""
+"""Emits pooling: reduce_window and its transpose, select_and_scatter_add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _lows(operator: UOperator) -> list[int]:
 
 
 def emit_reduce_window(context: Context, operator: UOperator) -> None:
-    """Every result element reduces a (dilated) window; what lies outside counts as the identity."""
+    """Each result element reduces a (dilated) window; elements outside the operand count as the identity."""
     (x,) = operator.inputs
     op, dtype, shape = cast(str, operator["op"]), x.type.dtype, x.type.shape
     source, writer = context.array(x), context.writer
@@ -58,7 +58,7 @@ def _inside(position: Index, size: int, spread: int, inside: list[Expression]) -
 
 
 def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
-    """Adds every source element to the place of its window's first largest (smallest) operand element."""
+    """Adds each source element at the first largest (smallest) operand element of its window."""
     source, operand = operator.inputs
     dtype, shape = operand.type.dtype, operand.type.shape
     given, values, writer = context.array(source), context.array(operand), context.writer

@@ -1,4 +1,4 @@
-"""How emitters build kernel IR: templates of C text, and a writer that collects statements."""
+"""Builds kernel IR: templates of C text, and a writer that collects statements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _fields(template: str) -> list[tuple[str, str | None]]:
 
 
 def joined(separator: str, items: Sequence[Expression]) -> Spelled:
-    """Expressions with text between each two."""
+    """Expressions joined by a text."""
     return code(separator.join(["{}"] * len(items)), *items)
 
 
@@ -50,7 +50,7 @@ def call(function: str, *arguments: Expression | int) -> Call:
 
 
 def clamped(position: Expression, limit: int) -> Call:
-    """An index moved into 0 ... `limit`."""
+    """An index clamped to 0 ... `limit`."""
     return call("ck_clamp_index", position, limit)
 
 
@@ -85,16 +85,16 @@ class Writer:
         self.nodes += nodes
 
     def line(self, template: str, *operands: Expression | int) -> None:
-        """A statement that is no more than its text."""
+        """A statement that is plain text."""
         self.add(code(template, *operands))
 
     def let(self, type_: str, name: Name, value: Expression) -> Name:
-        """A variable that keeps its value."""
+        """A constant variable."""
         self.add(Declaration(type_, name, value))
         return name
 
     def var(self, type_: str, name: Name, value: Expression) -> Name:
-        """A variable that changes."""
+        """A mutable variable."""
         self.add(Declaration(type_, name, value, const=False))
         return name
 
@@ -122,7 +122,7 @@ class Writer:
         declared: bool = False,
         finish: Callable[[Loop], Sequence[Node]] = lambda loop: [loop],
     ) -> Iterator[None]:
-        """A counted loop, see `Loop`. `declared`: its variable is there already. `finish`: a pass over it."""
+        """A counted loop, see `Loop`. `declared`: its variable exists already. `finish`: a pass over it."""
         index = "i64" if isinstance(stop, int) and stop > MOST_ELEMENTS else self.index
         with self._inside() as body:
             yield

@@ -1,11 +1,13 @@
-"""Copies into a loop's carried arrays become statements, so that a barrier can stand between copy and loop.
+"""Turns copies into a loop's carried arrays into statements, so that a barrier fits between copy and loop.
 
-A loop starts by copying what it cannot take over in place. In a program of several units one of them copies a
-shared array while the others go on, or all of them copy one that they overwrite later; the barrier that this
-takes belongs before the loop, not into its body.
+    loop from (x) { ... }   ->   y = copy x;  loop from (y) { ... }
 
-Small carries that become results are copied once, behind the loop: in the result's place, which all units
-see, one unit would have to make them, and the others to wait for it, in every trip.
+A loop starts by copying the initial values that it cannot take over in place. With several units, one of them
+copies a shared array while the others go on, or all copy an array that they overwrite later; the barrier for
+this belongs before the loop, not in its body.
+
+Small carries that become results are copied once, after the loop. Otherwise they would live in the shared
+memory of the result, where one unit would compute them and the others wait for it, in every iteration.
 """
 
 from __future__ import annotations

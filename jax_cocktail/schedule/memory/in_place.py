@@ -1,4 +1,4 @@
-"""Which operands a statement may overwrite with its results while it runs."""
+"""Finds operands that a statement may overwrite with its results while it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[Value, Value, bool]  # (operand root, result, does sharing save a c
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Layouts of a program and the operators that define its views."""
+    """The layouts of a program, and the operators that define its views."""
 
     layouts: Mapping[Value, Layout]
     views: Mapping[Value, UOperator]
@@ -26,7 +26,7 @@ class Memory:
         return layout.root if layout is not None else None
 
     def whole(self, value: Value) -> Value | None:
-        """The root if the value is all of it, so that sharing memory replaces a copy."""
+        """The root if the value covers it, so that shared memory replaces a copy."""
         layout = self.layouts.get(value)
         return layout.root if layout is not None and layout.is_whole else None
 
@@ -64,7 +64,7 @@ def _stitched_pairs(group: StitchedUTask, memory: Memory) -> Iterator[Pair]:
 
 
 def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value, bool]]]:
-    """root -> values of it that the group reads, and whether element by element. The target of an in-place
+    """root -> its values that the group reads, and whether element by element. The target of an in-place
     update is not read."""
     found: dict[Value, list[tuple[Value, bool]]] = defaultdict(list)
     for member in group.members:
@@ -85,7 +85,7 @@ def _keeps(member: UOperator) -> bool:
 
 
 def _stays_aligned(member: UOperator, group: StitchedUTask) -> bool:
-    """True if whatever in the group depends on `member` does so element by element."""
+    """True if all members of the group that depend on `member` do so element by element."""
     tainted = set(member.outputs)
     for later in group.members:
         if later is member or not tainted.intersection(later.inputs):
@@ -97,7 +97,7 @@ def _stays_aligned(member: UOperator, group: StitchedUTask) -> bool:
 
 
 def _is_own_slice(leaf: Value, update: UOperator, memory: Memory) -> bool:
-    """True if the value read is exactly the part of the array that the update overwrites."""
+    """True if the value is exactly the part of the array that the update overwrites."""
     target, written = update.inputs[0], update.inputs[1]
     layout = memory.layouts[leaf]
     if core(written.type.shape) == core(layout.root.type.shape) and layout.is_whole:

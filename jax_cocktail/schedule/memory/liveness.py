@@ -1,8 +1,8 @@
-"""Liveness of memory roots over a structured program, as bit masks over positions.
+"""Computes the liveness of memory roots over a structured program, as bit masks over positions.
 
 Every statement, loop entry, loop end and branch end has a position (a bit). The mask of a root has the bits
-of all positions at which its bytes must be intact. Two roots may share memory where their masks are disjoint,
-or overlap only at positions where one is read while the other is written in step: those pairs are `related`.
+of all positions at which its bytes must be intact. Two roots may share memory if their masks are disjoint, or
+overlap only at positions where one is read in step with the write of the other: those pairs are `related`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Walker:
         self.layouts = memory.layouts
         self.result = Liveness()
         self._next = 0
-        self._since: dict[Value, int] = {}  # roots that were live at the last position, from which one on
+        self._since: dict[Value, int] = {}  # roots live at the last position -> first position
 
     def position(self) -> int:
         self._next += 1
@@ -67,7 +67,7 @@ class _Walker:
         return {self.layouts[v].root for v in values if v in self.layouts}
 
     def mark(self, live: Set[Value], position: int) -> None:
-        """Notes what is live at a position; positions come in order. Bits are written run by run."""
+        """Notes the live roots at a position; positions come in order. Bits are written by intervals."""
         since = self._since
         for root in since.keys() - live:
             self.result.mask[root] |= (1 << position) - (1 << since.pop(root))
@@ -75,7 +75,7 @@ class _Walker:
             since[root] = position
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...], at: int, depth: int) -> None:
-        """Parallel copies at a position, each of which sharing memory would save. A target whose old value is
+        """Notes parallel copies at a position; shared memory saves each of them. A target whose old value is
         itself copied elsewhere must stay apart from its new value."""
         for position, (source, target) in enumerate(zip(sources, targets, strict=True)):
             root = self.memory.whole(source)
@@ -85,7 +85,7 @@ class _Walker:
                 self.result.wishes.append((depth, root, target))
 
     def region(self, region: Region, live: set[Value], depth: int) -> set[Value]:
-        """Walks backwards; returns what is live before the region."""
+        """Walks backwards; returns the roots that are live before the region."""
         for statement in reversed(region.body):
             if isinstance(statement, LoopUTask):
                 live = self._loop(statement, live, depth)
@@ -112,7 +112,7 @@ class _Walker:
         return layout is not None and layout.root != statement.outputs[0]
 
     def _loop(self, loop: LoopUTask, live: set[Value], depth: int) -> set[Value]:
-        """Carried parameter, condition parameter and output of a carry are one home."""
+        """Carried parameter, condition parameter and output of a carry share one buffer."""
         outputs = self.roots(loop.outputs)
         carried = self.roots(loop.carried)
         for out, parameter in zip(loop.outputs, loop.carried, strict=True):

@@ -1,8 +1,8 @@
-"""Static memory: which roots share a buffer, and where each buffer lies.
+"""Plans static memory: assigns a buffer to each root, and an address to each buffer.
 
-Carries, branch results and in-place updates are the phi functions of this IR: giving both sides one buffer
-replaces a copy (copy coalescing). What may not share is copied by the emitter; nothing is allocated at run
-time (ATB plans its workspace the same way, once per program).
+Carries, branch results and in-place updates are the phi functions of this IR: one buffer for both sides
+replaces a copy (copy coalescing). The emitter copies where both sides cannot share. Nothing is allocated at
+run time (ATB plans its workspace the same way, once per program).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
 def _with_own(
     plan: MemoryPlan, groups: list[list[Value]], live: Liveness, scratch: int, far: str, near: int | None
 ) -> MemoryPlan:
-    """Adds what each unit has for itself: in near memory as much as fits, large buffers first out; the rest,
-    or all if there is no near memory, in the space `far`. The scratch comes last in its space."""
+    """Adds the buffers that each unit has for itself: as many as fit in near memory, smallest first; the
+    others, or all if there is no near memory, in the space `far`. The scratch comes last in its space."""
     slots, inside = dict(plan.slots), 0
     if near is not None:
         ordered = sorted(groups, key=lambda g: (g[0].type.nbytes, g[0].id))
@@ -92,7 +92,7 @@ def _with_own(
 
 
 def _most_that_fit(groups: list[list[Value]], live: Liveness, size: int) -> int:
-    """How many of the groups, from the first on, can be laid out in so many bytes."""
+    """The largest number of leading groups that fit in `size` bytes."""
     low, high = 0, len(groups)
     while low < high:
         middle = (low + high + 1) // 2
@@ -110,9 +110,9 @@ class _Classes:
         self.live = live
         self.parent: dict[Value, Value] = {}
         self.members: dict[Value, list[Value]] = {}
-        self.frozen: set[Value] = set()  # roots in memory that is not ours to write
+        self.frozen: set[Value] = set()  # roots in read-only memory
         self.own: set[Value] = set()  # leaders of classes that every unit has for itself
-        self.shared: set[Value] = set()  # and of such as all units see
+        self.shared: set[Value] = set()  # leaders of classes that all units see
         for root in live.mask:
             self.find(root)
 
@@ -129,7 +129,7 @@ class _Classes:
         self.frozen.add(self.find(root))
 
     def keep_apart(self, own: Iterable[Value], shared: Iterable[Value]) -> None:
-        """No class may have roots of both sorts."""
+        """Lets no class have roots of both sorts."""
         self.own.update(map(self.find, own))
         self.shared.update(map(self.find, shared))
 
@@ -179,12 +179,12 @@ def _parameters(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Valu
 
 
 def _received(program: UProgram) -> list[Value]:
-    """What units receive from each other."""
+    """Values that units receive from each other."""
     return [v for s in walk(program.entry) if is_a(s, "exchange") for v in s.outputs]
 
 
 def _shared_for_sure(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value]:
-    """What several units write, part by part, and what is not ours to place."""
+    """Roots that are shared in any case: operands, constants, and arrays of parallel loops."""
     found = _parameters(program, layouts) + _constants(program, layouts)
     for statement in walk(program.entry):
         if isinstance(statement, LoopUTask) and statement.parallel:
@@ -198,7 +198,7 @@ def _constants(program: UProgram, layouts: Mapping[Value, Layout]) -> list[Value
 
 
 def _pin_results(program: UProgram, layouts: Mapping[Value, Layout], classes: _Classes) -> dict[int, Value]:
-    """result number -> root computed straight into that result's buffer."""
+    """result number -> root computed directly into its buffer."""
     pinned: dict[int, Value] = {}
     taken: set[Value] = set()
     for number, value in enumerate(program.entry.results):
@@ -219,8 +219,8 @@ def _alias_inputs(
     live: Liveness,
     pinned: Mapping[int, Value],
 ) -> tuple[tuple[int, int], ...]:
-    """Operands that may be overwritten share memory with the result that grows out of them. XLA wants both to
-    be of one type."""
+    """(operand, result) pairs that share memory: donated operands with results that overwrite them. XLA
+    requires equal types."""
     aliases: list[tuple[int, int]] = []
     parameters, given = program.entry.parameters, program.entry.results
     for _, source, target in live.wishes:
@@ -245,7 +245,7 @@ def _alias_inputs(
 def _lay_out(
     groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
 ) -> tuple[dict[Value, Slot], int]:
-    """First fit, largest first: buffers whose lives are disjoint overlap, unless that takes a barrier."""
+    """First fit, largest first. Buffers with disjoint lifetimes overlap, unless that needs a barrier."""
     placed: dict[tuple[int, int], int] = {}  # (begin, end) -> mask of all buffers that lie there
     slots: dict[Value, Slot] = {}
     size = 0

@@ -1,13 +1,13 @@
-"""Weights at rest: arrays whose slices stay in the near memory of the units that own them.
+"""Finds persistent weights: arrays whose slices stay in the near memory of the units that own them.
 
-An array is divided so if every touch of it is by a parallel loop whose trip i touches slice i only, and all
-these loops have the same number of trips on the same units: packed weights, and state that never crosses. On
-a GPU such a slice lies in the shared memory of the block that owns it, from the trip that writes it to the
-last one that reads it (the persistent kernels of Diamos et al., ICML'16, keep their weights likewise).
+An array qualifies if only parallel loops touch it, iteration i touches slice i alone, and all these loops
+have the same number of iterations on the same units: packed weights, and state that no other unit reads. On
+a GPU such a slice lies in the shared memory of its block, from the iteration that writes it to the last one
+that reads it (the persistent kernels of Diamos et al., ICML'16, keep their weights likewise).
 
-Each unit owns at most one slice of an array: loops have no more trips than there are units, and do not wrap
-around (the kernel that keeps slices runs on exactly the planned number of units). Arrays of different units
-may have the same place, each in its units' memory: the stages of a wavefront.
+Each unit owns at most one slice of an array: loops have no more iterations than there are units, and do not
+wrap around (the kernel that keeps slices runs on exactly the planned number of units). Arrays of different
+units may have the same address, each in its units' memory: the stages of a wavefront.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Of `count` slices, slice i is touched by unit `first` + i alone."""
+    """Only unit `first` + i touches slice i of `count`."""
 
     count: int
     first: int
@@ -45,21 +45,21 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """`parts`: the buffers whose slices stay with their units; `refused`: all others of the workspace, with
-    the reason."""
+    """`parts`: buffers whose slices stay with their units; `refused`: all other buffers of the workspace,
+    with the reason."""
 
     parts: Mapping[Slot, Part]
     refused: Mapping[Slot, str]
 
 
 def resident_parts(program: UProgram, plan: MemoryPlan, capacity: int) -> MemoryPlan:
-    """The plan with `parts`: buffers of the workspace whose slices find room in `capacity` bytes per unit."""
+    """The plan with `parts`: buffers of the workspace whose slices fit in `capacity` bytes per unit."""
     parts = residency(program, plan, capacity).parts
     return replace(plan, parts=parts) if parts else plan
 
 
 def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
-    """Which buffers find room. What is touched most often, per byte, comes first."""
+    """The buffers that fit; those touched most often come first."""
     if plan.most_units <= 1:
         return Residency({}, {})
     survey = _Survey(plan, scalar_constants(operators_in(program.entry)))
@@ -67,7 +67,7 @@ def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
     survey.refuse(program.entry.results, "it is a result")
     refused = dict(survey.refused)
     parts: dict[Slot, Part] = {}
-    placed: list[tuple[Owners, int, int]] = []  # with the beginning and the end of what they own
+    placed: list[tuple[Owners, int, int]] = []  # owners, and the interval of their slices
     for slot in sorted(survey.owners, key=lambda s: (-survey.touches[s], s.index)):
         owners, size = survey.owners[slot], survey.bytes[slot]
         reason = _hindrance(slot, owners, plan, survey.bytes)
@@ -84,7 +84,7 @@ def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
 
 
 def _hindrance(slot: Slot, owners: Owners, plan: MemoryPlan, sizes: Mapping[Slot, int]) -> str:
-    """Why the slices cannot stay with their units, if it is not for want of room; or ""."""
+    """The reason other than capacity why the slices cannot stay with their units; or ""."""
     if owners.first + owners.count > plan.most_units:
         return f"its last slices wrap around: {owners.count} from unit {owners.first} on of {plan.most_units}"
     end = slot.index + sizes[slot]
@@ -94,7 +94,7 @@ def _hindrance(slot: Slot, owners: Owners, plan: MemoryPlan, sizes: Mapping[Slot
 
 
 class _Survey:
-    """Which buffers of the workspace are touched by slices alone, by whom, and how often."""
+    """Finds the buffers of the workspace that are touched by slices alone, with owners and counts."""
 
     def __init__(self, plan: MemoryPlan, constants: Mapping[Value, int]) -> None:
         self.plan, self.constants = plan, constants
@@ -102,12 +102,12 @@ class _Survey:
         self.refused: dict[Slot, str] = {}
         self.bytes: dict[Slot, int] = {}
         self.touches: dict[Slot, int] = {}
-        self.sizes: dict[Slot, int] = {}  # bytes of what is touched by slices
+        self.sizes: dict[Slot, int] = {}  # bytes of values touched by slices
         for value in plan.layouts:
             self._slot(value)
 
     def region(self, region: Region, trips: int) -> None:
-        """`trips`: how often it runs."""
+        """`trips`: number of times that it runs."""
         for statement in region.body:
             self._statement(statement, trips)
 

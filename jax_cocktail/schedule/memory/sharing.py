@@ -1,9 +1,9 @@
-"""Which memory the units of a program share, and which every unit has for itself.
+"""Divides memory into that which all units share and that which each unit has for itself.
 
-A program with parallel loops runs in several units at once. What a parallel loop writes, part by part, lies
-in shared memory; what its body needs on the way lies in the unit's own. At mesh level, outside the parallel
-loops, every unit computes small values for itself (replicated: no barrier); large ones are left to unit 0,
-unless loops change little of them at a time: what has been computed so far, row by row.
+A program with parallel loops runs on several units at once. The results of a parallel loop lie in shared
+memory; temporaries of its body lie in the unit's own memory. At mesh level, outside parallel loops, each unit
+computes small values for itself (replicated: no barrier) and unit 0 computes large ones, unless loops update
+only small pieces of them, such as one row at a time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Find = Callable[[Value], Value]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """`shared`: leaders of the memory classes that all units see; `most_units`: units that find work."""
+    """`shared`: leaders of the memory classes that all units see; `most_units`: units that have work."""
 
     find: Find
     shared: frozenset[Value]
@@ -66,7 +66,7 @@ def sharing_of(
 
 
 class _Survey:
-    """Collects what is defined where, and which classes must be shared together."""
+    """Collects where values are defined, and the classes that must be shared together."""
 
     def __init__(self, layouts: Mapping[Value, Layout], find: Find) -> None:
         self.layouts, self.find = layouts, find
@@ -75,9 +75,9 @@ class _Survey:
         self.shared: set[Value] = set()
         self.together: list[set[Value]] = []  # written by one statement: all shared or none
         self.copies: list[tuple[Value, Value]] = []  # (source, target) of copies that happen at once
-        self.updated: set[Value] = set()  # of which loops write small pieces
-        self.rewritten: set[Value] = set()  # of which they write more
-        self.loops = 0  # around where we are
+        self.updated: set[Value] = set()  # leaders of which loops write small pieces
+        self.rewritten: set[Value] = set()  # leaders of which loops write more
+        self.loops = 0  # enclosing sequential loops
         self.most_units = 1
 
     def leaders(self, values: tuple[Value, ...]) -> list[Value]:
@@ -112,7 +112,7 @@ class _Survey:
             self._written(statement)
 
     def _written(self, statement: Statement) -> None:
-        """Notes how much of its results a statement without regions writes in a loop."""
+        """Notes whether a statement in a loop writes small pieces of its results or more."""
         if not self.loops:
             return
         pieces = {
@@ -127,7 +127,7 @@ class _Survey:
                 (self.updated if small else self.rewritten).update(self.leaders((value,)))
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> None:
-        """What is overwritten by unit 0 must not be read by the other units' copies of the same transfer."""
+        """Notes copies whose source the same transfer overwrites: unit 0 may not overwrite it too early."""
         pairs = zip(sources, targets, strict=True)
         moves = [(s, t) for s, t in pairs if t in self.layouts and s in self.layouts and not self._same(s, t)]
         written = {x for _, t in moves for x in self.leaders((t,))}
@@ -142,12 +142,12 @@ class _Survey:
         return known and self._same(update.inputs[0], update.outputs[0])
 
     def _same(self, source: Value, target: Value) -> bool:
-        """True if both are one buffer, each of them all of it, so that nothing moves."""
+        """True if both are the whole of one buffer, so that nothing moves."""
         whole = self.layouts[source].is_whole and self.layouts[target].is_whole
         return whole and self.leaders((source,)) == self.leaders((target,))
 
     def _check(self, loop: LoopUTask) -> None:
-        """The parts of a carried array are written in place, or units would overwrite each other."""
+        """Checks that the loop writes carried arrays in place; otherwise units would overwrite each other."""
         for result, carried in zip(loop.body.results, loop.carried, strict=True):
             if result.type.size and self.leaders((result,)) != self.leaders((carried,)):
                 raise PlacementError(
@@ -156,7 +156,7 @@ class _Survey:
                 )
 
     def settle(self) -> None:
-        """Spreads *shared* until nothing changes."""
+        """Propagates *shared* to a fixed point."""
         before = -1
         while before != len(self.shared):
             before = len(self.shared)

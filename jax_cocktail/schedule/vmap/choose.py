@@ -1,4 +1,4 @@
-"""Chooses the selects of a region whose sides are sunk, and how (see `selects`, `masked`)."""
+"""Decides which selects of a region become branches or masked work (see `selects`, `masked`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A side that is worth it: what moves, and how it is computed (None: as it is, the predicate is one)."""
+    """A side worth sinking: the statements that move, and their cut (None: the predicate is one element)."""
 
     positions: frozenset[int]
     sunk: Sunk | None = None
@@ -26,8 +26,8 @@ class _Part:
 
 @dataclass(slots=True)
 class Chooser:
-    """`units` may divide what is sunk outside of lanes; `one_by_one` emits a loop over lanes that makes some
-    places; `indexed`: predicates that come from the index of a `cond` or `switch`."""
+    """`units` may divide work that is sunk outside of loops over batch elements; `one_by_one` emits such a
+    loop for some places; `indexed`: predicates from the index of a `cond` or `switch`."""
 
     fresh: FreshValues
     units: int
@@ -35,9 +35,9 @@ class Chooser:
     remark: Listener
     one_by_one: Callable[[Cut, Sequence[Place], Emitter, bool], None]
     indexed: set[Value] = field(default_factory=set)
-    #: what this has made
+    #: values that this has made
     _done: set[Value] = field(default_factory=set)
-    #: selects whose result only matters under these conditions, and their lane axis
+    #: selects whose result only matters under these conditions, and their batch axis
     _within: dict[Value, tuple[int, tuple[Condition, ...]]] = field(default_factory=dict)
 
     def run(
@@ -48,13 +48,13 @@ class Chooser:
         inside: bool,
         depth: int,
     ) -> Sequence[Statement]:
-        """The statements with every group of selects that is worth it sunk. `made`: operators in scope;
-        `inside`: of a lane; `depth`: loops around."""
+        """The statements after every group of selects worth sinking is sunk. `made`: operators in scope;
+        `inside` a loop over batch elements; `depth`: number of enclosing loops."""
         while True:
             choices = Choices(body, results, made)
             groups = tuple(choices.groups(self.limits.branch_flops))
             for group in groups:
-                # in a loop, a select by a mask of the user's stays: loops of products distribute better whole
+                # a select by a user's mask stays in a loop: loops of products distribute better whole
                 if depth and not inside and group.root not in self.indexed:
                     continue
                 found = self._group(choices, group, groups, inside)
@@ -74,7 +74,7 @@ class Chooser:
 
     # -- what is worth it --------------------------------------------------------------------------------
     def _parts(self, choices: Choices, group: Group, groups: Sequence[Group]) -> tuple[_Part | None, ...]:
-        """The sides of false and of true, None if not worth it."""
+        """The false and true sides, None if not worth sinking."""
         found: list[_Part | None] = []
         for wanted in (False, True):
             side = group.sides[wanted]
@@ -99,14 +99,14 @@ class Chooser:
             width = self._width(cut, group, places)
             cut = Cut(statements, places, group.lanes, width)
         except Uncuttable as why:
-            self.remark(Remark("lanes", False, f"both sides run for all lanes: {why}", source))
+            self.remark(Remark("lanes", False, f"both sides run for all batch elements: {why}", source))
             return None
         return _Part(
             frozenset(kept), Sunk(cut, operands, (*self._conditions(group, choices), (group.root, wanted)))
         )
 
     def _width(self, cut: Cut, group: Group, places: Sequence[Place]) -> int:
-        """Lanes side by side: more than one if they share weights or are small."""
+        """Number of batch elements computed together: several if they share weights or are small."""
         touched = sum(v.type.nbytes for v, _ in (*cut.needs, *places)) // group.lanes
         if cut.has_shared_weights:
             return self.limits.rows if group.lanes > self.limits.rows else 1
@@ -114,7 +114,7 @@ class Chooser:
         return self.limits.slots if small else 1
 
     def _conditions(self, group: Group, choices: Choices) -> tuple[Condition, ...]:
-        """What must hold for any of the selects to matter."""
+        """The conditions that must hold for any of the selects to matter."""
         kept: tuple[Condition, ...] | None = None
         for position, axis in zip(group.positions, group.axes, strict=True):
             place, conditions = self._within.get(choices.body[position].outputs[0], (axis, ()))
@@ -142,13 +142,15 @@ class Chooser:
             places = tuple(zip(outputs, group.axes, strict=True))
             Sinking(places, bases, sunk, out).statements(self._divided(group, sunk, inside))
         where = (
-            "under its predicate" if group.lanes == 1 else f"for those of {group.lanes} lanes that take it"
+            "under its predicate"
+            if group.lanes == 1
+            else f"for those of {group.lanes} batch elements that take it"
         )
         self.remark(Remark("lanes", True, f"the work of one side is done {where}", body[last].source))
         return self._placed(choices, group, moved, out)
 
     def _outermost(self, choices: Choices, group: Group, inside: bool) -> list[Statement] | None:
-        """Lanes along several axes: those of the shortest one by one, so that one axis less is left."""
+        """Runs the elements of the shortest of several batch axes one by one, which leaves one axis less."""
         flops = sum(side.flops for side in group.sides)
         if flops < self.limits.branch_flops * group.root.type.size:
             return None
@@ -161,14 +163,14 @@ class Chooser:
         try:
             cut = Cut(statements, places, group.lanes, 1)
         except Uncuttable as why:
-            self.remark(Remark("lanes", False, f"both sides run for all lanes: {why}", source))
+            self.remark(Remark("lanes", False, f"both sides run for all batch elements: {why}", source))
             return None
         out = Emitter(self.fresh, source)
         self.one_by_one(cut, places, out, inside)
         return self._placed(choices, group, moved, out)
 
     def _placed(self, choices: Choices, group: Group, moved: frozenset[int], out: Emitter) -> list[Statement]:
-        """The region with the emitted statements in place of the selects and of what has moved."""
+        """The region with the emitted statements in place of the selects and the moved statements."""
         body, last = choices.body, group.positions[-1]
         self._done.update(v for s in out.out for v in s.outputs)
         units: list[Sequence[Statement]] = []
@@ -180,7 +182,7 @@ class Chooser:
         return in_order(units)
 
     def _note(self, choices: Choices, group: Group, moved: frozenset[int]) -> None:
-        """Selects that only matter to one side of these, and stay where they are."""
+        """Notes selects that only matter to one side of these, and stay."""
         outer = self._conditions(group, choices)
         for wanted in (False, True):
             inner = {v for p in group.sides[wanted].positions - moved for v in choices.body[p].outputs}
@@ -190,7 +192,7 @@ class Chooser:
                     self._within[value] = (axis, (*outer, (group.root, wanted)))
 
     def _divided(self, group: Group, sunk: Sequence[Sunk], inside: bool) -> int:
-        """Parts that units may run in parallel."""
+        """The number of parts that units may run in parallel."""
         flops = sum(group.sides[s.conditions[-1][1]].flops for s in sunk)
         if inside or flops < self.limits.parallel_flops:
             return 1

@@ -1,8 +1,8 @@
-"""Cutting statements down to some of their lanes.
+"""Cuts statements down to some of their batch elements.
 
-Given statements and the axis along which each wanted result is cut, finds from the axis rules of the
-operators (`analysis.axes`) how every other value has to be cut, loops and branches included, or that it
-cannot be done because lanes meet. The cut statements then compute any `width` of the lanes, whichever.
+The axis along which each wanted result is cut determines the cut of every other value, loops and branches
+included, by the axis rules of the operators (`analysis.axes`). Statements that mix batch elements cannot be
+cut. The cut statements compute any `width` of the batch elements.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 
-WHOLE = -1  # in place of an axis: the value is wanted as it is
-_UNKNOWN = -2  # in place of an axis: wanted in no way so far
+WHOLE = -1  # in place of an axis: the whole value is wanted
+_UNKNOWN = -2  # in place of an axis: not wanted so far
 
 Place = tuple[Value, int]  # a value, cut along an axis or whole
-Places = dict[Place, Value]  # what stands there after cutting
+Places = dict[Place, Value]  # the part of each place after the cut
 Wanted = dict[Value, set[int]]
 
 
 class Uncuttable(Exception):
-    """Lanes meet, or nothing is known of an operator."""
+    """Batch elements are mixed, or an operator has no axis rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """How a loop or branch is cut: `axes` of its carries or results.
+    """The cut of a loop or branch: `axes` of its carries or results.
 
-    `lanes`: a loop in lock-step, cut along axis `along` of its predicate; `alone`: one lane is left of it.
+    `lanes`: a lock-step loop, cut along axis `along` of its predicate; `alone`: one batch element remains.
     """
 
     axes: tuple[int, ...]
@@ -55,7 +55,7 @@ class _Nest:
 class Cut:
     """The plan for some statements of one region; `emit` makes them. Raises Uncuttable.
 
-    `needs`: the parts of values defined elsewhere that they read; `leaves`: operators without operands among
+    `needs`: the parts that they read of values defined elsewhere; `leaves`: operators without operands among
     the statements whose values are among the needs.
     """
 
@@ -77,11 +77,11 @@ class Cut:
             if value not in self.leaves or not _is_alike(self.leaves[value], axis)
         )
         if any(value.type.shape[axis] != lanes for value, axis in self.needs):
-            raise Uncuttable("an operand has other lanes")
+            raise Uncuttable("an operand has another batch size")
 
     @property
     def has_shared_weights(self) -> bool:
-        """True if a matrix product reads one of its operands whole: several lanes share the reading."""
+        """True if a matrix product reads an operand whole, so that batch elements share the read."""
         return any(
             tie is not None and None in tie.inputs
             for statement in self.statements
@@ -92,7 +92,7 @@ class Cut:
 
     @property
     def common(self) -> frozenset[int]:
-        """The positions of the statements that all lanes share."""
+        """The positions of the statements that all batch elements share."""
         return frozenset(
             position
             for position, statement in enumerate(self.statements)
@@ -101,7 +101,7 @@ class Cut:
 
     # -- planning ----------------------------------------------------------------------------------------
     def _plan(self, statements: Sequence[Statement], wanted: Wanted) -> None:
-        """Adds to `wanted` what the wanted values need, last statement first."""
+        """Adds the operands of wanted values to `wanted`, last statement first."""
         for statement in reversed(statements):
             if not any(wanted.get(v) for v in statement.outputs):
                 continue
@@ -116,7 +116,7 @@ class Cut:
                 raise Uncuttable("stitched already")
 
     def _ties(self, operator: UOperator, wanted: Wanted) -> list[Tie | None]:
-        """One per way in which the operator is wanted; None: whole."""
+        """The tie of each axis along which a result is wanted; None: whole."""
         found: list[Tie | None] = []
         ties = rule(operator).ties
         for k, output in enumerate(operator.outputs):
@@ -128,7 +128,7 @@ class Cut:
                 if axis != WHOLE:
                     tie = next((t for t in ties if t.outputs[k] == axis and t.parts % self.lanes == 0), None)
                     if tie is None:
-                        raise Uncuttable(f"{operator.kind} mixes lanes")
+                        raise Uncuttable(f"{operator.kind} mixes batch elements")
                 if tie not in found:
                     found.append(tie)
         return found
@@ -154,7 +154,7 @@ class Cut:
         _want(wanted, zip(loop.initial, axes, strict=True))
 
     def _nest(self, lanes: LaneLoop | None, axes: Sequence[int]) -> _Nest:
-        """What is known of a loop whose carries are cut along `axes`."""
+        """The cut, so far as known, of a loop whose carries are cut along `axes`."""
         along = _along(lanes, axes)
         if lanes is None or along is None:
             return _Nest(tuple(axes))
@@ -236,7 +236,7 @@ class Cut:
         return replace(operator, inputs=inputs, outputs=outputs, attributes=attributes)
 
     def _attributes(self, operator: UOperator, tie: Tie, type_: TensorType) -> Attributes:
-        """The sizes among the attributes, cut."""
+        """The attributes with their sizes cut."""
         changed: dict[str, Attribute] = {}
         if operator.kind == "constant":
             changed["data"] = operator.data[: ITEM_SIZE[type_.dtype]] * type_.size
@@ -306,7 +306,7 @@ def _operand_axes(operator: UOperator, tie: Tie | None) -> tuple[int, ...]:
 
 
 def _only(wanted: Wanted, *values: Value) -> int:
-    """The one way in which these values are wanted."""
+    """The one axis along which these values are wanted."""
     found = {axis for value in values for axis in wanted.get(value, ())}
     if len(found) > 1:
         raise Uncuttable("a carry or result is wanted in two ways")
@@ -331,18 +331,18 @@ def _along(lanes: LaneLoop | None, axes: Sequence[int]) -> int | None:
 
 
 def _following(loop: LoopUTask, nest: _Nest) -> Sequence[Value]:
-    """A body that only its active lane runs needs no select."""
+    """The results of the body. A loop of one batch element runs only while active and needs no select."""
     return nest.lanes.following if nest.lanes is not None and nest.alone else loop.body.results
 
 
 def _tested(condition: Region, nest: _Nest) -> Sequence[Statement]:
-    """The condition up to the predicate of every lane."""
+    """The statements of the condition up to the predicate of each batch element."""
     lanes = nest.lanes
     return condition.body if lanes is None else [s for s in condition.body if s != lanes.closing]
 
 
 def _is_alike(leaf: UOperator, axis: int) -> bool:
-    """True if all lanes of an operator without operands are equal."""
+    """True if an operator without operands gives all batch elements the same value."""
     if leaf.kind == "iota":
         return leaf["dimension"] != axis
     if leaf.kind == "constant":
@@ -351,7 +351,7 @@ def _is_alike(leaf: UOperator, axis: int) -> bool:
 
 
 def _is_copy(operator: UOperator, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
-    """True for a broadcast that spreads nothing: views cost nothing."""
+    """True for a broadcast that repeats nothing: a view, which costs nothing."""
     if operator.kind != "broadcast" or inputs[0].type.size != outputs[0].type.size:
         return False
     dimensions = operator.ints("dimensions")

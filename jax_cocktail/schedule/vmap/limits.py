@@ -1,4 +1,4 @@
-"""When recovering lanes pays: the numbers of `recover`, measured on two AVX-512 cores."""
+"""The thresholds of `recover`, measured on two AVX-512 cores."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Attributes:
-    slots: lanes side by side if a lane is small.
-    rows: lanes side by side if they share the reading of weights.
-    lane_bytes: from here one lane fills vector registers by itself.
-    slot_bytes: carries that all slots may have together.
-    rounds: lanes for each slot of a part, so that few slots are idle at its end.
-    branch_flops: work of a side, per lane, from which it is done for its own lanes only.
-    parallel_flops: work of a side, all lanes, from which it is divided over the units.
+    slots: batch elements computed together if each is small.
+    rows: batch elements computed together if they share the read of weights.
+    lane_bytes: size from which one batch element fills vector registers by itself.
+    slot_bytes: most bytes of carries in all slots together.
+    rounds: batch elements per slot of a part, so that few slots are idle at its end.
+    branch_flops: work of a side, per batch element, from which only the elements that take it compute it.
+    parallel_flops: work of a side, for the whole batch, from which it is divided over the units.
     """
 
     slots: int = 16

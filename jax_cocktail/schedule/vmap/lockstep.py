@@ -1,8 +1,8 @@
-"""Loops that run several lanes in lock-step: what `jax.vmap` makes of a while loop with a batched predicate.
+"""Proves lock-step loops: `jax.vmap` makes them of a while loop with a batched predicate.
 
-Such a loop runs until no lane's predicate is true and keeps, by a select, the carries of lanes that are done.
-Both are proven here, not assumed: the predicate that the body selects by is the one that the condition
-reduces. Then what the loop computes for one lane does not depend on how long the others run.
+Such a loop runs until no batch element's predicate is true, and a select keeps the carries of elements that
+are done. The proof: the predicate by which the body selects is the one that the condition reduces. The loop
+then computes each batch element independently of how long the others run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class LaneLoop:
-    """A while loop in lock-step.
+    """A lock-step while loop.
 
-    `predicate`: the value per lane that `closing`, in the condition, reduces; `selected`: the same in the
-    body; `following`: the next carries of an active lane; `axes`: for every carry its axis of every axis of
-    the predicate.
+    `predicate`: the value per batch element that `closing` reduces in the condition; `selected`: the same in
+    the body; `following`: the next carries of an active element; `axes`: for each carry, its axis for each
+    axis of the predicate.
     """
 
     predicate: Value
@@ -31,7 +31,7 @@ class LaneLoop:
 
 
 def lane_loop(loop: LoopUTask) -> LaneLoop | None:
-    """The lanes of `loop`, or None if it has none or they are not proven."""
+    """The lock-step form of `loop`, or None if there is no proof of it."""
     condition = loop.condition
     if condition is None or not loop.initial:
         return None
@@ -81,7 +81,7 @@ def _spread(value: Value, made: Mapping[Value, UOperator]) -> tuple[Value, tuple
 
 @dataclass(slots=True)
 class _Numbers:
-    """Value numbering: equal numbers, equal values. Nested uTasks are compared by structure."""
+    """Value numbering: values with equal numbers are equal. Nested uTasks are compared by structure."""
 
     known: dict[Value, int] = field(default_factory=dict)
     seen: dict[object, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Numbers:
         return self.seen.setdefault(key, len(self.seen))
 
     def of(self, value: Value) -> int:
-        """Of a value from outside: a number of its own."""
+        """The number of a value; a value from outside gets a number of its own."""
         if value not in self.known:
             self.known[value] = self.number(("outer", value))
         return self.known[value]

@@ -1,7 +1,7 @@
-"""Work that only some lanes need is done for those lanes: the sides of a select, sunk under its predicate.
+"""Sinks the sides of a select under its predicate: only the batch elements that take a side compute it.
 
-The lanes that take a side are numbered without gaps, and the side is computed for a few of them at a time: so
-a lane that does not take it costs nothing, and those that do still share the reading of weights.
+The batch elements that take a side are compacted, and the side is computed for a few of them at a time: an
+element that does not take it costs nothing, and those that do still share the read of weights.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import BranchUTask, Region, Statement
 from jax_cocktail.utask.types import TensorType, Value
 
-Condition = tuple[Value, bool]  # a predicate per lane, and what it has to be
+Condition = tuple[Value, bool]  # a predicate per batch element, and its required value
 
 
 @dataclass(frozen=True, slots=True)
 class Sunk:
-    """A side that is computed for its own lanes only. `operands`: of every select; `conditions`: all hold."""
+    """A side computed only for elements for which all `conditions` hold. `operands`: of each select."""
 
     cut: Cut
     operands: tuple[Value, ...]
@@ -30,7 +30,7 @@ class Sunk:
 class Sinking:
     """One group of selects, turned into statements that define the same outputs.
 
-    `bases`: for every select the operand that is computed for all lanes, if there is one.
+    `bases`: for each select, the operand that is computed for all batch elements, if there is one.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Sinking:
         out.counted(wholes, parts, True, part, results)
 
     def _mask(self, out: Emitter, conditions: Sequence[Condition]) -> Value:
-        """One bool per lane."""
+        """One bool per batch element."""
         mask: Value | None = None
         for predicate, wanted in conditions:
             flag = out.reshape(predicate, (self.lanes,))
@@ -85,7 +85,7 @@ class Sinking:
     def _side(
         self, out: Emitter, side: Sunk, start: Value | None, size: int, mask: Value, arrays: Sequence[Value]
     ) -> Sequence[Value]:
-        """`arrays` with the lanes of the side written."""
+        """`arrays` with the batch elements of the side written."""
         order, count = _numbered(out, mask, side.cut.width)
 
         def more(inside: Emitter, carried: Sequence[Value]) -> tuple[Value, ...]:
@@ -107,7 +107,7 @@ class Sinking:
         size: int,
         arrays: Sequence[Value],
     ) -> tuple[Value, ...]:
-        """The next lanes of the side."""
+        """Computes the next batch elements of the side, and writes them to `arrays`."""
         cut = side.cut
         lanes = out.run(order, 0, position, cut.width)
         if cut.width == 1:
@@ -117,7 +117,7 @@ class Sinking:
         else:
             first = out.spread(out.reshape(out.run(order, 0, position, 1), ()), lanes.type.shape)
             inside = out.compare("lt", lanes, out.number(size, lanes.type))
-            sources = out.select(inside, lanes, first)  # a lane that is there, whose loops end
+            sources = out.select(inside, lanes, first)  # a real element, whose loops end
             if start is not None:
                 base = out.spread(out.convert(start, "int32"), lanes.type.shape)
                 sources = out.binary("add", sources, base)
@@ -132,8 +132,8 @@ class Sinking:
 
 
 def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
-    """The numbers of the lanes where `mask` holds, in order and followed by at least `width` numbers of no
-    lane, and how many they are."""
+    """The numbers of the elements where `mask` holds, in order and padded by at least `width` numbers past
+    the end, and their count."""
     (size,) = mask.type.shape
     ones, rank = out.ranks(mask)
     last = out.binary("sub", rank, out.number(1, ones.type))
@@ -150,7 +150,7 @@ def branch(
     sides: Sequence[tuple[Sequence[Statement], Sequence[Value]]],
     out: Emitter,
 ) -> None:
-    """A branch for a predicate that is the same for all elements; `sides`: of false and of true."""
+    """Appends a branch for a predicate common to all elements; `sides`: the false and the true one."""
     selector = out.convert(out.reshape(root, ()), "int32")
     regions = tuple(Region((), tuple(body), tuple(results)) for body, results in sides)
     out.out.append(BranchUTask(selector, regions, tuple(outputs), out.source))

@@ -1,8 +1,10 @@
-"""Undoes what `jax.vmap` spreads over all lanes although lanes share it.
+"""Undoes broadcasts by `jax.vmap` of values that all batch elements share.
 
-A branch index arrives broadcast to the shape of the results before it is compared; the operands of a branch
-that are not batched arrive broadcast to all lanes, which turns a product with shared weights into one product
-per lane.
+    compare(broadcast(a), broadcast(b))   ->   broadcast(compare(a, b))
+    batched dot(x, broadcast(w))          ->   dot(x, w)
+
+`jax.vmap` broadcasts a branch index to the shape of the results before it compares it. It also broadcasts the
+unbatched operands of a branch, which turns a product with shared weights into one product per batch element.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from jax_cocktail.utask.types import TensorType, Value
 
 @dataclass(slots=True)
 class Narrowing:
-    """One region, statement by statement.
+    """Narrows one region, statement by statement.
 
-    `indexed`: predicates that compare a branch index, the sign of a `cond` or `switch`.
+    `indexed`: predicates that compare a branch index, as in a `cond` or `switch`.
     """
 
     fresh: FreshValues
-    made: MutableMapping[Value, UOperator]  # operators by what they make, in scope
+    made: MutableMapping[Value, UOperator]  # operators in scope, by result
     indexed: set[Value]
     out: list[Statement] = field(default_factory=list)
     known: dict[object, Value] = field(default_factory=dict)
 
     def changed(self, statement: Statement) -> list[Statement]:
-        """The statement narrowed, after the operators that it then needs."""
+        """The narrowed statement, after its new operands."""
         self.out = []
         if isinstance(statement, UOperator):
             if statement.kind == "dot":
@@ -47,7 +49,7 @@ class Narrowing:
 
     # -- predicates --------------------------------------------------------------------------------------
     def _predicate(self, operator: UOperator) -> UOperator:
-        """A comparison of broadcasts is the broadcast of a comparison."""
+        """Turns a comparison of broadcasts into the broadcast of a comparison."""
         sources = [self._broadcast(v) for v in operator.inputs]
         wide = [s for s in sources if s is not None and s.inputs[0].type.shape]
         if not wide or None in sources or wide[0].inputs[0].type.size == operator.output.type.size:
@@ -80,7 +82,7 @@ class Narrowing:
 
     # -- products ----------------------------------------------------------------------------------------
     def _dot(self, dot: UOperator) -> UOperator:
-        """Batched by a broadcast right side: the batch is but more rows of the left side."""
+        """Turns the batch axes into rows of the left side, if the right side is broadcast along them."""
         left, right = dot.inputs
         source = self._broadcast(right)
         names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")

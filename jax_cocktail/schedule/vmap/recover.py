@@ -1,9 +1,13 @@
-"""Lanes: control flow under `jax.vmap` runs lane by lane again (design, section 2).
+"""Recovers the control flow of single batch elements under `jax.vmap`.
 
-A vmapped `while` arrives as a loop in lock-step: all lanes run until the last one is done. Here every lane
-runs its own trips: one lane at a time if a lane is work enough for vector registers, otherwise a few at a
-time in slots that are filled again (`slots`). A vmapped `cond` arrives as a select between both sides,
-computed for all lanes; a side that is worth it is computed for the lanes that take it (`choose`).
+    loop until no element is active:         parallel loop over elements i:
+        next = step(all elements)      ->        loop while element i is active:
+        select(active, next, old)                    step(element i)
+
+A vmapped `while` arrives as a lock-step loop: all batch elements run until the last one is done. This pass
+lets each run its own iterations: one at a time if it fills vector registers, else a few at a time in
+persistent slots (`slots`). A vmapped `cond` arrives as a select between both sides, computed for all
+elements; an expensive side is then computed only for the elements that take it (`choose`).
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from jax_cocktail.utask.types import Source, Value
 def recover_lanes(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: Limits = DEFAULTS
 ) -> UProgram:
-    """Returns its argument if there are no lanes. `units`: more than one run parts of the lanes at once."""
+    """Returns its argument if there is nothing to recover. Several `units` divide the batch."""
     recovery = _Recovery(program, units, remark, limits)
     return map_regions(remove_dead_code(map_regions(program, recovery.narrowed)), recovery.region)
 
@@ -39,8 +43,8 @@ class _Recovery:
         self.fresh = FreshValues(program)
         self.units, self.remark, self.limits = units, remark, limits
         self.chooser = Chooser(self.fresh, units, limits, remark, self._one_by_one)
-        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators by what they make, in scope
-        self.depth = 0  # loops around
+        self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
+        self.depth = 0  # of enclosing loops
 
     def narrowed(self, region: Region) -> Region:
         """See `narrow`. A loop's condition and body are both narrowed, so that they still compare."""
@@ -74,7 +78,7 @@ class _Recovery:
             try:
                 return self._lane_by_lane(loop, lanes, wide[0][1], len(wide) == 1, inside)
             except Uncuttable as found:
-                self._say(False, f"all lanes of a vmapped while loop run in lock-step: {found}", loop.source)
+                self._say(False, f"a vmapped while loop stays in lock-step: {found}", loop.source)
         self.depth += 1
         loop = map_regions(loop, lambda region: self.region(region, inside))
         self.depth -= 1
@@ -93,19 +97,21 @@ class _Recovery:
         if last and (largest < self.limits.lane_bytes or single.has_shared_weights):
             width = max(min(self.limits.slots, self.limits.slot_bytes // max(carried, 1)), 2)
             if count <= width:
-                raise Uncuttable(f"there are only {count} of them")
+                raise Uncuttable(f"the batch has only {count} elements")
             parts = 1 if inside or self.units == 1 else -(-count // (width * self.limits.rounds))
             idle = max(width // 4, 1)
             slots = Slots(width, parts, idle, idle if single.has_shared_weights else 1)
             SlotLoop(loop, axes, count, slots, out).statements()
-            self._say(True, f"{count} lanes of a vmapped while loop take turns in {width} slots", loop.source)
+            self._say(
+                True, f"{count} batch elements of a vmapped while loop share {width} slots", loop.source
+            )
             return out.out
         self._one_by_one(single, places, out, inside)
-        self._say(True, f"{count} lanes of a vmapped while loop run one by one", loop.source)
+        self._say(True, f"{count} batch elements of a vmapped while loop run one by one", loop.source)
         return out.out
 
     def _one_by_one(self, cut: Cut, results: Sequence[tuple[Value, int]], out: Emitter, inside: bool) -> None:
-        """A loop over lanes that makes `results`, each with its lane axis."""
+        """Appends a loop over batch elements that makes `results`, each with its batch axis."""
         one_by_one(cut, results, out, parallel=not inside and self.units > 1)
         out.out[-1] = map_regions(out.out[-1], lambda region: self.region(region, inside=True))
 

@@ -1,7 +1,7 @@
-"""Selects whose sides are worth a branch: what `jax.vmap` makes of `cond` and `switch`, and `jnp.where`.
+"""Finds selects whose sides are worth a branch: `jax.vmap` makes them of `cond` and `switch`.
 
-Both sides arrive computed for all lanes. What only one side needs is *exclusive* to it: its values of other
-lanes are never seen, so they need not be computed.
+Both sides arrive computed for all batch elements. A statement that only one side needs is *exclusive* to it:
+other elements never see its values and need not compute them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The positions of the statements that one side alone needs, and their work (flops of all lanes)."""
+    """The positions of the statements exclusive to a side, and their work (flops of the whole batch)."""
 
     positions: frozenset[int]
     flops: float
@@ -25,8 +25,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Selects by one predicate. `root`: one element per lane (or one in all); `along`: its axis of lanes;
-    `axes`: for every select the lane axis; `sides`: of false and of true."""
+    """Selects by one predicate. `root`: the predicate per batch element (or for all); `along`: its batch
+    axis; `axes`: the batch axis of each select; `sides`: the false and the true one."""
 
     root: Value
     along: int
@@ -40,7 +40,7 @@ class Group:
 
     @property
     def has_one_axis(self) -> bool:
-        """False if there are lanes along several axes, as nested `vmap` makes them."""
+        """False if there are several batch axes, from nested `vmap`."""
         return self.root.type.size == self.lanes
 
 
@@ -65,7 +65,7 @@ class Choices:
         self.outer = outer
 
     def groups(self, limit: float) -> Iterator[Group]:
-        """Those with a side of at least `limit` flops per lane, last first: what encloses comes early."""
+        """Groups with a side of at least `limit` flops per batch element, outermost first."""
         if total(self.body).flops < limit:
             return
         rooted: dict[Value, list[tuple[int, int, int]]] = {}
@@ -82,7 +82,7 @@ class Choices:
                 yield Group(root, members[0][1], positions, axes, sides)
 
     def _independent(self, selects: Sequence[tuple[int, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-        """Selects by one predicate, last first, in groups of which none depends on another of its group."""
+        """Selects by one predicate, last first, in groups without dependences inside."""
         waiting = list(selects)
         while waiting:
             members, left = [waiting[0]], []
@@ -97,8 +97,8 @@ class Choices:
             waiting = left
 
     def _root(self, position: int) -> tuple[Value, int, int] | None:
-        """What the predicate of a select is broadcast from, the axis of its fewest lanes, and which axis of
-        the select that is."""
+        """The value that the predicate of a select is a broadcast of, its smallest batch axis, and the
+        corresponding axis of the select."""
         select = self.body[position]
         if not is_a(select, "select"):
             return None
@@ -126,10 +126,10 @@ class Choices:
         return reached
 
     def _side(self, positions: Sequence[int], operand: int) -> Side:
-        """What only this operand of the selects needs."""
+        """The statements that only this operand of the selects needs."""
         inside: set[int] = set()
         members = set(positions)
-        # last first: whether a statement belongs is known once all its readers have been seen
+        # last first: a statement belongs if all its readers do
         heap = [-p for p in {self.maker.get(self.body[p].inputs[operand], -1) for p in positions}]
         heapify(heap)
         seen = set(heap)
@@ -152,7 +152,7 @@ class Choices:
         return all(v != value for k, v in enumerate(self.body[select].inputs) if k != operand)
 
     def operands(self, group: Group, wanted: bool) -> tuple[Value, ...]:
-        """What the selects choose if the predicate is `wanted`."""
+        """The operands that the selects choose if the predicate is `wanted`."""
         return tuple(self.body[p].inputs[1 if wanted else 2] for p in group.positions)
 
     def chain(self, group: Group) -> tuple[UOperator, ...]:
@@ -167,8 +167,8 @@ class Choices:
         return tuple(found)[::-1]
 
     def own_flops(self, side: Side, others: Iterable[Group], limit: float, done: Collection[Value]) -> float:
-        """The work of a side without that of choices inside it that are worth a branch of their own, or that
-        have one: `done`."""
+        """The work of a side without the nested groups that are worth a branch of their own, or have one
+        (`done`)."""
         rest = {p for p in side.positions if self.body[p].outputs[0] not in done}
         for group in others:
             worth = [s for s in group.sides if s.flops >= limit * group.root.type.size]
@@ -178,7 +178,7 @@ class Choices:
 
 
 def in_order(units: Sequence[Sequence[Statement]]) -> list[Statement]:
-    """The statements of all units, each unit together and after what it reads, else in the order given."""
+    """The statements of all units in dependence order, else as given; each unit stays together."""
     maker = {v: i for i, unit in enumerate(units) for s in unit for v in s.outputs}
     needs = [
         {maker[v] for s in unit for v in reads(s) if v in maker and maker[v] != i}

@@ -1,9 +1,9 @@
-"""Lanes of a while loop in slots: a slot whose lane is done takes the next lane that waits.
+"""Runs a while loop over batch elements in persistent slots, each refilled when its element is done.
 
-A few lanes run in lock-step, so that the body fills vector registers and several lanes share the reading of
-weights. When enough of them are done, their results are written out and their slots are filled again; so the
-slots are busy almost until the end, however unequal the trip counts are (persistent threads with dynamic
-fetching, Aila and Laine, HPG'09, do this for rays).
+A few batch elements run in lock-step, so that the body fills vector registers and the elements share the read
+of weights. When enough are done, their results are written out and their slots are refilled. The slots stay
+busy almost until the end, however unequal the trip counts are (persistent threads with dynamic fetching, Aila
+and Laine, HPG'09, do this for rays).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jax_cocktail.utask.types import TensorType, Value
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """`width` slots for each of `parts` groups of lanes, filled again when `idle` of them are done. When no
-    lane waits, the last `few` run one by one."""
+    """`width` slots for each of `parts` parts of the batch, refilled when `idle` of them are done. When no
+    element waits, the last `few` run one by one."""
 
     width: int
     parts: int
@@ -30,10 +30,10 @@ class Slots:
 
 
 class SlotLoop:
-    """A loop in lock-step, turned into statements that define the same outputs."""
+    """Turns a lock-step loop into statements that define the same outputs."""
 
     def __init__(self, loop: LoopUTask, axes: Sequence[int], lanes: int, slots: Slots, out: Emitter) -> None:
-        """Raises Uncuttable. `axes`: the lane axis of every carry."""
+        """Raises Uncuttable. `axes`: the batch axis of each carry."""
         self.loop, self.axes, self.lanes, self.slots, self.emitter = loop, tuple(axes), lanes, slots, out
         # stand-ins, since the body may read an initial value too
         self.starts = out.like(loop.initial)
@@ -41,7 +41,7 @@ class SlotLoop:
         self.places: tuple[Place, ...] = tuple(zip(loop.outputs, axes, strict=True))
         self.cut = Cut((self.inner,), self.places, lanes, slots.width)
         self.extra = tuple(place for place in self.cut.needs if place[0] not in self.starts)
-        self.share = -(-lanes // slots.parts)  # lanes of one part
+        self.share = -(-lanes // slots.parts)  # batch elements per part
 
     def statements(self) -> None:
         """Emits everything."""
@@ -137,19 +137,19 @@ class SlotLoop:
         return result
 
     def _shifted(self, out: Emitter, lanes: Value, base: Value | None) -> Value:
-        """Numbers in the part to numbers of all lanes."""
+        """Converts numbers in the part to numbers in the batch."""
         return lanes if base is None else out.binary("add", lanes, out.spread(base, lanes.type.shape))
 
     def _lock_step(
         self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int
     ) -> tuple[Value, ...]:
-        """The loop on the slots until `idle` of them are done."""
+        """Runs the loop on the slots until `idle` of them are done."""
         loop = self._loop(out, carried, extra)
         out.out.append(_until_idle(loop, self.slots.width, idle, out))
         return loop.outputs
 
     def _drained(self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]) -> tuple[Value, ...]:
-        """No lane waits any more: in lock-step until few are left, then those one by one."""
+        """Finishes when no element waits: in lock-step until few are left, then those one by one."""
         carried = self._lock_step(out, carried, extra, self.slots.width - self.slots.few)
         loop = self._loop(out, carried, extra)
         places = tuple(zip(loop.outputs, self.axes, strict=True))
@@ -164,7 +164,7 @@ class SlotLoop:
 
 
 def _until_idle(loop: LoopUTask, width: int, idle: int, out: Emitter) -> LoopUTask:
-    """The same loop, left when `idle` lanes are done."""
+    """The same loop, left when `idle` elements are done."""
     condition = loop.condition
     assert condition is not None
     *body, closing = condition.body
