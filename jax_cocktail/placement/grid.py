@@ -208,7 +208,7 @@ class _Across(Tiler):
 
     def count(self, trip: Value) -> None:
         """Numbers the blocks of a part."""
-        self.index = self.emit_to(self.first, "rem", (trip, self.number(self.parts)), self.index.type)
+        self.index = self.at(self.first).emit("rem", (trip, self.number(self.parts)), self.index.type)
 
     def _apart(self, operator: UOperator, tie: Tie, where: list[Statement]) -> tuple[Value, ...]:
         """The part of an array that this loop writes is read as one block, not as a slice of a slice."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import cast
 
 from jax_cocktail.analysis.axes import Tie
+from jax_cocktail.utask.builder import INDEX, Builder
 from jax_cocktail.utask.ir import Attribute, Attributes, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value
-
-INDEX = TensorType("int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Emitter:
         self._numbers: dict[int, Value] = {}
         self._starts: dict[int, Value] = {}
         if across > 1:
-            self.index = self.emit_to(self.first, "div", (self.trip, self.number(across)), INDEX)
+            self.index = self.at(self.first).emit("div", (self.trip, self.number(across)), INDEX)
 
     def size(self, extent: int) -> int:
         """Length of the part of an axis."""
@@ -106,26 +105,14 @@ class Emitter:
     def part_type(self, type_: TensorType, axis: int) -> TensorType:
         return run_type(type_, axis, self.size(type_.shape[axis]))
 
-    def emit(self, kind: str, inputs: Sequence[Value], type_: TensorType, **attributes: Attribute) -> Value:
-        return self.emit_to(self.out, kind, inputs, type_, **attributes)
-
-    def emit_to(
-        self,
-        where: list[Statement],
-        kind: str,
-        inputs: Sequence[Value],
-        type_: TensorType,
-        **attributes: Attribute,
-    ) -> Value:
-        value = self.fresh.make(type_)
-        where.append(UOperator(kind, tuple(inputs), (value,), tuple(sorted(attributes.items())), self.source))
-        return value
+    def at(self, where: list[Statement]) -> Builder:
+        """A builder that appends to one of the lists."""
+        return Builder(self.fresh, self.source, where)
 
     def number(self, n: int) -> Value:
         """An int64 constant."""
         if n not in self._numbers:
-            data = n.to_bytes(8, "little", signed=True)
-            self._numbers[n] = self.emit_to(self.first, "constant", (), INDEX, data=data)
+            self._numbers[n] = self.at(self.first).constant(n)
         return self._numbers[n]
 
     def start(self, extent: int) -> Value:
@@ -140,7 +127,7 @@ class Emitter:
             return self.number(size * self.parts)
         if size == 1:
             return self.index
-        return self.emit_to(self.first, "mul", (self.index, self.number(size)), INDEX)
+        return self.at(self.first).emit("mul", (self.index, self.number(size)), INDEX)
 
     def starts(self, value: Value, axis: int) -> tuple[Value, ...]:
         """Where the part of `value` starts, per axis."""
@@ -152,28 +139,22 @@ class Emitter:
         if self.length and value.type.shape[axis] < self.length * self.parts:
             value = self._widened(value, axis, where)
         inputs = (value, *self.starts(value, axis))
-        return self.emit_to(where, "dynamic_slice", inputs, self.part_type(value.type, axis))
+        return self.at(where).emit("dynamic_slice", inputs, self.part_type(value.type, axis))
 
     def _widened(self, value: Value, axis: int, where: list[Statement]) -> Value:
         """The value, and zeros up to the end of the last part."""
-        type_, none = value.type, (0,) * value.type.rank
-        data = bytes(ITEM_SIZE[type_.dtype])
-        zero = self.emit_to(where, "constant", (), TensorType(type_.dtype), data=data)
-        wide = run_type(type_, axis, self.length * self.parts)
-        return self.emit_to(where, "pad", (value, zero), wide, low=none, interior=none)
+        build, none = self.at(where), (0,) * value.type.rank
+        wide = run_type(value.type, axis, self.length * self.parts)
+        zero = build.constant(0, value.type.dtype)
+        return build.emit("pad", (value, zero), wide, low=none, interior=none)
 
     def packed_part(self, packed: Packed) -> Value:
         """Reads the part of a packed value."""
         if self.is_rest:
             assert packed.rest is not None
             return packed.rest
-        dtype, (_, *shape) = packed.parts.type.dtype, packed.parts.type.shape
-        number = self.index if packed.parts.type.shape[0] == self.parts else self.trip
+        build, (count, *shape) = self.at(self.first), packed.parts.type.shape
+        number = self.index if count == self.parts else self.trip
         inputs = (packed.parts, number, *[self.number(0)] * len(shape))
-        row = self.emit_to(self.first, "dynamic_slice", inputs, TensorType(dtype, (1, *shape)))
-        part = self.emit_to(self.first, "reshape", (row,), TensorType(dtype, tuple(shape)))
-        back = tuple(packed.order.index(d) for d in range(len(shape)))
-        if back == tuple(range(len(shape))):
-            return part
-        type_ = TensorType(dtype, tuple(shape[d] for d in back))
-        return self.emit_to(self.first, "transpose", (part,), type_, permutation=back)
+        row = build.emit("dynamic_slice", inputs, packed.parts.type.dtype, (1, *shape))
+        return build.transpose(build.reshape(row, shape), [packed.order.index(d) for d in range(len(shape))])

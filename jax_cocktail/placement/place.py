@@ -31,9 +31,8 @@ from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.parts import Packed, run_type
-from jax_cocktail.placement.prune import prune
+from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
-from jax_cocktail.placement.skeleton import skeleton
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -47,6 +46,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.rewrite import map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
@@ -214,8 +214,7 @@ class _Placer:
                     return self._trips(apart)
             return carried_by_parts(statement, body, wave, self.fresh, self.recipes)
         if isinstance(statement, BranchUTask):
-            branches = tuple(self.region(r, 1, places=_replaced(statement, r)) for r in statement.branches)
-            return (replace(statement, branches=branches),)
+            return (map_regions(statement, lambda r: self.region(r, 1, places=_replaced(statement, r))),)
         return (statement,)
 
     def _trips(self, loop: LoopUTask) -> tuple[Statement, ...]:
@@ -246,8 +245,7 @@ class _Placer:
         work = self._work(frame, cluster, length)
         for statement in work.statements:
             if any(v in work.needed and v not in cluster.axes for v in statement.outputs):
-                left = skeleton(statement, cluster.axes)
-                frame.emit(() if left is None else (left,))
+                frame.emit(skeleton(statement, cluster.axes))
         if not work.results:
             return
         blocks = None

@@ -14,9 +14,9 @@ from typing import cast
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
     Attribute,
-    BranchUTask,
     LoopUTask,
     Region,
     Statement,
@@ -25,6 +25,7 @@ from jax_cocktail.utask.ir import (
     reads,
 )
 from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
+from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Shape, Source, TensorType, Value
 
@@ -95,11 +96,9 @@ class _Pusher:
                     return
         for value in reads(statement):
             self._restore(value, sizes)
-        if isinstance(statement, LoopUTask) and not statement.parallel:
-            statement = replace(statement, body=self.region(statement.body, True))
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(self.region(r, in_loop) for r in statement.branches)
-            statement = replace(statement, branches=branches)
+        is_loop = isinstance(statement, LoopUTask)
+        if not (isinstance(statement, LoopUTask) and statement.parallel):
+            statement = map_regions(statement, lambda region: self.region(region, in_loop or is_loop))
         frame.emit(statement)
 
     # -- values ------------------------------------------------------------------------------------------
@@ -144,13 +143,13 @@ class _Pusher:
         source = self._version(operator.inputs[0], axis, size, operator.source)
         starts, strides = operator.ints("starts"), operator.ints("strides")
         picked = self.fresh.make(split_type(operator.output.type, axis, size))
-        attributes: dict[str, Attribute] = {
-            "starts": (*starts[:axis], starts[axis] // size, 0, *starts[axis + 1 :]),
-            "strides": (*strides[:axis], 1, 1, *strides[axis + 1 :]),
-        }
-        packed = tuple(sorted(attributes.items()))
-        self.frames[-1].emit(UOperator("slice", (source,), (picked,), packed, operator.source))
-        self.frames[-1].emit(UOperator("reshape", (picked,), operator.outputs, (), operator.source))
+        build = Builder(self.fresh, operator.source)
+        starts = (*starts[:axis], starts[axis] // size, 0, *starts[axis + 1 :])
+        strides = (*strides[:axis], 1, 1, *strides[axis + 1 :])
+        build.define((picked,), "slice", (source,), starts=starts, strides=strides)
+        build.define(operator.outputs, "reshape", (picked,))
+        for statement in build.out:
+            self.frames[-1].emit(statement)
 
 
 def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
@@ -209,21 +208,18 @@ def _pulled(region: Region, fresh: FreshValues) -> Region:
     for statement in region.body:
         for value in reads(statement):
             uses.setdefault(value, []).append(statement)
-    body: list[Statement] = []
     done: set[Value] = set()
-    for statement in region.body:
+
+    def change(statement: Statement) -> list[Statement]:
         if isinstance(statement, UOperator) and statement.kind == "dot":
             users = uses.get(statement.output, [])
-            if users and all(_splits(s, statement) for s in users):
-                target = cast(UOperator, users[0]).output
-                if len(users) == 1:
-                    body += _split_product(statement, target, fresh)
-                    done.add(target)
-                    continue
-        if not done.isdisjoint(statement.outputs):
-            continue
-        body.append(statement)
-    return Region(region.parameters, tuple(body), region.results)
+            if len(users) == 1 and _splits(users[0], statement):
+                (target,) = cast(UOperator, users[0]).outputs
+                done.add(target)
+                return _split_product(statement, target, fresh)
+        return [statement] if done.isdisjoint(statement.outputs) else []
+
+    return map_body(region, change)
 
 
 def _splits(statement: Statement | None, product: UOperator) -> bool:
@@ -252,7 +248,7 @@ def _split_product(product: UOperator, target: Value, fresh: FreshValues) -> lis
     tie = rule(product).along((axis,))
     assert tie is not None and tie.inputs[1] is not None
     left, right = product.inputs
-    version = fresh.make(split_type(right.type, tie.inputs[1], size))
-    view = UOperator("reshape", (right,), (version,), (), product.source)
+    build = Builder(fresh, product.source)
+    version = build.reshape(right, split_type(right.type, tie.inputs[1], size).shape)
     attributes = _attributes(product, axis, tie.inputs)
-    return [view, replace(product, inputs=(left, version), outputs=(target,), attributes=attributes)]
+    return [*build.out, replace(product, inputs=(left, version), outputs=(target,), attributes=attributes)]

@@ -22,7 +22,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
 )
-from jax_cocktail.utask.substitute import FreshValues, with_reads
+from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
 
@@ -65,41 +65,21 @@ def tile(
     would make all of it: `grid` divides it among them.
     """
     sources = sources or Sources()
-    if length:
-        return _tile_wide(statements, results, classes, (parts, length, first), fresh, source, sources)
-    uneven = any(r.type.shape[classes[r]] % parts for r in results)
-    outputs = tuple(fresh.make(r.type) for r in results) if uneven else tuple(results)
-    tiler = Tiler(classes, parts, fresh, source, sources, across=across)
-    targets = tuple(_target(tiler, r, sources.bases.get(r)) for r in results)
+    wide = sources.wide if length else {}
+    uneven = not length and any(r.type.shape[classes[r]] % parts for r in results)
+    outputs = tuple(fresh.make(r.type) for r in results) if uneven else replaced(results, wide)
+    tiler = Tiler(classes, parts, fresh, source, sources, length=length, across=across)
+    bases = (sources.bases.get(r) for r in results)
+    targets = tuple(
+        _target(tiler, wide.get(r, r), b and wide.get(b, b)) for r, b in zip(results, bases, strict=True)
+    )
     loop = _parallel(tiler, statements, results, targets, outputs, first)
     if not uneven:
-        return (*tiler.before, loop)
+        views = (beginning(w, r, source) for r, w in zip(results, outputs, strict=True) if w != r)
+        return (*tiler.before, loop, *views)
     rest = Tiler(classes, parts, fresh, source, sources, is_rest=True)
     rest.run(statements, results, outputs)
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
-
-
-def _tile_wide(
-    statements: Sequence[Statement],
-    results: Sequence[Value],
-    classes: Mapping[Value, int],
-    where: tuple[int, int, int],
-    fresh: FreshValues,
-    source: Source,
-    sources: Sources,
-) -> tuple[Statement, ...]:
-    """Parts of a given length: results are made in their wide arrays and seen as the beginnings of those.
-
-    `where`: number and length of the parts, first unit.
-    """
-    parts, length, first = where
-    tiler = Tiler(classes, parts, fresh, source, sources, length=length)
-    outputs = tuple(sources.wide[r] for r in results)
-    bases = ((r, sources.bases.get(r)) for r in results)
-    targets = tuple(_target(tiler, sources.wide[r], base and sources.wide[base]) for r, base in bases)
-    loop = _parallel(tiler, statements, results, targets, outputs, first)
-    views = (beginning(wide, r, source) for r, wide in zip(results, outputs, strict=True))
-    return (*tiler.before, loop, *views)
 
 
 def beginning(wide: Value, value: Value, source: Source) -> UOperator:
@@ -147,17 +127,13 @@ def pack(
     a part, if the last one may reach past the end. `across`: trips for each part; each has a copy of its own.
     """
     tiler = Tiler({}, parts, fresh, source, Sources(), length=length, across=across)
-    order = order or tuple(range(value.type.rank))
-    part, type_ = tiler.part(value, axis), tiler.part_type(value.type, axis)
-    if order != tuple(range(value.type.rank)):
-        type_ = TensorType(type_.dtype, tuple(type_.shape[d] for d in order))
-        part = tiler.emit("transpose", (part,), type_, permutation=order)
-    row = tiler.emit("reshape", (part,), TensorType(type_.dtype, (1, *type_.shape)))
-    trips = parts * across
-    result = fresh.make(TensorType(type_.dtype, (trips, *type_.shape)))
+    order, build, trips = order or tuple(range(value.type.rank)), tiler.at(tiler.out), parts * across
+    part = build.transpose(tiler.part(value, axis), order)
+    row = build.reshape(part, (1, *part.type.shape))
+    result = fresh.make(TensorType(part.type.dtype, (trips, *part.type.shape)))
     parameter, written = fresh.make(result.type), fresh.make(result.type)
-    inputs = (parameter, row, tiler.trip, *[tiler.number(0)] * type_.rank)
-    tiler.out.append(UOperator("dynamic_update_slice", inputs, (written,), (), source))
+    inputs = (parameter, row, tiler.trip, *[tiler.number(0)] * part.type.rank)
+    build.define((written,), "dynamic_update_slice", inputs)
     body = Region((tiler.trip, parameter), (*tiler.first, *tiler.out), (written,))
     target = _target(tiler, result, None)
     loop = LoopUTask((target,), (result,), body, None, trips, source, parallel=True, first=first)
@@ -165,16 +141,14 @@ def pack(
         return (*tiler.before, loop), Packed(result, order=order)
     rest = Tiler({}, parts, fresh, source, Sources(), is_rest=True)
     left = rest.part(value, axis)
-    kept = rest.emit("copy", (left,), left.type)
+    kept = rest.at(rest.out).emit("copy", (left,), left.type)
     return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
 
 
 def _target(tiler: Tiler, result: Value, base: Value | None) -> Value:
     if base is not None:
         return base
-    value = tiler.fresh.make(result.type)
-    tiler.before.append(UOperator("empty", (), (value,), (), tiler.source))
-    return value
+    return tiler.at(tiler.before).emit("empty", (), result.type)
 
 
 class Tiler(Emitter):
@@ -396,12 +370,10 @@ class Tiler(Emitter):
         type_, axis = operator.output.type, operator["dimension"]
         assert isinstance(axis, int)
         part = self.part_type(type_, axis)
-        wide = TensorType("int64", part.shape)
-        count = self.emit_to(where, "iota", (), wide, dimension=axis)
-        start = self.start(type_.shape[axis])
-        first = self.emit_to(where, "broadcast", (start,), wide, dimensions=())
-        place = self.emit_to(where, "add", (first, count), wide)
-        return place if type_.dtype == "int64" else self.emit_to(where, "convert", (place,), part)
+        build = self.at(where)
+        count = build.emit("iota", (), "int64", part.shape, dimension=axis)
+        first = build.broadcast(self.start(type_.shape[axis]), part.shape, ())
+        return build.convert(build.emit("add", (first, count), count.type), type_.dtype)
 
     # -- arrays that are updated in place ----------------------------------------------------------------
     def _follow(self, statements: Sequence[Statement], result: Value, base: Value, parameter: Value) -> None:
@@ -432,7 +404,7 @@ class Tiler(Emitter):
         """Writes the own part of a result."""
         value = self._kept.get(result) or self.fresh.make(parameter.type)
         inputs = (parameter, self.part(result, axis), *self.starts(result, axis))
-        self.out.append(UOperator("dynamic_update_slice", inputs, (value,), (), self.source))
+        self.at(self.out).define((value,), "dynamic_update_slice", inputs)
         return value
 
     # -- nested uTasks -----------------------------------------------------------------------------------

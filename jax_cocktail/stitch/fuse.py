@@ -10,21 +10,13 @@ the fly.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from jax_cocktail.stitch.residence import Residences, survey
-from jax_cocktail.utask.ir import (
-    BranchUTask,
-    LoopUTask,
-    Region,
-    Statement,
-    StitchedUTask,
-    UOperator,
-    UProgram,
-    reads,
-)
+from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, reads
 from jax_cocktail.utask.layout import core, is_unit_change
 from jax_cocktail.utask.operators import ELEMENTWISE
+from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import Shape, Value
 
 MEMBER_LIMIT = 48  # of a lane loop: beyond it registers spill and the host compiler slows down
@@ -45,8 +37,7 @@ class _Item:
 def stitch(program: UProgram) -> UProgram:
     """Forms the StitchedUTasks of every region. Expects canonical, simplified IR."""
     facts = survey(program)
-    entry = _stitch_region(program.entry, facts)
-    return replace(program, entry=entry)
+    return map_regions(program, lambda region: _stitch_region(region, facts))
 
 
 def _stitch_region(region: Region, facts: Residences) -> Region:
@@ -54,16 +45,9 @@ def _stitch_region(region: Region, facts: Residences) -> Region:
     for statement in region.body:
         if isinstance(statement, UOperator):
             state.operator(statement)
-        elif isinstance(statement, LoopUTask):
-            condition = statement.condition and _stitch_region(statement.condition, facts)
-            body = _stitch_region(statement.body, facts)
-            state.plain(replace(statement, condition=condition, body=body))
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(_stitch_region(r, facts) for r in statement.branches)
-            state.plain(replace(statement, branches=branches))
         else:
-            state.plain(statement)
-    return Region(region.parameters, state.finish(region.results), region.results)
+            state.plain(map_regions(statement, lambda inner: _stitch_region(inner, facts)))
+    return with_body(region, state.finish(region.results))
 
 
 class _RegionState:

@@ -151,7 +151,8 @@ def survey(program: UProgram) -> Residences:
         for value in region.results:
             facts.uses[value].append((None, here))
 
-    visit(program.entry)
+    for root in program.regions:
+        visit(root)
     return facts
 
 
