@@ -1,1 +1,1 @@
-"""Where work and values live on a mesh of units: axis classes, tiling, placement, the recurrence bound."""
+"""Placement divides work and values over a mesh of units: tile groups, tiling, the recurrence bound."""

@@ -1,9 +1,9 @@
-"""The recurrence bound: how many barriers an iteration needs at least (design, section 1.2).
+"""The recurrence bound: the least number of barriers that an iteration needs (design, section 1.2).
 
-As the recurrence-constrained initiation interval of modulo scheduling (Rau, "Iterative modulo scheduling",
-1994): over all cycles of loop-carried dependences the largest number of crossings per iteration. What lies on
-no cycle can be distributed or pipelined, so it does not count. A crossing is an edge from a value that is cut
-to a statement that needs more than its own part; what is computed from the gathered value counts no further.
+It corresponds to the recurrence-constrained initiation interval of modulo scheduling (Rau, "Iterative modulo
+scheduling", 1994): the largest number of crossings per iteration over all cycles of loop-carried dependences.
+Statements on no cycle can be distributed or pipelined and do not count. A crossing is an edge from a value
+that is cut to a statement that needs more than its own part; uses of the gathered value are no crossings.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ _NEVER = float("-inf")
 
 
 def recurrence_bound(loop: LoopUTask, division: Division) -> int:
-    """Least barriers per iteration of `loop` if its body is divided like that; inner loops count for
-    themselves."""
+    """The least barriers per iteration of `loop` with this division of its body, without inner loops."""
     crossings = _Crossings(loop, division.cluster_of)
     count = len(loop.carried)
     weights = [crossings.paths(k) for k in range(count)]
@@ -37,7 +36,7 @@ class _Crossings:
         self.maker = {v: n for n, s in enumerate(loop.body.body) for v in s.outputs}
 
     def paths(self, start: int) -> list[float]:
-        """From carry `start`, at the beginning of the body, to every result."""
+        """Longest paths from carry `start` to every result of the body."""
         body, carried = self.loop.body, self.loop.carried[start]
         distance: dict[Value, float] = {carried: 0.0}
         origin = {carried: self._origin(start)}
@@ -52,7 +51,7 @@ class _Crossings:
         return [distance.get(v, _NEVER) for v in body.results]
 
     def _origin(self, carry: int) -> Value:
-        """What a carry lies like: the result that it was, some iterations ago."""
+        """The result, of this or an earlier iteration, whose division a carry has."""
         value = self.loop.body.results[carry]
         for _ in self.loop.carried:
             if value in self.loop.carried:
@@ -60,7 +59,7 @@ class _Crossings:
         return value
 
     def _crosses(self, position: int, value: Value, made: Value) -> int:
-        """1 if the statement needs more than its own part of `value`, which lies as `made` does."""
+        """1 if the statement needs more than its own part of `value`, which is divided like `made`."""
         maker = self.cluster_of.get(self.maker.get(made, -1))
         if maker is None or made not in maker.axes:
             return 0
@@ -75,7 +74,7 @@ def _maximum_cycle_mean(weights: Sequence[Sequence[float]]) -> float:
     """Karp's theorem (1978), with walks that start anywhere; 0 if there is no cycle."""
     count = len(weights)
     into = [[(i, w[j]) for i, w in enumerate(weights) if w[j] > _NEVER] for j in range(count)]
-    rows = [[0.0] * count]  # heaviest walks of so many edges
+    rows = [[0.0] * count]  # row n: heaviest walks of n edges
     for _ in range(count):
         last = rows[-1]
         rows.append([max((last[i] + weight for i, weight in edges), default=_NEVER) for edges in into])

@@ -1,9 +1,9 @@
-"""Clusters: which statements of a region are cut into parts, along which class, and in which order.
+"""Clusters: chooses the statements of a region that are tiled, their axis classes, and their order.
 
-A statement whose results are in a class that was chosen is *claimed*: it becomes part of a parallel loop. All
-others stay at mesh level. Stages alternate: mesh statements of stage 0, clusters of stage 0, mesh statements
-of stage 1 ... A statement that needs more than its own part of a claimed value is one stage later, so every
-boundary between two stages is one crossing, and a claimed statement is as early as it can be.
+A statement whose results are in a chosen class is *claimed*: it becomes part of a parallel loop. All others
+stay at mesh level. Stages alternate: mesh statements of stage 0, clusters of stage 0, mesh statements of
+stage 1 ... A statement that needs more than its own part of a claimed value is one stage later. So every
+boundary between two stages is one crossing, and a claimed statement runs as early as possible.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A class and the number of parts that it is cut into. Equal `number`, same class."""
+    """A class and its number of parts. Choices with equal `number` have the same class."""
 
     number: int
     cut: AxisClass
@@ -56,7 +56,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Mesh statements, then clusters; the clusters do not depend on each other."""
+    """Mesh statements, then clusters that do not depend on each other."""
 
     mesh: tuple[int, ...]
     clusters: tuple[Cluster, ...]
@@ -80,12 +80,12 @@ class Division:
 
     @property
     def meetings(self) -> int:
-        """Stages whose parts meet afterwards: barriers of one run of the region, inner loops aside."""
+        """Stages with a barrier after them: barriers of one run of the region, without inner loops."""
         return sum(bool(stage.clusters) for stage in self.stages)
 
 
 def is_light(statement: Statement, limit: float) -> bool:
-    """True if a value is computed again wherever a part of it is needed."""
+    """True if a value is recomputed wherever a part of it is needed."""
     return (
         isinstance(statement, UOperator)
         and statement.is_element
@@ -118,22 +118,22 @@ def divide(
     kept: Collection[int] = (),
     parameters: Collection[Value] = (),
 ) -> Division:
-    """Chooses classes, most work first, and stages the region. `kept`: positions that stay at mesh level;
-    `parameters`: of the region, whose places its results may take."""
+    """Chooses classes, most work first, and assigns statements to stages. `kept`: positions that stay at mesh
+    level; `parameters`: of the region, which its results may overwrite."""
     return _Divider(statements, results, units, limits, kept, parameters).divide()
 
 
 class Fitting:
-    """Which classes all of some statements can be cut along without meeting on the way."""
+    """Tells along which classes some statements can all be cut without a barrier between them."""
 
     def __init__(self, statements: Sequence[Statement], region: Region, limits: Limits) -> None:
-        """`region`: that the statements are of."""
+        """`region`: the one that holds the statements."""
         self._divider = _Divider(statements, region.results, 1, limits, parameters=region.parameters)
         self._heavy = [n for n in range(len(statements)) if n not in self._divider.light]
         self.heavy_statements = [statements[n] for n in self._heavy]
 
     def alone(self, cut: AxisClass, parts: int) -> bool:
-        """True if every part needs nothing of another one."""
+        """True if no part depends on another one."""
         divider, heavy = self._divider, self._heavy
         divider.claims = dict.fromkeys(heavy, Choice(0, cut, parts))
         return all(divider._fits(cut, n, heavy) for n in heavy) and not any(divider._stages().values())
@@ -221,13 +221,13 @@ class _Divider:
             self.claims.update(dict.fromkeys(free, choice))
 
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
-        """The class with the lowest rank gets the statements that others want too."""
+        """The class with the lowest rank gets the statements that several classes want."""
         loops = self._domains(cut, [n for n in positions if has_loop(self.statements[n])])
         return self.limits.rank(cut, self.units, [self.statements[n] for n in positions], loops)
 
     def _domains(self, cut: AxisClass, loops: Sequence[int]) -> tuple[float, int | None]:
-        """The number of domains whose loops take the least time, and the seconds that tell; None if there is
-        no such number, or if it is better to divide the bodies of the loops."""
+        """Seconds of the loops in tiles of the class, and the fastest number of tiles; None if there is no
+        number, or if dividing the bodies of the loops is faster."""
         found, key = [self.statements[n] for n in loops], tuple(loops)
 
         def divided() -> float:
@@ -239,7 +239,7 @@ class _Divider:
         return self.limits.domains(cut, self.units, found, divided, others) if found else (0.0, None)
 
     def _inside(self, statements: Sequence[Statement]) -> float:
-        """Seconds of statements that stay at mesh level, if what is in them is divided."""
+        """Seconds of statements that stay at mesh level while their regions are divided."""
         total = 0.0
         for statement in statements:
             regions = regions_of(statement)
@@ -279,7 +279,7 @@ class _Divider:
         return ""
 
     def _fits(self, cut: AxisClass, position: int, heavy: Sequence[int]) -> bool:
-        """True if the statement can be computed by parts of the class."""
+        """True if the statement can be cut along the class."""
         statement = self.statements[position]
         crossings = [c for c in cut.crossings if heavy[c.position] == position]
         if isinstance(statement, UOperator):
@@ -303,14 +303,14 @@ class _Divider:
         return whole.weight - own.weight <= self.limits.again * whole.weight
 
     def _stays_in_place(self, operator: UOperator, axis: int, cut: AxisClass) -> bool:
-        """False for a small update of a large array that would be copied, if it were made by parts."""
+        """False for a small update of a large array that cutting would turn into a copy."""
         if not _is_small_update(operator):
             return True
         return operator.kind == "dynamic_update_slice" and self._is_own(operator.inputs[0], axis, cut)
 
     def _is_own(self, array: Value, axis: int, cut: AxisClass) -> bool:
-        """True if every part reads its own part of the array alone, and what is made of it can be written
-        over it: it was made here, or handed to the region."""
+        """True if every part reads only its own part of the array, and results may overwrite the array: it
+        is defined in the region or a parameter of it."""
         if array in self.results or (array not in self.made and array not in self.parameters):
             return False
         return all(reads_own_part(s, array, axis, cut.axes) for s in self.readers.get(array, ()))
@@ -323,7 +323,7 @@ class _Divider:
         return stage
 
     def _ready(self, stage: Mapping[int, int], position: int, value: Value) -> int:
-        """The stage from which the statement can use the value."""
+        """The first stage in which the statement can use the value."""
         maker = self.made.get(value)
         if maker is None:
             return 0
@@ -361,8 +361,8 @@ class _Divider:
         return found
 
     def _apart(self, positions: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Where no value connects some products, each with what goes with it, so that each can be cut along a
-        second axis of its own; else all together."""
+        """The positions, split into components that hold products and share no value. Each component can then
+        be cut along its own second axis."""
         if not self.limits.has_grids:
             return (positions,)
         found = [list(positions)]
@@ -400,13 +400,13 @@ def _is_small_update(operator: UOperator) -> bool:
 
 
 def _updated(statement: Statement, cut: AxisClass) -> list[tuple[Value, int]]:
-    """Arrays of outside of which a loop or a branch changes small parts, and the axes of what they become."""
+    """Outside arrays that a loop or a branch updates in small parts, with the axes of their new values."""
     found = [(root, v) for v in statement.outputs if v in cut.axes for root in _roots(v, (statement,)) - {v}]
     return [(root, cut.axes[v]) for root, v in found]
 
 
 def _roots(value: Value, body: Sequence[Statement]) -> frozenset[Value]:
-    """The arrays of outside that a value was before small parts of it were changed; else the value."""
+    """The outside arrays that small updates turn into the value; the value itself if there are none."""
     maker = next((s for s in body if value in s.outputs), None)
     if isinstance(maker, UOperator) and _is_small_update(maker):
         return _roots(maker.inputs[0], body)
@@ -449,7 +449,7 @@ def _walk_values(statement: Statement, visit: Callable[[Sequence[Value]], None])
 
 
 def axes_inside(statement: Statement, axes: Mapping[Value, int]) -> dict[Value, int]:
-    """The axes of the values that the statement makes, nested regions included."""
+    """The axes of the values that the statement defines, nested regions included."""
     found: dict[Value, int] = {}
 
     def visit(values: Sequence[Value]) -> None:

@@ -1,4 +1,4 @@
-"""What placement did, in sentences: one for every cluster, and one for heavy work that was not divided."""
+"""Sentences for the report of placement: one per cluster, and one per heavy undivided statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 
 def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) -> Iterator[str]:
-    """`loop`: whose body the region is."""
+    """One sentence per cluster. `loop`: the loop whose body the region is."""
     for cluster in division.clusters:
         statements = [region.body[n] for n in cluster.positions]
         extent = min(v.type.shape[d] for v, d in cluster.axes.items())
@@ -25,7 +25,7 @@ def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) ->
         if any(map(has_loop, statements)):
             yield f"{where}{how}, loops inside: its parts never wait for each other ({amount})"
         else:
-            yield f"{where}{how}, which meet after it ({amount})"
+            yield f"{where}{how}, with a barrier after them ({amount})"
     if loop is not None and division.clusters:
         bound, met = recurrence_bound(loop, division), division.meetings
         plural = "" if met == 1 else "s"
@@ -33,21 +33,22 @@ def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) ->
 
 
 def grid_note(statements: Sequence[Statement], results: Sequence[Value], grid: Grid) -> str:
-    """Of a cluster that is cut along a second axis."""
+    """The sentence for a cluster that is cut along a second axis."""
     extent = min(v.type.shape[axis] for v, axis in zip(results, grid.axes, strict=True))
     where, blocks = _at(first_source(statements)), grid.parts * grid.across
     return f"{where}in {blocks} blocks: {grid.parts} parts, and an axis of {extent} in {grid.across}"
 
 
 def trips_note(loop: LoopUTask) -> str:
-    """Of a loop whose trips go to the units as they are."""
+    """The sentence for a loop whose trips are dealt to the units."""
     return f"{_at(loop.source)}{loop.trip_count} trips side by side, which never wait for each other"
 
 
 def refusal_notes(
     region: Region, division: Division, limits: Limits, placed_inside: frozenset[int]
 ) -> Iterator[str]:
-    """Heavy statements that every unit executes. `placed_inside`: positions whose regions were divided."""
+    """One sentence per heavy statement that every unit executes. `placed_inside`: positions whose regions
+    were divided."""
     claimed = division.cluster_of
     for position, statement in enumerate(region.body):
         if position in claimed or position in placed_inside or not limits.pays((statement,)):

@@ -2,8 +2,8 @@
 
 An operator of the paper is a homogeneous family of `num_utasks` uTasks. Here the family follows from the axis
 rule of the operator kind: along a tied axis, uTask i is the same operator, with adapted sizes, on part i of
-the tied operands and on the whole of the others. If equal parts of an axis leave something over, one more
-uTask computes that.
+the tied operands and on the whole of the others. If equal parts leave a remainder of the axis, one more uTask
+computes it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Axes = Sequence[int | None]  # an axis of each result
 
 
 def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
-    """Into how many equal uTasks the operator falls along `axes` of its results, if `parts` are asked for:
-    all of them, a divisor that its rule allows, or one. What they leave over is one more.
+    """The number of equal uTasks of the operator along `axes` of its results if `parts` are requested: all of
+    them, a divisor that its rule allows, or one. A remainder is one more.
     """
     tie = rule(operator).along(axes)
     if tie is None:
@@ -29,7 +29,7 @@ def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
 
 
 def any_runs(operator: UOperator, tie: Tie) -> bool:
-    """True if any runs along the tied axes belong together: they are equally long."""
+    """True if parts of any length correspond along the tied axes, because these are equally long."""
     operands = zip(operator.inputs, tie.inputs, strict=True)
     tied = [(v, d) for v, d in operands if d is not None]
     tied += zip(operator.outputs, tie.outputs, strict=True)
@@ -39,10 +39,9 @@ def any_runs(operator: UOperator, tie: Tie) -> bool:
 def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Tie:
     """The axes along which the operator becomes `parts` uTasks at unit level (ScheduleOperator of section 4).
 
-    `placement.tile` lays the uTasks of many operators into one parallel loop: unit p modulo the number of
-    units runs part p of each, so that what passes from one uTask to the next needs no barrier. `axes` of the
-    results were chosen for their axis classes. Raises VerificationError if the uTasks would not be
-    independent.
+    `placement.tile` puts the uTasks of many operators into one parallel loop: unit p modulo the number of
+    units runs part p of each, so that values passed between uTasks need no barrier. `axes`: of the results,
+    chosen per axis class. Raises VerificationError if the uTasks would not be independent.
     """
     tie = rule(operator).along(axes)
     if tie is None or num_utasks(operator, axes, parts) != parts:

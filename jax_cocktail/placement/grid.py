@@ -1,13 +1,12 @@
-"""Grids: parts that fall apart along a second axis, rows times columns.
+"""2-D tiling: a tile that is also independent along a second axis is divided into blocks.
 
-A cluster is cut along one class of axes. Where all of a part can be cut again along another class without
-meeting on the way, one parallel loop makes both cuts: trip t computes block ``t % across`` of part
-``t // across``. So batch rows times heads fill a card that neither of them fills, and groups of units read
-groups of rows where every unit would read all rows. Units meet where they met before; what a block needs of
-others it needs along one axis or the other.
+A cluster is cut along one axis class. If its parts need no communication along another class either, one
+parallel loop makes both cuts: trip t computes block ``t % across`` of part ``t // across``. So batch rows
+times heads fill a GPU that neither fills alone, and a group of units reads a group of rows where every unit
+would read all rows. The barriers stay: a block depends on others along one axis or the other.
 
-Nothing is assumed of the second class: it is found in the tiled part, whose statements are cut as any others
-are. Loops whose trips cannot be proven independent then are given up.
+The second class is found in the tiled part, whose statements are cut like any others. A grid is given up if
+the trips of its loop cannot be proven independent.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ class Grid:
     parts: int
     across: int
     axes: tuple[int, ...]
-    extent: int  # into so many blocks a part could fall at most
+    extent: int  # the most blocks of a part
 
 
 def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
-    """How many parts there may be along the first axis, one of `extent` that alone would be cut into `parts`:
-    the divisors of that, and, where parts leave some over anyhow, other numbers that leave little over."""
+    """Numbers of parts to try along the first axis, which has length `extent` and alone would be cut into
+    `parts`: the divisors of `parts`, and, if there is a remainder anyhow, others with a small remainder."""
     found = {n for n in range(2, parts + 1) if parts % n == 0}
     if extent % parts:
         others = {units // groups for groups in range(2, MOST_GROUPS + 1)}
@@ -59,11 +58,10 @@ def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
 def best_grid(
     tiled: Trial, numbers: Sequence[int], units: int, steady: Steady, limits: Limits
 ) -> Grid | None:
-    """The grid for a cluster that would have the first of `numbers` parts along its own class; None if that
-    alone is best.
+    """The grid for a cluster, or None if one axis with the first of `numbers` parts is best.
 
-    `tiled`: the parallel loop, and what goes with it, for a number of parts. `steady`: whether an outside
-    value stays as it is while the loop runs again and again.
+    `tiled`: tiles the cluster into a number of parts. `steady`: whether an outside value stays the same while
+    the loop runs repeatedly.
     """
     if not limits.has_grids:
         return None
@@ -89,7 +87,7 @@ def best_grid(
 
 
 def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
-    """The grid of another cluster for this one; None if it does not fall apart so."""
+    """The grid of another cluster for this one; None if this one cannot be cut that way."""
     part = _Part.of(_loop_of(tiled(grid.parts, _Scratch())), limits)
     cuts = (cut for cut in part.ways(limits) if cut.parts == grid.extent)
     return next((replace(grid, axes=part.cut_along(cut)) for cut in cuts), None)
@@ -98,8 +96,8 @@ def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
 def divided(
     statements: Sequence[Statement], grid: Grid, fresh: FreshValues, limits: Limits
 ) -> tuple[Statement, ...] | None:
-    """The statements, among them a parallel loop with `grid.across` trips for each part, which share its work
-    then. None if it cannot be shared."""
+    """The statements with the work of each part divided among its `grid.across` trips; None if the blocks
+    are not independent."""
     loop = _loop_of(statements)
     part = _Part.of(loop, limits)
     cut = next((c for c in part.ways(limits) if part.cut_along(c) == grid.axes), None)
@@ -112,7 +110,7 @@ def divided(
 
 
 class _Scratch(FreshValues):
-    """Values of a trial, which are in no program."""
+    """Makes values for a trial that enters no program."""
 
     def __init__(self) -> None:
         self._ids = count(1 << 48)
@@ -124,8 +122,8 @@ def _loop_of(statements: Sequence[Statement]) -> LoopUTask:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of a cluster. `light`: what is computed again, or read, by whoever needs some of it; it needs
-    nothing of what the parts write. `heavy`: the rest."""
+    """One part of a cluster. `light`: operators that each reader recomputes, or reads of values; they do not
+    depend on what the parts write. `heavy`: the other statements."""
 
     loop: LoopUTask
     light: Mapping[Value, UOperator]
@@ -146,7 +144,7 @@ class _Part:
         return cls(loop, light, tuple(heavy))
 
     def far(self, steady: Steady) -> frozenset[Value]:
-        """What comes from other units, or from further away, every time; nothing if loops read it again."""
+        """Values fetched from other units or from further away every time; none if loops reread them."""
         if any(map(has_loop, self.heavy)):
             return frozenset()
         inside = {v for s in self.loop.body.body for v in s.outputs} | {*self.loop.body.parameters}
@@ -159,7 +157,7 @@ class _Part:
         return frozenset(far)
 
     def ways(self, limits: Limits) -> list[AxisClass]:
-        """The classes along which a part falls apart into blocks that need nothing of each other."""
+        """The classes along which a part can be cut into independent blocks."""
         free = [cut for cut in axis_classes(self.heavy) if not cut.clash and not cut.crossings]
         whole = [cut if self._has_results(cut) else _joined(cut, free) for cut in free]
         found = {self.cut_along(cut): cut for cut in reversed(whole) if self._has_results(cut)}
@@ -180,7 +178,7 @@ class _Part:
         return tuple(cut.axes[v] for v in self.loop.body.results)
 
     def shared(self, cut: AxisClass, across: int, fresh: FreshValues) -> tuple[list[Statement], LoopUTask]:
-        """What is made once, and the loop in which trips share a part."""
+        """The statements before the loop, and the loop whose trips share each part."""
         loop, body = self.loop, self.loop.body
         assert loop.index is not None
         bases = dict(zip(body.results, loop.carried, strict=True))
@@ -195,7 +193,7 @@ class _Part:
 
 
 def _joined(cut: AxisClass, others: Sequence[AxisClass]) -> AxisClass:
-    """With those of as many parts that cut other values: nothing ties them, so they may be cut together."""
+    """The class joined with classes of as many parts that cut other values: no axis ties them."""
     axes = dict(cut.axes)
     for other in others:
         if other.parts == cut.parts and axes.keys().isdisjoint(other.axes):
@@ -204,14 +202,14 @@ def _joined(cut: AxisClass, others: Sequence[AxisClass]) -> AxisClass:
 
 
 class _Across(Tiler):
-    """Cuts what is a part already."""
+    """Cuts a part into blocks."""
 
     def count(self, trip: Value) -> None:
-        """Numbers the blocks of a part."""
+        """Sets the number of the block from the trip."""
         self.index = self.at(self.first).emit("rem", (trip, self.number(self.parts)), self.index.type)
 
     def _apart(self, operator: UOperator, tie: Tie, where: list[Statement]) -> tuple[Value, ...]:
-        """The part of an array that this loop writes is read as one block, not as a slice of a slice."""
+        """Reads the part of an array that this loop writes as one block, not as a slice of a slice."""
         array = operator.inputs[0] if operator.kind == "dynamic_slice" else None
         if array is None or (array not in self.own and array not in self.arrays):
             return super()._apart(operator, tie, where)

@@ -1,13 +1,12 @@
-"""Groups: stages of a wavefront, each on units of its own (see `schedule.loops.wavefront`).
+"""Groups: stages of a wavefront, each on its own units (see `schedule.loops.wavefront`).
 
-A stage is a branch with `group` (number, count), and what the region computes from its results. It becomes
-one parallel loop with the branch inside its parts, so that no barrier stands in a guard and a stage that does
-not run hands its carries on part by part.
+A stage is a branch that guards it, and the followers of that branch. It becomes one parallel loop with the
+branch inside its parts, so that no guard contains a barrier and an idle stage copies its carries by parts.
 
-The units are shared out so that the longest part of any stage is as short as it can be: stages with more work
-get more units, and parts that fit into near memory are shorter than those that do not. Parts need not divide
-the axis. If they do not, the last one reaches past its end: what the stage makes stands in arrays that are
-long enough for all parts, whose beginnings everybody else sees.
+The units are assigned so that the longest part of any stage is as short as possible: stages with more work
+get more units, and parts that fit into near memory take less time. Parts need not divide the axis. If they do
+not, the last one reaches past its end: the stage writes padded arrays, and all readers see views of their
+beginnings.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-PACK_BYTES = 16  # parts are whole numbers of these, where the axis is
+PACK_BYTES = 16  # if the axis is a multiple of this, so are the parts
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A stage of a wavefront. `cluster`: how it is divided, None if its units would have to meet on the way;
-    `first`: the unit that has part 0; `length`: of a part, if the last one reaches past the end, else 0."""
+    """A stage of a wavefront. `cluster`: its division, None if it would need a barrier inside; `first`: the
+    unit of part 0; `length`: of a part, if the last one reaches past the end, else 0."""
 
     positions: tuple[int, ...]
     number: int
@@ -57,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """One way to cut a stage, and the seconds (or what else orders them) of its longest part."""
+    """One way to cut a stage, and the seconds of its longest part (its work, if no rates are known)."""
 
     axes: Mapping[Value, int]
     parts: int
@@ -88,8 +87,8 @@ def _groups_of(region: Region, units: int, limits: Limits) -> dict[int, Group]:
 
 @dataclass(frozen=True, slots=True)
 class _Carry:
-    """A carry that a stage makes by parts: its number, parameter and next value, and the axis that is cut.
-    `parameter` and `result`: the arrays in which they stand, themselves if the parts are even."""
+    """A carry that a stage computes by parts: its number, parameter, next value, and the axis that is cut.
+    `parameter` and `result`: the padded arrays of both; themselves if the parts are even."""
 
     number: int
     carry: Value
@@ -106,23 +105,23 @@ class _Carry:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """The stages of a loop over diagonals, by the position of their branches, and what it carries of them."""
+    """The stages of a loop over diagonals, by the positions of their branches, and their carries."""
 
     groups: Mapping[int, Group]
     carries: Sequence[_Carry] = ()
 
     @property
     def parameters(self) -> Mapping[Value, Value]:
-        """Parameters of the body -> the arrays in which they stand."""
+        """Parameters of the body -> the padded arrays that hold them."""
         return {c.carry: c.parameter for c in self.carries if c.is_wide}
 
     @property
     def arrays(self) -> Mapping[Value, Value]:
-        """The same of parameters and of what they become."""
+        """The same for parameters and their next values."""
         return {**self.parameters, **{c.value: c.result for c in self.carries if c.is_wide}}
 
     def results(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """What the body hands on."""
+        """The results of the body."""
         changed = {c.number: c.result for c in self.carries}
         return tuple(changed.get(k, v) for k, v in enumerate(values))
 
@@ -131,7 +130,7 @@ NO_WAVE = Wave({})
 
 
 def wave_of(loop: LoopUTask, units: int, limits: Limits, fresh: FreshValues) -> Wave:
-    """The stages of a loop; none if it is not one over diagonals."""
+    """The stages of a loop; none if it is not a wavefront."""
     groups = _groups_of(loop.body, units, limits)
     carries: list[_Carry] = []
     results: dict[Value, Value] = {}
@@ -152,8 +151,8 @@ def wave_of(loop: LoopUTask, units: int, limits: Limits, fresh: FreshValues) -> 
 def carried_by_parts(
     loop: LoopUTask, body: Region, wave: Wave, fresh: FreshValues, recipes: Mapping[Value, UOperator]
 ) -> tuple[Statement, ...]:
-    """The loop, with its divided body, whose carries start part by part where the parts are wanted, and what
-    it needs before and after. `recipes`: how to compute parts of light values again."""
+    """The loop with its divided body, and the statements around it. Copies by parts place the initial carries
+    in the memory of their units. `recipes`: operators that recompute light values."""
     initial, outputs = list(loop.initial), list(loop.outputs)
     before: list[Statement] = []
     after: list[Statement] = []
@@ -188,9 +187,9 @@ def carried_by_parts(
 
 
 def _members(region: Region, position: int) -> tuple[int, ...]:
-    """The positions of all that belongs to a stage: its branch, and what follows from that.
+    """The positions of a stage's branch and its followers.
 
-    What follows a branch belongs to it if it needs, beside its results, only what is there before it.
+    A follower is an operator that needs only results of the stage and values from before the branch.
     """
     body = region.body
     late = {v for s in body[position + 1 :] for v in s.outputs}
@@ -207,10 +206,9 @@ def _members(region: Region, position: int) -> tuple[int, ...]:
 
 # -- ways to cut a stage -------------------------------------------------------------------------------------
 def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits) -> list[_Offer]:
-    """The ways to cut a stage along one axis; none if its units would have to meet on the way, or if it is
-    too little work.
+    """The ways to cut a stage along one axis; none if it would need a barrier inside or has too little work.
 
-    Of the axes that it can be cut along, the one whose parts read least: the weights stay with the units.
+    The axis is the one whose parts read fewest bytes, so that the weights stay with the units.
     """
     statements = [region.body[n] for n in positions]
     branch = statements[0]
@@ -238,7 +236,7 @@ def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits
 
 
 def _counts(cut: AxisClass, units: int) -> Iterator[tuple[int, int]]:
-    """Numbers of parts, up to `units`, with their length, or 0 if they divide the axes."""
+    """Numbers of parts up to `units`, each with the length of a part, or 0 if the parts divide the axes."""
     size = cut.parts
     narrow = min(ITEM_SIZE[v.type.dtype] for v in cut.axes)
     step = max(PACK_BYTES // narrow, 1)
@@ -255,8 +253,8 @@ def _counts(cut: AxisClass, units: int) -> Iterator[tuple[int, int]]:
 def _widened(
     statements: Sequence[Statement], cut: AxisClass, parts: int, is_wide: bool
 ) -> Mapping[Value, int]:
-    """The axes of the class, and those of classes that go along with it for nothing: what is handed on.
-    None at all if the statements do not fall into such parts."""
+    """The axes of the class and of compatible classes without a crossing, such as those of copied carries.
+    Empty if the statements cannot be cut into such parts."""
     axes: dict[Value, int] = {}
     for statement in statements:
         axes.update(axes_inside(statement, cut.axes))
@@ -304,7 +302,7 @@ def _bytes_read(statements: Sequence[Statement], axes: Mapping[Value, int], part
 def _seconds(
     statements: Sequence[Statement], axes: Mapping[Value, int], share: float, limits: Limits
 ) -> float:
-    """Of a part that has this share; where no rates are known, its work."""
+    """Seconds of a part with this share of the axis; its work, if no rates are known."""
     if isinstance(limits, DeviceLimits) and limits.unit is not None:
         return unit_seconds(statements, limits.unit, Part(axes, share))
     return total(statements).weight * share
@@ -320,8 +318,8 @@ def _operators(statements: Sequence[Statement]) -> Iterator[UOperator]:
 
 # -- units for every stage -----------------------------------------------------------------------------------
 def _shared_out(stages: Sequence[Sequence[_Offer]], units: int) -> list[_Offer]:
-    """An offer of every stage: the longest part as short as can be, with the fewest units. If there are too
-    few units for that, every stage takes as many as it can use, one stage after the other."""
+    """One offer per stage: the fewest units that make the longest part as short as possible. With too few
+    units, every stage takes its fastest offer, and stages share units."""
     times = sorted({offer.seconds for offers in stages for offer in offers})
 
     def within(seconds: float) -> list[_Offer | None]:

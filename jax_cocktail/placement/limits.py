@@ -1,4 +1,4 @@
-"""When cutting pays, and into how many parts: the numbers behind `clusters`, for a CPU and for a GPU."""
+"""Limits decide whether cutting pays, and into how many parts, on a CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Divided = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class GridOffer:
-    """One of `parts` equal parts, by its statements, and a class that they can be cut along again.
+    """The statements of one of `parts` equal parts, and a class along which they can be cut again.
 
-    `far`: values among them that come from other units every time.
+    `far`: values that they fetch from other units every time.
     """
 
     statements: Sequence[Statement]
@@ -43,25 +43,24 @@ class GridOffer:
 MOST_LENGTHS = 12
 LONGER = 1.02
 MOST_TURNS = 8  # blocks that a unit takes one after the other
-MOST_LEFT = 0.9  # a grid takes less than this share of the time that parts along one axis take
-CLOSE = 1.05  # fewer parts win against more that are hardly faster
+MOST_LEFT = 0.9  # a grid pays if it takes less than this share of the time of parts along one axis
+CLOSE = 1.05  # fewer parts win if they are slower by less than this factor
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When cutting pays on a CPU.
+    """The limits on a CPU.
 
-    `flops`, `bytes`: one execution of a cluster needs one of them (its barrier costs about 0.25 us on two
-    cores); `again`: share of a nested uTask's work that may be computed again in every part; `balance`:
-    least share of the units that are busy; `most`: parts per unit; `least_part`: length of parts from which
-    they need not divide the axis; `light`: flops up to which a value is computed again rather than stored;
-    `pack_trips`: trips of a loop from which packing its weights pays; `lanes`: output features of a
-    convolution that one part needs at least; `cache`: what decides how many domains an axis becomes;
-    `crossing`: seconds of a barrier and of the first bytes after it; `takes_operands`: a result may take the
-    place of an operand of the program, which one unit copies if the caller keeps it; `dense_bytes`:
-    parts up to this size are packed even if they are dense, since packed parts stay with their units;
-    `packs_rows`: a packed right operand has its columns side by side, so that one product makes all of them;
-    `has_grids`: parts may be cut along a second axis.
+    `flops`, `bytes`: one execution of a cluster reaches one of them (its barrier costs about 0.25 us on two
+    cores); `again`: largest share of a nested uTask's work that every part may recompute; `balance`: least
+    share of busy units; `most`: parts per unit; `least_part`: parts from this length on need not divide the
+    axis; `light`: a value of at most so many flops is recomputed, not stored; `pack_trips`: a loop of so many
+    trips packs its weights; `lanes`: least output features of a convolution in one part; `cache`: decides
+    the number of tiles of an independent axis; `crossing`: seconds of a barrier and of the first bytes after
+    it; `takes_operands`: a result may overwrite an operand of the program, which one unit copies if the
+    caller keeps it; `dense_bytes`: parts up to this size are packed even if dense, since packed parts stay
+    with their units; `packs_rows`: a packed right operand is stored column by column, so that one product
+    computes all columns; `has_grids`: parts may be cut along a second axis.
     """
 
     flops: float = 20000
@@ -86,23 +85,23 @@ class Limits:
     def pays(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 0
     ) -> bool:
-        """Whether one execution of the statements is enough work for parts that meet afterwards.
+        """True if one execution of the statements is enough work for a barrier.
 
-        `axes`, `parts`: how they are cut; without, whether any way to cut them could pay.
+        `axes`, `parts`: their division; if not given, whether any division could pay.
         """
         return self.suffices(total(statements))
 
     def split(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
-        """The number of parts of an axis whose parts meet after every execution of the statements."""
+        """The number of parts of a communicating axis: a barrier follows every execution."""
         return self.parts(cut, units)
 
     def rank(
         self, cut: AxisClass, units: int, statements: Sequence[Statement], domains: tuple[float, int | None]
     ) -> tuple[float, float]:
-        """Orders classes that want the same statements, the best first: most work that parts share, then
-        least lost. Of a product, every part reads the operand that is not cut.
+        """Orders classes that want the same statements, best first: most shared work, then least time lost.
+        Every part of a product reads the whole operand that is not cut.
 
-        `domains`: what `domains` says of the loops among the statements.
+        `domains`: the result of `domains` for the loops among the statements.
         """
         again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
         return again.weight - total(statements).weight, domains[0]
@@ -115,9 +114,9 @@ class Limits:
         divided: Divided,
         others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
-        """The number of parts, with whole loops inside, that keep the most in cache, and the seconds that
-        those loops lose then. `divided`: what the loops take if their bodies are divided instead; `others`:
-        classes that the parts may be cut along again."""
+        """Seconds that the loops lose to cache misses, and the number of parts, with whole loops inside, that
+        loses least. `divided`: seconds of the loops with divided bodies; `others`: classes along which the
+        parts may be cut again."""
         if not self.even_parts(cut, units, self.most * units):
             return 0.0, None
         offers = [
@@ -127,20 +126,20 @@ class Limits:
         return min(offers, default=(inf, None))
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
-        """The number of an offer, and of blocks for each of its parts; None to keep to parts as they are, the
-        offer without a class."""
+        """The position of the chosen offer, and the blocks per part; None if parts should stay undivided, as
+        in the offer without a class."""
         return None
 
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
-        """Of the longest part, or of all of it; only where a device's rates are known."""
+        """Seconds of the longest part, or of everything; 0 if no device's rates are known."""
         return 0.0
 
     def parts(self, cut: AxisClass, units: int, whole: bool = False) -> int | None:
         """The fewest parts that keep the units busy; None if there is no such number.
 
-        They divide the axis, or, unless `whole`, leave a little over: then all axes must be equally long.
+        They divide the axis, or, unless `whole`, leave a remainder; then all axes must be equally long.
         """
         even = next(iter(self.even_parts(cut, units, self.most * units)), None)
         if even is not None and (whole or even % units == 0):
@@ -149,7 +148,7 @@ class Limits:
         return units if long and not whole else even
 
     def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
-        """False if a convolution would be left with less than a vector of output features in a part."""
+        """False if a part of a convolution would have less than a vector of output features."""
         convolutions = (s for s in statements if isinstance(s, UOperator) and s.kind == "conv")
         return all(
             cut.axes.get(s.output) != cast(tuple[int, ...], s["out_spec"])[1]
@@ -175,12 +174,12 @@ def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits(Limits):
-    """When cutting pays on a GPU, in seconds of a unit that is a thread block.
+    """The limits on a GPU, in seconds of a thread block.
 
-    A unit that idles costs nothing by itself and every unit must have one part at most for its weights to
-    stay in shared memory. So the number of parts is what makes the longest part short, never above the
-    number of units except for domains, which may take turns. `unit`: one of the device's; `start`: seconds
-    that a second unit has to save where nothing meets.
+    An idle unit costs nothing, and weights stay in shared memory only if every unit has at most one part. So
+    the number of parts minimises the time of the longest part and never exceeds the number of units, except
+    for independent axes, whose tiles may take turns. `unit`: one unit of the device; `start`: least seconds
+    that a second unit saves without barriers.
     """
 
     unit: Unit | None = None
@@ -199,8 +198,8 @@ class DeviceLimits(Limits):
     def rank(
         self, cut: AxisClass, units: int, statements: Sequence[Statement], domains: tuple[float, int | None]
     ) -> tuple[float, float]:
-        """By the share of their time that statements still take: one that several classes want goes to the
-        class that makes it fastest, not to the class that wants most."""
+        """Orders classes by the share of the time that statements still take: contested statements go to the
+        class that makes them fastest, not to the largest class."""
         parts = domains[1]
         if parts is None:
             statements = [s for s in statements if not has_loop(s)]
@@ -230,7 +229,7 @@ class DeviceLimits(Limits):
     def _pairs(
         self, cut: AxisClass, others: Sequence[AxisClass], units: int, loops: Sequence[Statement]
     ) -> Iterator[tuple[float, int]]:
-        """Seconds, and the parts of the first class, of domains that two classes cut and that fill units."""
+        """Seconds, and parts of the first class, of 2-D tilings with enough blocks for the units."""
         assert self.unit is not None
         for other in others if self.has_grids else ():
             least = min(units, cut.parts * other.parts) / 2
@@ -241,8 +240,8 @@ class DeviceLimits(Limits):
                     yield ceil(parts * across / units) * once, parts
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
-        """What meets afterwards has a block for every unit at most; domains may take turns. The fewest blocks
-        whose longest takes hardly more time than any other's, if that saves enough."""
+        """The fewest blocks whose time is close to the best, if that saves enough. Before a barrier there is
+        at most one block per unit; blocks of loops may take turns."""
         plain, found = inf, list[tuple[float, int, int, int]]()
         for number, offer in enumerate(offers):
             if offer.cut is None:
@@ -260,7 +259,7 @@ class DeviceLimits(Limits):
         return number, across
 
     def _turns(self, offer: GridOffer, across: int, units: int) -> float:
-        """Seconds until a unit has done all of its blocks."""
+        """Seconds that a unit takes for all of its blocks."""
         assert self.unit is not None
         part = Part(offer.cut.axes if offer.cut is not None else {}, 1 / across, offer.far)
         return ceil(offer.parts * across / units) * unit_seconds(offer.statements, self.unit, part)
@@ -268,7 +267,7 @@ class DeviceLimits(Limits):
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
-        """Of the longest part; `parts` 0: of a part so small that it is nothing."""
+        """Seconds of the longest part; `parts` 0: the limit of infinitely many parts."""
         assert self.unit is not None
         if axes is None:
             return unit_seconds(statements, self.unit)
@@ -296,8 +295,8 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
 
 
 def in_cluster(limits: Limits, spec: DeviceSpec) -> Limits:
-    """The limits where the units are one cluster. Small values cross by a hop into each unit's own shared
-    memory; whether too many wait for a barrier instead, the price of the whole plan knows."""
+    """The limits for the thread blocks of one cluster. Small values cross by one hop into each block's shared
+    memory. The price of the whole plan includes barriers for values that are too large."""
     return replace(limits, crossing=spec.cluster_hop_seconds + 2 * BLOCK.statement_seconds)
 
 
@@ -307,8 +306,8 @@ def _divisors(cut: AxisClass) -> list[int]:
 
 
 def _counts(cut: AxisClass, units: int) -> list[int]:
-    """Numbers of parts up to `units`: those that divide the axes, and, of axes of one length, the fewest
-    parts of some lengths, each a little longer than the one before."""
+    """Numbers of parts up to `units`: those that divide the axes, and, for axes of one length, the fewest
+    parts for each of some increasing part lengths."""
     even = [n for n in range(2, units + 1) if cut.parts % n == 0]
     if not cut.is_uniform or units in even:
         return even
@@ -320,6 +319,6 @@ def _counts(cut: AxisClass, units: int) -> list[int]:
 
 
 def _fewest(offers: Sequence[tuple[float, int]]) -> int | None:
-    """The fewest parts whose longest takes hardly more time than any other's."""
+    """The fewest parts whose time is close to the best."""
     best = min((seconds for seconds, _ in offers), default=inf)
     return min((n for seconds, n in offers if seconds <= CLOSE * best), default=None)

@@ -9,7 +9,7 @@ from jax_cocktail.utask.plan import MemoryPlan
 
 @dataclass(frozen=True, slots=True)
 class UnitMesh:
-    """`units` that may wait for each other."""
+    """Some `units` that may wait for each other."""
 
     units: int = 1
 
@@ -19,8 +19,8 @@ class UnitMesh:
 
 
 def set_resource(plan: MemoryPlan, units: int) -> UnitMesh:
-    """The units that a call of a planned program asks for, of `units` that there may be (SetResource of
-    COCKTAILER, OSDI'23, section 4): never more than find work. How many of them it gets, the runtime says
-    at every call; the parts of the program are dealt out to those.
+    """The units that a call of a planned program requests, out of at most `units` (SetResource of COCKTAILER,
+    OSDI'23, section 4): never more than have work. The runtime decides at every call how many it gets, and
+    deals the parts of the program to those.
     """
     return UnitMesh(units=max(min(units, plan.most_units), 1))

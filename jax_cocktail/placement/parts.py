@@ -1,4 +1,4 @@
-"""Parts of values: their types, their places, and the operators that read them."""
+"""Parts of values: their types, their positions, and the operators that read them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Copies of the parts of a value: `parts`, whose first axis counts them or the trips that read them, and
-    what is left over.
+    """Dense copies of the parts of a value.
 
-    `order`: the value's axes in the order in which a part holds them.
+    `parts`: all copies; the first axis counts the parts, or the trips that read them. `rest`: the remainder
+    of the axis. `order`: the value's axes in the order in which a part holds them.
     """
 
     parts: Value
@@ -48,8 +48,8 @@ def constant_run(operator: UOperator, axis: int, start: int, size: int) -> bytes
 
 
 def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -> Attributes:
-    """The attributes of an operator on a part: those that hold sizes are for the part, all others name axes.
-    `size`: from the length of an axis that is cut to the length of its part."""
+    """The attributes of an operator on a part: sizes shrink, axes stay. `size` maps the length of an axis to
+    that of its part."""
     changed: dict[str, Attribute] = {}
     if operator.kind == "gather" and tie.inputs[1] is None:
         sizes, axis = operator["slice_sizes"], tie.inputs[0]
@@ -64,12 +64,11 @@ def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -
 
 
 class Emitter:
-    """Statements on one part: `before` they need something made once, `first`, and the rest, `out`.
+    """Emits the statements of one part: `before` the parallel loop, `first` in its body, then `out`.
 
-    The part is that of a parallel loop's index, or, if `is_rest`, what `parts` equal parts leave over. If
-    there is a `length`, each part has it, and the last one may reach past the end of the axis, where there
-    are zeros. If there are several trips `across` each part, trip t of the loop is trip ``t % across`` across
-    part ``t // across``.
+    The index of the loop selects the part. If `is_rest`, the part is the remainder after `parts` equal parts.
+    `length` is that of every part; the last one may reach past the end of the axis and is padded with zeros.
+    With several trips `across` each part, trip t of the loop is trip ``t % across`` of part ``t // across``.
     """
 
     def __init__(
@@ -130,19 +129,19 @@ class Emitter:
         return self.at(self.first).emit("mul", (self.index, self.number(size)), INDEX)
 
     def starts(self, value: Value, axis: int) -> tuple[Value, ...]:
-        """Where the part of `value` starts, per axis."""
+        """The first position of the part of `value`, per axis."""
         start = self.start(value.type.shape[axis])
         return tuple(start if d == axis else self.number(0) for d in range(value.type.rank))
 
     def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
-        """Reads the part of a whole value; zeros where it reaches past the end."""
+        """Reads the part of a whole value, padded with zeros past the end."""
         if self.length and value.type.shape[axis] < self.length * self.parts:
             value = self._widened(value, axis, where)
         inputs = (value, *self.starts(value, axis))
         return self.at(where).emit("dynamic_slice", inputs, self.part_type(value.type, axis))
 
     def _widened(self, value: Value, axis: int, where: list[Statement]) -> Value:
-        """The value, and zeros up to the end of the last part."""
+        """The value, padded with zeros up to the end of the last part."""
         build, none = self.at(where), (0,) * value.type.rank
         wide = run_type(value.type, axis, self.length * self.parts)
         zero = build.constant(0, value.type.dtype)

@@ -1,9 +1,13 @@
-"""Placement: which work is divided over the units of a mesh (design, sections 1 and 1.1).
+"""Placement divides the work of a program over the units of a mesh (design, sections 1 and 1.1).
 
-Regions are divided from the outside in. What a class of axes covers almost wholly, loops included, becomes
-one parallel loop: the class is a *domain*, loops run inside its parts, and no barrier stands inside them. A
-loop that no class covers stays at mesh level, and its body is divided: there the parts of a *split* axis meet
-once per crossing. What stays at mesh level is done by every unit.
+The pass goes from the outer regions to the inner ones. If one axis class covers nearly all work of some
+statements, loops included, they become one parallel loop: the axis is independent, loops run inside its
+tiles, and no barrier is needed there. A loop that no class covers stays at mesh level, and its body is
+divided: a communicating axis costs a barrier per crossing. Every unit executes the mesh statements.
+
+    for t < T:                              parallel for p < 4:       (rows of h never need each other)
+        h = tanh(x[t] + h @ w)      ->          for t < T:
+                                                    h[p] = tanh(x[t, p] + h[p] @ w)
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 Units = tuple[int, int, int, int]  # parts, unit of the first, length of wide parts, trips across each part
-# Made again wherever they are read. A reversed array has no vectors; an `empty` made again is another array.
+# Recomputed wherever they are read. Reversed arrays cannot be loaded as vectors; each `empty` is a new array.
 _FREE = STATIC_VIEWS - {"reverse"} | LEAVES - {"empty"}
 _VIEWS = _FREE - LEAVES - {"broadcast"}
 _NOTHING: Mapping[tuple[Value, int], Packed] = {}
@@ -65,8 +69,8 @@ def place(
     limits: Limits = Limits(),  # noqa: B008 (a frozen value)
     remark: Listener = nobody,
 ) -> UProgram:
-    """Returns its argument if no work is worth dividing. `notes` gets a sentence for every decision, and
-    `remark` the same for the report."""
+    """Returns its argument if no work is worth dividing. `notes` and `remark` (for the report) get a sentence
+    for every decision."""
     if mesh.units < 2:
         return program
     notes = notes if notes is not None else []
@@ -80,7 +84,7 @@ def place(
 
 @dataclass(slots=True)
 class _Frame:
-    """A region on the way in: what it has emitted, what is visible in it, and how often it runs."""
+    """A region that is being divided: its new statements, its visible values, and how often it runs."""
 
     region: Region
     trips: int
@@ -113,7 +117,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A cluster: `results` are what is `needed` of it outside."""
+    """A cluster: `results` are its values that are cut and `needed` outside of it."""
 
     cluster: Cluster
     statements: Sequence[Statement]
@@ -167,9 +171,9 @@ class _Placer:
         wave: Wave = NO_WAVE,
         places: Mapping[Value, Value] = _NOWHERE,
     ) -> Region:
-        """`trips`: how often the region runs in one run of the region around it; `loop`: whose body it is;
-        `wave`: its stages, if it is one over diagonals; `places`: for results of a branch, the arrays that
-        they replace."""
+        """Divides a region. `trips`: runs of the region per run of the region around it; `loop`: whose body
+        it is; `wave`: its stages, in a loop over diagonals; `places`: arrays that results of a branch
+        replace."""
         body, groups = region.body, wave.groups
         grouped = {n for group in groups.values() for n in group.positions}
         division = divide(body, region.results, self.units, self.limits, grouped, region.parameters)
@@ -201,7 +205,7 @@ class _Placer:
         return Region(parameters, tuple(frame.out), wave.results(region.results))
 
     def _mesh(self, statement: Statement) -> tuple[Statement, ...]:
-        """A statement that every unit executes, with what it needs; its regions are divided."""
+        """A statement that every unit executes, with divided regions and the statements that they need."""
         if isinstance(statement, LoopUTask) and not statement.parallel:
             if (apart := goes_by_trips(statement, self.units, self.constants)) is not None:
                 return self._trips(apart)
@@ -224,7 +228,7 @@ class _Placer:
 
     # -- clusters ----------------------------------------------------------------------------------------
     def _group(self, frame: _Frame, group: Group) -> bool:
-        """Emits a stage of a wavefront on units of its own; False if its units would have to meet in it."""
+        """Emits a stage of a wavefront on units of its own; False if it would need a barrier inside."""
         source = first_source([frame.region.body[group.positions[0]]])
         stage = f"{source}: " if str(source) else ""
         stage += f"stage {group.number} of {group.count}"
@@ -234,7 +238,7 @@ class _Placer:
         self._cluster(frame, group.cluster, group.first, group.length)
         parts = f"{group.cluster.parts} parts" + (f" of {group.length}" if group.length else "")
         self.notes.append(
-            f"{stage} in {parts} from unit {group.first} on, which meet all others once per diagonal"
+            f"{stage} in {parts} from unit {group.first} on, with one barrier per diagonal for all stages"
         )
         return True
 
@@ -277,8 +281,8 @@ class _Placer:
         return _Work(cluster, statements, results, needed, sources)
 
     def _grids(self, frame: _Frame, division: Division) -> dict[tuple[int, ...], Grid]:
-        """The grids of clusters, by their positions. Those without products, of as many parts, follow the one
-        with most work: where blocks differ, units have to meet in between."""
+        """The grids of clusters, by their positions. Clusters without products take the grid of the largest
+        cluster with as many parts: different blocks would need a barrier in between."""
         found: dict[tuple[int, ...], Grid] = {}
         if not self.limits.has_grids:
             return found
@@ -302,16 +306,16 @@ class _Placer:
         return home is not None and prod(f.trips for f in self.frames[home + 1 :]) > 1
 
     def _home(self, value: Value) -> int | None:
-        """The outermost region in which the value is known."""
+        """The outermost region in which the value is visible."""
         return next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
 
     def _wide(self, result: Value, cluster: Cluster, length: int) -> Value:
-        """The array in which a result of wide parts stands."""
+        """The padded array that holds a result of wide parts."""
         type_ = run_type(result.type, cluster.axes[result], cluster.parts * length)
         return self.fresh.make(type_)
 
     def _takes(self, base: Value, length: int) -> bool:
-        """True if a result may take the place of this array."""
+        """True if a result may overwrite this array."""
         if length and base not in self.wide:
             return False
         return self.limits.takes_operands or base not in self.operands
@@ -320,8 +324,8 @@ class _Placer:
     def _packed(
         self, statements: Sequence[Statement], axes: Mapping[Value, int], units: Units
     ) -> Mapping[tuple[Value, int], Packed]:
-        """Copies, by parts, of the matrices that a loop reads again and again by parts that are not dense; of
-        whatever a stage of a wavefront reads by parts, if units keep such parts."""
+        """Packed copies of the matrices that a loop reads repeatedly by parts that are not dense. If units
+        keep packed parts, also copies of all values that a stage of a wavefront reads by parts."""
         found: dict[tuple[Value, int], Packed] = {}
         for statement in _dots(statements):
             if all(v not in axes for v in statement.outputs):
@@ -349,8 +353,8 @@ class _Placer:
     def _pack(
         self, value: Value, axis: int, order: tuple[int, ...], units: Units, source: Source
     ) -> Packed | None:
-        """The packed copy, made in front of the outermost loop that does not change the value. Blocks of one
-        part have copies of their own if those can stay with their units."""
+        """The packed copy, made before the outermost loop that does not change the value. Each block of a
+        part has its own copy if units can keep those."""
         if value.type.nbytes / units[0] > self.limits.dense_bytes:
             units = (*units[:3], 1)
         home = self._home(value)
@@ -364,9 +368,9 @@ class _Placer:
         return self.packs[key]
 
     def _reading_order(self, dot: UOperator, side: str, rank: int, axis: int) -> tuple[int, ...]:
-        """The axes of a packed operand as a matrix product runs through them. A core reads one block of rows
-        per column group from end to end, so it stays in step with the prefetcher and touches few pages; lanes
-        side by side want all columns of a row side by side."""
+        """The axes of a packed operand in the order in which a matrix product reads them. A core reads one
+        block of rows per column group sequentially, which suits the prefetcher and touches few pages; GPU
+        threads read all columns of a row in one coalesced access."""
         contract = cast(tuple[int, ...], dot[f"{side}_contract"])
         if side == "lhs" or axis in cast(tuple[int, ...], dot[f"{side}_batch"]):
             return tuple(range(rank))
@@ -376,7 +380,7 @@ class _Placer:
 
 
 def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
-    """The products among statements and in branches; loops have had their turn where they were built."""
+    """The products among statements and in branches. Loops packed theirs when they were built."""
     for statement in statements:
         if isinstance(statement, UOperator) and statement.kind == "dot":
             yield statement
@@ -388,8 +392,8 @@ def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
 def _read_by_parts(
     statements: Sequence[Statement], axes: Mapping[Value, int]
 ) -> Iterator[tuple[UOperator, Value, int]]:
-    """What element-wise work in a stage of a wavefront reads of values that are not cut, and along which
-    axis. Of slices at places that change, only few are read at a time."""
+    """Operands of element-wise operators in a stage of a wavefront that are read by parts but not cut, with
+    their axes. Slices at dynamic positions are left out: one trip reads few of their elements."""
     for statement in statements:
         if not isinstance(statement, BranchUTask) or statement.stage is None:
             continue
@@ -406,7 +410,7 @@ def _read_by_parts(
 def _recipes(
     outer: Mapping[Value, UOperator], body: Sequence[Statement], limits: Limits
 ) -> dict[Value, UOperator]:
-    """How to compute light values again; those from around a loop only if that costs nothing."""
+    """The operators that recompute light values; values from outside a loop only if that is free."""
     found = {v: o for v, o in outer.items() if o.kind in _FREE}
     for position in light_positions(body, limits.light):
         operator = body[position]
@@ -417,8 +421,8 @@ def _recipes(
 
 
 def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
-    """Results of a region of a branch -> what another region hands on as it is: where it is not needed any
-    more, the result may be written over it, and nothing is copied whichever way is taken."""
+    """Results of a region of a branch -> values that another region returns unchanged. A result may overwrite
+    such a value if nothing reads it later; then neither way of the branch copies."""
     made = {v for s in region.body for v in s.outputs}
     found: dict[Value, Value] = {}
     for other in branch.branches:
@@ -430,10 +434,10 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
 
 
 def _bases(frame: _Frame, cluster: Cluster, results: Sequence[Value]) -> dict[Value, Value]:
-    """For a result the array whose place it may take: one that only these statements read, at the own part.
+    """For each result the array that it may overwrite: only these statements read it, each part its own.
 
-    That is the carry that the result becomes, what dynamic updates turn into the result, or what the other
-    side of a branch hands on; the last may have been read before.
+    Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
+    the value that the other side of a branch returns; the last may have been read before.
     """
     region = frame.region
     own, axes = frozenset(cluster.positions), cluster.axes

@@ -1,9 +1,11 @@
-"""Gate splitting: slices of a matrix product become an axis of their own.
+"""Splits the axis of a fused-gate matrix product into (gates, columns).
 
-``split(h @ w + b, 4, axis=-1)`` ties nothing: column j of every gate is needed together, but the columns of
-the product lie a gate apart. Where everything that is read of a product, through element-wise operators, are
-slices of one size, its axis of ``g * s`` columns is seen as ``(g, s)``: the weights and all operands on the
-way are reshaped (a view), slices pick one of `g`, and the `s` columns of all gates are one axis class.
+A cell needs column j of every gate together, but the columns of one product lie a gate apart, so the slices
+tie no axes. If all uses of a product, through element-wise operators, are slices of one size s, its axis of
+g * s columns is split; the weights are reshaped (a view), and the s columns of all gates are one axis class:
+
+    y = h @ w + b               : [n, g*s]      y = h @ reshape(w) + reshape(b)   : [n, g, s]
+    i, f = y[:, :s], y[:, s:2s] : [n, s]   ->   i, f = y[:, 0], y[:, 1]           : [n, s]
 """
 
 from __future__ import annotations
@@ -33,21 +35,22 @@ _SPLIT = ELEMENTWISE | RESHAPES | {"dynamic_slice", "dot"}  # whose attributes `
 
 
 def push_slices(program: UProgram) -> UProgram:
-    """Returns its argument if no product in a loop is only sliced."""
+    """Returns its argument if no product in a loop is read by slices alone. Placement divides the entry only,
+    so functions stay as they are."""
     pusher = _Pusher(program)
     entry = pusher.region(program.entry, False)
     return replace(program, entry=entry) if pusher.changed else program
 
 
 def split_type(type_: TensorType, axis: int, size: int) -> TensorType:
-    """`axis` seen as (groups, size)."""
+    """The type with `axis` split into (groups, size)."""
     shape = type_.shape
     return TensorType(type_.dtype, (*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]))
 
 
 @dataclass(slots=True)
 class _Frame:
-    """What a region has emitted, and the split versions of values that are visible in it."""
+    """The new statements of a region, and the split versions of its visible values."""
 
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
@@ -103,7 +106,7 @@ class _Pusher:
 
     # -- values ------------------------------------------------------------------------------------------
     def _restore(self, value: Value, sizes: Mapping[Value, tuple[int, int]]) -> None:
-        """Makes sure that the value itself exists."""
+        """Emits the value itself if only its split version exists."""
         frame = self.frames[-1]
         if value in frame.missing:
             frame.missing.remove(value)
@@ -111,7 +114,7 @@ class _Pusher:
             frame.emit(UOperator("reshape", (version,), (value,)))
 
     def _version(self, value: Value, axis: int, size: int, source: Source) -> Value:
-        """The value with its axis split, made where the value is made."""
+        """The value with its axis split, computed in the region that defines the value."""
         for frame in self.frames:
             if (value, axis, size) in frame.split:
                 return frame.split[value, axis, size]
@@ -139,7 +142,7 @@ class _Pusher:
         self.frames[-1].missing.add(operator.output)
 
     def _pick(self, operator: UOperator, axis: int, size: int) -> None:
-        """A slice of one size: one of the groups."""
+        """A slice becomes one of the groups."""
         source = self._version(operator.inputs[0], axis, size, operator.source)
         starts, strides = operator.ints("starts"), operator.ints("strides")
         picked = self.fresh.make(split_type(operator.output.type, axis, size))
@@ -153,9 +156,9 @@ class _Pusher:
 
 
 def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
-    """The size of all slices that consume the class, or 0 if it is not to be split.
+    """The size of all slices that consume the class, or 0 if the class is not to be split.
 
-    Slices lie side by side: each starts at a multiple of the size. The class must hold a product.
+    Each slice starts at a multiple of the size. The class must hold a product.
     """
     crossings = [c for c in cut.crossings if not c.makes]
     if cut.clash or not crossings or len(cut.extents) != 1:
@@ -179,7 +182,7 @@ def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
 def _attributes(
     operator: UOperator, axis: int, tied: Sequence[int | None]
 ) -> tuple[tuple[str, Attribute], ...]:
-    """The attributes that name axes, after the split."""
+    """The attributes of the operator; those that name axes are renumbered for the split."""
     changed: dict[str, Attribute] = {}
     if operator.kind == "broadcast":
         dimensions: list[int] = []
@@ -202,8 +205,8 @@ def _attributes(
 
 # -- products outside of the loops ---------------------------------------------------------------------------
 def _pulled(region: Region, fresh: FreshValues) -> Region:
-    """Products that are read only through one split of a free axis make it themselves, so that their parts
-    lie where the loop's parts need them."""
+    """Products outside of loops whose only use splits one free axis compute the split result themselves, so
+    that their parts are the parts that the loop reads."""
     uses: dict[Value, list[Statement | None]] = {v: [None] for v in region.results}
     for statement in region.body:
         for value in reads(statement):
@@ -223,7 +226,7 @@ def _pulled(region: Region, fresh: FreshValues) -> Region:
 
 
 def _splits(statement: Statement | None, product: UOperator) -> bool:
-    """True if the statement only sees one axis of the product as two, one free axis of the right operand."""
+    """True if the statement is a reshape that splits one free axis of the product's right operand."""
     if not isinstance(statement, UOperator) or statement.kind != "reshape":
         return False
     found = _split_place(product.output.type.shape, statement.output.type.shape)
@@ -232,7 +235,7 @@ def _splits(statement: Statement | None, product: UOperator) -> bool:
 
 
 def _split_place(whole: Shape, split: Shape) -> tuple[int, int] | None:
-    """(axis, size) such that `split` is `whole` with the axis seen as (groups, size)."""
+    """(axis, size) such that `split` is `whole` with the axis split into (groups, size)."""
     if len(split) != len(whole) + 1:
         return None
     axis = next((d for d, n in enumerate(whole) if n != split[d]), len(whole))

@@ -1,8 +1,13 @@
 """Tiling: statements over whole values become one parallel loop over parts of them.
 
-The loop is the representation of a domain axis and of an axis that is split over units: trip i computes
-part i of every value in the class and writes it into part i of the results. What the class does not hold is
-computed again in every part, so the caller passes only what is cheap.
+Trip i computes part i of every value in the class and writes it into part i of the results. Every part
+recomputes the values outside the class, so the caller passes only cheap ones. The loop represents independent
+and communicating axes alike:
+
+                            r = empty()
+    y = x @ w               parallel p < 4, r' = r:
+    r = tanh(y)     ->          y = x @ w[:, p]
+                                r'[:, p] = tanh(y)
 """
 
 from __future__ import annotations
@@ -28,13 +33,12 @@ from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Better ways to get at what a tiling reads and writes.
+    """Cheaper sources and targets of a tiling.
 
-    `bases`: for a result, an array of the same type that nothing else reads and the statements read at the
-    own part only: the result may take its place. `packed`: for an outside value and axis, copies of its
-    parts. `recipes`: outside values of which a part is computed again rather than read, with their operators.
-    `wide`: for results and bases of a tiling whose parts have a length of their own, the arrays in which they
-    stand, long enough for all parts.
+    `bases`: for a result, an array of the same type that it may overwrite: only the statements read it, each
+    part its own. `packed`: for an outside value and axis, copies of its parts. `recipes`: operators of
+    outside values whose parts are recomputed, not read. `wide`: for results and bases of a tiling with a
+    fixed part length, the padded arrays that hold them, long enough for all parts.
     """
 
     bases: Mapping[Value, Value] = field(default_factory=dict)
@@ -55,14 +59,14 @@ def tile(
     length: int = 0,
     across: int = 1,
 ) -> tuple[Statement, ...]:
-    """A parallel loop of `parts` trips that makes `results`, and what it needs made once before it.
+    """A parallel loop of `parts` trips that computes `results`, and the statements around it.
 
     `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis;
-    part i is the i-th of `parts` equal runs along that axis. What is left over, less than a part, is computed
-    after the loop; axes must then be equally long. `results`: which values are needed afterwards; they keep
-    their ids, all else gets fresh ones. `first`: the unit that runs part 0. `length`: of a part, if the last
-    one may reach past the end; what lies there nobody reads. `across`: trips for each part, all of which
-    would make all of it: `grid` divides it among them.
+    part i is the i-th of `parts` equal runs along that axis. A remainder, shorter than a part, is computed
+    after the loop; axes must then be equally long. `results`: the values needed afterwards; they keep their
+    ids, all others get fresh ones. `first`: the unit that runs part 0. `length`: of a part, if the last one
+    may reach past the end; results are then views of the beginnings of their wide arrays. `across`: trips
+    for each part; each computes all of it until `grid` divides the part among them.
     """
     sources = sources or Sources()
     wide = sources.wide if length else {}
@@ -83,7 +87,7 @@ def tile(
 
 
 def beginning(wide: Value, value: Value, source: Source) -> UOperator:
-    """`value` as what stands at the beginning of a longer array."""
+    """`value` as a view of the beginning of a longer array."""
     none, ones = (0,) * value.type.rank, (1,) * value.type.rank
     return UOperator("slice", (wide,), (value,), (("starts", none), ("strides", ones)), source)
 
@@ -96,8 +100,8 @@ def _parallel(
     outputs: tuple[Value, ...],
     first: int,
 ) -> LoopUTask:
-    """The loop over parts. A stage of a wavefront becomes one branch, so that each way writes its results
-    where they belong: nothing is kept until after the branch."""
+    """The loop over parts. A stage of a wavefront becomes one branch whose regions write their results in
+    place, so that no value is live across its end."""
     parameters = tuple(tiler.fresh.make(target.type) for target in targets)
     branch = statements[0]
     if isinstance(branch, BranchUTask) and branch.stage is not None:
@@ -122,9 +126,9 @@ def pack(
 ) -> tuple[tuple[Statement, ...], Packed]:
     """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
-    The parts are copied by a parallel loop, so each lands in the memory of the unit that will read it.
-    `order`: the axes in the order in which they are read, if it is another one than the value's. `length`: of
-    a part, if the last one may reach past the end. `across`: trips for each part; each has a copy of its own.
+    A parallel loop copies the parts, so each lands in the memory of the unit that will read it. `order`: the
+    axes in the order in which they are read, if that is not the value's. `length`: of a part, if the last one
+    may reach past the end. `across`: trips for each part; each has its own copy.
     """
     tiler = Tiler({}, parts, fresh, source, Sources(), length=length, across=across)
     order, build, trips = order or tuple(range(value.type.rank)), tiler.at(tiler.out), parts * across
@@ -152,7 +156,7 @@ def _target(tiler: Tiler, result: Value, base: Value | None) -> Value:
 
 
 class Tiler(Emitter):
-    """Rewrites statements; `now` holds what every value made inside stands for in the part."""
+    """Rewrites statements for one part; `now` maps the values that they define to those of the part."""
 
     def __init__(
         self,
@@ -182,8 +186,8 @@ class Tiler(Emitter):
         parameters: Sequence[Value],
         names: Mapping[Value, Value] | None = None,
     ) -> tuple[Value, ...]:
-        """Computes the part of all statements and writes that of `results` into `parameters`. `names`: by
-        which values the statements make results, if not by their own."""
+        """Computes the part of all statements and writes that of `results` into `parameters`. `names`: maps
+        results to the values that the statements define for them, where these differ."""
         made = [(r, (names or {}).get(r, r)) for r in results]
         for (result, value), parameter in zip(made, parameters, strict=True):
             base = self.sources.bases.get(result)
@@ -206,7 +210,7 @@ class Tiler(Emitter):
         results: Sequence[Value],
         parameters: Sequence[Value],
     ) -> tuple[Value, ...]:
-        """The same for a branch and what follows it, which is done at the end of every region."""
+        """Does the same for a branch and its followers, which move to the end of every region."""
         regions: list[Region] = []
         for region in branch.branches:
             names = dict(zip(branch.outputs, region.results, strict=True))
@@ -252,7 +256,7 @@ class Tiler(Emitter):
         return self.now[value]
 
     def _outside_part(self, value: Value, axis: int) -> Value:
-        """Parts of outside values are read, or computed again, once and first of all."""
+        """The part of an outside value, read or recomputed once, before all other statements."""
         if (value, axis) not in self._outside:
             self._outside[value, axis] = self._fetch(value, axis)
         return self._outside[value, axis]
@@ -311,7 +315,7 @@ class Tiler(Emitter):
         self.now.update(zip(operator.outputs, made, strict=True))
 
     def _apart(self, operator: UOperator, tie: Tie, where: list[Statement]) -> tuple[Value, ...]:
-        """The operator on parts; what it makes."""
+        """Emits the operator on parts and returns its results."""
         if operator.kind == "constant":
             return (self._constant(operator, tie.outputs[0], where),)
         if operator.kind == "iota" and operator["dimension"] == tie.outputs[0]:
@@ -329,25 +333,25 @@ class Tiler(Emitter):
         return outputs
 
     def _is_plain(self, value: Value) -> bool:
-        """True for an outside array that nothing stands for."""
+        """True for an outside array that is neither updated in place nor recomputed."""
         return not any(value in known for known in (self.now, self.own, self.arrays, self.sources.recipes))
 
     def _direct(self, operator: UOperator, axis: int) -> tuple[Value, ...]:
-        """A slice that takes the axis whole: the own part at once, instead of a slice of the own part."""
+        """The operands of a slice that takes the axis whole, for the own part: one slice instead of two."""
         array, *starts = operator.inputs
         begins = [self.whole(v) for v in starts]
         begins[axis] = self.start(array.type.shape[axis])
         return (array, *begins)
 
     def _sliced(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
-        """The same where the array may be too short: the own part of the slice."""
+        """The own part of the slice; for parts that may reach past the end of the array."""
         inputs = tuple(self.whole(v) for v in operator.inputs)
         whole = self.fresh.make(operator.output.type)
         where.append(replace(operator, inputs=inputs, outputs=(whole,)))
         return self.cut(whole, axis, where)
 
     def _constant(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
-        """Equal parts are one small constant; others are parts of the constant, made outside."""
+        """One small constant if all parts are equal; else a part of the constant, made before the loop."""
         extent = operator.output.type.shape[axis]
         size = self.size(extent)
         if extent < size * self.parts and self.length:
@@ -409,7 +413,7 @@ class Tiler(Emitter):
 
     # -- nested uTasks -----------------------------------------------------------------------------------
     def _region(self, region: Region, axes: Sequence[int | None]) -> Region:
-        """`axes`: along which the results are cut."""
+        """A nested region for the part; `axes`: of its results."""
         parameters = self.define(region.parameters)
         outer, self.out = self.out, []
         for statement in region.body:

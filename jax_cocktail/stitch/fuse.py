@@ -1,10 +1,12 @@
 """Stitching: groups element operators into lane loops (AStitch, ASPLOS'22, sections 4.1 and 4.3).
 
-Roots (values that must reach memory or a scalar register) are placed, in program order, into the latest lane
-loop of the same iteration shape that may hold them; what a root needs and nobody else does is computed
-inside that loop (Local scheme). A value that is read inside its own loop only, element by element, never
-reaches memory. Reductions, in-place updates and concatenations close a group: their operands are computed on
-the fly.
+Roots are values that must reach memory or a scalar register. In program order, each root joins the latest
+lane loop of its iteration shape that may hold it. That loop also computes the inline operands of the root
+(Local scheme); they never reach memory. Reductions, in-place updates and concatenations close a group and
+compute their operands on the fly.
+
+    t = exp(x)                { t = exp(x)
+    y = t * 2         ->        y = t * 2 }     one lane loop; t stays in a register
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import Shape, Value
 
-MEMBER_LIMIT = 48  # of a lane loop: beyond it registers spill and the host compiler slows down
+MEMBER_LIMIT = 48  # larger lane loops spill registers and slow down the host compiler
 SCALAR_LIMIT = 256
 
 
 @dataclass(slots=True)
 class _Item:
-    """A statement to be, or a group that is still growing (`key` is its iteration shape)."""
+    """A statement, or a group that is still growing (`key` is its iteration shape)."""
 
     statement: Statement | None = None
     key: Shape | None = None
     members: dict[UOperator, None] = field(default_factory=dict)
     roots: list[Value] = field(default_factory=list)
-    barred: bool = False  # True: nothing may join
+    barred: bool = False  # True: no root may join
 
 
 def stitch(program: UProgram) -> UProgram:
@@ -51,7 +53,7 @@ def _stitch_region(region: Region, facts: Residences) -> Region:
 
 
 class _RegionState:
-    """The items of one region while they are formed."""
+    """Forms the items of one region."""
 
     def __init__(self, facts: Residences) -> None:
         self.facts = facts
@@ -95,7 +97,7 @@ class _RegionState:
             self._place(operator, core(value.type.shape))
 
     def _update(self, operator: UOperator) -> None:
-        """In-place update: its value is computed straight into the destination where that is safe."""
+        """Adds an in-place update; its value is computed directly in the destination where that is safe."""
         facts, (target, update) = self.facts, operator.inputs[:2]
         facts.place_in_memory(operator.output)
         if facts.mode[target] == "inline":
@@ -115,7 +117,7 @@ class _RegionState:
         self._place(operator, key, earliest=earliest, needed=(target, update, *operator.inputs[2:]))
 
     def _into_place(self, update: UOperator) -> bool:
-        """A matrix product that is only written into an array is computed there."""
+        """Fuses a matrix product with the update that is its only use; returns False if there is none."""
         facts, chain = self.facts, [update]
         while True:
             value = chain[0].inputs[1 if chain[0] is update else 0]
@@ -147,7 +149,7 @@ class _RegionState:
         return True
 
     def _reads_own_slice(self, item: _Item, update: UOperator) -> bool:
-        """True if a growing group reads the updated array only where it would then overwrite it."""
+        """True if a growing group reads the updated array only at the elements that it would overwrite."""
         if item.key != core(update.inputs[1].type.shape) or item.barred:
             return False
         for member in item.members:
@@ -161,7 +163,7 @@ class _RegionState:
         return True
 
     def _reads_elsewhere(self, value: Value, update: UOperator, aligned: bool = True) -> bool:
-        """True if computing `value` reads the updated array other than at the element being written."""
+        """True if computing `value` reads an element of the updated array other than the one written."""
         facts, target = self.facts, update.inputs[0]
         root = facts.layout[target].root if target in facts.layout else target
         for leaf, identical in self._leaves(value, aligned):
@@ -180,7 +182,7 @@ class _RegionState:
         return False
 
     def _force(self, value: Value) -> None:
-        """Sends an inline value to memory after all."""
+        """Moves an inline value to memory."""
         operator = self.facts.operator(value)
         assert operator is not None
         self.facts.place_in_memory(value)
@@ -188,7 +190,7 @@ class _RegionState:
 
     # -- placing -----------------------------------------------------------------------------------------
     def _close(self, anchor: UOperator, operands: tuple[Value, ...]) -> None:
-        """A group of its own that ends with an anchor."""
+        """Makes a separate group that ends with an anchor."""
         item = _Item(key=core(anchor.output.type.shape), barred=True)
         self.items.append(item)
         self._fill(item, len(self.items) - 1, anchor, operands)
@@ -208,7 +210,7 @@ class _RegionState:
         self._fill(self.items[-1], len(self.items) - 1, operator, needed)
 
     def _bound(self, operand: Value, key: Shape, user: UOperator) -> int:
-        """First item that may hold a root that computes from `operand`."""
+        """The first item that may hold a root which reads `operand`."""
         elementwise = user.kind in ELEMENTWISE or is_unit_change(user)
         elementwise = elementwise or (user.kind == "dynamic_update_slice" and operand == user.inputs[1])
         lowest = 0
@@ -248,8 +250,8 @@ class _RegionState:
             self.item_of[value] = index
 
     def _pull(self, item: _Item, index: int, value: Value) -> None:
-        """Adds the inline operators that compute `value`, operands first. Unit changes of what the item
-        itself computes, or that are views made only later, count as inline here."""
+        """Adds the inline operators that compute `value`, operands first. Unit changes count as inline if the
+        item computes their operand, or if a later item defines them."""
         facts = self.facts
         operator = facts.operator(value)
         if operator is None or operator in item.members:
@@ -263,7 +265,7 @@ class _RegionState:
             item.members[operator] = None
 
     def _within(self, item: _Item, value: Value) -> bool:
-        """True if `value` is computed in this item, perhaps behind unit changes."""
+        """True if `value`, or its operand before unit changes, is computed in this item."""
         if value in item.roots:
             return True
         operator = self.facts.operator(value)

@@ -1,12 +1,12 @@
-"""Where each value resides: the first half of stitching (AStitch, ASPLOS'22, section 4.3, step 1).
+"""The first half of stitching decides where each value resides (AStitch, ASPLOS'22, section 4.3, step 1).
 
-Walking a program once, every value gets a residence:
+One walk over the program gives every value a residence:
 
   constant   part of the program text (scalars) or a static table (arrays)
-  register   one element: a scalar variable, whatever computes it
-  memory     owns a buffer: region parameters, anchor results, stitched roots
-  view       other strides over somebody's buffer: costs nothing
-  inline     computed where it is used, in the consumer's lane loop (Local scheme)
+  register   a scalar variable: one element
+  memory     a buffer of its own: region parameters, anchor results, stitched roots
+  view       another value's buffer with other strides: no cost
+  inline     the consumer's lane loop, which computes the value where it uses it (Local scheme)
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
 
-DEEPEST = 48  # operators inside each other from which a value is stored: a lane loop holds about as many
-EXPENSIVE = 4  # flops of one element from which recomputing costs more than a store and a load
+DEEPEST = 48  # nested operators: a deeper value is stored, since a lane loop holds about as many
+EXPENSIVE = 4  # flops per element: recomputing more costs more than a store and a load
 
 
 @dataclass(slots=True)
 class Residences:
-    """Facts about a program that stitching reads; `mode` and `layout` fill up as it proceeds."""
+    """Facts about a program that stitching reads. It fills `mode` and `layout` as it proceeds."""
 
     definition: dict[Value, Statement] = field(default_factory=dict)
     home: dict[Value, int] = field(default_factory=dict)  # value -> id of the defining region
@@ -33,7 +33,7 @@ class Residences:
     mode: dict[Value, str] = field(default_factory=dict)
     layout: dict[Value, Layout] = field(default_factory=dict)
     cost: dict[Value, int] = field(default_factory=dict)  # flops to compute one element inline
-    depth: dict[Value, int] = field(default_factory=dict)  # operators one inside the other, likewise
+    depth: dict[Value, int] = field(default_factory=dict)  # nested operators to compute one element inline
 
     def operator(self, value: Value) -> UOperator | None:
         statement = self.definition.get(value)
@@ -78,7 +78,7 @@ class Residences:
         return "inline" if not deep and self._worth_inlining(operator) else "memory"
 
     def _depth(self, operator: UOperator) -> int:
-        """How many operators one element of the result would take, one inside the other."""
+        """The number of nested operators that compute one element of the result."""
         return 1 + max((self.depth.get(x, 0) for x in operator.inputs), default=0)
 
     def _seen(self, operator: UOperator) -> Layout | None:
@@ -90,10 +90,10 @@ class Residences:
         return None
 
     def _must_copy(self, value: Value, seen: Layout) -> bool:
-        """A view that some consumer could read only slowly, or not at all, is copied instead."""
+        """True if some consumer could read the view only slowly, or not at all."""
         for use, _ in self.uses[value]:
             if use is None and not seen.is_whole:
-                return True  # the result of a region is copied to where its memory may be rewritten
+                return True  # the memory of a region's result may be overwritten
             if not isinstance(use, UOperator):
                 continue
             if use.kind == "reshape" and view(use, seen) is None:
@@ -128,7 +128,7 @@ class Residences:
 
 
 def survey(program: UProgram) -> Residences:
-    """Definitions and uses of the whole program; parameters are given their residence."""
+    """Finds the definitions and uses of the whole program, and the residences of parameters."""
     facts = Residences()
     counter = 0
 
