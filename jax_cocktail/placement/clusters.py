@@ -8,7 +8,7 @@ boundary between two stages is one crossing, and a claimed statement runs as ear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -24,6 +24,8 @@ from jax_cocktail.utask.ir import (
     Region,
     Statement,
     UOperator,
+    defined_in,
+    is_a,
     reads,
     regions_of,
     walk,
@@ -342,7 +344,7 @@ class _Divider:
             assert tie is not None
             axes = {axis for v, axis in zip(statement.inputs, tie.inputs, strict=True) if v == value}
             return axes == {other.axes.get(value, -1)}
-        inside = {id(s) for s in _leaves(statement)}
+        inside = {id(s) for s in walk(statement) if not regions_of(s)}
         eaten = any(c.value == value and id(c.leaf) in inside for c in mine.cut.crossings)
         return mine.number == other.number and value in other.axes and not eaten
 
@@ -377,8 +379,7 @@ class _Divider:
         return sorted(found) if sum(map(self._multiplies, found)) > 1 else (positions,)
 
     def _multiplies(self, positions: Sequence[int]) -> bool:
-        found = (self.statements[n] for n in positions)
-        return any(isinstance(s, UOperator) and s.kind == "dot" for s in found)
+        return any(is_a(self.statements[n], "dot") for n in positions)
 
     def _result(self) -> Division:
         stage = self._stages()
@@ -430,33 +431,12 @@ def _copy(array: Value) -> Work:
 
 
 def _has_groups(statement: Statement) -> bool:
-    inner = (s for region in regions_of(statement) for s in walk(region))
-    return any(isinstance(s, BranchUTask) and s.stage is not None for s in inner)
-
-
-def _leaves(statement: Statement) -> list[Statement]:
-    if not regions_of(statement):
-        return [statement]
-    return [leaf for region in regions_of(statement) for s in region.body for leaf in _leaves(s)]
-
-
-def _walk_values(statement: Statement, visit: Callable[[Sequence[Value]], None]) -> None:
-    visit(statement.outputs)
-    for region in regions_of(statement):
-        visit(region.parameters)
-        for inner in region.body:
-            _walk_values(inner, visit)
+    return any(isinstance(s, BranchUTask) and s.stage is not None for s in walk(statement))
 
 
 def axes_inside(statement: Statement, axes: Mapping[Value, int]) -> dict[Value, int]:
     """The axes of the values that the statement defines, nested regions included."""
-    found: dict[Value, int] = {}
-
-    def visit(values: Sequence[Value]) -> None:
-        found.update({v: axes[v] for v in values if v in axes})
-
-    _walk_values(statement, visit)
-    return found
+    return {v: axes[v] for v in defined_in(statement) if v in axes}
 
 
 def work_inside(statement: Statement, axes: Mapping[Value, int]) -> Work:

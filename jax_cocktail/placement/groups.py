@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import ceil
 
 from jax_cocktail.analysis.axes import rule
@@ -31,8 +32,8 @@ from jax_cocktail.utask.ir import (
     Region,
     Statement,
     UOperator,
+    operators_in,
     reads,
-    regions_of,
 )
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
@@ -309,11 +310,7 @@ def _seconds(
 
 
 def _operators(statements: Sequence[Statement]) -> Iterator[UOperator]:
-    for statement in statements:
-        if isinstance(statement, UOperator):
-            yield statement
-        for inner in regions_of(statement):
-            yield from _operators(inner.body)
+    return chain.from_iterable(map(operators_in, statements))
 
 
 # -- units for every stage -----------------------------------------------------------------------------------

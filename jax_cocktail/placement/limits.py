@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf
-from typing import cast
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
@@ -21,7 +20,7 @@ from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.ir import Statement, UOperator
+from jax_cocktail.utask.ir import Statement, is_a
 from jax_cocktail.utask.types import Value
 
 Divided = Callable[[], float]
@@ -149,11 +148,11 @@ class Limits:
 
     def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
         """False if a part of a convolution would have less than a vector of output features."""
-        convolutions = (s for s in statements if isinstance(s, UOperator) and s.kind == "conv")
         return all(
-            cut.axes.get(s.output) != cast(tuple[int, ...], s["out_spec"])[1]
+            cut.axes.get(s.output) != s.ints("out_spec")[1]
             or s.output.type.shape[cut.axes[s.output]] >= parts * self.lanes
-            for s in convolutions
+            for s in statements
+            if is_a(s, "conv")
         )
 
     def even_parts(self, cut: AxisClass, units: int, most: int) -> list[int]:
@@ -166,7 +165,7 @@ class Limits:
 
 def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:
     """Operands of a product that every part reads whole."""
-    if not isinstance(statement, UOperator) or statement.kind != "dot":
+    if not is_a(statement, "dot"):
         return []
     tie = rule(statement).along([cut.axes.get(statement.output)])
     return [v for v, d in zip(statement.inputs, tie.inputs, strict=True) if d is None] if tie else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import cast
 
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.utask.builder import INDEX, Builder
@@ -40,7 +39,7 @@ def part_type(type_: TensorType, axis: int, parts: int) -> TensorType:
 
 def constant_run(operator: UOperator, axis: int, start: int, size: int) -> bytes:
     """The data of a run of a constant along an axis."""
-    type_, data = operator.output.type, cast(bytes, operator["data"])
+    type_, data = operator.output.type, operator.data
     step = prod(type_.shape[axis + 1 :]) * ITEM_SIZE[type_.dtype]
     row = step * type_.shape[axis]
     rows = range(0, len(data), row)
@@ -52,14 +51,12 @@ def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -
     that of its part."""
     changed: dict[str, Attribute] = {}
     if operator.kind == "gather" and tie.inputs[1] is None:
-        sizes, axis = operator["slice_sizes"], tie.inputs[0]
-        assert isinstance(sizes, tuple) and axis is not None
+        sizes, axis = operator.ints("slice_sizes"), tie.inputs[0]
+        assert axis is not None
         own = size(operator.inputs[0].type.shape[axis])
         changed["slice_sizes"] = (*sizes[:axis], own, *sizes[axis + 1 :])
     elif operator.kind == "conv" and None not in tie.inputs:
-        groups = operator["feature_group_count"]
-        assert isinstance(groups, int)
-        changed["feature_group_count"] = size(groups)
+        changed["feature_group_count"] = size(operator.number("feature_group_count"))
     return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import cast
 
 from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
@@ -45,6 +44,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    is_a,
     operators_in,
     reads,
 )
@@ -371,8 +371,8 @@ class _Placer:
         """The axes of a packed operand in the order in which a matrix product reads them. A core reads one
         block of rows per column group sequentially, which suits the prefetcher and touches few pages; GPU
         threads read all columns of a row in one coalesced access."""
-        contract = cast(tuple[int, ...], dot[f"{side}_contract"])
-        if side == "lhs" or axis in cast(tuple[int, ...], dot[f"{side}_batch"]):
+        contract = dot.ints(f"{side}_contract")
+        if side == "lhs" or axis in dot.ints(f"{side}_batch"):
             return tuple(range(rank))
         last = contract if self.limits.packs_rows else (*contract, axis)
         kept = tuple(d for d in range(rank) if d not in last)
@@ -382,7 +382,7 @@ class _Placer:
 def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
     """The products among statements and in branches. Loops packed theirs when they were built."""
     for statement in statements:
-        if isinstance(statement, UOperator) and statement.kind == "dot":
+        if is_a(statement, "dot"):
             yield statement
         elif isinstance(statement, BranchUTask):
             for region in statement.branches:

@@ -24,6 +24,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    is_a,
     reads,
 )
 from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
@@ -166,16 +167,13 @@ def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
     sizes, whole = set(), min(cut.extents)
     for crossing in crossings:
         operator, axis = crossing.leaf, crossing.axis
-        if body[crossing.position] is not operator or not isinstance(operator, UOperator):
-            return 0
-        if operator.kind != "slice":
+        if body[crossing.position] is not operator or not is_a(operator, "slice"):
             return 0
         size = operator.output.type.shape[axis]
         if operator.ints("strides")[axis] != 1 or size < 2 or operator.ints("starts")[axis] % size:
             return 0
         sizes.add(size)
-    made = (s for s in body if isinstance(s, UOperator) and s.kind == "dot")
-    has_product = any(s.output in cut.axes for s in made)
+    has_product = any(is_a(s, "dot") and s.output in cut.axes for s in body)
     return min(sizes) if len(sizes) == 1 and has_product and whole % min(sizes) == 0 else 0
 
 
@@ -214,7 +212,7 @@ def _pulled(region: Region, fresh: FreshValues) -> Region:
     done: set[Value] = set()
 
     def change(statement: Statement) -> list[Statement]:
-        if isinstance(statement, UOperator) and statement.kind == "dot":
+        if is_a(statement, "dot"):
             users = uses.get(statement.output, [])
             if len(users) == 1 and _splits(users[0], statement):
                 (target,) = cast(UOperator, users[0]).outputs
@@ -227,7 +225,7 @@ def _pulled(region: Region, fresh: FreshValues) -> Region:
 
 def _splits(statement: Statement | None, product: UOperator) -> bool:
     """True if the statement is a reshape that splits one free axis of the product's right operand."""
-    if not isinstance(statement, UOperator) or statement.kind != "reshape":
+    if not is_a(statement, "reshape"):
         return False
     found = _split_place(product.output.type.shape, statement.output.type.shape)
     tie = rule(product).along((found[0],)) if found is not None else None

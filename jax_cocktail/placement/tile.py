@@ -371,8 +371,7 @@ class Tiler(Emitter):
 
     def _iota(self, operator: UOperator, where: list[Statement]) -> Value:
         """Counts from the part's first position, in int64 as iota itself does."""
-        type_, axis = operator.output.type, operator["dimension"]
-        assert isinstance(axis, int)
+        type_, axis = operator.output.type, operator.number("dimension")
         part = self.part_type(type_, axis)
         build = self.at(where)
         count = build.emit("iota", (), "int64", part.shape, dimension=axis)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jax_cocktail.stitch.residence import Residences, survey
-from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, reads
+from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, is_a, reads
 from jax_cocktail.utask.layout import core, is_unit_change
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.rewrite import map_regions, with_body
@@ -110,8 +110,7 @@ class _RegionState:
             self.plain(operator)
             return
         key = core(update.type.shape)
-        root = facts.layout[target].root if target in facts.layout else target
-        reader = self.last_read.get(root, -1)
+        reader = self.last_read.get(self._memory_of(target), -1)
         joins = reader >= 0 and self._reads_own_slice(self.items[reader], operator)
         earliest = reader if joins else reader + 1
         self._place(operator, key, earliest=earliest, needed=(target, update, *operator.inputs[2:]))
@@ -153,11 +152,10 @@ class _RegionState:
         if item.key != core(update.inputs[1].type.shape) or item.barred:
             return False
         for member in item.members:
-            if member.kind == "dynamic_update_slice" and member.inputs[0] == update.inputs[0]:
+            first = 1 if _is_update(member) else 0
+            if first and member.inputs[0] == update.inputs[0]:
                 return False
-            aligned = member.kind in ELEMENTWISE or is_unit_change(member)
-            first = 1 if member.kind == "dynamic_update_slice" else 0
-            aligned = aligned or bool(first)
+            aligned = bool(first) or member.kind in ELEMENTWISE or is_unit_change(member)
             if any(self._reads_elsewhere(x, update, aligned) for x in member.inputs[first:]):
                 return False
         return True
@@ -165,15 +163,14 @@ class _RegionState:
     def _reads_elsewhere(self, value: Value, update: UOperator, aligned: bool = True) -> bool:
         """True if computing `value` reads an element of the updated array other than the one written."""
         facts, target = self.facts, update.inputs[0]
-        root = facts.layout[target].root if target in facts.layout else target
+        root = self._memory_of(target)
         for leaf, identical in self._leaves(value, aligned):
             if leaf not in facts.layout or facts.layout[leaf].root != root:
                 continue
             reader = facts.operator(leaf)
             same = (
                 identical
-                and reader is not None
-                and reader.kind == "dynamic_slice"
+                and is_a(reader, "dynamic_slice")
                 and reader.inputs == (target, *update.inputs[2:])
                 and facts.layout[target].is_whole
             )
@@ -274,8 +271,7 @@ class _RegionState:
         return self._within(item, operator.inputs[0])
 
     def _note_read(self, value: Value, index: int) -> None:
-        layout = self.facts.layout.get(value)
-        root = layout.root if layout is not None else value
+        root = self._memory_of(value)
         self.last_read[root] = max(index, self.last_read.get(root, -1))
 
     # -- the result --------------------------------------------------------------------------------------
@@ -307,4 +303,4 @@ class _RegionState:
 
 
 def _is_update(operator: UOperator | None) -> bool:
-    return operator is not None and operator.kind == "dynamic_update_slice"
+    return is_a(operator, "dynamic_update_slice")

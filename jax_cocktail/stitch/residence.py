@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import count
 
-from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, regions_of
+from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, is_a, regions_of
 from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
@@ -129,19 +130,15 @@ class Residences:
 
 def survey(program: UProgram) -> Residences:
     """Finds the definitions and uses of the whole program, and the residences of parameters."""
-    facts = Residences()
-    counter = 0
+    facts, numbers = Residences(), count()
 
     def visit(region: Region) -> None:
-        nonlocal counter
-        here = counter
-        counter += 1
+        here = next(numbers)
         for value in region.parameters:
             facts.home[value] = here
             facts.place_in_memory(value)
         for statement in region.body:
-            outputs = statement.outputs
-            for value in outputs:
+            for value in statement.outputs:
                 facts.definition[value] = statement
                 facts.home[value] = here
             for value in statement.inputs:
@@ -157,19 +154,15 @@ def survey(program: UProgram) -> Residences:
 
 
 def _axes(operator: UOperator, name: str) -> tuple[int, ...]:
-    axes = operator[name]
-    assert isinstance(axes, tuple)
-    return axes if axes else (0,)  # type: ignore[return-value]
+    return operator.ints(name) or (0,)
 
 
 def _free(operator: UOperator, side: int) -> list[int]:
     names = ("lhs_batch", "lhs_contract") if side == 0 else ("rhs_batch", "rhs_contract")
-    taken = {d for name in names for d in operator[name]}  # type: ignore[union-attr]
+    taken = {d for name in names for d in operator.ints(name)}
     return [d for d in range(operator.inputs[side].type.rank) if d not in taken]
 
 
 def _spreads(use: Statement, value: Value) -> bool:
     """True if the use reads some element of the value more than once."""
-    if not isinstance(use, UOperator) or use.kind not in ("broadcast", "gather"):
-        return False
-    return use.output.type.size > value.type.size
+    return is_a(use, "broadcast", "gather") and use.output.type.size > value.type.size
