@@ -58,7 +58,7 @@ class Limits:
     the number of tiles of an independent axis; `crossing`: seconds of a barrier and of the first bytes after
     it; `takes_operands`: a result may overwrite an operand of the program, which one unit copies if the
     caller keeps it; `dense_bytes`: parts up to this size are packed even if dense, since packed parts stay
-    with their units; `packs_rows`: a packed right operand is stored column by column, so that one product
+    with their units; `packs_rows`: a packed right operand is stored row by row, so that one product
     computes all columns; `has_grids`: parts may be cut along a second axis.
     """
 
