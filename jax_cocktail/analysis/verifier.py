@@ -107,7 +107,8 @@ class _Verifier:
 
     # -- values ------------------------------------------------------------------------------------------
     def _typed(self, value: Value) -> None:
-        if self._types.setdefault(value.id, value.type) != value.type:
+        known = self._types.setdefault(value.id, value.type)
+        if known is not value.type and known != value.type:
             self._fail(f"{value} is {value.type} here and {self._types[value.id]} elsewhere")
 
     def _define(self, values: Iterable[Value]) -> None:

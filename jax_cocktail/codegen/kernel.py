@@ -1,7 +1,7 @@
 """The kernel IR: the C text of a program as nodes, and their printer.
 
 Emitters build nodes (`codegen.writer`), passes (`codegen.passes`, `codegen.stages`) read and rewrite them,
-`lines` prints them. Function-wide names and loads are nodes wherever they occur, even in a
+`printed` and `text` print them. Function-wide names and loads are nodes wherever they occur, even in a
 template call. Passes learn about a node from its construction alone; nobody reads the text.
 """
 
@@ -162,18 +162,19 @@ class Loop(_Printed):
 
 
 Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
+Line = list[str | Name]
 
 
 # -- the printer ---------------------------------------------------------------------------------------------
 def _parts(node: Expression | Node) -> tuple[Expression, ...]:
     """A node as text and nodes in print order; for a loop or block, its head only."""
     match node:
+        case Spelled(pieces):
+            return pieces
         case str():
             return (node,)
         case Name(text) | Barrier(text):
             return (text,)
-        case Spelled(pieces):
-            return pieces
         case Index(constant, terms):
             scaled = [n if c == 1 else Spelled((f"{c} * ", n)) for n, c in terms]
             return _between(" + ", [*scaled, str(constant)] if constant or not terms else scaled)
@@ -204,31 +205,38 @@ def _between(separator: str, items: Sequence[Expression]) -> tuple[Expression, .
     return tuple(piece for item in items for piece in (separator, item))[1:]
 
 
-def text(node: Expression | Node, names: Mapping[Name, str]) -> str:
-    """The C text of an expression or of one line. `names`: substitutes for some names."""
-    found, pending = list[str](), [node]
+def _line(node: Expression | Node) -> Line:
+    """The pieces of an expression or of one line."""
+    found, pending = Line(), [node]
     while pending:
         node = pending.pop()
-        if isinstance(node, str):
+        if isinstance(node, str | Name):
             found.append(node)
-        elif isinstance(node, Name):
-            found.append(names.get(node, node.text))
         else:
             pending += _parts(node)[::-1]
-    return "".join(found)
+    return found
 
 
-def lines(nodes: Sequence[Node], names: Mapping[Name, str], indent: int = 1) -> list[str]:
-    """The C text of statements."""
-    margin, found = "  " * indent, list[str]()
+def printed(nodes: Sequence[Node], indent: int = 1) -> list[Line]:
+    """Statements as lines of C text in which the names may still be chosen."""
+    margin, found = "  " * indent, list[Line]()
     for node in nodes:
         if isinstance(node, Loop) and node.pragma != "":
-            found.append(margin + text(node.pragma, names))
-        found.append(margin + text(node, names))
+            found.append([margin, *_line(node.pragma)])
+        found.append([margin, *_line(node)])
         if isinstance(node, Loop | Block):
-            found[-1] += "{"
-            found += [*lines(node.body, names, indent + 1), margin + "}"]
+            found[-1].append("{")
+            found += [*printed(node.body, indent + 1), [margin, "}"]]
     return found
+
+
+def text(lines: Sequence[Line], names: Mapping[Name, str]) -> str:
+    """The C text of lines. `names`: what stands in the place of some names."""
+    spelled = (
+        [piece if isinstance(piece, str) else names.get(piece, piece.text) for piece in line]
+        for line in lines
+    )
+    return "\n".join(map("".join, spelled))
 
 
 # -- what passes ask -----------------------------------------------------------------------------------------
@@ -255,4 +263,4 @@ def names_in(*nodes: Expression | Node) -> list[Name]:
 
 def length(*nodes: Node) -> int:
     """The number of lines."""
-    return len(lines(nodes, {}))
+    return len(printed(nodes))

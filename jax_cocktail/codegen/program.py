@@ -19,7 +19,8 @@ from jax_cocktail.codegen.kernel import (
     Load,
     Name,
     Node,
-    lines,
+    printed,
+    text,
 )
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
@@ -81,7 +82,7 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     head += ["", f"{target.entry} {{"]
     spelled = _spelled(context)
     body = [*_declarations(context, spelled), *map(code, begin), *context.writer.nodes, *map(code, end)]
-    return "\n".join([*head, *lines(body, spelled), "}", *target.footer, ""])
+    return "\n".join([*head, text(printed(body), spelled), "}", *target.footer, ""])
 
 
 def _spelled(context: Context) -> dict[Name, str]:
@@ -264,13 +265,11 @@ def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     _emit_inline_loop(context, loop)
     arrays = {name: buffer for name, buffer in context.buffers.items() if buffer.fixed}
     context.buffers = {name: buffer for name, buffer in context.buffers.items() if name not in arrays}
-    known = {name: context.about(name) for name in context.given}
     body = [*_declarations(context), *context.writer.nodes]
     context.writer, context.declared, context.buffers, context.views = outer
     context.buffers |= arrays
+    context.writer.add(stages.part(body, context.about, {**context.given, **arrays}))
     context.given = {}
-    known |= {name: context.about(name) for name in arrays}
-    context.writer.add(stages.part(body, known))
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:

@@ -6,10 +6,20 @@ lane loop becomes a function; equal ones (the same layer ten times) become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax_cocktail.codegen.kernel import Assign, Declaration, Name, Node, lines, names_in, nodes_in
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Declaration,
+    Line,
+    Name,
+    Node,
+    names_in,
+    nodes_in,
+    printed,
+    text,
+)
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
@@ -64,20 +74,24 @@ class StageTable:
     def call(self, nodes: Sequence[Node], about: Callable[[Name], Parameter], result: Name | None) -> Node:
         """Calls a function of these statements, made unless an equal one exists. `result`: the register that
         they set and do not read."""
-        given = [name for name in _outer(nodes) if name != result]
         type_ = about(result).type if result else "void"
         if result:
             nodes = [Declaration(type_, result, const=False), *nodes, code("return {};", result)]
+        lines = printed(nodes)
+        given = [name for name in _outer(lines) if name != result]
         head, call = self._target.stage
-        name = self._function("stage", head, nodes, [(name, about(name)) for name in given], type_)
+        name = self._function("stage", head, lines, {name: about(name) for name in given}, type_)
         called = code(call, name=name, parameters=joined(", ", given))
         return Assign(result, called) if result else code("{};", called)
 
-    def part(self, nodes: Sequence[Node], known: Mapping[Name, Parameter]) -> Node:
+    def part(
+        self, nodes: Sequence[Node], about: Callable[[Name], Parameter], known: Collection[Name]
+    ) -> Node:
         """The same for the statements of a parallel loop. `known`: their possible parameters."""
         head, call = self._target.part
-        given = [name for name in _outer(nodes) if name in known]
-        name = self._function("part", head, nodes, [(name, known[name]) for name in given])
+        lines = printed(nodes)
+        given = [name for name in _outer(lines) if name in known]
+        name = self._function("part", head, lines, {name: about(name) for name in given})
         parameters = joined("", [code(", {}", each) for each in given])
         return code(call + ";", name=name, parameters=parameters)
 
@@ -85,16 +99,17 @@ class StageTable:
         self,
         kind: str,
         head: str,
-        nodes: Sequence[Node],
-        parameters: Sequence[tuple[Name, Parameter]],
+        lines: Sequence[Line],
+        parameters: Mapping[Name, Parameter],
         result: str = "void",
     ) -> str:
         """Numbers names in order of appearance: statements that differ only in names share a function."""
-        nodes = [*(code(each.where, name=name) for name, each in parameters if each.where), *nodes]
-        numbers = {name: f"x{number}" for number, name in enumerate(_outer(nodes))}
-        listed = [f"{each.type} {numbers[name]}" for name, each in parameters]
+        where = [code(each.where, name=name) for name, each in parameters.items() if each.where]
+        lines = [*printed(where), *lines]
+        numbers = {name: f"x{number}" for number, name in enumerate(_outer(lines))}
+        listed = [f"{each.type} {numbers[name]}" for name, each in parameters.items()]
         before = "".join(f", {each}" for each in listed) if kind == "part" else ", ".join(listed)
-        body = "\n".join(lines(nodes, numbers))
+        body = text(lines, numbers)
         return self._functions.setdefault((head, result, before, body), f"{kind}{len(self._functions)}")
 
     def lines(self) -> list[str]:
@@ -105,6 +120,7 @@ class StageTable:
         ]
 
 
-def _outer(nodes: Sequence[Node]) -> list[Name]:
+def _outer(lines: Sequence[Line]) -> list[Name]:
     """The names of the enclosing function, each once, in order of appearance."""
-    return list(dict.fromkeys(name for name in names_in(*nodes) if name.outer))
+    names = (piece for line in lines for piece in line if isinstance(piece, Name) and piece.outer)
+    return list(dict.fromkeys(names))

@@ -23,6 +23,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     StitchedUTask,
     UOperator,
+    once,
     operators_of,
     regions_of,
 )
@@ -95,7 +96,7 @@ class Part:
 
     def of(self, operator: UOperator) -> float:
         """The share of an operator's results."""
-        own = self.share if any(v in self.axes for v in operator.outputs) else 1.0
+        own = 1.0 if self.axes.keys().isdisjoint(operator.outputs) else self.share
         return own if self.within is None else own * self.within.of(operator)
 
     def shares(self, operator: UOperator) -> list[float]:
@@ -120,7 +121,7 @@ def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE
 def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
     """Bytes per second of the level that holds all that the statements touch themselves."""
     touched: dict[Value, float] = {}
-    for operator in (o for s in statements for o in operators_of(s)):
+    for operator in (o for s in statements for o in operators_of(s) if o.kind in PRODUCTS):
         sizes = operand_bytes(operator, part)
         touched.update({v: n for v, n in sizes.items() if n > touched.get(v, 0.0) and v not in part.far})
     return unit.rate(sum(touched.values()))
@@ -140,22 +141,30 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
     if operator.kind in _NOTHING or not operator.outputs:
         return 0.0
     share = part.of(operator)
-    amount = work(operator)
     if operator.kind in PRODUCTS:
         flops = cast(float, getattr(unit, arithmetic(operator)))
         sizes = operand_bytes(operator, part)
         far = sum(size for v, size in sizes.items() if v in part.far)
         moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
-        return BLOCK.statement_seconds + max(amount.flops * share / flops, moved)
+        return BLOCK.statement_seconds + max(work(operator).flops * share / flops, moved)
     if operator.kind in COPIES:
-        return unit.steps(amount.bytes * share / 8, operator.facts.cost)
+        return unit.steps(work(operator).bytes * share / 8, operator.facts.cost)
+    size = _elements(operator) * share
     if operator.is_element:
-        return unit.steps(operator.output.type.size * share, operator.facts.cost)
-    size = max(v.type.size for v in (*operator.inputs, *operator.outputs)) * share
+        return unit.steps(size, operator.facts.cost)
     deep = log2(max(size, 2.0)) ** 2 if operator.facts.orders else 1.0
     return BLOCK.statement_seconds + BLOCK.reduce_seconds + unit.steps(size, deep)
 
 
+@once
+def _elements(operator: UOperator) -> int:
+    """How many elements lanes go through: of the result, or of the largest operand if that is more than
+    arithmetic on registers."""
+    values = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)
+    return max(v.type.size for v in values)
+
+
+@once
 def arithmetic(operator: UOperator) -> str:
     """Which rate of a unit tells how fast its flops are: the name of a field of `Unit`."""
     if operator.kind not in PRODUCTS:

@@ -15,7 +15,6 @@ from jax_cocktail.utask.ir import (
     UOperator,
     once,
     regions_of,
-    walk,
 )
 from jax_cocktail.utask.operators import FREE, UPDATES
 from jax_cocktail.utask.rewrite import Inside, fold
@@ -84,7 +83,12 @@ def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> 
 
 
 def has_loop(statement: Statement) -> bool:
-    return any(isinstance(s, LoopUTask) for s in walk(statement))
+    return isinstance(statement, LoopUTask) or any(map(_has_loop, regions_of(statement)))
+
+
+@once
+def _has_loop(region: Region) -> bool:
+    return any(map(has_loop, region.body))
 
 
 @once

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from jax_cocktail.analysis.access import reads_own_part
@@ -166,21 +167,21 @@ class _Divider:
         self.results = frozenset(results)
         self.claims: dict[int, Choice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds, their bodies divided
+        self.splits: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
         self.refused: list[tuple[AxisClass, str]] = []
         self.apart: list[tuple[AxisClass, list[int]]] = []  # classes without a crossing, and what they fit
 
     def divide(self) -> Division:
         self._claim()
-        while self.claims:
+        while True:
             stage = self._stages()
             clusters = self._clusters(stage)
             weak = [(k, c) for k, c in clusters if not self._pays(c.positions, c.axes, c.parts)]
             if not weak:
-                break
+                return self._result(stage, clusters)
             _, worst = min(weak, key=lambda pair: self._work(pair[1].positions).weight)
             for position in worst.positions:
                 del self.claims[position]
-        return self._result()
 
     def _work(self, positions: Sequence[int]) -> Work:
         return total(self.statements[n] for n in positions)
@@ -224,8 +225,10 @@ class _Divider:
 
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
         """The class with the lowest rank gets the statements that several classes want."""
-        loops = self._domains(cut, [n for n in positions if has_loop(self.statements[n])])
-        return self.limits.rank(cut, self.units, [self.statements[n] for n in positions], loops)
+        loops = [n for n in positions if has_loop(self.statements[n])]
+        split = partial(self._split, cut, [n for n in positions if n not in loops])
+        found = [self.statements[n] for n in positions]
+        return self.limits.rank(cut, self.units, found, self._domains(cut, loops), split)
 
     def _domains(self, cut: AxisClass, loops: Sequence[int]) -> tuple[float, int | None]:
         """Seconds of the loops in tiles of the class, and the fastest number of tiles; None if there is no
@@ -267,7 +270,11 @@ class _Divider:
         return found
 
     def _split(self, cut: AxisClass, positions: Sequence[int]) -> int | None:
-        return self.limits.split(cut, self.units, [self.statements[n] for n in positions])
+        key = id(cut), tuple(positions)
+        if key not in self.splits:
+            found = [self.statements[n] for n in positions]
+            self.splits[key] = self.limits.split(cut, self.units, found)
+        return self.splits[key]
 
     def _refusal(self, cut: AxisClass, parts: int | None, free: Sequence[int]) -> str:
         if cut.clash:
@@ -381,9 +388,7 @@ class _Divider:
     def _multiplies(self, positions: Sequence[int]) -> bool:
         return any(is_a(self.statements[n], "dot") for n in positions)
 
-    def _result(self) -> Division:
-        stage = self._stages()
-        clusters = self._clusters(stage)
+    def _result(self, stage: Mapping[int, int], clusters: Sequence[tuple[int, Cluster]]) -> Division:
         count = 1 + max(stage.values(), default=0)
         mesh: list[list[int]] = [[] for _ in range(count)]
         for position in range(len(self.statements)):

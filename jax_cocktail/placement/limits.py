@@ -24,6 +24,7 @@ from jax_cocktail.utask.ir import Statement, is_a
 from jax_cocktail.utask.types import Value
 
 Divided = Callable[[], float]
+Split = Callable[[], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +96,18 @@ class Limits:
         return self.parts(cut, units)
 
     def rank(
-        self, cut: AxisClass, units: int, statements: Sequence[Statement], domains: tuple[float, int | None]
+        self,
+        cut: AxisClass,
+        units: int,
+        statements: Sequence[Statement],
+        domains: tuple[float, int | None],
+        split: Split,
     ) -> tuple[float, float]:
         """Orders classes that want the same statements, best first: most shared work, then least time lost.
         Every part of a product reads the whole operand that is not cut.
 
-        `domains`: the result of `domains` for the loops among the statements.
+        `domains`: the result of `domains` for the loops among the statements; `split`: that of `split` for
+        the others.
         """
         again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
         return again.weight - total(statements).weight, domains[0]
@@ -195,14 +202,19 @@ class DeviceLimits(Limits):
         return _fewest(offers)
 
     def rank(
-        self, cut: AxisClass, units: int, statements: Sequence[Statement], domains: tuple[float, int | None]
+        self,
+        cut: AxisClass,
+        units: int,
+        statements: Sequence[Statement],
+        domains: tuple[float, int | None],
+        split: Split,
     ) -> tuple[float, float]:
         """Orders classes by the share of the time that statements still take: contested statements go to the
         class that makes them fastest, not to the largest class."""
         parts = domains[1]
         if parts is None:
             statements = [s for s in statements if not has_loop(s)]
-            parts = self.split(cut, units, statements)
+            parts = split()
         before = self.seconds(statements)
         if parts is None or not before:
             return inf, 0.0

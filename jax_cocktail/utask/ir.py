@@ -117,7 +117,8 @@ def once(find: Callable[[_Subject], _Fact]) -> Callable[[_Subject], _Fact]:
         known = subject.known
         if name not in known:
             known[name] = find(subject)
-        return cast(_Fact, known[name])
+        fact: _Fact = known[name]
+        return fact
 
     return found
 

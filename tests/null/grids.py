@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.placement.limits import Divided, GridOffer, Limits
+from jax_cocktail.placement.limits import Divided, GridOffer, Limits, Split
 from jax_cocktail.utask.ir import Statement
 
 
@@ -38,12 +38,17 @@ class EagerGrids(Limits):
         return (inf, None) if self.last else Limits.domains(self, cut, units, loops, divided)
 
     def rank(
-        self, cut: AxisClass, units: int, statements: Sequence[Statement], domains: tuple[float, int | None]
+        self,
+        cut: AxisClass,
+        units: int,
+        statements: Sequence[Statement],
+        domains: tuple[float, int | None],
+        split: Split,
     ) -> tuple[float, float]:
         return (
             (-max(cut.axes.values()), 0.0)
             if self.last
-            else Limits.rank(self, cut, units, statements, domains)
+            else Limits.rank(self, cut, units, statements, domains, split)
         )
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:

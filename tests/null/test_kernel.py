@@ -17,9 +17,9 @@ from jax_cocktail.codegen.kernel import (
     Pointer,
     Store,
     length,
-    lines,
     names_in,
     nodes_in,
+    printed,
     text,
 )
 from jax_cocktail.codegen.passes import LONG_BODY, batch, hoisted, unrolled
@@ -42,7 +42,7 @@ def copy(value, place=AT_L, into=Y):
 
 # -- the printer ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "node, printed",
+    "node, line",
     [
         (Declaration("f32", T1, Load(X, AT_L * 4 + 2)), "const f32 t1 = p0[4 * i + 2];"),
         (Declaration("f32", T1, const=False), "f32 t1;"),
@@ -56,8 +56,8 @@ def copy(value, place=AT_L, into=Y):
         (joined(" + ", (T1, T2, "1")), "t1 + t2 + 1"),
     ],
 )
-def test_lines(node, printed):
-    assert lines([node], {}) == [f"  {printed}"]
+def test_lines(node, line):
+    assert text(printed([node]), {}) == f"  {line}"
 
 
 def test_nested_statements():
@@ -73,7 +73,7 @@ def test_nested_statements():
         "    }",
         "  }",
     ]
-    assert lines([nest], {}) == expected
+    assert text(printed([nest]), {}).splitlines() == expected
     assert length(nest) == len(expected)
 
 
@@ -89,7 +89,7 @@ def test_writer_makes_the_same():
 def test_other_names_in_the_place_of_some():
     node = copy(joined(" * ", (Load(X, AT_L), REGISTER)))
     names = {X.base: "((const f32*)(operands[0]))", REGISTER: "x1"}
-    assert text(node, names) == "w0[i] = ((const f32*)(operands[0]))[i] * x1;"
+    assert text(printed([node], 0), names) == "w0[i] = ((const f32*)(operands[0]))[i] * x1;"
 
 
 def test_nodes_are_no_text():
@@ -98,7 +98,9 @@ def test_nodes_are_no_text():
 
 
 def test_16_bit_floats():
-    assert text(up(down(T1, "bfloat16"), "bfloat16"), {}) == "ck_up(ck_down<bf16>(t1))"
+    assert (
+        text(printed([code("{}", up(down(T1, "bfloat16"), "bfloat16"))], 0), {}) == "ck_up(ck_down<bf16>(t1))"
+    )
     assert up(down(T1, "float32"), "float32") is T1
 
 
@@ -189,7 +191,7 @@ def test_statements_that_differ_in_names_are_one_function():
         stages.call(scaled(X, REGISTER, Y), about, None),
         stages.call(scaled(Y, other, last), about, None),
     ]
-    assert lines(calls, {}) == ["  stage0(w0, p0, v3);", "  stage0(w64_f32, w0, v9);"]
+    assert text(printed(calls), {}).splitlines() == ["  stage0(w0, p0, v3);", "  stage0(w64_f32, w0, v9);"]
     (function,) = stages.lines()
     assert function.splitlines() == [
         "CK_NOINLINE void stage0(f32* x0, f32* x1, f32 x2) {",
@@ -211,7 +213,8 @@ def test_parts_get_what_is_known_and_declare_the_rest():
     stages = StageTable(cuda())
     nodes = [Declaration("f32* const", Y.base, "workspace", const=False), *scaled(X, REGISTER, Y)]
     known = {X.base: Parameter("f32*", "far({name});"), REGISTER: Parameter("f32")}
-    assert text(stages.part(nodes, known), {}) == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
+    called = text(printed([stages.part(nodes, known.__getitem__, known)], 0), {})
+    assert called == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
     assert "  far(x0);\n  f32* const x1 = workspace;\n" in stages.lines()[0]
     assert "u32* error, f32* x0, f32 x2)" in stages.lines()[0]
 

@@ -77,7 +77,8 @@ def _initial_copies(
             continue
         here, there = plan.slot(source), plan.slot(target)
         in_place = plan.layouts[source].is_whole and here == there
-        if {here.space, there.space} != {"own"} and not in_place:
+        crosses = not {here.space, there.space} <= {"own", "private"}  # memory of one unit
+        if crosses and not in_place:
             copies[k] = UOperator("copy", (source,), (fresh.make(source.type),), (), loop.source)
     if not copies:
         return [], loop

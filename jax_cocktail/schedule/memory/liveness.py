@@ -8,7 +8,7 @@ overlap only at positions where one is read in step with the write of the other:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from jax_cocktail.schedule.memory.in_place import Memory, in_place_pairs
@@ -66,12 +66,12 @@ class _Walker:
     def roots(self, values: Iterable[Value]) -> set[Value]:
         return {self.layouts[v].root for v in values if v in self.layouts}
 
-    def mark(self, live: Set[Value], position: int) -> None:
+    def mark(self, live: set[Value], position: int) -> None:
         """Notes the live roots at a position; positions come in order. Bits are written by intervals."""
         since = self._since
         for root in since.keys() - live:
             self.result.mask[root] |= (1 << position) - (1 << since.pop(root))
-        for root in live - since.keys():
+        for root in live.difference(since):
             since[root] = position
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...], at: int, depth: int) -> None:

@@ -222,17 +222,16 @@ def _alias_inputs(
     """(operand, result) pairs that share memory: donated operands with results that overwrite them. XLA
     requires equal types."""
     aliases: list[tuple[int, int]] = []
-    parameters, given = program.entry.parameters, program.entry.results
+    given = program.entry.results
+    donated = {program.entry.parameters[operand]: operand for operand in program.donated}
     for _, source, target in live.wishes:
-        if source not in parameters:
+        if source not in donated:
             continue
-        operand = parameters.index(source)
-        leader = classes.find(target)
+        operand, leader = donated[source], classes.find(target)
         results = [
             n for n, root in pinned.items() if classes.find(root) == leader and given[n].type == source.type
         ]
-        fresh = results and all(operand != i and results[0] != o for i, o in aliases)
-        if operand not in program.donated or not fresh:
+        if not results or any(operand == i or results[0] == o for i, o in aliases):
             continue
         classes.frozen.discard(source)
         if classes.try_unite(source, target):

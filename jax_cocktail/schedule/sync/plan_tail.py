@@ -45,12 +45,12 @@ Watcher = Callable[[str, Planned, float], None]  # (stage, what it has made, sec
 def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage], ...]:
     """The stages for a machine, in order, by the names of their modules. `cluster`: of so many units; 0: they
     need not be one."""
-    first: tuple[tuple[str, Stage], ...] = (("plan", _planned), ("explicit_copies", _copies))
+    plan: Stage = partial(_planned, machine=machine, cluster=cluster)
+    first: tuple[tuple[str, Stage], ...] = (("plan", plan), ("explicit_copies", _copies), ("plan", plan))
     if machine.spec is None:
-        return (*first, ("plan", _planned), ("barriers", _synchronised))
+        return (*first, ("barriers", _synchronised))
     return (
         *first,
-        ("plan", partial(_near_planned, machine=machine, cluster=cluster)),
         ("residency", partial(_resident, machine=machine, cluster=cluster)),
         ("barriers", partial(_synchronised, cluster=cluster)),
         ("thread_barriers", _thread_barriers),
@@ -70,8 +70,13 @@ def finish(
     return planned
 
 
-def _planned(planned: Planned) -> Planned:
-    return planned if planned.plan is not NOWHERE else replace(planned, plan=plan_memory(planned.program))
+def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
+    """Plans a program that has no plan, or lost it to a stage that changed it."""
+    if planned.plan is not NOWHERE:
+        return planned
+    if machine.spec is None:
+        return replace(planned, plan=plan_memory(planned.program))
+    return _near_planned(planned, machine, cluster)
 
 
 def _copies(planned: Planned) -> Planned:
