@@ -1,7 +1,7 @@
 # Two commands do everything on a machine that has Python >= 3.11 and make:
 #   make demo    install into .venv and run the demo          (ARGS="--all" is handed on)
 #   make test    install into .venv, check the sources, run the tests
-# And `make gates` compiles the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update").
+# And `make static-checks` compiles the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update").
 # PYTHON=... chooses the interpreter, JOBS=... the number of test processes, PYTEST_ARGS=... what is tested.
 
 VENV ?= .venv
@@ -20,7 +20,7 @@ EXTRA_FOR_DEMO = $(shell for c in $$CXX c++ g++ clang++; do \
 PIP = "$(VENV)/bin/python" -m pip --disable-pip-version-check --quiet
 RUN = JAX_PLATFORMS="$${JAX_PLATFORMS:-cpu}" "$(VENV)/bin/python"
 
-.PHONY: demo test gates lint install install-test benchmark docs clean
+.PHONY: demo test static-checks lint install install-test benchmark docs clean
 
 demo: install
 	$(RUN) -m jax_cocktail demo $(ARGS)
@@ -34,8 +34,8 @@ lint: install-test
 	"$(VENV)/bin/lint-imports"
 	"$(VENV)/bin/mypy"
 
-gates: install-test
-	$(RUN) -m tests.cpu.gates $(ARGS)
+static-checks: install-test
+	$(RUN) -m tests.cpu.static_checks $(ARGS)
 
 benchmark: install
 	$(RUN) benchmarks/run.py $(ARGS)

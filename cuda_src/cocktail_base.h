@@ -67,7 +67,7 @@ enum : u32 { CK_ALL_LANES = 0xffffffffu };  // of a warp, as shuffles name them
 #endif
 
 // The unit barrier: what any thread of the block wrote before it, every thread of the block sees after it.
-CK_INLINE void ck_meet(CK_WHERE) { __syncthreads(CK_HERE); }
+CK_INLINE void ck_block_barrier(CK_WHERE) { __syncthreads(CK_HERE); }
 
 #include "cocktail_ptx.h"
 

@@ -14,11 +14,11 @@
 
 // ---- ordered and atomic access --------------------------------------------------------------------------
 //
-// For u32 and u64, `at` in global memory, or in shared memory of the cluster:
-//   T ck_load_acquire<S>(const T* at)       T ck_load_relaxed<S>(const T* at)
-//   void ck_store_release<S>(T* at, T x)    void ck_store_relaxed<S>(T* at, T x)
-//   void ck_add_release<S>(T* at, T x)      T ck_fetch_add<S>(T* at, T x)  (acquires and releases; the old)
-// S: whom the access is ordered with. A release covers what the whole block wrote before its last ck_meet.
+// For u32 and u64, `at` in global memory, or in shared memory of the cluster:   T ck_load_acquire<S>(const T*
+// at)       T ck_load_relaxed<S>(const T* at)   void ck_store_release<S>(T* at, T x)    void
+// ck_store_relaxed<S>(T* at, T x)   void ck_add_release<S>(T* at, T x)      T ck_fetch_add<S>(T* at, T x)
+// (acquires and releases; the old) S: whom the access is ordered with. A release covers what the whole block
+// wrote before its last ck_block_barrier.
 
 enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
 
@@ -176,8 +176,8 @@ CK_INLINE T ck_poll(const T* at, Done done, CkWatch watch CK_AND_WHERE) {
 
 // ck_async_copy<BYTES> (4, 8 or 16; both addresses on borders of as many) moves words past the registers,
 // zeros if not `valid`; ck_async_commit closes a group of a thread's copies; ck_async_wait<N> returns when
-// all its groups but the last N have arrived, for this thread: ck_meet shows them to the others. The emulator
-// copies at that moment and no sooner. ck_is_global: whether a generic address is in global memory.
+// all its groups but the last N have arrived, for this thread: ck_block_barrier shows them to the others. The
+// emulator copies at that moment and no sooner. ck_is_global: whether a generic address is in global memory.
 #if defined(CK_EMULATED)
 CK_INLINE bool ck_is_global(const void* at) { return ck_emulation::is_global(at); }
 template <int BYTES>

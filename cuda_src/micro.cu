@@ -58,7 +58,7 @@ CK_INLINE void ck_micro_barrier_checked(const CkMicro& m) {
 }
 
 CK_INLINE void ck_micro_cluster(const CkMicro& m) {
-  CK_NO_UNROLL for (i64 i = 0; i < m.rounds; ++i) ck_cluster_meet();
+  CK_NO_UNROLL for (i64 i = 0; i < m.rounds; ++i) ck_cluster_barrier();
   if (ck_lane() == 0) ((u32*)m.result)[m.unit->index] = u32(m.rounds);
 }
 
@@ -82,18 +82,18 @@ CK_INLINE void ck_micro_tagged(const CkMicro& m) {
   u64* theirs = ck_exchange(unit, (1 - me) * words);
   u32* values = (u32*)ck_scratch();
   for (i32 i = ck_lane(); i < words; i += CK_THREADS) values[i] = u32(i);
-  ck_meet();
+  ck_block_barrier();
   CK_NO_UNROLL for (i64 i = 1; i <= m.rounds; ++i) {
     if (me == 0) ck_send_tagged(mine, words, 0, values, words, u32(i));
     ck_receive_tagged(unit, values, theirs, words, 0, words, u32(i));
-    ck_meet();
+    ck_block_barrier();
     if (me == 1) {
       for (i32 k = ck_lane(); k < words; k += CK_THREADS) values[k] += 1;
-      ck_meet();
+      ck_block_barrier();
       ck_send_tagged(mine, words, 0, values, words, u32(i));
     }
   }
-  ck_meet();
+  ck_block_barrier();
   for (i32 i = ck_lane(); i < words; i += CK_THREADS) ((u32*)m.result)[me * words + i] = values[i];
 }
 
@@ -104,14 +104,14 @@ CK_INLINE void ck_micro_gather(const CkMicro& m) {
   u64* exchange = ck_exchange(unit, 0);
   u32* values = (u32*)ck_scratch();
   for (i32 i = ck_lane(); i < words; i += CK_THREADS) values[i] = u32(i);
-  ck_meet();
+  ck_block_barrier();
   CK_NO_UNROLL for (i64 i = 1; i <= m.rounds; ++i) {
     for (i32 k = ck_lane(); k < share; k += CK_THREADS) values[first + k] += 1;
-    ck_meet();
+    ck_block_barrier();
     ck_send_tagged(exchange, words, first, values + first, share, u32(i));
-    ck_meet();
+    ck_block_barrier();
     ck_receive_tagged(unit, values, exchange, words, 0, share * unit->count, u32(i));
-    ck_meet();
+    ck_block_barrier();
   }
   for (i32 i = ck_lane(); i < share; i += CK_THREADS) ((u32*)m.result)[first + i] = values[first + i];
 }
@@ -141,7 +141,7 @@ CK_INLINE void ck_micro_shared(const CkMicro& m) {
   static_assert((FOURS & (FOURS - 1)) == 0, "scratch: a power of two");
   CkFour* memory = (CkFour*)ck_scratch();
   for (i32 i = ck_lane(); i < FOURS; i += CK_THREADS) memory[i] = m.data[i];
-  ck_meet();
+  ck_block_barrier();
   CkFour sum[4] = {};
   CK_NO_UNROLL for (i64 round = 0; round < m.rounds; ++round) {
     CK_NO_UNROLL for (i32 i = 0; i < FOURS; i += 4 * CK_THREADS) {

@@ -1,8 +1,9 @@
 // What the threads of a block do together: reductions over groups of threads, running totals, copies.
 //
 // Every thread of the block calls a template, with the same arguments but for the values it brings. A
-// template ends without a ck_meet(): what it wrote to memory is visible after the caller's next one. Those
-// that use the scratch memory begin with a ck_meet() of their own, so that they may follow each other.
+// template ends without a ck_block_barrier(): what it wrote to memory is visible after the caller's next one.
+// Those that use the scratch memory begin with a ck_block_barrier() of their own, so that they may follow
+// each other.
 //
 // Rows that groups of threads reduce are written so (GROUP: 1, 2, 4 ... 32; CK_THREADS: one row at a time):
 //
@@ -137,9 +138,9 @@ CK_INLINE T ck_from_before(T x, i32 by) {
 template <class T>
 CK_INLINE T ck_broadcast(T x) {
   T* slot = (T*)ck_scratch();
-  ck_meet();
+  ck_block_barrier();
   if (ck_lane() == 0) *slot = x;
-  ck_meet();
+  ck_block_barrier();
   return *slot;
 }
 
@@ -164,9 +165,9 @@ CK_INLINE T ck_group_reduce(T x) {
   for (i32 flip = width / 2; flip > 0; flip /= 2) x = Op::apply(x, ck_from_partner(x, flip));
   if constexpr (block && CK_WARPS > 1) {
     T* slots = (T*)ck_scratch();
-    ck_meet();
+    ck_block_barrier();
     if (ck_warp_lane() == 0) slots[ck_warp()] = x;
-    ck_meet();
+    ck_block_barrier();
     return ck_fold<Op, CK_WARPS>(slots);
   } else {
     return block && CkType<T>::is_float ? ck_from_lane(x, 0) : x;
@@ -202,12 +203,12 @@ CK_INLINE void ck_group_arg(T& best, i32& at) {
   if constexpr (ck_groups<GROUP>() == 1 && CK_WARPS > 1) {
     i32* places = (i32*)ck_scratch();
     T* slots = (T*)(ck_scratch() + 128);  // behind the places of 32 warps
-    ck_meet();
+    ck_block_barrier();
     if (ck_warp_lane() == 0) {
       slots[ck_warp()] = best;
       places[ck_warp()] = at;
     }
-    ck_meet();
+    ck_block_barrier();
     for (i32 warp = 0; warp < CK_WARPS; ++warp) {
       bool wins = ck_arg_wins<IS_MAX>(slots[warp], places[warp], best, at);
       best = wins ? slots[warp] : best;
@@ -245,7 +246,7 @@ CK_INLINE void ck_block_scan(const T* x, i64 xs, T* y, i64 ys, i32 n, bool rever
   Wide carry = nothing;
   Wide* slots = (Wide*)ck_scratch();
   i32 turn = 0;  // two sets of slots take turns: another thread may still read the one before
-  ck_meet();
+  ck_block_barrier();
   CK_NO_UNROLL
   for (i32 tile = 0; tile < n; tile += chunk * CK_THREADS, turn ^= CK_WARPS) {
     i32 first = tile + ck_lane() * chunk;
@@ -256,7 +257,7 @@ CK_INLINE void ck_block_scan(const T* x, i64 xs, T* y, i64 ys, i32 n, bool rever
     if (ck_warp_lane() == CK_WARP - 1) slots[turn + ck_warp()] = up_to;
     Wide before = ck_from_before(up_to, 1);
     before = ck_warp_lane() == 0 ? nothing : before;
-    ck_meet();
+    ck_block_barrier();
     Wide warps = ck_warp_scan<Op>(ck_warp_lane() < CK_WARPS ? slots[turn + ck_warp_lane()] : nothing);
     Wide earlier = ck_from_lane(warps, ck_warp() > 0 ? ck_warp() - 1 : 0);
     Wide total = Op::apply(carry, Op::apply(ck_warp() > 0 ? earlier : nothing, before));

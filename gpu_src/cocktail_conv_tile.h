@@ -338,7 +338,7 @@ CK_INLINE void ck_conv_tile(const typename D::item* x, const typename D::item* w
   T* stages = reinterpret_cast<T*>(ck_scratch() + p.rows * sizeof(CkConvRow));
   const CkConvWay a_way = ck_conv_way<T, D::a_chunk>(x), b_way = ck_conv_way<T, D::b_chunk>(w);
   ck_conv_rows<D>(m0, rows);
-  ck_meet();
+  ck_block_barrier();
   SUMS sums;
   sums.begin();
   CK_NO_UNROLL
@@ -346,7 +346,7 @@ CK_INLINE void ck_conv_tile(const typename D::item* x, const typename D::item* w
     const i32 next = step + p.stages - 1;
     if (step >= 0) {
       ck_async_wait<p.stages - 2>();
-      ck_meet();
+      ck_block_barrier();
     }
     if (next < steps) {
       T* to = stages + next % p.stages * D::stage;
@@ -356,10 +356,10 @@ CK_INLINE void ck_conv_tile(const typename D::item* x, const typename D::item* w
     ck_async_commit();
     if (step >= 0) sums.add(stages + step % p.stages * D::stage);
   }
-  ck_meet();
+  ck_block_barrier();
   typename D::sum* total = reinterpret_cast<typename D::sum*>(stages);
   sums.store(total);
-  ck_meet();
+  ck_block_barrier();
   ck_conv_write<D>(total, m0, n0, o);
 }
 

@@ -134,14 +134,14 @@ CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const 
     if constexpr (PARTS == 1) {
       if (item < items) ck_dot_put<D, V, KEPT>(o + item / CHUNKS * o_b, column, first, sums);
     } else {
-      if (base > 0) ck_meet();
+      if (base > 0) ck_block_barrier();
       W* shares = reinterpret_cast<W*>(ck_scratch()) + ck_warp() * M * COLUMNS + lane % LANES * V;
 #pragma unroll
       for (i32 i = 0; i < KEPT; ++i) {
         const i32 r = (first + i) / V;
         if (team < TEAMS && first >= 0 && r < M) shares[r * COLUMNS + (first + i) % V] = sums[i];
       }
-      ck_meet();
+      ck_block_barrier();
       ck_dot_gather<D, PARTS, COLUMNS>(o, o_b, base, items);
     }
   }
@@ -213,14 +213,14 @@ CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const ty
       if (item < items) ck_dot_put<D, COLUMNS, KEPT>(o + item / CHUNKS * o_b, column, first, sums);
     } else {
       static_assert(COLUMNS == 1, "warps share k where there are few columns");
-      if (base > 0) ck_meet();
+      if (base > 0) ck_block_barrier();
       W* shares = reinterpret_cast<W*>(ck_scratch()) + ck_warp() * M;
       constexpr i32 KEPT = ck_dot_kept(COUNT, CK_WARP);
 #pragma unroll
       for (i32 i = 0; i < KEPT; ++i) {
         if (team < TEAMS && first >= 0 && first + i < M) shares[first + i] = sums[i];
       }
-      ck_meet();
+      ck_block_barrier();
       ck_dot_gather<D, PARTS, COLUMNS>(o, o_b, base, items);
     }
   }

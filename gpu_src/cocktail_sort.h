@@ -55,13 +55,13 @@ CK_INLINE void ck_sort_first(i32 n, i32 keep, i32* index, i32* spare, Less less)
     from = to;
     to = swapped;
   }
-  ck_meet();  // another thread may still read what was here
+  ck_block_barrier();  // another thread may still read what was here
   for (i32 first = ck_lane() * run; first < n; first += CK_THREADS * run) {
     ck_sort_run(from, first, first + run < n ? first + run : n, less);
   }
   CK_NO_UNROLL
   for (i32 width = run; width < n; width *= 2) {
-    ck_meet();
+    ck_block_barrier();
     const i32 most = 2 * width < keep ? 2 * width : keep;  // elements of a merged run
     const i32 chunks = (most + chunk - 1) / chunk;
     const i32 pairs = (n + 2 * width - 1) / (2 * width);

@@ -190,9 +190,9 @@ CK_INLINE void ck_dot_finish(const Part& part, typename D::O* o, i32 row, i32 co
   } else {
     W* shares = reinterpret_cast<W*>(ck_scratch());
     W* mine = shares + Part::worker() / Part::workers * (p.bm * p.bn);
-    ck_meet();
+    ck_block_barrier();
     if (works) part.visit([=](i32 y, i32 x, W sum) { mine[y * p.bn + x] = sum; });
-    ck_meet();
+    ck_block_barrier();
     CK_NO_UNROLL
     for (i32 i = ck_lane(); i < p.bm * p.bn; i += CK_THREADS) {
       W sum = shares[i];
@@ -224,14 +224,14 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
     const i32 row = item / ACROSS % DOWN * p.bm, column = item % ACROSS * p.bn;
     Part part;
     part.clear();
-    if (item > 0) ck_meet();  // before what the last tile left in scratch is overwritten
+    if (item > 0) ck_block_barrier();  // before what the last tile left in scratch is overwritten
     CK_NO_UNROLL
     for (i32 step = -AHEAD; step < STEPS; ++step) {
       if (AHEAD > 0 && step >= 0) {
         ck_async_wait<AHEAD - (AHEAD > 0)>();
-        ck_meet();
+        ck_block_barrier();
       } else if (AHEAD == 0 && step > 0) {
-        ck_meet();
+        ck_block_barrier();
       }
       const i32 next = step + AHEAD;
       if (next < STEPS) {
@@ -242,7 +242,7 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
       ck_async_commit();
       if (AHEAD == 0) {
         ck_async_wait<0>();
-        ck_meet();
+        ck_block_barrier();
       }
       const u8* stage = ck_scratch() + (step + p.stages) % p.stages * STAGE;
       if (step >= 0 && Part::worker() < Part::workers * p.slices) part.add(stage, stage + Left::bytes);

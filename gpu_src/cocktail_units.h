@@ -76,17 +76,18 @@ CK_INLINE u8* ck_scratch() { return ck_arena(); }
 
 // ---- the barrier of all units ----------------------------------------------------------------------------
 
-// Begins with a ck_meet, so that one release covers the block; alone, a unit has nobody to tell. In a cluster
-// every thread arrives and waits, but what the block does in between is ordered by no more than its meetings.
+// Begins with a ck_block_barrier, so that one release covers the block; alone, a unit has nobody to tell. In
+// a cluster every thread arrives and waits, but what the block does in between is ordered by no more than its
+// meetings.
 CK_INLINE void ck_arrive(CkUnit* unit CK_AND_WHERE) {
   if (unit->count == 1) return;
-  ck_meet(CK_HERE);
+  ck_block_barrier(CK_HERE);
   if (unit->cluster) return ck_cluster_arrive(CK_HERE);
   unit->epoch += u32(unit->count);
   if (ck_lane() == 0) ck_add_release(unit->arrived, 1u);
 }
 
-// Ends with a ck_meet, for one unit too: a barrier shows a block's writes to all its threads.
+// Ends with a ck_block_barrier, for one unit too: a barrier shows a block's writes to all its threads.
 CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
   if (unit->count != 1 && unit->cluster) {
     ck_cluster_wait(CK_HERE);
@@ -95,7 +96,7 @@ CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
     ck_poll(unit->arrived, [=](u32 seen) { return i32(seen - epoch) >= 0; },
             CkWatch{unit->error, barrier, "the barrier of units"} CK_AND_HERE);
   }
-  ck_meet(CK_HERE);
+  ck_block_barrier(CK_HERE);
 }
 
 // ---- signals --------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
 // Tells those who await it that this unit wrote what step `value` needs. One writer per signal; values grow
 // from 1.
 CK_INLINE void ck_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE) {
-  ck_meet(CK_HERE);
+  ck_block_barrier(CK_HERE);
   if (ck_lane() == 0) ck_store_release(&unit->header->signals[signal].value, value);
 }
 
@@ -112,7 +113,7 @@ CK_INLINE void ck_await_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE)
     ck_poll(&unit->header->signals[signal].value, [=](u32 seen) { return i32(seen - value) >= 0; },
             CkWatch{unit->error, value, "a signal"} CK_AND_HERE);
   }
-  ck_meet(CK_HERE);
+  ck_block_barrier(CK_HERE);
 }
 
 // ---- tagged words ---------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ CK_INLINE u64* ck_word_copy(const CkUnit* unit, u64* at, i32 number CK_AND_WHERE
 // Values are of any type of 32 bits.
 
 // Sends `count` words of values to [first, first + count) of an exchange of `words` words. Begins with values
-// that the block sees, hence after a ck_meet that follows its last ck_receive_tagged.
+// that the block sees, hence after a ck_block_barrier that follows its last ck_receive_tagged.
 template <class T>
 CK_INLINE void ck_send_tagged(u64* exchange, i32 words, i32 first, const T* values, i32 count, u32 step) {
   u64* to = exchange + (step & 1u) * u32(words) + first;
@@ -155,7 +156,8 @@ struct CkTagged {
   u64 words[AT_ONCE];
 };
 
-// Receives [first, first + count) of the exchange into values; a ck_meet shows them to the other threads.
+// Receives [first, first + count) of the exchange into values; a ck_block_barrier shows them to the other
+// threads.
 template <class T>
 CK_INLINE void ck_receive_tagged(CkUnit* unit, T* values, const u64* exchange, i32 words, i32 first,
                                  i32 count, u32 step CK_AND_WHERE) {
@@ -190,7 +192,7 @@ CK_INLINE void ck_receive_tagged(CkUnit* unit, T* values, const u64* exchange, i
 
 // The barrier of the blocks of a cluster, up to 16: what any of them wrote, to shared memory of any of them
 // (ck_remote) or to global memory, all see.
-CK_INLINE void ck_cluster_meet(CK_WHERE) {
+CK_INLINE void ck_cluster_barrier(CK_WHERE) {
   ck_cluster_arrive(CK_HERE);
   ck_cluster_wait(CK_HERE);
 }
@@ -235,7 +237,7 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
   if constexpr (RESIDENT && CK_ONE_CLUSTER && CK_TAGGED_WORDS > 0) {
     CK_NO_UNROLL
     for (i32 i = ck_lane(); i < 2 * CK_TAGGED_WORDS; i += CK_THREADS) unit->tagged[i] = 0;
-    ck_cluster_meet(CK_HERE);
+    ck_cluster_barrier(CK_HERE);
   }
 }
 

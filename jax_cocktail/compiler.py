@@ -6,7 +6,7 @@
         -> simplify -> canonicalise                                  # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify -> sink    # placed: divided over units
         -> fuse                                                      # planned: in lane loops,
-        -> plan -> explicit_copies -> plan -> residency -> barriers -> thread_barriers   # with its memory
+        -> plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers   # with its memory
 
       -> emit -> build ]
 
@@ -53,7 +53,7 @@ from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.schedule.sync.plan_tail import Planned, finish
 from jax_cocktail.schedule.unit_count import know_units
-from jax_cocktail.schedule.vmap.recover import recover_lanes
+from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
@@ -78,7 +78,7 @@ def passes(
     known = partial(know_units, units=candidate.units)
     table: list[tuple[str, Pass]] = [("unit_count", known), ("inline", inline), ("simplify", simplify)]
     if not machine.is_gpu:  # threads have lanes of their own
-        table.append(("recover", partial(recover_lanes, units=candidate.units, remark=remark)))
+        table.append(("recover", partial(recover_elements, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
     table.append(("hoist", partial(hoist, remark=remark)))
@@ -274,7 +274,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=limit)
     seconds = emitted.seconds + built.seconds
     if built.spills:
-        outlining = replace(machine, target=replace(machine.target, stage_limit=0))
+        outlining = replace(machine, target=replace(machine.target, outline_limit=0))
         divided = emit_program(emitted.program, emitted.plan, outlining)
         other = build_device_program(divided, toolchain, spec, cache_limit_bytes=limit)
         seconds += other.seconds

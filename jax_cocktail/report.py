@@ -17,7 +17,7 @@ class Captured:
     Attributes:
       control_flow: ``primitive at file:line (function)`` of each outermost loop and branch.
       operators: the number of occurrences of each primitive in the region, nested ones included.
-      level: the unit level (COCKTAILER, section 3) at which the region's loops run.
+      scope: the scope (COCKTAILER, section 3) at which the region's loops run.
       workspace_bytes: scratch memory of the built program.
       fingerprint: its identity.
       path: the file of its binary.
@@ -32,7 +32,7 @@ class Captured:
 
     control_flow: tuple[str, ...]
     operators: Counts
-    level: str
+    scope: str
     workspace_bytes: int
     fingerprint: str
     path: str
@@ -145,7 +145,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         what, _, where = text.partition(" at ")
         lines.append(f"    {_place(what, where, len(tuple(same)))}")
     units = f"{region.units} units; " if region.units > 1 else ""
-    lines.append(f"    level: {region.level}; {units}workspace: {_bytes(region.workspace_bytes)}")
+    lines.append(f"    scope: {region.scope}; {units}workspace: {_bytes(region.workspace_bytes)}")
     for (trips, loop, waits), alike in groupby(region.barriers):
         kind = "a while loop" if trips is None else f"a loop of {trips} trips"
         what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of {kind}"

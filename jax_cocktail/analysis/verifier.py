@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from jax_cocktail.analysis.levels import level_fault
 from jax_cocktail.analysis.parallel import parallel_fault, scalar_constants
+from jax_cocktail.analysis.scopes import scope_fault
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.guard import asks_for
 from jax_cocktail.utask.infer.infer import fault
@@ -86,7 +86,7 @@ class _Verifier:
             self._fail("two functions have one name")
         for region in program.regions:
             self._region(region)
-        self._where, message = level_fault(program)
+        self._where, message = scope_fault(program)
         if message:
             self._fail(message)
         for id_, member in self._recomputed.items():

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jax_cocktail.codegen.kernel import Barrier, Expression, Index, Load, Name, Pointer, Store
-from jax_cocktail.codegen.stages import Parameter, StageTable
+from jax_cocktail.codegen.outline import OutlineTable, Parameter
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.machine import Machine
@@ -72,7 +72,7 @@ class Context:
     buffers: dict[Name, Buffer] = field(default_factory=dict)
     views: dict[Name, str] = field(default_factory=dict)  # run-time pointer -> C type
     near: set[Name] = field(default_factory=set)  # pointers to memory that may lie near the unit
-    stages: StageTable | None = None
+    outlines: OutlineTable | None = None
     given: dict[Name, str] = field(default_factory=dict)  # parameters from the enclosing function -> C type
     indices: list[Name] = field(default_factory=list)  # of the loops around the statement at hand
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
@@ -230,7 +230,7 @@ class Context:
 
     @contextmanager
     def alone(self, *written: Value) -> Iterator[None]:
-        """Statements that only unit 0 runs: they write shared memory at mesh level."""
+        """Statements that only unit 0 runs: they write shared memory at device scope."""
         if any(self.is_shared(value) for value in written):
             with self.writer.block(f"if ({ALONE})"):
                 yield
@@ -245,8 +245,8 @@ class Context:
 
     def fence(self) -> None:
         """A barrier between two steps of an operator: each thread of a unit sees what the others wrote."""
-        if self.target.meet:
-            self.writer.add(Barrier(self.target.meet))
+        if self.target.block_barrier:
+            self.writer.add(Barrier(self.target.block_barrier))
 
     def copy(self, target: Expression, source: Expression, size: int) -> None:
         """Copies bytes; all threads of the unit take part."""

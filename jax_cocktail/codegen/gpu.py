@@ -96,7 +96,7 @@ def gpu_target(name: str, threads: int) -> Target:
         index="i32",
         copy="ck_copy({target}, {source}, {size});",
         table="CK_TABLE",
-        meet="ck_meet();",
+        block_barrier="ck_block_barrier();",
         prologue=(
             f"#define CK_THREADS {threads}",
             "#define CK_SCRATCH_BYTES {scratch_bytes}",
@@ -115,7 +115,7 @@ def gpu_target(name: str, threads: int) -> Target:
             "                       u8* workspace, CkUnit* unit)"
         ),
         footer=("CK_ENTRIES",),
-        stage=(
+        outline=(
             "template <bool RESIDENT>\nCK_NOINLINE {result} {name}({parameters}) {{",
             "{name}<RESIDENT>({parameters})",
         ),

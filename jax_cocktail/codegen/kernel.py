@@ -1,6 +1,6 @@
 """The kernel IR: the C text of a program as nodes, and their printer.
 
-Emitters build nodes (`codegen.writer`), passes (`codegen.passes`, `codegen.stages`) read and rewrite them,
+Emitters build nodes (`codegen.writer`), passes (`codegen.passes`, `codegen.outline`) read and rewrite them,
 `printed` and `text` print them. Function-wide names and loads are nodes wherever they occur, even in a
 template call. Passes learn about a node from its construction alone; nobody reads the text.
 """

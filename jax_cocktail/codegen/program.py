@@ -24,7 +24,7 @@ from jax_cocktail.codegen.kernel import (
 )
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
-from jax_cocktail.codegen.stages import StageTable, gives_register, is_stage, touches, wants_stages
+from jax_cocktail.codegen.outline import OutlineTable, gives_register, is_outlined, touches, wants_outlining
 from jax_cocktail.codegen.text import (
     COMPUTE,
     MOST_ELEMENTS,
@@ -60,9 +60,9 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
-    stages = StageTable(target) if wants_stages(program, target.stage_limit) else None
+    outlines = OutlineTable(target) if wants_outlining(program, target.outline_limit) else None
     codes = first_codes(operators_in(program.entry))
-    context = Context(machine, plan, Writer(target.index), stages=stages, first_codes=codes)
+    context = Context(machine, plan, Writer(target.index), outlines=outlines, first_codes=codes)
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)
@@ -78,7 +78,7 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     if context.has_units:
         head += [text.format(**numbers) for text in target.units]
     head += _tables(program, plan, target) + error_text(program, target)
-    head += context.stages.lines() if context.stages else []
+    head += context.outlines.lines() if context.outlines else []
     head += ["", f"{target.entry} {{"]
     spelled = _spelled(context)
     body = [*_declarations(context, spelled), *map(code, begin), *context.writer.nodes, *map(code, end)]
@@ -86,9 +86,9 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
 
 
 def _spelled(context: Context) -> dict[Name, str]:
-    """A program with stages reads pointers to operands and results at their uses: hundreds of them would take
-    all registers of a thread."""
-    if context.stages is None or not context.target.has_threads:
+    """A program with outlined functions reads pointers to operands and results at their uses: hundreds of
+    them would take all registers of a thread."""
+    if context.outlines is None or not context.target.has_threads:
         return {}
     buffers = context.buffers.items()
     return {n: f"(({b.type})({b.address}))" for n, b in buffers if b.space in ("input", "output")}
@@ -176,23 +176,23 @@ def _emit_statement(context: Context, statement: Statement) -> None:
         raise UnsupportedError(f"function {statement.function} calls itself", str(statement.source))
     elif statement.is_element:
         _emit_view(context, statement)
-    elif statement.kind == "meet":
+    elif statement.kind == "block_barrier":
         context.fence()
     elif statement.kind in ("arrive", "wait"):
-        many = context.target.has_threads and context.stages is not None and not context.plan.cluster
+        many = context.target.has_threads and context.outlines is not None and not context.plan.cluster
         context.needs |= {"program"} if many else set()
         context.writer.line(f"ck_{statement.kind}{'_apart' if many else ''}(unit);")
     else:
         with context.alone(*statement.outputs):
-            staged = context.target.has_threads and (is_stage(statement) or gives_register(statement))
-            _emit_part(context, staged, statement, partial(emit_anchor, context, statement))
+            outlined = context.target.has_threads and (is_outlined(statement) or gives_register(statement))
+            _emit_part(context, outlined, statement, partial(emit_anchor, context, statement))
 
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:
     """Scopes the temporaries of a group with braces; registers are declared outside."""
-    if not is_stage(group):
-        staged = context.target.has_threads and gives_register(group)
-        _emit_part(context, staged, group, partial(emit_group, context, group))
+    if not is_outlined(group):
+        outlined = context.target.has_threads and gives_register(group)
+        _emit_part(context, outlined, group, partial(emit_group, context, group))
         return
     with context.alone(*group.outputs):
         context.part_depth += 1  # one unit runs the rest alone
@@ -200,9 +200,10 @@ def _emit_stitched(context: Context, group: StitchedUTask) -> None:
         context.part_depth -= 1
 
 
-def _emit_part(context: Context, staged: bool, statement: Statement, emit: Callable[[], None]) -> None:
-    """Emits a statement in its own braces, or as a stage if the program has stages and it can be one."""
-    if context.stages is None or not staged:
+def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Callable[[], None]) -> None:
+    """Emits a statement in its own braces, or as an outlined function if the program has outlined functions
+    and it can be one."""
+    if context.outlines is None or not outlined:
         with context.writer.block():
             emit()
         return
@@ -214,7 +215,7 @@ def _emit_part(context: Context, staged: bool, statement: Statement, emit: Calla
     if result and touches(inner, result):  # of a loop: what it was, and what it becomes
         context.writer.add(Block("", tuple(inner)))
         return
-    context.writer.add(context.stages.call(inner, context.about, result))
+    context.writer.add(context.outlines.call(inner, context.about, result))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:
@@ -244,13 +245,13 @@ def _emit_view(context: Context, operator: UOperator) -> None:
 # -- control flow --------------------------------------------------------------------------------------------
 def _emit_loop(context: Context, loop: LoopUTask) -> None:
     own = loop.parallel and context.has_units and not context.part_depth and context.target.part[0]
-    if own and context.stages is not None:
-        _emit_parts(context, loop, context.stages)
+    if own and context.outlines is not None:
+        _emit_parts(context, loop, context.outlines)
     else:
         _emit_inline_loop(context, loop)
 
 
-def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
+def _emit_parts(context: Context, loop: LoopUTask, outlines: OutlineTable) -> None:
     """Emits a parallel loop as a function, so that its pointers take no registers elsewhere. Its parameters
     are the registers and operands that it reads, and every buffer with the same address on all units, so
     that equal loops share one function; it writes memory only."""
@@ -268,7 +269,7 @@ def _emit_parts(context: Context, loop: LoopUTask, stages: StageTable) -> None:
     body = [*_declarations(context), *context.writer.nodes]
     context.writer, context.declared, context.buffers, context.views = outer
     context.buffers |= arrays
-    context.writer.add(stages.part(body, context.about, {**context.given, **arrays}))
+    context.writer.add(outlines.part(body, context.about, {**context.given, **arrays}))
     context.given = {}
 
 

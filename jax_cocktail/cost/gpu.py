@@ -1,8 +1,8 @@
 """What a planned program costs on a GPU: the model that ranks candidates where nothing is measured.
 
 Every unit has a clock. A part of a parallel loop moves the clock of the unit that runs it, what stands at
-mesh level moves all clocks, and a barrier sets them to the latest one. A statement takes what its arithmetic
-or its memory takes, whichever is longer (`cost.unit_time`): memory is shared memory if what one
+device scope moves all clocks, and a barrier sets them to the latest one. A statement takes what its
+arithmetic or its memory takes, whichever is longer (`cost.unit_time`): memory is shared memory if what one
 iteration reads again and again fits there, and L2 for what other units wrote since. Units, levels and rates
 are those of a `DeviceSpec`; a measurement always wins.
 """

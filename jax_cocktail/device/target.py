@@ -20,15 +20,15 @@ class Target:
       reduction: the same for a reduction of `{op}` into `{name}`.
       copy: copies `{size}` bytes from `{source}` to `{target}`.
       table: the beginning of a static array of constants.
-      meet: the block barrier, for the threads of a unit; "" if a unit is one thread.
+      block_barrier: the block barrier, for the threads of a unit; "" if a unit is one thread.
       prologue: lines before the first header.
       units: lines after the last header, in a program for several units.
       tagged, cluster: lines after the prologue, in a program with exchanges, and in one whose units are one
         cluster. They use `{most_units}`, `{own_bytes}` and the other numbers of `program.facts`.
       entry, epilogue: the head of the program's function, and the lines at its end.
       footer: lines after the function.
-      stage_limit: from this number of lane loops on, each becomes a function.
-      stage: the head of such a function, and its call, with `{result}` (a C type), `{name}` and
+      outline_limit: from this number of lane loops on, each becomes a function.
+      outline: the head of such a function, and its call, with `{result}` (a C type), `{name}` and
         `{parameters}`.
       part: the same for the function of a parallel loop's parts; "" if they are in the program's function.
       fail: the action of a unit with a nonzero status; `{code}` identifies the failure.
@@ -51,15 +51,15 @@ class Target:
     index: str = "i64"
     lanes: str = ""
     reduction: str = ""
-    meet: str = ""
+    block_barrier: str = ""
     prologue: tuple[str, ...] = ()
     tagged: tuple[str, ...] = ()
     cluster: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     epilogue: tuple[str, ...] = ()
     footer: tuple[str, ...] = ()
-    stage_limit: int = 32
-    stage: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters})")
+    outline_limit: int = 32
+    outline: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters})")
     part: tuple[str, str] = ("", "")
     fail: str = ""
     fail_begin: tuple[str, ...] = ()

@@ -43,11 +43,11 @@ def choices(
     return frozenset(selects), frozenset(members)
 
 
-def lane_branch_in(jaxpr: Any) -> bool:
+def element_branch_in(jaxpr: Any) -> bool:
     """Whether a jaxpr contains the select of a vmapped branch, at any depth."""
     equations = open_jaxpr(jaxpr).eqns
     return bool(_branches(equations)) or any(
-        lane_branch_in(inner) for equation in equations for inner in nested_jaxprs(equation)
+        element_branch_in(inner) for equation in equations for inner in nested_jaxprs(equation)
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cocktail.analysis.levels import Level, program_level
+from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
@@ -27,7 +27,7 @@ from jax_cocktail.lowering.adapter import (
     source_of,
 )
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
-from jax_cocktail.lowering.choices import lane_branch_in
+from jax_cocktail.lowering.choices import element_branch_in
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.variants import (
     Prepared,
@@ -46,10 +46,10 @@ from jax_cocktail.report import Captured, Left, Report
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.unit_count import no_price_tells
 
-LEVELS = {
-    Level.LANE: "lane (L0): one {unit} runs the whole region, in registers",
-    Level.UNIT: "unit (L1): one {unit} runs the whole region",
-    Level.DEVICE: "device (L2): units share the region",
+SCOPES = {
+    Scope.LANE: "lane (L0): one {unit} runs the whole region, in registers",
+    Scope.UNIT: "unit (L1): one {unit} runs the whole region",
+    Scope.DEVICE: "device (L2): units share the region",
 }
 UNIT = {"cpu": "core", "cuda": "block of threads"}
 
@@ -86,7 +86,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
         return stock
     report = Report(mark.function)
     try:
-        if not control_flow_in(closed) and not lane_branch_in(closed):
+        if not control_flow_in(closed) and not element_branch_in(closed):
             report, outcome = replace(report, why="it contains no loop or branch"), stock
         elif obstacle:
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
@@ -315,7 +315,7 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     return Captured(
         control_flow=region.control_flow,
         operators=region.operators,
-        level=LEVELS[program_level(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
+        scope=SCOPES[program_scope(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
         path=artifact.path,

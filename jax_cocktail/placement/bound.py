@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from jax_cocktail.analysis.access import reads_own_part
-from jax_cocktail.placement.clusters import Cluster, Division
+from jax_cocktail.placement.tile_groups import Division, TileGroup
 from jax_cocktail.utask.ir import LoopUTask, reads
 from jax_cocktail.utask.types import Value
 
@@ -21,7 +21,7 @@ _NEVER = float("-inf")
 
 def recurrence_bound(loop: LoopUTask, division: Division) -> int:
     """The least barriers per iteration of `loop` with this division of its body, without inner loops."""
-    crossings = _Crossings(loop, division.cluster_of)
+    crossings = _Crossings(loop, division.tile_group_of)
     count = len(loop.carried)
     weights = [crossings.paths(k) for k in range(count)]
     return max(0, ceil(_maximum_cycle_mean(weights)))
@@ -30,9 +30,9 @@ def recurrence_bound(loop: LoopUTask, division: Division) -> int:
 class _Crossings:
     """Longest paths, counted in crossings, from a carried value to the next carried values."""
 
-    def __init__(self, loop: LoopUTask, cluster_of: Mapping[int, Cluster]) -> None:
+    def __init__(self, loop: LoopUTask, tile_group_of: Mapping[int, TileGroup]) -> None:
         self.loop = loop
-        self.cluster_of = cluster_of
+        self.tile_group_of = tile_group_of
         self.maker = {v: n for n, s in enumerate(loop.body.body) for v in s.outputs}
 
     def paths(self, start: int) -> list[float]:
@@ -60,10 +60,10 @@ class _Crossings:
 
     def _crosses(self, position: int, value: Value, made: Value) -> int:
         """1 if the statement needs more than its own part of `value`, which is divided like `made`."""
-        maker = self.cluster_of.get(self.maker.get(made, -1))
+        maker = self.tile_group_of.get(self.maker.get(made, -1))
         if maker is None or made not in maker.axes:
             return 0
-        reader = self.cluster_of.get(position)
+        reader = self.tile_group_of.get(position)
         if reader is None or reader.parts != maker.parts:
             return 1
         statement = self.loop.body.body[position]

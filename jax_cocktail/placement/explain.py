@@ -1,4 +1,4 @@
-"""Sentences for the report of placement: one per cluster, and one per heavy undivided statement."""
+"""Sentences for the report of placement: one per tile group, and one per heavy undivided statement."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Iterator, Sequence
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.work import has_loop, total, work
 from jax_cocktail.placement.bound import recurrence_bound
-from jax_cocktail.placement.clusters import Division
 from jax_cocktail.placement.grid import Grid
 from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.tile_groups import Division
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 
-def cluster_notes(region: Region, division: Division, loop: LoopUTask | None) -> Iterator[str]:
-    """One sentence per cluster. `loop`: the loop whose body the region is."""
-    for cluster in division.clusters:
-        statements = [region.body[n] for n in cluster.positions]
-        extent = min(v.type.shape[d] for v, d in cluster.axes.items())
+def tile_group_notes(region: Region, division: Division, loop: LoopUTask | None) -> Iterator[str]:
+    """One sentence per tile group. `loop`: the loop whose body the region is."""
+    for tile_group in division.tile_groups:
+        statements = [region.body[n] for n in tile_group.positions]
+        extent = min(v.type.shape[d] for v, d in tile_group.axes.items())
         where = _at(first_source(statements))
-        how = f"an axis of {extent} in {cluster.parts} parts"
+        how = f"an axis of {extent} in {tile_group.parts} parts"
         amount = f"{len(statements)} statements, {total(statements).flops:.3g} flops"
         if any(map(has_loop, statements)):
             yield f"{where}{how}, loops inside: its parts never wait for each other ({amount})"
         else:
             yield f"{where}{how}, with a barrier after them ({amount})"
-    if loop is not None and division.clusters:
+    if loop is not None and division.tile_groups:
         bound, met = recurrence_bound(loop, division), division.meetings
         plural = "" if met == 1 else "s"
         yield f"{_at(loop.source)}loop: {met} barrier{plural} per iteration; the recurrence bound is {bound}"
 
 
 def grid_note(statements: Sequence[Statement], results: Sequence[Value], grid: Grid) -> str:
-    """The sentence for a cluster that is cut along a second axis."""
+    """The sentence for a tile group that is cut along a second axis."""
     extent = min(v.type.shape[axis] for v, axis in zip(results, grid.axes, strict=True))
     where, blocks = _at(first_source(statements)), grid.parts * grid.across
     return f"{where}in {blocks} blocks: {grid.parts} parts, and an axis of {extent} in {grid.across}"
@@ -49,7 +49,7 @@ def refusal_notes(
 ) -> Iterator[str]:
     """One sentence per heavy statement that every unit executes. `placed_inside`: positions whose regions
     were divided."""
-    claimed = division.cluster_of
+    claimed = division.tile_group_of
     for position, statement in enumerate(region.body):
         if position in claimed or position in placed_inside or not limits.pays((statement,)):
             continue

@@ -1,6 +1,6 @@
 """2-D tiling: a tile that is also independent along a second axis is divided into blocks.
 
-A cluster is cut along one axis class. If its parts need no communication along another class either, one
+A tile group is cut along one axis class. If its parts need no communication along another class either, one
 parallel loop makes both cuts: trip t computes block ``t % across`` of part ``t // across``. So batch rows
 times heads fill a GPU that neither fills alone, and a group of units reads a group of rows where every unit
 would read all rows. The barriers stay: a block depends on others along one axis or the other.
@@ -20,9 +20,9 @@ from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
 from jax_cocktail.cost.work import Work, has_loop, total, work
-from jax_cocktail.placement.clusters import work_inside
 from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.tile import Sources, Tiler
+from jax_cocktail.placement.tile_groups import work_inside
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
@@ -37,7 +37,7 @@ SMALL_REST = 4  # so many times what is left over is no more than a part
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`parts` along the class of a cluster, each in `across` blocks along these `axes` of the results."""
+    """`parts` along the class of a tile group, each in `across` blocks along these `axes` of the results."""
 
     parts: int
     across: int
@@ -58,10 +58,10 @@ def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
 def best_grid(
     tiled: Trial, numbers: Sequence[int], units: int, steady: Steady, limits: Limits
 ) -> Grid | None:
-    """The grid for a cluster, or None if one axis with the first of `numbers` parts is best.
+    """The grid for a tile group, or None if one axis with the first of `numbers` parts is best.
 
-    `tiled`: tiles the cluster into a number of parts. `steady`: whether an outside value stays the same while
-    the loop runs repeatedly.
+    `tiled`: tiles the tile group into a number of parts. `steady`: whether an outside value stays the same
+    while the loop runs repeatedly.
     """
     if not limits.has_grids:
         return None
@@ -87,7 +87,7 @@ def best_grid(
 
 
 def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
-    """The grid of another cluster for this one; None if this one cannot be cut that way."""
+    """The grid of another tile group for this one; None if this one cannot be cut that way."""
     part = _Part.of(_loop_of(tiled(grid.parts, _Scratch())), limits)
     cuts = (cut for cut in part.ways(limits) if cut.parts == grid.extent)
     return next((replace(grid, axes=part.cut_along(cut)) for cut in cuts), None)
@@ -122,8 +122,8 @@ def _loop_of(statements: Sequence[Statement]) -> LoopUTask:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of a cluster. `light`: operators that each reader recomputes, or reads of values; they do not
-    depend on what the parts write. `heavy`: the other statements."""
+    """One part of a tile group. `light`: operators that each reader recomputes, or reads of values; they do
+    not depend on what the parts write. `heavy`: the other statements."""
 
     loop: LoopUTask
     light: Mapping[Value, UOperator]

@@ -21,11 +21,11 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.cost.unit_time import Part, unit_seconds
 from jax_cocktail.cost.work import total
-from jax_cocktail.placement.clusters import Cluster, Fitting, axes_inside
 from jax_cocktail.placement.families import any_runs, num_utasks
 from jax_cocktail.placement.limits import DeviceLimits, Limits
 from jax_cocktail.placement.parts import run_type
 from jax_cocktail.placement.tile import Sources, beginning, tile
+from jax_cocktail.placement.tile_groups import Fitting, TileGroup, axes_inside
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -44,13 +44,13 @@ PACK_BYTES = 16  # if the axis is a multiple of this, so are the parts
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A stage of a wavefront. `cluster`: its division, None if it would need a barrier inside; `first`: the
-    unit of part 0; `length`: of a part, if the last one reaches past the end, else 0."""
+    """A stage of a wavefront. `tile_group`: its division, None if it would need a barrier inside; `first`:
+    the unit of part 0; `length`: of a part, if the last one reaches past the end, else 0."""
 
     positions: tuple[int, ...]
     number: int
     count: int
-    cluster: Cluster | None = None
+    tile_group: TileGroup | None = None
     first: int = 0
     length: int = 0
 
@@ -80,8 +80,8 @@ def _groups_of(region: Region, units: int, limits: Limits) -> dict[int, Group]:
             offer = next(chosen)
             first = taken if taken + offer.parts <= units else 0
             taken = first + offer.parts
-            cluster = Cluster(group.positions, offer.axes, offer.parts)
-            group = Group(group.positions, group.number, group.count, cluster, first, offer.length)
+            tile_group = TileGroup(group.positions, offer.axes, offer.parts)
+            group = Group(group.positions, group.number, group.count, tile_group, first, offer.length)
         placed[group.positions[0]] = group
     return placed
 
@@ -138,11 +138,11 @@ def wave_of(loop: LoopUTask, units: int, limits: Limits, fresh: FreshValues) -> 
     for group in groups.values():
         made = {v for n in group.positions for v in loop.body.body[n].outputs}
         for number, (carry, value) in enumerate(zip(loop.carried, loop.body.results, strict=True)):
-            if group.cluster is None or value not in made or value not in group.cluster.axes:
+            if group.tile_group is None or value not in made or value not in group.tile_group.axes:
                 continue
-            axis, parameter, result = group.cluster.axes[value], carry, value
+            axis, parameter, result = group.tile_group.axes[value], carry, value
             if group.length:
-                type_ = run_type(value.type, axis, group.cluster.parts * group.length)
+                type_ = run_type(value.type, axis, group.tile_group.parts * group.length)
                 parameter = fresh.make(type_)
                 result = results.setdefault(value, fresh.make(type_))
             carries.append(_Carry(number, carry, value, axis, group, parameter, result))
@@ -159,7 +159,7 @@ def carried_by_parts(
     after: list[Statement] = []
     for group in wave.groups.values():
         own = [c for c in wave.carries if c.group is group]
-        if not own or group.cluster is None:
+        if not own or group.tile_group is None:
             continue
         copies = {c.number: fresh.make(c.carry.type) for c in own}
         wide = {copies[c.number]: fresh.make(c.parameter.type) for c in own if c.is_wide}
@@ -171,7 +171,7 @@ def carried_by_parts(
             statements,
             tuple(axes),
             axes,
-            group.cluster.parts,
+            group.tile_group.parts,
             fresh,
             loop.source,
             Sources(recipes=recipes, wide=wide),

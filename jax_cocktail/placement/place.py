@@ -2,7 +2,7 @@
 
 The pass goes from the outer regions to the inner ones. If one axis class covers nearly all work of some
 statements, loops included, they become one parallel loop: the axis is independent, loops run inside its
-tiles, and no barrier is needed there. A loop that no class covers stays at mesh level, and its body is
+tiles, and no barrier is needed there. A loop that no class covers stays at device scope, and its body is
 divided: a communicating axis costs a barrier per crossing. Every unit executes the mesh statements.
 
     for t < T:                              parallel for p < 4:       (rows of h never need each other)
@@ -21,12 +21,11 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
 from jax_cocktail.cost.work import UNKNOWN_TRIPS, total
-from jax_cocktail.placement.clusters import Cluster, Division, divide, light_positions
 from jax_cocktail.placement.explain import (
-    cluster_notes,
     first_source,
     grid_note,
     refusal_notes,
+    tile_group_notes,
     trips_note,
 )
 from jax_cocktail.placement.grid import Grid, best_grid, divided, numbers_of_parts, same_grid
@@ -37,6 +36,7 @@ from jax_cocktail.placement.parts import Packed, run_type
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
+from jax_cocktail.placement.tile_groups import Division, TileGroup, divide, light_positions
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -117,9 +117,9 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A cluster: `results` are its values that are cut and `needed` outside of it."""
+    """A tile group: `results` are its values that are cut and `needed` outside of it."""
 
-    cluster: Cluster
+    tile_group: TileGroup
     statements: Sequence[Statement]
     results: tuple[Value, ...]
     needed: frozenset[Value]
@@ -136,12 +136,12 @@ class _Work:
     ) -> tuple[Statement, ...]:
         """See `tile`."""
         sources, source = replace(self.sources, packed=packed), first_source(self.statements)
-        axes, results = self.cluster.axes, self.results
+        axes, results = self.tile_group.axes, self.results
         return tile(self.statements, results, axes, parts, fresh, source, sources, first, length, across)
 
     @property
     def extent(self) -> int:
-        return min(v.type.shape[axis] for v, axis in self.cluster.axes.items())
+        return min(v.type.shape[axis] for v, axis in self.tile_group.axes.items())
 
     @property
     def is_plain(self) -> bool:
@@ -157,7 +157,7 @@ class _Placer:
         self.notes = notes
         self.operands = frozenset(program.entry.parameters)
         self.constants = scalar_constants(operators_in(program.entry))
-        self.placed = 0  # clusters
+        self.placed = 0  # tile groups
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
         self.packs: dict[tuple[Value, int, tuple[int, ...], Units], Packed] = {}
@@ -183,10 +183,10 @@ class _Placer:
         for carry, wide in wave.parameters.items():
             frame.emit((beginning(wide, carry, NOWHERE),))
         self.wide |= wave.arrays
-        self.notes += cluster_notes(region, division, loop)
+        self.notes += tile_group_notes(region, division, loop)
         grids = self._grids(frame, division)
         inside: set[int] = set()
-        for stage in division.stages:
+        for stage in division.supersteps:
             for position in stage.mesh:
                 before = self.placed
                 if position in groups and self._group(frame, groups[position]):
@@ -195,9 +195,9 @@ class _Placer:
                     frame.emit(self._mesh(body[position]))
                     inside |= {position} if self.placed > before else set()
                 frame.done.add(position)
-            for cluster in stage.clusters:
-                self._cluster(frame, cluster, grid=grids.get(cluster.positions))
-                frame.done.update(cluster.positions)
+            for tile_group in stage.tile_groups:
+                self._tile_group(frame, tile_group, grid=grids.get(tile_group.positions))
+                frame.done.update(tile_group.positions)
         self.frames.pop()
         self.recipes = outer
         self.notes += refusal_notes(region, division, self.limits, frozenset(inside))
@@ -226,35 +226,35 @@ class _Placer:
         self.notes.append(trips_note(loop))
         return (loop,)
 
-    # -- clusters ----------------------------------------------------------------------------------------
+    # -- tile groups ----------------------------------------------------------------------------------------
     def _group(self, frame: _Frame, group: Group) -> bool:
         """Emits a stage of a wavefront on units of its own; False if it would need a barrier inside."""
         source = first_source([frame.region.body[group.positions[0]]])
         stage = f"{source}: " if str(source) else ""
         stage += f"stage {group.number} of {group.count}"
-        if group.cluster is None:
+        if group.tile_group is None:
             self.notes.append(f"{stage} is not divided as one: its units would meet in it")
             return False
-        self._cluster(frame, group.cluster, group.first, group.length)
-        parts = f"{group.cluster.parts} parts" + (f" of {group.length}" if group.length else "")
+        self._tile_group(frame, group.tile_group, group.first, group.length)
+        parts = f"{group.tile_group.parts} parts" + (f" of {group.length}" if group.length else "")
         self.notes.append(
             f"{stage} in {parts} from unit {group.first} on, with one barrier per diagonal for all stages"
         )
         return True
 
-    def _cluster(
-        self, frame: _Frame, cluster: Cluster, first: int = 0, length: int = 0, grid: Grid | None = None
+    def _tile_group(
+        self, frame: _Frame, tile_group: TileGroup, first: int = 0, length: int = 0, grid: Grid | None = None
     ) -> None:
-        """Emits a cluster, in blocks of two axes if there is a grid and blocks are independent."""
-        work = self._work(frame, cluster, length)
+        """Emits a tile group, in blocks of two axes if there is a grid and blocks are independent."""
+        work = self._work(frame, tile_group, length)
         for statement in work.statements:
-            if any(v in work.needed and v not in cluster.axes for v in statement.outputs):
-                frame.emit(skeleton(statement, cluster.axes))
+            if any(v in work.needed and v not in tile_group.axes for v in statement.outputs):
+                frame.emit(skeleton(statement, tile_group.axes))
         if not work.results:
             return
         blocks = None
         if grid is not None:
-            packed = self._packed(work.statements, cluster.axes, (grid.parts, 0, 0, grid.across))
+            packed = self._packed(work.statements, tile_group.axes, (grid.parts, 0, 0, grid.across))
             blocks = divided(
                 work.tiled(grid.parts, self.fresh, packed, grid.across), grid, self.fresh, self.limits
             )
@@ -262,42 +262,42 @@ class _Placer:
             self.notes.append(grid_note(work.statements, work.results, grid))
             frame.emit(blocks)
         else:
-            units = (cluster.parts, first, length, 1)
-            packed = self._packed(work.statements, cluster.axes, units)
-            frame.emit(work.tiled(cluster.parts, self.fresh, packed, 1, first, length))
+            units = (tile_group.parts, first, length, 1)
+            packed = self._packed(work.statements, tile_group.axes, units)
+            frame.emit(work.tiled(tile_group.parts, self.fresh, packed, 1, first, length))
         self.placed += 1
 
-    def _work(self, frame: _Frame, cluster: Cluster, length: int = 0) -> _Work:
+    def _work(self, frame: _Frame, tile_group: TileGroup, length: int = 0) -> _Work:
         body = frame.region.body
-        statements = [body[n] for n in cluster.positions]
-        own = frozenset(cluster.positions)
+        statements = [body[n] for n in tile_group.positions]
+        own = frozenset(tile_group.positions)
         needed = frozenset(v for s in statements for v in s.outputs if frame.is_needed(v, own))
-        results = tuple(v for s in statements for v in s.outputs if v in needed and v in cluster.axes)
+        results = tuple(v for s in statements for v in s.outputs if v in needed and v in tile_group.axes)
         if length:
-            self.wide = {r: self._wide(r, cluster, length) for r in results} | self.wide
-        bases = _bases(frame, cluster, results)
+            self.wide = {r: self._wide(r, tile_group, length) for r in results} | self.wide
+        bases = _bases(frame, tile_group, results)
         kept = {r: base for r, base in bases.items() if self._takes(base, length)}
         sources = Sources(kept, recipes=self.recipes, wide=self.wide)
-        return _Work(cluster, statements, results, needed, sources)
+        return _Work(tile_group, statements, results, needed, sources)
 
     def _grids(self, frame: _Frame, division: Division) -> dict[tuple[int, ...], Grid]:
-        """The grids of clusters, by their positions. Clusters without products take the grid of the largest
-        cluster with as many parts: different blocks would need a barrier in between."""
+        """The grids of tile groups, by their positions. Tile groups without products take the grid of the
+        largest tile group with as many parts: different blocks would need a barrier in between."""
         found: dict[tuple[int, ...], Grid] = {}
         if not self.limits.has_grids:
             return found
-        works = [work for c in division.clusters if (work := self._work(frame, c)).results]
+        works = [work for c in division.tile_groups if (work := self._work(frame, c)).results]
         for work in sorted(works, key=lambda w: -total(w.statements).weight):
-            parts = work.cluster.parts
+            parts = work.tile_group.parts
             numbers = numbers_of_parts(parts, work.extent, self.units)
             grid = best_grid(work.tiled, numbers, self.units, self._is_steady, self.limits)
             if grid is None:
                 continue
-            found[work.cluster.positions] = grid
-            for other in (w for w in works if w.cluster.parts == parts and w.is_plain):
+            found[work.tile_group.positions] = grid
+            for other in (w for w in works if w.tile_group.parts == parts and w.is_plain):
                 follows = same_grid(other.tiled, grid, self.limits)
                 if follows is not None:
-                    found.setdefault(other.cluster.positions, follows)
+                    found.setdefault(other.tile_group.positions, follows)
         return found
 
     def _is_steady(self, value: Value) -> bool:
@@ -309,9 +309,9 @@ class _Placer:
         """The outermost region in which the value is visible."""
         return next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
 
-    def _wide(self, result: Value, cluster: Cluster, length: int) -> Value:
+    def _wide(self, result: Value, tile_group: TileGroup, length: int) -> Value:
         """The padded array that holds a result of wide parts."""
-        type_ = run_type(result.type, cluster.axes[result], cluster.parts * length)
+        type_ = run_type(result.type, tile_group.axes[result], tile_group.parts * length)
         return self.fresh.make(type_)
 
     def _takes(self, base: Value, length: int) -> bool:
@@ -433,15 +433,15 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
     return found
 
 
-def _bases(frame: _Frame, cluster: Cluster, results: Sequence[Value]) -> dict[Value, Value]:
+def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> dict[Value, Value]:
     """For each result the array that it may overwrite: only these statements read it, each part its own.
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
     the value that the other side of a branch returns; the last may have been read before.
     """
     region = frame.region
-    own, axes = frozenset(cluster.positions), cluster.axes
-    statements = [region.body[n] for n in cluster.positions]
+    own, axes = frozenset(tile_group.positions), tile_group.axes
+    statements = [region.body[n] for n in tile_group.positions]
     inside = {v for s in statements for v in s.outputs}
     makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
     carried = region.parameters[len(region.parameters) - len(region.results) :]

@@ -27,7 +27,7 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     with builder.region() as test_body:
         (predicate,) = inline(builder, condition, (*condition_constants, *test))
         # vmap makes a predicate per batch element: the loop runs until all are false
-        any_lane = reduce_value(builder, predicate, range(predicate.type.rank), "or")
+        any_element = reduce_value(builder, predicate, range(predicate.type.rank), "or")
     carried = builder.like(initial)
     with builder.region() as body:
         following = inline(builder, params["body_jaxpr"], (*body_constants, *carried))
@@ -43,7 +43,7 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
             initial=initial,
             outputs=outputs,
             body=Region(carried, tuple(body), tuple(following)),
-            condition=Region(test, tuple(test_body), (any_lane,)),
+            condition=Region(test, tuple(test_body), (any_element,)),
             source=equation.source,
         )
     )

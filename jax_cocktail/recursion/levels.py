@@ -26,10 +26,10 @@ from jax_cocktail.recursion.machine import Machine, State, planned
 from jax_cocktail.recursion.memory import put, put_rows, replaced, row, uninitialised
 from jax_cocktail.recursion.order import Axes, Forest, Order, order_calls
 from jax_cocktail.recursion.paths import Levels, Path
-from jax_cocktail.recursion.stages import placed
+from jax_cocktail.recursion.segments import placed
 from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.sums import capacity, clamped_start, product, with_products
-from jax_cocktail.recursion.task import Aval, Lanes, Numbering, split
+from jax_cocktail.recursion.task import Aval, Elements, Numbering, split
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
 
@@ -40,25 +40,25 @@ UNROLLED = 4  # at most this many rows are moved one by one
 _Made: TypeAlias = tuple[Any, list[Any], list[Any], list[list[Any]], list[Any]]
 
 
-def widths(lanes: int) -> tuple[int, ...]:
+def widths(elements: int) -> tuple[int, ...]:
     """The group sizes for this many batch elements."""
-    return WIDTHS if lanes == 1 else FOREST_WIDTHS
+    return WIDTHS if elements == 1 else FOREST_WIDTHS
 
 
 def run_levels(
     levels: Levels,
     operands: Sequence[Any],
-    lanes: Sequence[Lanes],
+    elements: Sequence[Elements],
     by_stack: Callable[[], tuple[Any, list[Any]]],
 ) -> tuple[Any, list[Any]]:
     """Runs a task for all batch elements. Returns the status, and the results without the token.
 
     `by_stack`: does the same with the stack machine.
     """
-    plan, forest = levels.plan, _forest(levels, operands, lanes)
+    plan, forest = levels.plan, _forest(levels, operands, elements)
     sweeps = _Sweeps(levels, forest, order_calls(levels, forest, widths(forest.size)))
     machine_plan = planned(plan.task)
-    keeps = not lanes and machine_plan.sites is plan.sites  # both strategies store the same factors
+    keeps = not elements and machine_plan.sites is plan.sites  # both strategies store the same factors
 
     def side_by_side() -> _Made:
         state = sweeps.initial()
@@ -87,11 +87,11 @@ def run_levels(
     return status, [*(axes.apart(x) for x, axes in zip(sums, sweeps.sums, strict=True)), *rest]
 
 
-def _forest(levels: Levels, operands: Sequence[Any], lanes: Sequence[Lanes]) -> Forest:
+def _forest(levels: Levels, operands: Sequence[Any], elements: Sequence[Elements]) -> Forest:
     """Merges all batch axes into one."""
     task = levels.plan.task
-    sizes = tuple(level.size for level in lanes)
-    known = [(x, Axes(sizes, tuple(level.operands[k] for level in lanes))) for k, x in enumerate(operands)]
+    sizes = tuple(level.size for level in elements)
+    known = [(x, Axes(sizes, tuple(level.operands[k] for level in elements))) for k, x in enumerate(operands)]
     head, environment, rows, arguments = task.split_operands(known)
 
     def spread(pairs: Sequence[tuple[Any, Axes]]) -> tuple[Any, ...]:
@@ -103,7 +103,9 @@ def _forest(levels: Levels, operands: Sequence[Any], lanes: Sequence[Lanes]) -> 
         spread(rows),
         tuple(x - 1 for x in spread(head[1:])),
         spread(arguments),
-        tuple(Axes(sizes, tuple(level.results[k] for level in lanes)) for k in range(1, len(task.results))),
+        tuple(
+            Axes(sizes, tuple(level.results[k] for level in elements)) for k in range(1, len(task.results))
+        ),
     )
 
 
@@ -260,7 +262,7 @@ class _Group:
     def address(self, at: Any) -> Any:
         """The rows of the tape."""
         order, calls = self.sweeps.order, self.sweeps.task.max_calls
-        return self.own(order.lane, at) * calls + self.own(order.number, at)
+        return self.own(order.element, at) * calls + self.own(order.number, at)
 
     def made(self, at: Any, state: State) -> Any:
         """The arguments for each callee, the results, and the terms of sums; each has shape (width, ...)."""
@@ -285,7 +287,7 @@ class _Group:
             return passed, values, [[call.read(a) for a in s.inputs] for s in self.effects]
 
         integers = [self.own(x, at) for x in order.integers]
-        told = (self.own(order.lane, at), self.own(order.number, at), self.address(at))
+        told = (self.own(order.element, at), self.own(order.number, at), self.address(at))
         return _side_by_side(one, (*told, integers, floats, numbers, results), self.width)
 
     def filled(self, places: Mapping[int, int], slots: Sequence[Aval], at: Any, state: State) -> list[Any]:
@@ -325,8 +327,8 @@ class _Group:
             keep(state, effect.site, operands, at)
             return
         total, axes = state["sums"][effect.target], sweeps.sums[effect.target]
-        lane = self.own(sweeps.order.lane, at)
-        place = axes.place(lane) if axes.any else lane
+        element = self.own(sweeps.order.element, at)
+        place = axes.place(element) if axes.any else element
 
         def add(k: Any, total: Any) -> Any:
             own = [row(x, k) for x in operands]
@@ -352,7 +354,7 @@ class _Group:
     def keep_apart(self, state: State, site: int, operands: Sequence[Any], at: Any) -> None:
         """Stores factors of products if some batch axes have sums of their own."""
         axes = self.sweeps.axes_of(site)
-        place, room = axes.place(self.own(self.sweeps.order.lane, at)), self.sweeps.room(axes)
+        place, room = axes.place(self.own(self.sweeps.order.element, at)), self.sweeps.room(axes)
 
         def keep(k: Any, kept: Any) -> Any:
             tables, counts = kept
@@ -376,7 +378,7 @@ class _Call(CallValues):
     def __init__(self, sweeps: _Sweeps, path: Path, *known: Any) -> None:
         levels, plan, own = sweeps.levels, sweeps.levels.plan, path.function
         self.sweeps, self.plan = sweeps, plan
-        self.lane, number, self.address, integers, floats, numbers, results = known
+        self.element, number, self.address, integers, floats, numbers, results = known
         makers = {v: step for step in path.steps if isinstance(step, Op) for v in step.outputs}
         super().__init__({plan.numbers[own]: number}, makers)
         for columns, found in ((levels.integers, integers), (levels.floats, floats)):
@@ -390,7 +392,7 @@ class _Call(CallValues):
         plan = self.plan
         if v in plan.shared:
             value, axes = self.sweeps.forest.environment[plan.shared[v]]
-            return axes.row(value, self.lane)
+            return axes.row(value, self.element)
         return row(self.sweeps.rows[plan.rows[v]], self.address) if v in plan.rows else None
 
     def run(self, step: Op) -> Sequence[Any]:
@@ -409,7 +411,9 @@ class _Call(CallValues):
         spare = [has - takes for has, takes in zip(value.shape[1:], sizes[1:], strict=True)]
         starts = [clamped_start(self.read(a), most) for a, most in zip(step.inputs[1:], spare, strict=True)]
         return [
-            lax.dynamic_slice(value, [axes.place(self.lane), *starts], sizes, allow_negative_indices=False)[0]
+            lax.dynamic_slice(
+                value, [axes.place(self.element), *starts], sizes, allow_negative_indices=False
+            )[0]
         ]
 
     def passed(self, invoke: Any) -> list[Any]:
@@ -423,11 +427,11 @@ def _types(shapes: Any) -> dict[int, Aval]:
     return {k: Aval(x.shape[1:], x.dtype) for k, x in enumerate(jax.tree.leaves(shapes))}
 
 
-def _side_by_side(lane: Callable[..., Any], lanes: Any, width: int) -> Any:
+def _side_by_side(element: Callable[..., Any], elements: Any, width: int) -> Any:
     """Like `jax.vmap`, but a group of one call is not batched, so a product with a vector remains one."""
     if width > 1:
-        return jax.vmap(lane)(*lanes)
-    return jax.tree.map(lambda x: jnp.expand_dims(x, 0), lane(*jax.tree.map(lambda x: x[0], lanes)))
+        return jax.vmap(element)(*elements)
+    return jax.tree.map(lambda x: jnp.expand_dims(x, 0), element(*jax.tree.map(lambda x: x[0], elements)))
 
 
 def _changed(

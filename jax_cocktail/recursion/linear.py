@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
 from jax_cocktail.recursion.layout import Layout, Moving, operands_of, results_of
-from jax_cocktail.recursion.stages import Stage, Traced, forward, pull, push
+from jax_cocktail.recursion.segments import Segment, Traced, forward, pull, push
 from jax_cocktail.recursion.structure import Var, structure
 from jax_cocktail.recursion.task import (
     NUMBER,
@@ -72,7 +72,7 @@ class _Traced:
 
     function: Function
     jaxpr: Any
-    stages: tuple[Stage, ...]
+    segments: tuple[Segment, ...]
     parameters: tuple[Var, ...]
     results: tuple[Any, ...]
     residuals: tuple[Source, ...]
@@ -139,7 +139,7 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
     tape = tuple(aval_of(opened.outvars[k].aval) for k in kept)
     chosen = _picked(jaxpr, order, [v.aval for v in body.parameters])
     results = tuple(v if v in traced.active else None for v in body.results)
-    return _Traced(function, chosen, traced.stages, body.parameters, results, tuple(residuals), tape)
+    return _Traced(function, chosen, traced.segments, body.parameters, results, tuple(residuals), tape)
 
 
 def _picked(jaxpr: Any, order: Sequence[int], avals: Sequence[Aval]) -> Any:
@@ -288,7 +288,7 @@ class _Linear:
         )
 
     def _push(self, residuals: Sequence[Any], moves: Sequence[Any]) -> list[Any]:
-        made = push(self.traced.stages, residuals, dict(zip(self.inputs, moves, strict=True)))
+        made = push(self.traced.segments, residuals, dict(zip(self.inputs, moves, strict=True)))
         return [
             made[v] if v is not None and v in made else jnp.zeros(a.shape, a.dtype)
             for v, a in zip(self.outputs, self.results.flat, strict=True)
@@ -299,7 +299,7 @@ class _Linear:
         for v, ct in zip(self.outputs, cotangents, strict=True):
             if v is not None:
                 start[v] = start[v] + ct if v in start else ct
-        made = pull(self.traced.stages, residuals, start)
+        made = pull(self.traced.segments, residuals, start)
         return [made[v] if v in made else jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.inputs]
 
 

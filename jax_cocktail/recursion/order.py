@@ -63,21 +63,21 @@ class Axes:
     def own(self) -> tuple[int, ...]:
         return tuple(size for size, flag in zip(self.sizes, self.flags, strict=True) if flag)
 
-    def place(self, lane: Any) -> Any:
+    def place(self, element: Any) -> Any:
         """The index of a batch element's value."""
         if all(self.flags):
-            return lane
-        found, inside, stride = jnp.zeros_like(lane), 1, 1
+            return element
+        found, inside, stride = jnp.zeros_like(element), 1, 1
         for size, flag in zip(self.sizes[::-1], self.flags[::-1], strict=True):
             if flag:
-                own = lax.rem(lax.div(lane, jnp.int32(inside)), jnp.int32(size))
+                own = lax.rem(lax.div(element, jnp.int32(inside)), jnp.int32(size))
                 found, stride = found + own * stride, stride * size
             inside *= size
         return found
 
-    def row(self, value: Any, lane: Any) -> Any:
+    def row(self, value: Any, element: Any) -> Any:
         """The value of a batch element."""
-        return row(value, self.place(lane)) if self.any else value
+        return row(value, self.place(element)) if self.any else value
 
     def joined(self, value: Any) -> Any:
         """Merges these axes of a value into one."""
@@ -120,16 +120,16 @@ class Forest:
     arguments: tuple[Any, ...]
     results: tuple[Axes, ...]
 
-    def own(self, lane: Any) -> list[Any]:
+    def own(self, element: Any) -> list[Any]:
         """The environment of a batch element."""
-        return [axes.row(x, lane) for x, axes in self.environment]
+        return [axes.row(x, element) for x, axes in self.environment]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Order:
     """The calls of all batch elements by position.
 
-    There are `count` calls in arrays of length `room`. Each has a `path`, `lane` (batch element) and
+    There are `count` calls in arrays of length `room`. Each has a `path`, `element` (batch element) and
     `number`; the `begin` and `end` of its run, whose calls have one height and path; `integers`, its integer
     arguments; and `calls`, the positions of its callees (`room`: no call). `roots`: the positions of the
     first calls. `status`: whether there was room.
@@ -145,7 +145,7 @@ class Order:
     begin: Any
     stop: Any
     end: Any
-    lane: Any
+    element: Any
     number: Any
     integers: tuple[Any, ...]
     calls: tuple[Any, ...]
@@ -159,12 +159,12 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
     inspector = _inspector(levels, room)
     arguments = [forest.arguments[k] for k in levels.integers.positions[0]]
 
-    def walk(lane: Any, state: Any) -> Any:
+    def walk(element: Any, state: Any) -> Any:
         rows, count, status, roots = state
-        tables = [row(x, lane) for x in forest.rows]
-        told = [row(x, lane) for x in forest.numbers]
-        told += _told(levels, 0, [row(x, lane) for x in arguments])
-        operands = [jnp.zeros((), TOKEN.dtype), *forest.own(lane), *tables, lane, *told]
+        tables = [row(x, element) for x in forest.rows]
+        told = [row(x, element) for x in forest.numbers]
+        told += _told(levels, 0, [row(x, element) for x in arguments])
+        operands = [jnp.zeros((), TOKEN.dtype), *forest.own(element), *tables, element, *told]
         machine = Machine(planned(inspector), operands)
         machine.number = count
         walked = machine.final(rows=rows, calls=count + 1)
@@ -173,29 +173,29 @@ def order_calls(levels: Levels, forest: Forest, widths: Sequence[int]) -> Order:
             too_many = walked["calls"] - count > task.max_calls
             status = jnp.maximum(status, too_many.astype(status.dtype))
         for number in forest.numbers:  # negative: this batch element makes no call
-            status = jnp.maximum(status, (row(number, lane) < 0).astype(status.dtype))
-        return walked["rows"], walked["calls"], status, put(roots, lane, count)
+            status = jnp.maximum(status, (row(number, element) < 0).astype(status.dtype))
+        return walked["rows"], walked["calls"], status, put(roots, element, count)
 
     rows = [uninitialised((room, *a.shape), a.dtype) for a in inspector.row_results]
     start = (rows, jnp.int32(0), jnp.int32(0), uninitialised((forest.size,), np.dtype("int32")))
     rows, count, status, roots = _loop(jnp.int32(forest.size), walk, start)
-    (height, path, lane), calls, own = split(rows, 3, levels.most_calls)
-    first = roots[lane[:room]]
+    (height, path, element), calls, own = split(rows, 3, levels.most_calls)
+    first = roots[element[:room]]
     numbers = own[:1] if task.numbers else [jnp.arange(room, dtype=jnp.int32) - first]
-    seen = (height, path, calls, [lane, *numbers, *own[task.numbers :]])
+    seen = (height, path, calls, [element, *numbers, *own[task.numbers :]])
     return _sorted(levels, (room, count, status, roots), seen, widths)
 
 
-def room_of(levels: Levels, lanes: int) -> int:
+def room_of(levels: Levels, elements: int) -> int:
     """The number of calls that can be ordered."""
     task = levels.plan.task
     types = (*levels.results.types, *levels.integers.types, *levels.floats.types)
     if not task.max_calls:
         return max(min(ROOM_BYTES // max(row_bytes(types), 1), MOST_ROOM), 1)
     if task.numbering is not Numbering.NONE:  # the sums of a batch element have room for all its calls' terms
-        return task.max_calls * lanes
+        return task.max_calls * elements
     places = (NUMBER,) * (ORDER_COLUMNS + 2 * levels.most_calls)
-    return min(task.max_calls * lanes, max(MOST_BYTES // (2 * row_bytes((*types, *places))), 1))
+    return min(task.max_calls * elements, max(MOST_BYTES // (2 * row_bytes((*types, *places))), 1))
 
 
 def _inspector(levels: Levels, room: int) -> Task:
@@ -237,15 +237,15 @@ class _Walk:
 
     def __init__(self, levels: Levels, token: Any, operands: Sequence[Any]) -> None:
         plan = levels.plan
-        shared, tables, (lane, *own) = split(operands, len(plan.task.environment), len(plan.task.rows))
-        self.levels, self.plan, self.token, self.lane = levels, plan, token, lane
+        shared, tables, (element, *own) = split(operands, len(plan.task.environment), len(plan.task.rows))
+        self.levels, self.plan, self.token, self.element = levels, plan, token, element
         self.shared, self.tables = shared, tables
         self.numbers, self.which, self.integers = split(own, plan.task.numbers, len(_which(levels, 0)))
 
     def result(self) -> list[Any]:
         sides = [partial(self._function, k) for k in range(len(self.plan.entries))]
         height, path, *calls = lax.switch(self.which[0], sides) if self.which else sides[0]()
-        return [self.token, height, path, self.lane, *calls, *self.numbers, *self.integers, height]
+        return [self.token, height, path, self.element, *calls, *self.numbers, *self.integers, height]
 
     def _function(self, function: int) -> list[Any]:
         plan, columns = self.plan, self.levels.integers
@@ -337,8 +337,8 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widt
     height, path, calls, own = seen
     kinds = len(levels.paths)
     size = (levels.plan.task.max_depth + 1) * kinds
-    lanes = jnp.int32(roots.shape[0])
-    top = _loop(lanes, lambda k, most: jnp.maximum(most, row(height, row(roots, k))), jnp.int32(0))
+    elements = jnp.int32(roots.shape[0])
+    top = _loop(elements, lambda k, most: jnp.maximum(most, row(height, row(roots, k))), jnp.int32(0))
     top = jnp.minimum(top, levels.plan.task.max_depth)  # an incomplete walk leaves arbitrary heights
     room *= 2  # `padded` is less than twice as much
 
@@ -375,10 +375,10 @@ def _sorted(levels: Levels, walked: tuple[Any, ...], seen: tuple[Any, ...], widt
 
     types = [*[NUMBER] * 4, *(Aval(x.shape[1:], x.dtype) for x in own), *[NUMBER] * len(calls)]
     tables = _loop(count, tell, [uninitialised((room, *a.shape), a.dtype) for a in types])
-    ends = _loop(lanes, lambda k, x: put(x, k, row(positions, row(roots, k))), roots)
-    (kind, begin, stop, end), (lane, number, *integers), below = split(tables, 4, len(own))
+    ends = _loop(elements, lambda k, x: put(x, k, row(positions, row(roots, k))), roots)
+    (kind, begin, stop, end), (element, number, *integers), below = split(tables, 4, len(own))
     return Order(
-        room, total, status, kind, begin, stop, end, lane, number, tuple(integers), tuple(below), ends
+        room, total, status, kind, begin, stop, end, element, number, tuple(integers), tuple(below), ends
     )
 
 

@@ -34,7 +34,7 @@ from jax_cocktail.recursion.order import room_of
 from jax_cocktail.recursion.paths import Levels, levels_of, worth
 from jax_cocktail.recursion.reference import no_tangent
 from jax_cocktail.recursion.siblings import FRONTIER, Siblings, run_siblings, siblings_of
-from jax_cocktail.recursion.task import TOKEN, Lanes, Task, is_float, row_bytes
+from jax_cocktail.recursion.task import TOKEN, Elements, Task, is_float, row_bytes
 from jax_cocktail.utask.failure import FINE
 
 Results = list[Any]
@@ -51,47 +51,51 @@ recursion_p = jex.Primitive(RECURSION)
 recursion_p.multiple_results = True
 
 
-def _abstract(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
+def _abstract(*operands: Any, task: Task, elements: tuple[Elements, ...]) -> Results:
     return [
-        _shaped(aval, [level.size for level in lanes if level.results[k]])
+        _shaped(aval, [level.size for level in elements if level.results[k]])
         for k, aval in enumerate(task.results)
     ]
 
 
 def expanded(
-    *operands: Any, task: Task, lanes: tuple[Lanes, ...], lockstep: bool = False, by_levels: bool = False
+    *operands: Any,
+    task: Task,
+    elements: tuple[Elements, ...],
+    lockstep: bool = False,
+    by_levels: bool = False,
 ) -> Results:
     """Expands the recursion into JAX's own loops and branches. `lockstep`: batch elements advance together.
     `by_levels`: run calls level by level if that is possible and pays."""
-    siblings = siblings_of(planned(task)) if by_levels and not lanes else ""
-    if isinstance(siblings, str) or isinstance(_side_by_side(task, lanes), Levels):
-        status, results = _run(operands, task, lanes, lockstep, by_levels)
+    siblings = siblings_of(planned(task)) if by_levels and not elements else ""
+    if isinstance(siblings, str) or isinstance(_side_by_side(task, elements), Levels):
+        status, results = _run(operands, task, elements, lockstep, by_levels)
     else:
         status, results = lax.cond(
             unit_count() > 1,
             lambda: run_siblings(siblings, operands),
             lambda: run_machine(task, operands, unrolled=True),
         )
-    token = jnp.zeros([level.size for level in lanes if level.results[0]], TOKEN.dtype)
+    token = jnp.zeros([level.size for level in elements if level.results[0]], TOKEN.dtype)
     return [token, *check(status, results, description(task.entry.name, task.max_depth, task.max_calls))]
 
 
 def _run(
-    operands: Sequence[Any], task: Task, lanes: tuple[Lanes, ...], lockstep: bool, by_levels: bool
+    operands: Sequence[Any], task: Task, elements: tuple[Elements, ...], lockstep: bool, by_levels: bool
 ) -> tuple[Any, Results]:
     """The status of all batch elements, and the results without the token."""
-    levels = _side_by_side(task, lanes) if by_levels else ""
+    levels = _side_by_side(task, elements) if by_levels else ""
     if isinstance(levels, Levels):
-        return run_levels(levels, operands, lanes, lambda: _run(operands, task, lanes, lockstep, False))
-    if not lanes:
+        return run_levels(levels, operands, elements, lambda: _run(operands, task, elements, lockstep, False))
+    if not elements:
         return run_machine(task, operands, unrolled=by_levels)
-    level, inner = lanes[0], lanes[1:]
+    level, inner = elements[0], elements[1:]
     batched = [x for x, flag in zip(operands, level.operands, strict=True) if flag]
 
     flags = level.results[1:]
 
-    def one(lane: Sequence[Any]) -> tuple[Any, Results]:
-        own = iter(lane)
+    def one(element: Sequence[Any]) -> tuple[Any, Results]:
+        own = iter(element)
         values = [next(own) if f else x for x, f in zip(operands, level.operands, strict=True)]
         return _run(values, task, inner, lockstep, by_levels)
 
@@ -110,8 +114,8 @@ def _one_by_one(
     _, types = jax.eval_shape(one, [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in batched])
     zeros = [jnp.zeros(t.shape, t.dtype) for t, flag in zip(types, flags, strict=True) if not flag]
 
-    def step(sums: Results, lane: Sequence[Any]) -> tuple[Results, tuple[Any, Results]]:
-        status, results = one(lane)
+    def step(sums: Results, element: Sequence[Any]) -> tuple[Results, tuple[Any, Results]]:
+        status, results = one(element)
         terms = [x for x, flag in zip(results, flags, strict=True) if not flag]
         sums = [x + y for x, y in zip(sums, terms, strict=True)]
         return sums, (status, [x for x, flag in zip(results, flags, strict=True) if flag])
@@ -122,9 +126,9 @@ def _one_by_one(
     return worst, [next(kept) if flag else next(summed) for flag in flags]
 
 
-def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | str:
+def _side_by_side(task: Task, elements: tuple[Elements, ...]) -> Levels | str:
     """The level-by-level strategy, or the reason why it is impossible or does not pay."""
-    levels, size = levels_of(planned(task)), _trees(lanes)
+    levels, size = levels_of(planned(task)), _trees(elements)
     if isinstance(levels, str):
         return levels
     if not size:
@@ -134,29 +138,29 @@ def _side_by_side(task: Task, lanes: tuple[Lanes, ...]) -> Levels | str:
     return levels if worth(levels) else "calls share no large matrix"
 
 
-def _trees(lanes: tuple[Lanes, ...]) -> int:
-    return math.prod(level.size for level in lanes)
+def _trees(elements: tuple[Elements, ...]) -> int:
+    return math.prod(level.size for level in elements)
 
 
-def schedule_text(task: Task, lanes: tuple[Lanes, ...], on_stock: bool = False) -> str:
+def schedule_text(task: Task, elements: tuple[Elements, ...], on_stock: bool = False) -> str:
     """One sentence for people: our compiler's strategy for a task. `on_stock`: stock XLA runs its loops."""
     plan, name = planned(task), _name(task, on_stock)
-    found = _side_by_side(task, lanes)
+    found = _side_by_side(task, elements)
     if isinstance(found, Levels):
-        size = _trees(lanes)
+        size = _trees(elements)
         what = f"level by level, up to {widths(size)[-1]} calls at a time"
         trees = f" of {size} batch elements" if size > 1 else ""
         return f"{name}{what}{trees}, if there are at most {room_of(found, size)} calls; else with a stack"
     others = f"not level by level: {found}"
     stack = _stack_text(planned(task, unrolled=True))
-    siblings = siblings_of(plan) if not lanes else "under vmap, units run batch elements in parallel"
+    siblings = siblings_of(plan) if not elements else "under vmap, units run batch elements in parallel"
     if on_stock or not isinstance(siblings, Siblings):
         return f"{name}{stack}; {others}"
     each = f"{FRONTIER} calls at a time, each with {_stack_text(plan)}"
     return f"{name}on several units, siblings in parallel: {each}; on one unit, {stack}; {others}"
 
 
-def stock_text(task: Task, lanes: tuple[Lanes, ...]) -> str:
+def stock_text(task: Task, elements: tuple[Elements, ...]) -> str:
     """One sentence for people: the strategy for a task that stock XLA compiles unchanged."""
     return _name(task, on_stock=True) + _stack_text(planned(task))
 
@@ -173,23 +177,23 @@ def _stack_text(plan: StackPlan) -> str:
 
 
 @functools.lru_cache(maxsize=128)
-def expanded_jaxpr(task: Task, lanes: tuple[Lanes, ...]) -> Any:
+def expanded_jaxpr(task: Task, elements: tuple[Elements, ...]) -> Any:
     """The jaxpr of `expanded`, for our compiler."""
     avals = [
-        jax.ShapeDtypeStruct((*(x.size for x in lanes if x.operands[k]), *aval.shape), aval.dtype)
+        jax.ShapeDtypeStruct((*(x.size for x in elements if x.operands[k]), *aval.shape), aval.dtype)
         for k, aval in enumerate(task.operands)
     ]
-    return jax.make_jaxpr(lambda *x: expanded(*x, task=task, lanes=lanes, by_levels=True))(*avals)
+    return jax.make_jaxpr(lambda *x: expanded(*x, task=task, elements=elements, by_levels=True))(*avals)
 
 
-def _eager(*operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Results:
+def _eager(*operands: Any, task: Task, elements: tuple[Elements, ...]) -> Results:
     if jax.config.jax_disable_jit:
-        return expanded(*operands, task=task, lanes=lanes)
+        return expanded(*operands, task=task, elements=elements)
 
     def run(*given: Any) -> Results:
         if not isinstance(given[0], jax.core.Tracer):  # jax.debug_nans searches for the step that made a NaN
             raise FloatingPointError(f"invalid value encountered in {task.entry.name}, {task.entry.source}")
-        return list(recursion_p.bind(*given, task=task, lanes=lanes))
+        return list(recursion_p.bind(*given, task=task, elements=elements))
 
     return list(jax.jit(run)(*operands))
 
@@ -208,12 +212,12 @@ for _platform in ("cuda", "rocm", "tpu"):
     )
 
 
-def _batch(operands: Any, dims: Any, *, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+def _batch(operands: Any, dims: Any, *, task: Task, elements: tuple[Elements, ...]) -> Any:
     flags = tuple(d is not None for d in dims)
     (size,) = {x.shape[d] for x, d, f in zip(operands, dims, flags, strict=True) if f}
     moved = [jnp.moveaxis(x, d, 0) if f else x for x, d, f in zip(operands, dims, flags, strict=True)]
-    level = Lanes(size, flags, (True,) * len(task.results))
-    found = recursion_p.bind(*moved, task=task, lanes=(level, *lanes))
+    level = Elements(size, flags, (True,) * len(task.results))
+    found = recursion_p.bind(*moved, task=task, elements=(level, *elements))
     return found, [0] * len(found)
 
 
@@ -224,19 +228,23 @@ def _is_zero(tangent: Any) -> bool:
     return isinstance(tangent, ad.Zero)
 
 
-def _jvp(primals: Any, tangents: Any, *, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+def _jvp(primals: Any, tangents: Any, *, task: Task, elements: tuple[Elements, ...]) -> Any:
     active = tuple(not _is_zero(t) and is_float(p) for p, t in zip(primals, tangents, strict=True))
     parts = linear.linearise(task, active)
     forward = tuple(
-        Lanes(
+        Elements(
             level.size,
             level.operands,
             tuple(kind is not Kind.RESULT or level.results[k] for kind, k in parts.forward_results),
         )
-        for level in lanes
+        for level in elements
     )
     made = list(
-        zip(parts.forward_results, recursion_p.bind(*primals, task=parts.forward, lanes=forward), strict=True)
+        zip(
+            parts.forward_results,
+            recursion_p.bind(*primals, task=parts.forward, elements=forward),
+            strict=True,
+        )
     )
     values: dict[Any, Any] = {source: x for source, x in made if source[0] is Kind.TAPE}
     values |= {(Kind.PRIMAL, k): x for k, x in enumerate(primals)}
@@ -246,21 +254,21 @@ def _jvp(primals: Any, tangents: Any, *, task: Task, lanes: tuple[Lanes, ...]) -
     # a run-time value: like the tape, it is zero if a branch with the recursion was not taken
     values[Kind.NUMBER, 0] = lax.optimization_barrier(jnp.ones((), jnp.int32))
     levels = tuple(
-        Lanes(
+        Elements(
             level.size,
-            tuple(_has_lanes(source, level) for source in parts.linear_operands),
+            tuple(_has_elements(source, level) for source in parts.linear_operands),
             tuple(level.results[k] for k in parts.linear_results),
         )
-        for level in lanes
+        for level in elements
     )
-    moved = recursion_p.bind(*(values[s] for s in parts.linear_operands), task=parts.linear, lanes=levels)
+    moved = recursion_p.bind(*(values[s] for s in parts.linear_operands), task=parts.linear, elements=levels)
     found = dict(zip(parts.linear_results, moved, strict=True))
     results = {source[1]: x for source, x in made if source[0] is Kind.RESULT}
     out = [results[k] for k in range(len(results))]
     return out, [found[k] if k in found else no_tangent(x) for k, x in enumerate(out)]
 
 
-def _has_lanes(source: Source, level: Lanes) -> bool:
+def _has_elements(source: Source, level: Elements) -> bool:
     kind, k = source
     if kind in (Kind.PRIMAL, Kind.TANGENT):
         return level.operands[k]
@@ -270,7 +278,7 @@ def _has_lanes(source: Source, level: Lanes) -> bool:
 ad.primitive_jvps[recursion_p] = _jvp
 
 
-def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, ...]) -> Any:
+def _transpose(cotangents: Any, *operands: Any, task: Task, elements: tuple[Elements, ...]) -> Any:
     if task.linear is None:
         raise UnsupportedError(
             "a recursion can be transposed only after linearisation; use jax.vjp or jax.grad"
@@ -280,15 +288,15 @@ def _transpose(cotangents: Any, *operands: Any, task: Task, lanes: tuple[Lanes, 
         raise UnsupportedError("a recursion cannot be transposed with respect to a nonlinear operand")
     dense = [ad.instantiate_zeros(ct) if _is_zero(ct) else ct for ct in cotangents]
     levels = tuple(
-        Lanes(
+        Elements(
             level.size,
-            tuple(_has_lanes(source, level) for source in sources),
+            tuple(_has_elements(source, level) for source in sources),
             tuple(level.operands[k] for k in targets),
         )
-        for level in lanes
+        for level in elements
     )
     values = [operands[k] if kind is Kind.PRIMAL else dense[k] for kind, k in sources]
-    made = dict(zip(targets, recursion_p.bind(*values, task=transposed, lanes=levels), strict=True))
+    made = dict(zip(targets, recursion_p.bind(*values, task=transposed, elements=levels), strict=True))
     return [made[k] if ad.is_undefined_primal(x) else None for k, x in enumerate(operands)]
 
 

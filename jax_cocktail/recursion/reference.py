@@ -97,8 +97,8 @@ def _batch_reference(operands: Any, dims: Any, **params: Any) -> Any:
     flags = [d is not None for d in dims]
     moved = [jnp.moveaxis(x, d, 0) for x, d, f in zip(operands, dims, flags, strict=True) if f]
 
-    def one(lane: Sequence[Any]) -> Results:
-        own = iter(lane)
+    def one(element: Sequence[Any]) -> Results:
+        own = iter(element)
         values = (next(own) if f else x for x, f in zip(operands, flags, strict=True))
         return list(reference_p.bind(*values, **params))
 

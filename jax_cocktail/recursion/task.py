@@ -75,7 +75,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Elements:
     """One vmap around a recursion: its size, and flags for the operands and results with a leading batch
     axis. A result without one is the sum over the batch."""
 

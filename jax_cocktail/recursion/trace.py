@@ -186,7 +186,7 @@ def _from_outside(function: Recursive, given: Given) -> Any:
     _refuse_varying(function, environment)
     passed = [leaf for leaf, value in zip(leaves, members[0].shared, strict=True) if value is None]
     operands = (jnp.zeros((), TOKEN.dtype), *environment, *passed)
-    results = recursion_p.bind(*operands, task=task, lanes=())[1:]
+    results = recursion_p.bind(*operands, task=task, elements=())[1:]
     return jax.tree.unflatten(members[0].results_tree, results)
 
 

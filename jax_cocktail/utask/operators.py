@@ -223,7 +223,7 @@ def _barriers(table: _Table) -> None:
     # written part p
     add(None, "exchange", "blocks", results=None, together="units")
     # the barrier of the threads of one unit, where it has several
-    add(0, "meet", results=0, together="threads")
+    add(0, "block_barrier", results=0, together="threads")
 
 
 def _others(table: _Table) -> None:

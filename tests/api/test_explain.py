@@ -190,7 +190,7 @@ def test_units_barriers_and_remarks_are_shown():
     )
     lines = [line.strip() for line in str(Report("f", (region,))).splitlines()]
     for line in (
-        "level: device (L2); 2 units; workspace: 0 B",
+        "scope: device (L2); 2 units; workspace: 0 B",
         "1 barrier per iteration of a loop of 64 trips x3 at a.py:1 (f)",
         "2 barriers per iteration of a while loop at b.py:2 (g)",
         "changed by the passes: hoist, place",

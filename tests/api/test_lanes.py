@@ -16,7 +16,7 @@ from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.limits import Limits
-from jax_cocktail.schedule.vmap.recover import recover_lanes
+from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.interpreter.run import run as interpret
 from tests.strategies import initial_state, programs, run
 
@@ -35,7 +35,7 @@ def remarks(function, *arguments):
     """What the pass says about a function."""
     found = []
     program = translate(adapter.program(jax.make_jaxpr(function)(*arguments)), "lanes")
-    recover_lanes(simplify(program), remark=found.append)
+    recover_elements(simplify(program), remark=found.append)
     return [str(remark) for remark in found if remark.fired]
 
 
@@ -265,7 +265,7 @@ def test_random_programs_in_lanes(program, units):
     stacked = [np.stack([np.asarray(s[k]) for s in states]) for k in range(len(states[0]))]
     jaxpr = jax.make_jaxpr(jax.vmap(lambda *s: run(program, s)))(*stacked)
     before = simplify(translate(adapter.program(jaxpr), "lanes"))
-    after = recover_lanes(before, units, limits=EAGER)
+    after = recover_elements(before, units, limits=EAGER)
     verify(after)
     tidy = simplify(after)
     verify(tidy)

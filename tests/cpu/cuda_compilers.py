@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(CK_THREADS, 1) ck_portable(const __
 extern "C" __global__ void __launch_bounds__(CK_THREADS, 1) ck_resident(const __grid_constant__ Pointers p) {
   __shared__ f32 shared[64];
   shared[ck_lane() %% 64] = ((const f32*)p.at[0])[ck_lane()];
-  ck_meet();
+  ck_block_barrier();
   ((f32*)p.at[1])[ck_lane()] = ck_tanh(shared[(ck_lane() + 1) %% 64]);
 }
 """

@@ -39,7 +39,7 @@ class Emulation:
     """What to emulate next, and what was: `launches` are (emitted program, built program, kernel)."""
 
     threads: int = THREADS
-    stage_limit: int = cuda().stage_limit
+    outline_limit: int = cuda().outline_limit
     spec: DeviceSpec = SPEC
     kernel: str = "ck_resident"
     seed: int = 0
@@ -51,7 +51,7 @@ class Emulation:
     launches: list[tuple[Emitted, Program, str]] | None = None
 
     def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
-        machine = Machine(replace(cuda(self.threads), stage_limit=self.stage_limit), self.spec)
+        machine = Machine(replace(cuda(self.threads), outline_limit=self.outline_limit), self.spec)
         return compiler.emit(program, machine, candidate=candidate)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:

@@ -139,7 +139,7 @@ def test_the_same_text_gives_the_same_binary(
 @EACH_COMPILER
 def test_failure_reports_the_log(choose: Choose, root: Path) -> None:
     toolchain = choose()
-    text = program().replace("ck_meet()", "ck_meat()")
+    text = program().replace("ck_block_barrier()", "ck_meat()")
     with pytest.raises(BuildError, match=f"{toolchain} failed with status 1") as caught:
         build_device_program(text, toolchain, "sm_90")
     assert "program.cu(" in caught.value.log and "ck_meat" in caught.value.log

@@ -239,7 +239,7 @@ CK_NOINLINE void scan_rows(const void* const* operands, i32 place, void* result)
     const i32 n = i32(row[0]);
     if (row[4]) {
       ck_copy(y, x, ((n - 1) * row[1] + 1) * i64(sizeof(T)));
-      ck_meet();
+      ck_block_barrier();
       ck_block_scan<Op, Wide>(y, row[2], y, row[2], n, row[3] != 0);
     } else {
       ck_block_scan<Op, Wide>(x, row[1], y, row[2], n, row[3] != 0);

@@ -105,7 +105,13 @@ def test_a_block_that_does_not_wait(monkeypatch):
 
 def test_threads_of_one_block_alone_meet(monkeypatch):
     with pytest.raises(Exception, match="data race"):
-        run(monkeypatch, "wide", 4, sanitizer="thread", edit=(r"ck_(arrive|wait)\(unit\);", "ck_meet();"))
+        run(
+            monkeypatch,
+            "wide",
+            4,
+            sanitizer="thread",
+            edit=(r"ck_(arrive|wait)\(unit\);", "ck_block_barrier();"),
+        )
 
 
 def test_without_a_cluster(monkeypatch):

@@ -112,14 +112,14 @@ class Conv:
             lines += [
                 f"{t}* copy = reinterpret_cast<{t}*>(unit->own) + {self.shift[1]};",
                 f"for (i32 i = ck_lane(); i < {math.prod(self.w_shape)}; i += CK_THREADS) copy[i] = w[i];",
-                "ck_meet();",
+                "ck_block_barrier();",
                 "w = copy;",
             ]
         x = f"static_cast<const {t}*>(operands[{2 * number}]) + {self.shift[0]}"
         target = f"static_cast<{o}*>(results[{number}]) + {self.shift[2]}"
         lines += [
             f"ck_conv_fixed<{t}, {o}, {self.rank}, {g}, {self.precision}>({x}, w, {target});",
-            "ck_meet();",
+            "ck_block_barrier();",
             "}",
         ]
         return "\n".join(lines)

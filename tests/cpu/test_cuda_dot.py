@@ -186,11 +186,11 @@ def _body(products: Sequence[Product]) -> str:
             lines.append(
                 f"{b}* held = ({b}*)unit->own; for (i32 i = ck_lane(); i < {p.size(1)}; i += CK_THREADS)"
             )
-            lines.append(f"held[i] = ((const {b}*)operands[{2 * i + 1}])[i]; ck_meet();")
+            lines.append(f"held[i] = ((const {b}*)operands[{2 * i + 1}])[i]; ck_block_barrier();")
             right = f"held + {p.shift}"
         lines.append(
             f"ck_dot_fixed<{p.arguments}>({p.batch}, (const {a}*)operands[{2 * i}] + {p.shift}, {p.step(0)},"
-            f" {right}, {p.step(1)}, ({o}*)results[{i}] + {p.shift}, {p.step(2)}); ck_meet(); }}"
+            f" {right}, {p.step(1)}, ({o}*)results[{i}] + {p.shift}, {p.step(2)}); ck_block_barrier(); }}"
         )
     return "\n".join(lines)
 

@@ -33,7 +33,7 @@ CK_NOINLINE i32 descend(i32 depth) {
     case 1:  // no meeting between the threads that write and those that read
     case 2:
       scratch[lane] = f32(lane);
-      if (fault == 2) ck_meet();
+      if (fault == 2) ck_block_barrier();
       result[lane] = scratch[lane ^ 32];
       break;
     case 3:  // a shuffle orders no memory
@@ -63,12 +63,12 @@ CK_NOINLINE i32 descend(i32 depth) {
       }
       break;
     case 10:
-      if (lane < 32) ck_meet();
-      else ck_meet();
+      if (lane < 32) ck_block_barrier();
+      else ck_block_barrier();
       break;
     case 11:
       if (lane == 7) return;
-      ck_meet();
+      ck_block_barrier();
       break;
     case 12:
       if (lane != 3) __shfl_xor_sync(0xffffffffu, lane, 1);
@@ -399,7 +399,7 @@ def test_tiles_from_shared_memory(turned: bool) -> None:
         f"""
   u16* tiles = (u16*)ck_scratch();  // [4, 8, 8]
   for (i32 i = ck_lane(); i < 256; i += CK_THREADS) tiles[i] = ((const u16*)operands[0])[i];
-  ck_meet();
+  ck_block_barrier();
   u32 r[4];
   ck_load_tiles<{str(turned).lower()}>(r, tiles + 8 * ck_lane());
   for (i32 i = 0; i < 4; ++i) ((u32*)results[0])[32 * i + ck_lane()] = r[i];

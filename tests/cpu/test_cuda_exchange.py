@@ -170,7 +170,7 @@ def fails(make, how, text, sanitizer=None):
 
 def test_sent_before_it_is_written():
     """No meeting between who writes a part and who sends it."""
-    text = edited(crossing, r"ck_meet\(\);(\s*\{?\s*ck_next_step)", r"\1")
+    text = edited(crossing, r"ck_block_barrier\(\);(\s*\{?\s*ck_next_step)", r"\1")
     assert fails(crossing, "data race", text, sanitizer="thread")
 
 
@@ -183,7 +183,7 @@ def test_received_a_step_late():
 
 def test_slow_units_that_keep_silent():
     """Others overtake them, and what they wait for never comes; that they have nothing to send saves them."""
-    slow = r"if (unit->index > 3) for (i32 k = 0; k < 99; ++k) ck_meet(); \1"
+    slow = r"if (unit->index > 3) for (i32 k = 0; k < 99; ++k) ck_block_barrier(); \1"
     text = edited(lagging, r"(ck_receive_parts<)", slow)
     launch(lagging, text=text)
     assert fails(lagging, "deadlock", re.sub(r"ck_(send|receive)_nothing<[^;]*;", "", text))

@@ -14,11 +14,11 @@ RUN = settings(
 )
 
 
-@pytest.mark.parametrize(("kernel", "stage_limit"), [("ck_resident", 0), ("ck_portable", 32)])
+@pytest.mark.parametrize(("kernel", "outline_limit"), [("ck_resident", 0), ("ck_portable", 32)])
 @RUN
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(1, 3))
-def test_random_programs(kernel, stage_limit, program, seed, units):
-    how = {"kernel": kernel, "stage_limit": stage_limit, "cluster": seed % 2 == 1}
+def test_random_programs(kernel, outline_limit, program, seed, units):
+    how = {"kernel": kernel, "outline_limit": outline_limit, "cluster": seed % 2 == 1}
     check_program(program, seed, units, **how)
 
 

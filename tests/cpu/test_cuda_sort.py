@@ -51,7 +51,7 @@ for (i64 left = *lengths++; left > 0; --left) {
   ck_select_index(n, k, best, [&](i32 p, i32 q) {
     return ck_total_order(keys[p]) > ck_total_order(keys[q]);
   });
-  ck_meet();
+  ck_block_barrier();
   for (i32 i = ck_lane(); i < n; i += CK_THREADS) moved[i] = keys[sorted[i]];
   keys += n;
   groups += n;

@@ -48,7 +48,7 @@ def test_models_of_functions(name, sanitizer, monkeypatch):
     model = MODELS[name]
     function, arguments = model.make(model.batches[0], small=True)
     stock = jax.jit(function)(*arguments)
-    found, launches = run(monkeypatch, function, arguments, 2, stage_limit=0, sanitizer=sanitizer)
+    found, launches = run(monkeypatch, function, arguments, 2, outline_limit=0, sanitizer=sanitizer)
     assert all(largest_difference(each, stock) <= model.tolerance for each in found)
     (source,) = {emitted.source for emitted, _, _ in launches}
     assert "ck_far(x" in source and "stage0<RESIDENT>(" in source
@@ -69,14 +69,14 @@ def steps(x, y):
 
 
 @pytest.mark.parametrize(
-    ("threads", "sanitizer", "stage_limit"),
+    ("threads", "sanitizer", "outline_limit"),
     [(32, "thread", 32), (64, "address", 0), (64, "thread", 0), (128, None, 32), (512, None, 32)],
 )
-def test_batches_of_positions(threads, sanitizer, stage_limit, monkeypatch):
+def test_batches_of_positions(threads, sanitizer, outline_limit, monkeypatch):
     """What several positions of a loop need is loaded before any of them is stored: they are independent."""
     x, y = np.random.default_rng(0).normal(size=(2, 1333)).astype(np.float32)
     stock = jax.jit(steps)(x, y)
-    how = {"threads": threads, "sanitizer": sanitizer, "stage_limit": stage_limit}
+    how = {"threads": threads, "sanitizer": sanitizer, "outline_limit": outline_limit}
     found, launches = run(monkeypatch, steps, (x, y), 1, **how)
     for each in found:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), each, stock)

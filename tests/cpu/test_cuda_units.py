@@ -82,7 +82,7 @@ WEAK = {
 CK_INLINE void other_ck_poll(const u32* at, Done done, CkWatch watch, const char*, int) {
   ck_poll_with([=] { return ck_load_relaxed(at); }, done, watch);
 }""",
-    "ck_meet": "CK_INLINE void other_ck_meet(const char*, int) {}",
+    "ck_block_barrier": "CK_INLINE void other_ck_block_barrier(const char*, int) {}",
 }
 
 
@@ -95,7 +95,9 @@ def test_weaker_barriers_are_races(name: str) -> None:
 
 def test_a_cluster_does_not_meet_for_the_block() -> None:
     """What the threads of a block do between the halves of the barrier is not ordered by the halves."""
-    weaker = emulator.build(with_other(IN_A_CLUSTER, "ck_meet", WEAK["ck_meet"]), sanitizer="thread")
+    weaker = emulator.build(
+        with_other(IN_A_CLUSTER, "ck_block_barrier", WEAK["ck_block_barrier"]), sanitizer="thread"
+    )
     with pytest.raises(EmulationError, match="data race"):
         steps, wrong = np.array([2], np.int32), np.zeros(3, np.int32)
         weaker.launch([steps], [wrong], units=3, kernel="ck_resident", cluster=3)
@@ -167,15 +169,15 @@ TAGGED = program(
   u32* mine = (u32*)ck_scratch() + WORDS;  // [MINE]
   u64* exchange = ck_exchange(unit, 3);
   for (i32 i = ck_lane(); i < MINE; i += CK_THREADS) mine[i] = ((const u32*)operands[0])[first + i];
-  ck_meet();
+  ck_block_barrier();
   for (u32 step = 1; step <= u32(steps); ++step) {
     ck_send_tagged(exchange, words, first, mine, MINE, step);
     ck_receive_tagged(unit, all, exchange, words, 0, words, step);
-    ck_meet();
+    ck_block_barrier();
     for (i32 i = ck_lane(); i < MINE; i += CK_THREADS) {
       mine[i] = 3 * all[first + i] + all[(first + i + 7 * step) % words] + step;
     }
-    ck_meet();
+    ck_block_barrier();
   }
   for (i32 i = ck_lane(); i < MINE; i += CK_THREADS) ((u32*)results[0])[first + i] = mine[i];
 """,
@@ -222,7 +224,7 @@ CLUSTER = program(
   i32 sum = 0;
   for (i32 step = 0; step < 6; ++step) {
     if (ck_lane() < 32) mine[ck_lane()] = 1000 * unit->index + 32 * step + ck_lane();
-    ck_cluster_meet();
+    ck_cluster_barrier();
     const i32* next = ck_remote(mine, (rank + 1) % size);
     if (ck_lane() >= 32) sum += next[ck_lane() - 32];
     if (ck_lane() == 0) *ck_remote(inbox, (rank + size - 1) % size) = rank;
@@ -230,7 +232,7 @@ CLUSTER = program(
     ck_cluster_wait();
     sum += *inbox;
   }
-  ck_cluster_meet();
+  ck_cluster_barrier();
   ((i32*)results[0])[64 * unit->index + ck_lane()] = sum;
 """
 )
@@ -253,7 +255,7 @@ def test_clusters(units: int, cluster: int) -> None:
 def test_clusters_under_the_thread_sanitizer() -> None:
     got = np.zeros((4, 64), np.int32)
     emulator.build(CLUSTER, sanitizer="thread").launch([np.zeros(1)], [got], units=4, cluster=2)
-    late = CLUSTER.replace("ck_cluster_arrive();\n    ck_cluster_wait();", "ck_meet();")
+    late = CLUSTER.replace("ck_cluster_arrive();\n    ck_cluster_wait();", "ck_block_barrier();")
     with pytest.raises(EmulationError, match="data race"):
         emulator.build(late, sanitizer="thread").launch([np.zeros(1)], [got], units=4, cluster=2)
 
@@ -378,7 +380,7 @@ EVERYTHING = program(
   ck_async_copy<8>(s, x + 4 * ck_lane(), x[9] == 1);
   ck_async_commit();
   ck_async_wait<0>();
-  ck_meet();
+  ck_block_barrier();
   ck_load_tiles(r, s);
   ck_load_tiles<true>(a, s);
   ck_mma_tf32(c, a, b);
@@ -395,7 +397,7 @@ EVERYTHING = program(
   ck_sleep(20);
   y[1] = u32(ck_nanoseconds()) + ck_fetch_add<CK_SYSTEM>(y, 1u) + u32(ck_fetch_add((u64*)y, u64(1)));
   ck_fail(unit, 3);
-  ck_cluster_meet();
+  ck_cluster_barrier();
   *ck_remote(s, (ck_cluster_rank() + 1) % ck_cluster_size()) = 3;
   ck_add_release<CK_CLUSTER>(ck_remote(s, 1), 1u);
 """,

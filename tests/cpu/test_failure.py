@@ -96,12 +96,12 @@ def test_parts_check_for_themselves(monkeypatch):
         assert ("unit->index == 0" in line) == (name == "lanes")
 
 
-@pytest.mark.parametrize("stage_limit", [32, 0])
+@pytest.mark.parametrize("outline_limit", [32, 0])
 @pytest.mark.parametrize("units, cluster", [(1, False), (3, False), (3, True)])
-def test_on_an_emulated_card(case, units, cluster, stage_limit, monkeypatch):
+def test_on_an_emulated_card(case, units, cluster, outline_limit, monkeypatch):
     function, good, bad = case
     monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
-    emulation = Emulation(launches=[], stage_limit=stage_limit, cluster=cluster).install(monkeypatch)
+    emulation = Emulation(launches=[], outline_limit=outline_limit, cluster=cluster).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={**OURS, "units": units})
     for seed in range(2):
         emulation.seed = seed
@@ -110,7 +110,7 @@ def test_on_an_emulated_card(case, units, cluster, stage_limit, monkeypatch):
             jax.block_until_ready(ours(bad, X))
     assert emulation.launches
     text = emulation.launches[0][0].source
-    if stage_limit == 0 and units > 1:
+    if outline_limit == 0 and units > 1:
         assert re.search(r"\bpart\d+<RESIDENT>\(workspace, unit->error", text)
 
 

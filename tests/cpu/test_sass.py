@@ -76,7 +76,7 @@ CK_NOINLINE void add(f32* x, const f32* y, i32 count) {
 template <bool RESIDENT>
 CK_INLINE void ck_body(const void* const* operands, void* const*, u8*, CkUnit* unit) {
   add<RESIDENT>((f32*)unit->own, (const f32*)operands[0], 100);
-  ck_meet();
+  ck_block_barrier();
   add<RESIDENT>((f32*)unit->own + 64, (const f32*)operands[0], 90);
 }
 CK_ENTRIES

@@ -30,14 +30,14 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v11 = t1;
     }
     const f32* const d13 = p0 + ck_clamp_index(v11, 48) * 256;
-    ck_meet();
+    ck_block_barrier();
     ck_copy(o16384_f32, d13, 16384);
     for (i32 v14 = 0; v14 < 5; ++v14) {
-      ck_meet();
+      ck_block_barrier();
       {
         ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1>(1, o16384_f32, 0, p1, 0, o0_f32, 0);
       }
-      ck_meet();
+      ck_block_barrier();
       {
         {
           i32 at = ck_lane();
@@ -59,7 +59,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n5 = ck_clamp_index(v11, 48);
       {

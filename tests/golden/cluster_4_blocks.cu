@@ -59,12 +59,12 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v56 = t1;
     }
     const f32* const d58 = p0 + ck_clamp_index(v56, 12) * 128;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n2 = ck_clamp_index(v56, 12);
       for (i32 i0 = 0; i0 < 4; ++i0) {
         ck_dot_fixed<f32, f32, f32, 4, 512, 128, 128, 1, 512, 1, 512, 1>(1, d58 + 2048 * i0, 0, p1, 0, (w262144_f32 + 512 * n2) + 8192 * i0, 0);
-        ck_meet();
+        ck_block_barrier();
       }
     }
   }
@@ -74,7 +74,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v63 = t3;
     }
     const f32* const d65 = p2 + ck_clamp_index(v63, 96) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n4 = ck_clamp_index(i64(v61), 3);
       {
@@ -100,7 +100,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
   }
-  ck_meet();
+  ck_block_barrier();
   if (unit->index == 0) {
     {
       ck_copy(w401408_f32, r1, 8192);
@@ -121,11 +121,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
       const f32* const d124 = w262144_f32 + ck_clamp_index(v109, 3) * 8192 + ck_clamp_index(v123, 96) * 1;
       const f32* const d126 = w401408_f32 + ck_clamp_index(v123, 96) * 1;
-      ck_meet();
+      ck_block_barrier();
       {
         ck_dot_fixed<f32, f32, f32, 16, 128, 128, 128, 1, 128, 1, 128, 1>(1, r1, 0, d120, 0, o0_f32, 0);
       }
-      ck_meet();
+      ck_block_barrier();
       {
         const i32 n9 = ck_clamp_index(v109, 3);
         const i32 n10 = ck_clamp_index(v123, 96);
@@ -198,11 +198,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
       const f32* const d166 = w262144_f32 + ck_clamp_index(v154, 3) * 8192 + ck_clamp_index(v165, 96) * 1;
       const f32* const d168 = w401408_f32 + ck_clamp_index(v165, 96) * 1;
-      ck_meet();
+      ck_block_barrier();
       {
         ck_dot_fixed<f32, f32, f32, 16, 128, 128, 128, 1, 128, 1, 128, 1>(1, w393216_f32, 0, d162, 0, o0_f32, 0);
       }
-      ck_meet();
+      ck_block_barrier();
       {
         const i32 n41 = ck_clamp_index(v154, 3);
         const i32 n42 = ck_clamp_index(v165, 96);

@@ -54,12 +54,12 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v56 = t1;
     }
     const f32* const d58 = p1 + ck_clamp_index(v56, 192) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n2 = ck_clamp_index(v56, 192);
       for (i32 i0 = 0; i0 < 4; ++i0) {
         ck_dot_fixed<f32, f32, f32, 4, 64, 256, 256, 1, 1024, 1, 1024, 1>(1, p0, 0, d58 + 256 * i0, 0, (w1048576_f32 + n2) + 256 * i0, 0);
-        ck_meet();
+        ck_block_barrier();
       }
     }
   }
@@ -69,7 +69,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v63 = t3;
     }
     const f32* const d65 = p2 + ck_clamp_index(v63, 192) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n4 = ck_clamp_index(i64(v61), 3);
       {
@@ -95,7 +95,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
   }
-  ck_meet();
+  ck_block_barrier();
   if (unit->index == 0) {
     {
       ck_copy(w1065984_f32, o0_f32, 1024);
@@ -112,11 +112,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
       const f32* const d82 = w1048576_f32 + ck_clamp_index(i64(v37), 3) * 1024 + ck_clamp_index(v81, 192) * 1;
       const f32* const d94 = w1065984_f32 + ck_clamp_index(v81, 192) * 1;
-      ck_meet();
+      ck_block_barrier();
       {
         ck_dot_fixed<f32, f32, f32, 1, 256, 256, 0, 1, 256, 1, 0, 1>(1, o0_f32, 0, d77, 0, o1024_f32, 0);
       }
-      ck_meet();
+      ck_block_barrier();
       {
         const i32 n8 = ck_clamp_index(i64(v37), 3);
         const i32 n9 = ck_clamp_index(v81, 192);
@@ -152,14 +152,14 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       ck_next_step(unit);
       ck_send_parts<4, 0, 1, 64, 256>(unit, 0, w1064960_f32);
       ck_receive_parts<1, 256, 256>(unit, 0, o0_f32);
     }
   }
-  ck_meet();
+  ck_block_barrier();
   if (unit->index == 0) {
     {
       ck_copy(r1, o0_f32, 1024);

@@ -54,11 +54,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         o0_f32[i0] = t5;
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, o0_f32, 0, p1, 0, o64_f32, 0);
     }
-    ck_meet();
+    ck_block_barrier();
     {
       {
         f32 a6 = -__builtin_inff();
@@ -70,9 +70,9 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         ck_group_arg<128, true>(a6, n7);
         if (ck_lane() == 0) o128_i32[0] = i32(n7);
       }
-      ck_meet();
+      ck_block_barrier();
       v16 = o128_i32[0];
-      ck_meet();
+      ck_block_barrier();
     }
     {
       const i32 t8 = v7 + i32(1);

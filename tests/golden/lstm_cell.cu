@@ -22,11 +22,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
   for (i32 v3 = 0; v3 < 64; ++v3) {
-    ck_meet();
+    ck_block_barrier();
     {
       ck_dot_fixed<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1, 0, 1>(1, r0, 0, p0, 0, o0_f32, 0);
     }
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 i0 = ck_lane(); i0 < 8; i0 += 128) {
         const f32 t1 = o0_f32[i0 + 8];

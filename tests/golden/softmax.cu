@@ -23,7 +23,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   f32* const r0 = (f32*)(results[0]);
   ck_copy(r0, p0, 128);
   for (i32 v1 = 0; v1 < 3; ++v1) {
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 first = 0; first < 4; first += 16) {
         const i32 mine = first + ck_lane() / 8;
@@ -38,7 +38,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         if (ck_lane() % 8 == 0 && mine < 4) o128_f32[i0] = a1;
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 l = ck_lane(); l < 32; l += 128) {
         const i32 i1 = l % 8;
@@ -50,7 +50,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         o0_f32[8 * i0 + i1] = t6;
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 first = 0; first < 4; first += 16) {
         const i32 mine = first + ck_lane() / 8;
@@ -65,7 +65,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         if (ck_lane() % 8 == 0 && mine < 4) o128_f32[i0] = a7;
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 l = ck_lane(); l < 32; l += 128) {
         const i32 i1 = l % 8;

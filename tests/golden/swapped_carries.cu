@@ -23,7 +23,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   ck_copy(r0, p0, 64);
   ck_copy(r1, p1, 64);
   for (i32 v2 = 0; v2 < 5; ++v2) {
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 i = ck_lane(); i < 16; i += 128) {
         const f32 m1 = r1[i];

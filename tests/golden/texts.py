@@ -25,7 +25,7 @@ def _plan_text(plan: MemoryPlan) -> str:
 def _units_text(emitted: Emitted) -> str:
     """The units of a plan, what they keep to themselves, and how often the text makes them wait."""
     plan, kinds = emitted.plan, Counter(o.kind for o in operators_in(emitted.program.entry))
-    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("arrive", "wait", "meet", "exchange"))
+    counts = ", ".join(f"{kinds[kind]} {kind}" for kind in ("arrive", "wait", "block_barrier", "exchange"))
     return (
         f"units: {plan.most_units}{' in one cluster' if plan.cluster else ''}\n"
         f"own: {plan.own_bytes} bytes, resident: {plan.resident_bytes} bytes of each unit\n"

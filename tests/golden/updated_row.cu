@@ -18,7 +18,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   f32* const r0 = (f32*)(results[0]);
   for (i32 v2 = 0; v2 < 6; ++v2) {
     const f32* const d4 = r0 + ck_clamp_index(i64(v2), 5) * 8;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n1 = ck_clamp_index(i64(v2), 5);
       for (i32 i0 = ck_lane(); i0 < 8; i0 += 128) {

@@ -69,12 +69,12 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v116 = t1;
     }
     const f32* const d118 = p1 + ck_clamp_index(v116, 192) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n2 = ck_clamp_index(v116, 192);
       for (i32 i0 = 0; i0 < 4; ++i0) {
         ck_dot_fixed<f32, f32, f32, 4, 64, 256, 256, 1, 1024, 1, 1024, 1>(1, p0, 0, d118 + 256 * i0, 0, (w3145728_f32 + n2) + 256 * i0, 0);
-        ck_meet();
+        ck_block_barrier();
       }
     }
   }
@@ -84,7 +84,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v123 = t3;
     }
     const f32* const d125 = p2 + ck_clamp_index(v123, 128) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n4 = ck_clamp_index(i64(v121), 1);
       {
@@ -116,7 +116,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v175 = t7;
     }
     const f32* const d177 = p3 + ck_clamp_index(v175, 128) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n8 = ck_clamp_index(i64(v173), 1);
       {
@@ -148,7 +148,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       v185 = t11;
     }
     const f32* const d187 = p4 + ck_clamp_index(v185, 128) * 1;
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n12 = ck_clamp_index(i64(v183), 1);
       {
@@ -184,11 +184,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const i64 t15 = i64(v244) * i64(128LL);
       v254 = t15;
     }
-    ck_meet();
+    ck_block_barrier();
     {
       ck_copy(o512_f32, o0_f32, 512);
     }
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n16 = ck_clamp_index(v254, 128);
       const i32 n17 = ck_clamp_index(v254, 128);
@@ -200,7 +200,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
   }
   for (i32 v260 = (unit->index + unit->count - 2 % unit->count) % unit->count; v260 < 2; v260 += unit->count) {
-    ck_meet();
+    ck_block_barrier();
     {
       for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
         o2048_f32[i0] = 0.0f;
@@ -215,11 +215,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const i64 t19 = i64(v260) * i64(128LL);
       v274 = t19;
     }
-    ck_meet();
+    ck_block_barrier();
     {
       ck_copy(o4096_f32, o2048_f32, 512);
     }
-    ck_meet();
+    ck_block_barrier();
     {
       ck_copy(o2048_f32, o0_f32, 2048);
     }
@@ -232,7 +232,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         w3167232_f32[n21 + i0] = t22;
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       const i32 n23 = ck_clamp_index(v274, 128);
       {
@@ -284,7 +284,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
           v138 = t30;
         }
         const f32* const d140 = o4096_f32 + ck_clamp_index(v138, 128) * 1;
-        ck_meet();
+        ck_block_barrier();
         {
           const i32 n31 = ck_clamp_index(v138, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
@@ -301,11 +301,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const f32* const d147 = w0_f32 + ck_clamp_index(i64(v131), 1) * 131072;
         const f32* const d160 = w3165184_f32 + ck_clamp_index(v143, 128) * 1;
         const f32* const d144 = w3145728_f32 + ck_clamp_index(v77, 3) * 1024 + ck_clamp_index(v143, 128) * 1;
-        ck_meet();
+        ck_block_barrier();
         {
           ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d147, 0, o0_f32, 0);
         }
-        ck_meet();
+        ck_block_barrier();
         {
           const i32 n34 = ck_clamp_index(v143, 128);
           const i32 n35 = ck_clamp_index(v143, 128);
@@ -355,7 +355,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
           v200 = t62;
         }
         const f32* const d202 = o5120_f32 + ck_clamp_index(v200, 128) * 1;
-        ck_meet();
+        ck_block_barrier();
         {
           const i32 n63 = ck_clamp_index(v87, 3);
           const i32 n64 = ck_clamp_index(v200, 128);
@@ -376,15 +376,15 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
           v225 = t68;
         }
         const f32* const d226 = w3167232_f32 + ck_clamp_index(v225, 128) * 1;
-        ck_meet();
+        ck_block_barrier();
         {
           ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d208, 0, o0_f32, 0);
         }
-        ck_meet();
+        ck_block_barrier();
         {
           ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o5120_f32, 0, d211, 0, o2048_f32, 0);
         }
-        ck_meet();
+        ck_block_barrier();
         {
           const i32 n69 = ck_clamp_index(v87, 3);
           const i32 n70 = ck_clamp_index(v225, 128);
@@ -421,7 +421,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
       }
     }
-    ck_meet();
+    ck_block_barrier();
     {
       ck_next_step(unit);
       ck_send_parts<2, 0, 1, 128, 256>(unit, 0, w3162112_f32);
@@ -432,7 +432,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       ck_receive_nothing<2>(unit, 512);
     }
   }
-  ck_meet();
+  ck_block_barrier();
   if (unit->index == 0) {
     {
       ck_copy(r1, o4096_f32, 1024);

@@ -8,7 +8,7 @@ from jax_cocktail.analysis.axes import RULES, consumed, made_whole, rule
 from jax_cocktail.utask.operators import KINDS
 from tests.null.operators import SAMPLES, Sample, sample
 
-NO_RULE = {"arrive", "exchange", "fail", "meet", "units", "wait"}
+NO_RULE = {"arrive", "exchange", "fail", "block_barrier", "units", "wait"}
 
 
 def ties(operator) -> dict[tuple[int, ...], tuple[tuple[int | None, ...], int]]:

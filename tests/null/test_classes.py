@@ -6,8 +6,8 @@ import pytest
 
 from jax_cocktail.analysis.axes import RULES
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
-from jax_cocktail.placement.clusters import divide
 from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.tile_groups import divide
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UTaskRef
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
@@ -159,7 +159,7 @@ def test_predicates_are_walked():
     cut = class_of(axis_classes(program.entry.body), program.entry.results[0], 0)
     assert consumers(cut) == {"reduce"} and cut.crossings[0].position == 1
     division = divide(program.entry.body, program.entry.results, 2, SMALL)
-    assert [c.positions for c in division.clusters] == [(0,)]
+    assert [c.positions for c in division.tile_groups] == [(0,)]
 
 
 def test_all_branches_are_walked():
@@ -197,7 +197,7 @@ def test_calls_read_and_make_everything_whole():
     statements = (*program.entry.body, UTaskRef("f", (y,), (z,)))
     cut = axis_classes(statements)
     assert [(c.value, c.makes) for k in cut for c in k.crossings] == [(y, False), (z, True)]
-    assert [c.positions for c in divide(statements, (z,), 2, SMALL).clusters] == [(0,)]
+    assert [c.positions for c in divide(statements, (z,), 2, SMALL).tile_groups] == [(0,)]
 
 
 def test_stages_count_crossings():
@@ -209,7 +209,7 @@ def test_stages_count_crossings():
 
     program = build(["float32[8]", "float32[8,8]", "float32[8,8]"], body)
     division = divide(program.entry.body, program.entry.results, 2, SMALL)
-    assert [[c.positions for c in s.clusters] for s in division.stages] == [[(0, 1)], [(2, 3)]]
+    assert [[c.positions for c in s.tile_groups] for s in division.supersteps] == [[(0, 1)], [(2, 3)]]
     assert division.meetings == 2
 
 
@@ -233,7 +233,7 @@ def test_small_updates_in_branches_stay_in_place(alone):
     region = program.entry
     division = divide(region.body, region.results, 2, SMALL, parameters=region.parameters)
     place = next(n for n, s in enumerate(region.body) if isinstance(s, BranchUTask))
-    assert (place in division.cluster_of) == alone
+    assert (place in division.tile_group_of) == alone
 
 
 def test_products_share_their_weights():
@@ -245,7 +245,7 @@ def test_products_share_their_weights():
     program = build(["float32[32,64]", "float32[64,512]"], body)
     division = divide(program.entry.body, program.entry.results, 2, SMALL)
     product = next(s for s in program.entry.body if isinstance(s, UOperator) and s.kind == "dot")
-    assert next(c.axes[product.output] for c in division.clusters if product.output in c.axes) == 1
+    assert next(c.axes[product.output] for c in division.tile_groups if product.output in c.axes) == 1
 
 
 def test_weak_clusters_stay_at_mesh_level():
@@ -255,8 +255,8 @@ def test_weak_clusters_stay_at_mesh_level():
 
     program = build(["float32[8]", "float32[8,8]"], body)
     division = divide(program.entry.body, program.entry.results, 2, Limits(flops=100, bytes=1e9, light=0))
-    assert [c.positions for c in division.clusters] == [(0, 1)]
-    assert division.stages[-1].mesh == (2, 3)
+    assert [c.positions for c in division.tile_groups] == [(0, 1)]
+    assert division.supersteps[-1].mesh == (2, 3)
 
 
 def test_loops_need_nearly_all_their_work_in_the_class():
@@ -269,7 +269,7 @@ def test_loops_need_nearly_all_their_work_in_the_class():
     program = build(["float32[6]", "float32[32,32]"], body)
     division = divide(program.entry.body, program.entry.results, 2, SMALL)
     loop = next(n for n, s in enumerate(program.entry.body) if isinstance(s, LoopUTask))
-    claimed = division.cluster_of.get(loop)
+    claimed = division.tile_group_of.get(loop)
     assert claimed is None or 6 not in {v.type.shape[d] for v, d in claimed.axes.items()}
 
 

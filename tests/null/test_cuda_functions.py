@@ -19,10 +19,10 @@ from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
 
 
-def text(function, *arguments, units=1, threads=128, stage_limit=0):
+def text(function, *arguments, units=1, threads=128, outline_limit=0):
     """Source of the only program of a function; by default with a function for every lane loop."""
     (program,) = prepare(jax.make_jaxpr(function)(*arguments), "function").programs
-    machine = Machine(replace(cuda(threads), stage_limit=stage_limit), H200)
+    machine = Machine(replace(cuda(threads), outline_limit=outline_limit), H200)
     return emit(program, machine, candidate=Candidate(units)).source
 
 
@@ -42,14 +42,14 @@ def functions(source, kind):
 
 def test_equal_functions_are_one():
     source = text(layers, *LAYERS, units=128)
-    parts, stages = functions(source, "part"), functions(source, "stage")
-    assert parts and stages and len({*parts.values(), *stages.values()}) == len(parts) + len(stages)
+    parts, outlined = functions(source, "part"), functions(source, "outlined")
+    assert parts and outlined and len({*parts.values(), *outlined.values()}) == len(parts) + len(outlined)
     assert len(re.findall(r"\bpart\d+<RESIDENT>\(", source)) > len(parts)
 
 
 def test_functions_say_where_their_pointers_point_to():
     source = text(layers, *LAYERS, units=128)
-    found = {**functions(source, "part"), **functions(source, "stage")}
+    found = {**functions(source, "part"), **functions(source, "outlined")}
     for body in found.values():
         head = body.split("{", 1)[0]
         pointers = re.findall(r"\* (x\d+)\b", head)
@@ -59,15 +59,15 @@ def test_functions_say_where_their_pointers_point_to():
 
 def test_barriers_of_long_programs_are_functions():
     assert "ck_wait_apart(unit);" in text(layers, *LAYERS, units=128)
-    short = text(layers, *LAYERS, units=128, stage_limit=100)
+    short = text(layers, *LAYERS, units=128, outline_limit=100)
     assert "ck_wait_apart" not in short and ("ck_wait(unit);" in short or "ck_receive_parts" in short)
 
 
 def test_a_function_returns_a_scalar():
     """A product or a sum that all threads make together; what a loop both reads and makes stays."""
     found = text(lambda x, w: lax.fori_loop(0, 5, lambda i, x: x * jnp.dot(x, w), x), *jnp.ones((2, 300)))
-    assert re.search(r"v\d+ = stage\d+<RESIDENT>\(", found)
-    (body,) = (body for body in functions(found, "stage").values() if "return x" in body)
+    assert re.search(r"v\d+ = outlined\d+<RESIDENT>\(", found)
+    (body,) = (body for body in functions(found, "outlined").values() if "return x" in body)
     assert "ck_dot_fixed" in body
 
 
@@ -79,7 +79,7 @@ def test_one_element_is_no_row():
 @pytest.mark.parametrize(("size", "together"), [(64, 1), (256, 2), (1000, 4), (1 << 14, BLOCK.most_together)])
 def test_batches(size, together):
     """As many positions at a time as each thread has, up to a limit."""
-    found = text(lambda x: lax.fori_loop(0, 5, lambda i, x: x * 2 + 1, x), jnp.ones(size), stage_limit=100)
+    found = text(lambda x: lax.fori_loop(0, 5, lambda i, x: x * 2 + 1, x), jnp.ones(size), outline_limit=100)
     sizes = re.findall(r"f32 h\d+\[(\d+)\];", found)
     assert sizes == ([str(together)] if together > 1 else [])
     assert (f"at < {size}; at += 128" in found) == (together > 1 and size % (128 * together) != 0)

@@ -22,8 +22,8 @@ from jax_cocktail.codegen.kernel import (
     printed,
     text,
 )
+from jax_cocktail.codegen.outline import OutlineTable, Parameter, touches
 from jax_cocktail.codegen.passes import LONG_BODY, batch, hoisted, unrolled
-from jax_cocktail.codegen.stages import Parameter, StageTable, touches
 from jax_cocktail.codegen.writer import Writer, call, code, down, joined, up, variable
 
 L, K, T1, T2 = Name("i"), Name("k"), Name("t1"), Name("t2")
@@ -50,7 +50,7 @@ def copy(value, place=AT_L, into=Y):
         (Assign(REGISTER, T1, code("{} > 0", K)), "if (k > 0) v3 = t1;"),
         (Store(Load(Y, Index()), T1, "ck_lane() == 0"), "if (ck_lane() == 0) w0[0] = t1;"),
         (copy(T1, into=Y + "16"), "(w0 + 16)[i] = t1;"),
-        (Barrier("ck_meet();"), "ck_meet();"),
+        (Barrier("ck_block_barrier();"), "ck_block_barrier();"),
         (Comment("model.py:7 step"), "// model.py:7 step"),
         (code("{size} of {} {{{}}}", X, K, size=3), "3 of p0 {k}"),
         (joined(" + ", (T1, T2, "1")), "t1 + t2 + 1"),
@@ -138,7 +138,12 @@ def test_what_depends_on_it_by_another_name_stays():
 
 @pytest.mark.parametrize(
     "other",
-    [Barrier("ck_meet();"), code("ck_step();"), Declaration("f32", T2, "0", const=False), loop(name=K)],
+    [
+        Barrier("ck_block_barrier();"),
+        code("ck_step();"),
+        Declaration("f32", T2, "0", const=False),
+        loop(name=K),
+    ],
     ids=lambda node: type(node).__name__,
 )
 def test_nothing_is_hoisted_past_what_may_write(other):
@@ -185,16 +190,19 @@ def scaled(source, register, target):
 
 
 def test_statements_that_differ_in_names_are_one_function():
-    stages = StageTable(CPU)
+    table = OutlineTable(CPU)
     other, last = Name("v9", outer=True), Pointer(Name("w64_f32", outer=True), "f32", "workspace")
     calls = [
-        stages.call(scaled(X, REGISTER, Y), about, None),
-        stages.call(scaled(Y, other, last), about, None),
+        table.call(scaled(X, REGISTER, Y), about, None),
+        table.call(scaled(Y, other, last), about, None),
     ]
-    assert text(printed(calls), {}).splitlines() == ["  stage0(w0, p0, v3);", "  stage0(w64_f32, w0, v9);"]
-    (function,) = stages.lines()
+    assert text(printed(calls), {}).splitlines() == [
+        "  outlined0(w0, p0, v3);",
+        "  outlined0(w64_f32, w0, v9);",
+    ]
+    (function,) = table.lines()
     assert function.splitlines() == [
-        "CK_NOINLINE void stage0(f32* x0, f32* x1, f32 x2) {",
+        "CK_NOINLINE void outlined0(f32* x0, f32* x1, f32 x2) {",
         "  for (i64 i = 0; i < 8; ++i) {",
         "    x0[i] = x1[i] * x2;",
         "  }",
@@ -203,20 +211,20 @@ def test_statements_that_differ_in_names_are_one_function():
 
 
 def test_a_function_may_return_a_register():
-    stages = StageTable(CPU)
-    call_ = stages.call([Assign(REGISTER, Load(X, "0"))], about, REGISTER)
-    assert call_ == Assign(REGISTER, code("{}({})", "stage0", code("{}", X.base)))
-    assert "f32 stage0(f32* x1) {\n  f32 x0;\n  x0 = x1[0];\n  return x0;\n}" in stages.lines()[0]
+    table = OutlineTable(CPU)
+    call_ = table.call([Assign(REGISTER, Load(X, "0"))], about, REGISTER)
+    assert call_ == Assign(REGISTER, code("{}({})", "outlined0", code("{}", X.base)))
+    assert "f32 outlined0(f32* x1) {\n  f32 x0;\n  x0 = x1[0];\n  return x0;\n}" in table.lines()[0]
 
 
 def test_parts_get_what_is_known_and_declare_the_rest():
-    stages = StageTable(cuda())
+    table = OutlineTable(cuda())
     nodes = [Declaration("f32* const", Y.base, "workspace", const=False), *scaled(X, REGISTER, Y)]
     known = {X.base: Parameter("f32*", "far({name});"), REGISTER: Parameter("f32")}
-    called = text(printed([stages.part(nodes, known.__getitem__, known)], 0), {})
+    called = text(printed([table.part(nodes, known.__getitem__, known)], 0), {})
     assert called == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
-    assert "  far(x0);\n  f32* const x1 = workspace;\n" in stages.lines()[0]
-    assert "u32* error, f32* x0, f32 x2)" in stages.lines()[0]
+    assert "  far(x0);\n  f32* const x1 = workspace;\n" in table.lines()[0]
+    assert "u32* error, f32* x0, f32 x2)" in table.lines()[0]
 
 
 def test_a_register_is_touched_unless_it_is_only_set():

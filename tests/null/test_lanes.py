@@ -12,8 +12,8 @@ from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.limits import Limits
-from jax_cocktail.schedule.vmap.lockstep import lane_loop
-from jax_cocktail.schedule.vmap.recover import recover_lanes
+from jax_cocktail.schedule.vmap.lockstep import element_loop
+from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import Value
@@ -78,7 +78,7 @@ def agree(program: UProgram, after: UProgram, inputs: Sequence[np.ndarray]) -> N
 
 def check(program: UProgram, changes: bool = True, units: int = 1, limits: Limits = EAGER) -> UProgram:
     """Recovers, verifies, compares on several arguments."""
-    after = recover_lanes(program, units, limits=limits)
+    after = recover_elements(program, units, limits=limits)
     assert (after is not program) == changes
     verify(after)
     tidy = simplify(after)
@@ -97,7 +97,7 @@ def test_small_lanes_take_turns_in_slots(lanes, units):
     program = counting(lanes)
     after = check(program, units=units)
     assert any(s.parallel for s in loops(after)) == (units > 1 and lanes > 8)
-    assert not any(lane_loop(s) and s.body.parameters[0].type.shape == (lanes,) for s in loops(after))
+    assert not any(element_loop(s) and s.body.parameters[0].type.shape == (lanes,) for s in loops(after))
 
 
 @pytest.mark.parametrize("units", [1, 2])
@@ -167,7 +167,7 @@ def test_products_with_shared_and_with_own_weights():
         return lock_step(b, [start, x], lambda n, y: less(b, n, limit), step)
 
     program = simplify(build(["int32[9]", "float32[9,3]", "float32[3,3]", "float32[9,3,3]"], body))
-    after = recover_lanes(program, limits=EAGER)
+    after = recover_elements(program, limits=EAGER)
     verify(after)
     given = arguments(program)
     for x, y in zip(run(program, given), run(after, given), strict=True):
@@ -205,7 +205,7 @@ def test_loops_in_loops(row):
 
     shape = ",".join(map(str, (9, *row)))
     after = check(simplify(build(["int32[9]", f"float32[{shape}]"], body)))
-    assert not any((found := lane_loop(s)) and found.predicate.type.size == 9 for s in loops(after))
+    assert not any((found := element_loop(s)) and found.predicate.type.size == 9 for s in loops(after))
 
 
 def test_counted_loops_and_branches_inside():
@@ -276,7 +276,7 @@ def test_lanes_that_meet_stay_in_lock_step(mix, row):
     shape = ",".join(map(str, (9, *row)))
     found = []
     program = simplify(build(["int32[9]", f"float32[{shape}]"], body))
-    assert recover_lanes(program, remark=found.append, limits=EAGER) is program
+    assert recover_elements(program, remark=found.append, limits=EAGER) is program
     assert any(not r.fired for r in found)
 
 
@@ -325,7 +325,7 @@ def all_active(b, limit, x):
 @pytest.mark.parametrize("body", [unselected, otherwise_selected, all_active])
 def test_loops_that_are_not_proven_stay(body):
     program = simplify(build(["int32[9]", "float32[9]"], body))
-    assert not any(map(lane_loop, loops(program)))
+    assert not any(map(element_loop, loops(program)))
     check(program, changes=False)
 
 
@@ -351,7 +351,7 @@ def choose(b: Builder, flag: Value, x: Value, y: Value) -> Value:
 
 def close(program: UProgram, units: int = 1, limits: Limits = EAGER) -> UProgram:
     """As `check`, for programs with products, whose sums may be taken in another order."""
-    after = recover_lanes(program, units, limits=limits)
+    after = recover_elements(program, units, limits=limits)
     assert after is not program
     verify(after)
     tidy = simplify(after)
@@ -475,7 +475,7 @@ def test_a_loop_on_one_side():
 
     program = simplify(build(["bool[9]", "int32[9]", "float32[9,100]"], body))
     after = check(program)
-    assert not any(map(lane_loop, loops(after)))
+    assert not any(map(element_loop, loops(after)))
 
 
 def test_a_side_that_mixes_lanes_stays():
@@ -484,5 +484,5 @@ def test_a_side_that_mixes_lanes_stays():
         return [choose(b, flag, elementwise(b, "exp", b.broadcast(total, (8, 4), (1,))), reversing(b, x))]
 
     program = simplify(build(["bool[8]", "float32[8,4]"], body))
-    verify(recover_lanes(program, limits=EAGER))
-    agree(program, recover_lanes(program, limits=EAGER), arguments(program))
+    verify(recover_elements(program, limits=EAGER))
+    agree(program, recover_elements(program, limits=EAGER), arguments(program))

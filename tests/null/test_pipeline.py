@@ -28,7 +28,7 @@ from tests.null.wavefronts import (
     ALWAYS,
     RandomChain,
     diagonals,
-    is_stage,
+    is_outlined,
     pipelined,
     put_row,
     row,
@@ -71,7 +71,7 @@ def test_random_chains(seed):
     equal(program, after, seed)
     if chain.trips > 1:
         (loop,) = diagonals(after)
-        stages = [s for s in loop.body.body if is_stage(s)]
+        stages = [s for s in loop.body.body if is_outlined(s)]
         assert len(stages) >= chain.depth
         assert [s.stage for s in stages] == [Stage(k, len(stages)) for k in range(len(stages))]
         assert loop.trip_count == chain.trips + len(stages) - 1
@@ -85,7 +85,7 @@ def test_a_stage_per_layer(depth, trips):
     equal(program, after)
     (loop,) = diagonals(after)
     assert loop.trip_count == trips + depth - 1
-    assert sum(map(is_stage, loop.body.body)) == depth
+    assert sum(map(is_outlined, loop.body.body)) == depth
     products = [s for s in after.entry.body if isinstance(s, UOperator) and s.kind == "dot"]
     assert [p.output.type.shape for p in products] == [(trips, 1, 64)]  # of the first layer's input
     assert len(loop.carried) == 2 * depth + 1  # what a layer hands on is its state; rows of the last one

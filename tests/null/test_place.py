@@ -7,11 +7,11 @@ import pytest
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.placement.bound import recurrence_bound
-from jax_cocktail.placement.clusters import divide
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.placement.push_slices import push_slices
+from jax_cocktail.placement.tile_groups import divide
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
 from tests.null.programs import (

@@ -38,7 +38,7 @@ GROUP = program([StitchedUTask((UOperator("neg", (X,), (Y,)),), (X,), (Y,))], [Y
 EXCHANGE = UOperator("exchange", (X,), (Y,), (("blocks", ((0, 1, 3, 0),)),))
 ILLEGAL = {
     "arrive": ({"translated", "placed"}, program([barrier("arrive"), barrier("wait")], [X])),
-    "meet": ({"translated", "placed"}, program([barrier("meet")], [X])),
+    "block_barrier": ({"translated", "placed"}, program([barrier("block_barrier")], [X])),
     "exchange": ({"translated"}, program([EXCHANGE], [Y])),
     "a stitched group": ({"translated", "placed"}, GROUP),
     "a parallel loop": ({"translated"}, PARALLEL),
@@ -58,7 +58,12 @@ def test_what_is_legal_in_a_stage(what, stage):
 
 
 def test_every_refused_kind_is_tried():
-    assert {k for legal in LEGAL.values() for k in legal.refused} == {"arrive", "wait", "meet", "exchange"}
+    assert {k for legal in LEGAL.values() for k in legal.refused} == {
+        "arrive",
+        "wait",
+        "block_barrier",
+        "exchange",
+    }
     only = program([barrier("wait")], [X])
     for stage in ("translated", "placed"):
         with pytest.raises(VerificationError, match="wait is not legal"):

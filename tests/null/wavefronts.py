@@ -25,10 +25,10 @@ def pipelined(program: UProgram, limits: Limits = ALWAYS, remark: Listener = nob
 def diagonals(program: UProgram) -> list[LoopUTask]:
     """The loops over diagonals."""
     loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
-    return [loop for loop in loops if any(is_stage(s) for s in loop.body.body)]
+    return [loop for loop in loops if any(is_outlined(s) for s in loop.body.body)]
 
 
-def is_stage(statement: object) -> bool:
+def is_outlined(statement: object) -> bool:
     return isinstance(statement, BranchUTask) and statement.stage is not None
 
 

@@ -20,7 +20,7 @@ from tests.oracle.memory import Cells, Clock, Memory
 from tests.oracle.mesh_interpreter import simulate
 
 ANY, FIRST = 0, 1  # threads: which one is not known; the first one
-_BARRIERS = ("meet", "wait")
+_BARRIERS = ("block_barrier", "wait")
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Divides memory into that which all units share and that which each unit has for itself.
 
 A program with parallel loops runs on several units at once. The results of a parallel loop lie in shared
-memory; temporaries of its body lie in the unit's own memory. At mesh level, outside parallel loops, each unit
-computes small values for itself (replicated: no barrier) and unit 0 computes large ones, unless loops update
-only small pieces of them, such as one row at a time.
+memory; temporaries of its body lie in the unit's own memory. At device scope, outside parallel loops, each
+unit computes small values for itself (replicated: no barrier) and unit 0 computes large ones, unless loops
+update only small pieces of them, such as one row at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from jax_cocktail.analysis.levels import Level, program_level
+from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -51,7 +51,7 @@ def sharing_of(
     program: UProgram, layouts: Mapping[Value, Layout], find: Find, placed: set[Value]
 ) -> Sharing | None:
     """None if the program has no parallel loop. `placed`: leaders in operands, results and constants."""
-    if program_level(program) is not Level.DEVICE:
+    if program_scope(program) is not Scope.DEVICE:
         return None
     survey = _Survey(layouts, find)
     survey.region(program.entry)
@@ -71,7 +71,7 @@ class _Survey:
     def __init__(self, layouts: Mapping[Value, Layout], find: Find) -> None:
         self.layouts, self.find = layouts, find
         self.inside: list[Value] = []  # defined in the body of a parallel loop
-        self.mesh: set[Value] = set()  # leaders with a member at mesh level
+        self.mesh: set[Value] = set()  # leaders with a member at device scope
         self.shared: set[Value] = set()
         self.together: list[set[Value]] = []  # written by one statement: all shared or none
         self.copies: list[tuple[Value, Value]] = []  # (source, target) of copies that happen at once

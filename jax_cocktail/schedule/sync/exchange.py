@@ -6,8 +6,8 @@ each unit's own memory, for those who read more than the slice that they wrote. 
 slice alone, and no barrier is derived for it.
 
 An exchange needs no credits because every unit sends and receives in every step (see `utask.exchange`). That
-holds as each unit runs each exchange equally often: exchanges stand at mesh level only, where control flow is
-uniform (predicates are scalars that every unit computes from equal bits), in no parallel loop, hence in no
+holds as each unit runs each exchange equally often: exchanges stand at device scope only, where control flow
+is uniform (predicates are scalars that every unit computes from equal bits), in no parallel loop, hence in no
 stage of a wavefront that has units of its own. The verifier refuses any other place, as it does for barriers.
 
 What is exchanged is chosen by one trial: the program with all exchanges that there could be is planned and

@@ -1,6 +1,6 @@
 """The end of planning: where values lie, and who waits for whom.
 
-    plan -> explicit_copies -> plan -> residency -> barriers -> thread_barriers
+    plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers
 
 `finish` runs these stages on a stitched program, for the compiler as for passes that try what a program
 costs (`exchange`, `double_buffer`). A trial counts the barriers among units alone, so it is made for the
@@ -21,7 +21,7 @@ from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.memory.residency import resident_parts
 from jax_cocktail.schedule.sync.barriers import synchronise
-from jax_cocktail.schedule.sync.thread_barriers import meet_lanes
+from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.operators import BARRIERS
@@ -53,7 +53,7 @@ def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage]
         *first,
         ("residency", partial(_resident, machine=machine, cluster=cluster)),
         ("barriers", partial(_synchronised, cluster=cluster)),
-        ("thread_barriers", _thread_barriers),
+        ("block_barriers", _block_barriers),
     )
 
 
@@ -114,5 +114,5 @@ def _synchronised(planned: Planned, cluster: int = 0) -> Planned:
     return Planned(final, plan)
 
 
-def _thread_barriers(planned: Planned) -> Planned:
-    return replace(planned, program=meet_lanes(planned.program, planned.plan))
+def _block_barriers(planned: Planned) -> Planned:
+    return replace(planned, program=insert_block_barriers(planned.program, planned.plan))

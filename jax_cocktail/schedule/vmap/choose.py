@@ -92,14 +92,16 @@ class Chooser:
         positions = sorted(group.sides[wanted].positions)
         source = choices.body[group.positions[-1]].source
         try:
-            cut = Cut([choices.body[p] for p in positions], places, group.lanes, 1)
+            cut = Cut([choices.body[p] for p in positions], places, group.elements, 1)
             common = cut.common
             kept = [p for k, p in enumerate(positions) if k not in common]
             statements = [choices.body[p] for p in kept]
             width = self._width(cut, group, places)
-            cut = Cut(statements, places, group.lanes, width)
+            cut = Cut(statements, places, group.elements, width)
         except Uncuttable as why:
-            self.remark(Remark("lanes", False, f"both sides run for all batch elements: {why}", source))
+            self.remark(
+                Remark("batch elements", False, f"both sides run for all batch elements: {why}", source)
+            )
             return None
         return _Part(
             frozenset(kept), Sunk(cut, operands, (*self._conditions(group, choices), (group.root, wanted)))
@@ -107,10 +109,10 @@ class Chooser:
 
     def _width(self, cut: Cut, group: Group, places: Sequence[Place]) -> int:
         """Number of batch elements computed together: several if they share weights or are small."""
-        touched = sum(v.type.nbytes for v, _ in (*cut.needs, *places)) // group.lanes
+        touched = sum(v.type.nbytes for v, _ in (*cut.needs, *places)) // group.elements
         if cut.has_shared_weights:
-            return self.limits.rows if group.lanes > self.limits.rows else 1
-        small = touched < self.limits.lane_bytes and group.lanes > self.limits.slots
+            return self.limits.rows if group.elements > self.limits.rows else 1
+        small = touched < self.limits.element_bytes and group.elements > self.limits.slots
         return self.limits.slots if small else 1
 
     def _conditions(self, group: Group, choices: Choices) -> tuple[Condition, ...]:
@@ -133,7 +135,7 @@ class Chooser:
         out = Emitter(self.fresh, body[last].source)
         outputs = tuple(body[p].outputs[0] for p in group.positions)
         sides = [choices.operands(group, wanted) for wanted in (False, True)]
-        if group.lanes == 1:
+        if group.elements == 1:
             bodies = [[body[p] for p in sorted(part.positions)] if part else [] for part in parts]
             branch(group.root, outputs, list(zip(bodies, sides, strict=True)), out)
         else:
@@ -143,10 +145,12 @@ class Chooser:
             Sinking(places, bases, sunk, out).statements(self._divided(group, sunk, inside))
         where = (
             "under its predicate"
-            if group.lanes == 1
-            else f"for those of {group.lanes} batch elements that take it"
+            if group.elements == 1
+            else f"for those of {group.elements} batch elements that take it"
         )
-        self.remark(Remark("lanes", True, f"the work of one side is done {where}", body[last].source))
+        self.remark(
+            Remark("batch elements", True, f"the work of one side is done {where}", body[last].source)
+        )
         return self._placed(choices, group, moved, out)
 
     def _outermost(self, choices: Choices, group: Group, inside: bool) -> list[Statement] | None:
@@ -161,9 +165,11 @@ class Chooser:
         outputs = (choices.body[p].outputs[0] for p in group.positions)
         places = tuple(zip(outputs, group.axes, strict=True))
         try:
-            cut = Cut(statements, places, group.lanes, 1)
+            cut = Cut(statements, places, group.elements, 1)
         except Uncuttable as why:
-            self.remark(Remark("lanes", False, f"both sides run for all batch elements: {why}", source))
+            self.remark(
+                Remark("batch elements", False, f"both sides run for all batch elements: {why}", source)
+            )
             return None
         out = Emitter(self.fresh, source)
         self.one_by_one(cut, places, out, inside)
@@ -197,5 +203,7 @@ class Chooser:
         if inside or flops < self.limits.parallel_flops:
             return 1
         width = max(s.cut.width for s in sunk)
-        fitting = (n for n in range(self.units, 0, -1) if group.lanes % n == 0 and group.lanes // n >= width)
+        fitting = (
+            n for n in range(self.units, 0, -1) if group.elements % n == 0 and group.elements // n >= width
+        )
         return next(fitting, 1)

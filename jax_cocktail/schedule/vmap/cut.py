@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.analysis.axes import Tie, rule
-from jax_cocktail.schedule.vmap.lockstep import LaneLoop, lane_loop
+from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.utask.ir import (
     Attribute,
     Attributes,
@@ -43,11 +43,11 @@ class Uncuttable(Exception):
 class _Nest:
     """The cut of a loop or branch: `axes` of its carries or results.
 
-    `lanes`: a lock-step loop, cut along axis `along` of its predicate; `alone`: one batch element remains.
+    `elements`: a lock-step loop, cut along axis `along` of its predicate; `alone`: one batch element remains.
     """
 
     axes: tuple[int, ...]
-    lanes: LaneLoop | None = None
+    elements: ElementLoop | None = None
     along: int = 0
     alone: bool = False
 
@@ -60,9 +60,9 @@ class Cut:
     """
 
     def __init__(
-        self, statements: Sequence[Statement], wanted: Iterable[Place], lanes: int, width: int
+        self, statements: Sequence[Statement], wanted: Iterable[Place], elements: int, width: int
     ) -> None:
-        self.statements, self.lanes, self.width = statements, lanes, width
+        self.statements, self.elements, self.width = statements, elements, width
         self.leaves: dict[Value, UOperator] = {}
         self._nests: dict[Value, _Nest] = {}
         self._wanted: Wanted = {}
@@ -76,7 +76,7 @@ class Cut:
             if value not in inside and axis != WHOLE
             if value not in self.leaves or not _is_alike(self.leaves[value], axis)
         )
-        if any(value.type.shape[axis] != lanes for value, axis in self.needs):
+        if any(value.type.shape[axis] != elements for value, axis in self.needs):
             raise Uncuttable("an operand has another batch size")
 
     @property
@@ -126,7 +126,9 @@ class Cut:
                     continue
                 tie = None
                 if axis != WHOLE:
-                    tie = next((t for t in ties if t.outputs[k] == axis and t.parts % self.lanes == 0), None)
+                    tie = next(
+                        (t for t in ties if t.outputs[k] == axis and t.parts % self.elements == 0), None
+                    )
                     if tie is None:
                         raise Uncuttable(f"{operator.kind} mixes batch elements")
                 if tie not in found:
@@ -134,11 +136,11 @@ class Cut:
         return found
 
     def _plan_loop(self, loop: LoopUTask, wanted: Wanted) -> None:
-        lanes = lane_loop(loop)
+        elements = element_loop(loop)
         tested = loop.carried if loop.condition is None else loop.condition.parameters
         axes = [_only(wanted, v) for v in loop.outputs]
         while True:
-            nest = self._nest(lanes, axes)
+            nest = self._nest(elements, axes)
             trial = {v: set(a) for v, a in wanted.items()}
             self._plan_regions(loop, nest, trial)
             found = [_only(trial, *pair) for pair in zip(loop.carried, tested, strict=True)]
@@ -153,22 +155,22 @@ class Cut:
         wanted.update(trial)
         _want(wanted, zip(loop.initial, axes, strict=True))
 
-    def _nest(self, lanes: LaneLoop | None, axes: Sequence[int]) -> _Nest:
+    def _nest(self, elements: ElementLoop | None, axes: Sequence[int]) -> _Nest:
         """The cut, so far as known, of a loop whose carries are cut along `axes`."""
-        along = _along(lanes, axes)
-        if lanes is None or along is None:
+        along = _along(elements, axes)
+        if elements is None or along is None:
             return _Nest(tuple(axes))
-        alone = self.width == 1 and lanes.predicate.type.size == self.lanes
-        places = tuple(place[along] for place in lanes.axes)
-        return _Nest(tuple(_merged(a, b) for a, b in zip(axes, places, strict=True)), lanes, along, alone)
+        alone = self.width == 1 and elements.predicate.type.size == self.elements
+        places = tuple(place[along] for place in elements.axes)
+        return _Nest(tuple(_merged(a, b) for a, b in zip(axes, places, strict=True)), elements, along, alone)
 
     def _plan_regions(self, loop: LoopUTask, nest: _Nest, wanted: Wanted) -> None:
         places = zip(_following(loop, nest), nest.axes, strict=True)
         _want(wanted, ((value, axis) for value, axis in places if axis != _UNKNOWN))
         self._plan(loop.body.body, wanted)
         if loop.condition is not None:
-            lanes, result = nest.lanes, loop.condition.results[0]
-            _want(wanted, [(result, WHOLE) if lanes is None else (lanes.predicate, nest.along)])
+            elements, result = nest.elements, loop.condition.results[0]
+            _want(wanted, [(result, WHOLE) if elements is None else (elements.predicate, nest.along)])
             self._plan(_tested(loop.condition, nest), wanted)
 
     def _plan_branch(self, branch: BranchUTask, wanted: Wanted) -> None:
@@ -192,11 +194,11 @@ class Cut:
     ) -> tuple[list[Statement], Value]:
         """The predicate of a lock-step loop among the statements, for cut carries."""
         nest, condition = self._nests[loop.outputs[0]], loop.condition
-        assert nest.lanes is not None and condition is not None
+        assert nest.elements is not None and condition is not None
         known = dict(places)
         known.update(zip(zip(condition.parameters, nest.axes, strict=True), carried, strict=True))
         statements = self._emitted(_tested(condition, nest), known, fresh)
-        return statements, known[nest.lanes.predicate, nest.along]
+        return statements, known[nest.elements.predicate, nest.along]
 
     def _emitted(self, statements: Sequence[Statement], known: Places, fresh: FreshValues) -> list[Statement]:
         out: list[Statement] = []
@@ -224,7 +226,7 @@ class Cut:
     def _part_type(self, value: Value, axis: int) -> TensorType:
         if axis == WHOLE:
             return value.type
-        return value.type.resized(axis, value.type.shape[axis] // self.lanes * self.width)
+        return value.type.resized(axis, value.type.shape[axis] // self.elements * self.width)
 
     def _operator(self, operator: UOperator, tie: Tie | None, known: Places, fresh: FreshValues) -> UOperator:
         inputs = _looks(known, operator.inputs, _operand_axes(operator, tie))
@@ -243,11 +245,11 @@ class Cut:
         elif operator.kind == "gather" and tie.inputs[0] is not None:
             sizes, d = list(operator.ints("slice_sizes")), tie.inputs[0]
             if d not in operator.ints("operand_batching_dims"):
-                sizes[d] = sizes[d] // self.lanes * self.width
+                sizes[d] = sizes[d] // self.elements * self.width
             changed["slice_sizes"] = tuple(sizes)
         elif operator.kind == "conv" and None not in tie.inputs:
             groups = operator.number("feature_group_count")
-            changed["feature_group_count"] = groups // self.lanes * self.width
+            changed["feature_group_count"] = groups // self.elements * self.width
         return tuple(sorted((dict(operator.attributes) | changed).items()))
 
     def _loop(self, loop: LoopUTask, known: Places, fresh: FreshValues) -> LoopUTask:
@@ -265,9 +267,9 @@ class Cut:
     def _condition(self, condition: Region, nest: _Nest, known: Places, fresh: FreshValues) -> Region:
         parameters = self._parts(condition.parameters, nest.axes, known, fresh)
         out = self._emitted(_tested(condition, nest), known, fresh)
-        if nest.lanes is None:
+        if nest.elements is None:
             return Region(parameters, tuple(out), _looks(known, condition.results, (WHOLE,)))
-        closing, predicate = nest.lanes.closing, known[nest.lanes.predicate, nest.along]
+        closing, predicate = nest.elements.closing, known[nest.elements.predicate, nest.along]
         result = fresh.make(closing.output.type)
         if predicate.type.size == 1:
             out.append(UOperator("reshape", (predicate,), (result,), (), closing.source))
@@ -321,10 +323,10 @@ def _merged(first: int, second: int) -> int:
     return first
 
 
-def _along(lanes: LaneLoop | None, axes: Sequence[int]) -> int | None:
+def _along(elements: ElementLoop | None, axes: Sequence[int]) -> int | None:
     """The axis of the predicate that the cut carries share."""
-    if lanes is not None:
-        for axis, places in zip(axes, lanes.axes, strict=True):
+    if elements is not None:
+        for axis, places in zip(axes, elements.axes, strict=True):
             if axis in places:
                 return places.index(axis)
     return None
@@ -332,13 +334,13 @@ def _along(lanes: LaneLoop | None, axes: Sequence[int]) -> int | None:
 
 def _following(loop: LoopUTask, nest: _Nest) -> Sequence[Value]:
     """The results of the body. A loop of one batch element runs only while active and needs no select."""
-    return nest.lanes.following if nest.lanes is not None and nest.alone else loop.body.results
+    return nest.elements.following if nest.elements is not None and nest.alone else loop.body.results
 
 
 def _tested(condition: Region, nest: _Nest) -> Sequence[Statement]:
     """The statements of the condition up to the predicate of each batch element."""
-    lanes = nest.lanes
-    return condition.body if lanes is None else [s for s in condition.body if s != lanes.closing]
+    elements = nest.elements
+    return condition.body if elements is None else [s for s in condition.body if s != elements.closing]
 
 
 def _is_alike(leaf: UOperator, axis: int) -> bool:

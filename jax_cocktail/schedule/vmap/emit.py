@@ -162,4 +162,4 @@ def one_by_one(cut: Cut, results: Sequence[Place], out: Emitter, parallel: bool 
         body.out += statements
         return body.put_runs(carried, [axis for _, axis in results], index, [known[r] for r in results])
 
-    out.counted(wholes, cut.lanes, parallel, element, [v for v, _ in results])
+    out.counted(wholes, cut.elements, parallel, element, [v for v, _ in results])

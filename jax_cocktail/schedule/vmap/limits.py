@@ -10,7 +10,7 @@ class Limits:
     """Attributes:
     slots: batch elements computed together if each is small.
     rows: batch elements computed together if they share the read of weights.
-    lane_bytes: size from which one batch element fills vector registers by itself.
+    element_bytes: size from which one batch element fills vector registers by itself.
     slot_bytes: most bytes of carries in all slots together.
     rounds: batch elements per slot of a part, so that few slots are idle at its end.
     branch_flops: work of a side, per batch element, from which only the elements that take it compute it.
@@ -19,7 +19,7 @@ class Limits:
 
     slots: int = 16
     rows: int = 8
-    lane_bytes: int = 256
+    element_bytes: int = 256
     slot_bytes: int = 16 << 10
     rounds: int = 8
     branch_flops: float = 4096.0

@@ -15,7 +15,7 @@ from jax_cocktail.utask.types import Value
 
 
 @dataclass(frozen=True, slots=True)
-class LaneLoop:
+class ElementLoop:
     """A lock-step while loop.
 
     `predicate`: the value per batch element that `closing` reduces in the condition; `selected`: the same in
@@ -30,7 +30,7 @@ class LaneLoop:
     axes: tuple[tuple[int, ...], ...]
 
 
-def lane_loop(loop: LoopUTask) -> LaneLoop | None:
+def element_loop(loop: LoopUTask) -> ElementLoop | None:
     """The lock-step form of `loop`, or None if there is no proof of it."""
     condition = loop.condition
     if condition is None or not loop.initial:
@@ -64,7 +64,7 @@ def lane_loop(loop: LoopUTask) -> LaneLoop | None:
     numbers.statements(loop.body.body)
     if {numbers.of(root) for root in roots} != {numbers.of(predicate)}:
         return None
-    return LaneLoop(predicate, closing, roots.pop(), tuple(following), tuple(axes))
+    return ElementLoop(predicate, closing, roots.pop(), tuple(following), tuple(axes))
 
 
 def _made_in(region: Region) -> Mapping[Value, UOperator]:

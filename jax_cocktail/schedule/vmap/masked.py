@@ -38,7 +38,7 @@ class Sinking:
     ) -> None:
         self.outputs, self.bases, self.sides, self.emitter = tuple(outputs), bases, tuple(sides), out
         self.axes = tuple(axis for _, axis in outputs)
-        self.lanes = sides[0].cut.lanes
+        self.elements = sides[0].cut.elements
 
     def statements(self, parts: int) -> None:
         """Emits everything, in `parts` that may run in parallel."""
@@ -50,9 +50,9 @@ class Sinking:
         masks = [self._mask(out, side.conditions) for side in self.sides]
         results = tuple(v for v, _ in self.outputs)
         if parts == 1:
-            out.rename(self._part(out, None, self.lanes, masks, wholes), results)
+            out.rename(self._part(out, None, self.elements, masks, wholes), results)
             return
-        share = self.lanes // parts
+        share = self.elements // parts
 
         def part(inside: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
             start = inside.binary("mul", index, inside.number(share, INDEX))
@@ -69,7 +69,7 @@ class Sinking:
         """One bool per batch element."""
         mask: Value | None = None
         for predicate, wanted in conditions:
-            flag = out.reshape(predicate, (self.lanes,))
+            flag = out.reshape(predicate, (self.elements,))
             flag = flag if wanted else out.emit("not", (flag,), flag.type)
             mask = flag if mask is None else out.binary("and", mask, flag)
         assert mask is not None
@@ -109,26 +109,26 @@ class Sinking:
     ) -> tuple[Value, ...]:
         """Computes the next batch elements of the side, and writes them to `arrays`."""
         cut = side.cut
-        lanes = out.run(order, 0, position, cut.width)
+        elements = out.run(order, 0, position, cut.width)
         if cut.width == 1:
-            lane = out.convert(out.reshape(lanes, ()), "int64")
-            source = lane if start is None else out.binary("add", lane, start)
+            element = out.convert(out.reshape(elements, ()), "int64")
+            source = element if start is None else out.binary("add", element, start)
             known = {(v, axis): out.run(self.leaves.get(v, v), axis, source, 1) for v, axis in cut.needs}
         else:
-            first = out.spread(out.reshape(out.run(order, 0, position, 1), ()), lanes.type.shape)
-            inside = out.compare("lt", lanes, out.number(size, lanes.type))
-            sources = out.select(inside, lanes, first)  # a real element, whose loops end
+            first = out.spread(out.reshape(out.run(order, 0, position, 1), ()), elements.type.shape)
+            inside = out.compare("lt", elements, out.number(size, elements.type))
+            sources = out.select(inside, elements, first)  # a real element, whose loops end
             if start is not None:
-                base = out.spread(out.convert(start, "int32"), lanes.type.shape)
+                base = out.spread(out.convert(start, "int32"), elements.type.shape)
                 sources = out.binary("add", sources, base)
             known = {(v, axis): out.take(self.leaves.get(v, v), axis, sources) for v, axis in cut.needs}
         statements, known = cut.emit(known, out.fresh)
         out.out += statements
         parts = [known[v, axis] for v, axis in zip(side.operands, self.axes, strict=True)]
         if cut.width == 1:
-            return out.put_runs(arrays, self.axes, lane, parts)
+            return out.put_runs(arrays, self.axes, element, parts)
         rows = zip(arrays, self.axes, parts, strict=True)
-        return tuple(out.put(array, axis, lanes, part) for array, axis, part in rows)
+        return tuple(out.put(array, axis, elements, part) for array, axis, part in rows)
 
 
 def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
@@ -138,9 +138,9 @@ def _numbered(out: Emitter, mask: Value, width: int) -> tuple[Value, Value]:
     ones, rank = out.ranks(mask)
     last = out.binary("sub", rank, out.number(1, ones.type))
     target = out.select(mask, last, out.number(size + width, ones.type))
-    lanes = out.emit("iota", (), ones.type, dimension=0)
+    elements = out.emit("iota", (), ones.type, dimension=0)
     none = out.number(size, TensorType("int32", (size + width,)))
-    order = out.put(none, 0, target, lanes)
+    order = out.put(none, 0, target, elements)
     return order, out.sum_of(ones)
 
 

@@ -20,7 +20,7 @@ from jax_cocktail.schedule.vmap.choose import Chooser
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
 from jax_cocktail.schedule.vmap.limits import DEFAULTS, Limits
-from jax_cocktail.schedule.vmap.lockstep import LaneLoop, lane_loop
+from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
@@ -30,7 +30,7 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Source, Value
 
 
-def recover_lanes(
+def recover_elements(
     program: UProgram, units: int = 1, remark: Listener = nobody, limits: Limits = DEFAULTS
 ) -> UProgram:
     """Returns its argument if there is nothing to recover. Several `units` divide the batch."""
@@ -71,12 +71,12 @@ class _Recovery:
         return map_regions(statement, lambda region: self.region(region, inside))
 
     def _loop(self, loop: LoopUTask, inside: bool) -> Statement | Sequence[Statement]:
-        lanes = lane_loop(loop)
-        sizes = () if lanes is None else lanes.predicate.type.shape
+        elements = element_loop(loop)
+        sizes = () if elements is None else elements.predicate.type.shape
         wide = sorted((n, j) for j, n in enumerate(sizes) if n > 1)
-        if lanes is not None and wide and 0 not in sizes:
+        if elements is not None and wide and 0 not in sizes:
             try:
-                return self._lane_by_lane(loop, lanes, wide[0][1], len(wide) == 1, inside)
+                return self._element_by_element(loop, elements, wide[0][1], len(wide) == 1, inside)
             except Uncuttable as found:
                 self._say(False, f"a vmapped while loop stays in lock-step: {found}", loop.source)
         self.depth += 1
@@ -84,17 +84,17 @@ class _Recovery:
         self.depth -= 1
         return loop
 
-    def _lane_by_lane(
-        self, loop: LoopUTask, lanes: LaneLoop, along: int, last: bool, inside: bool
+    def _element_by_element(
+        self, loop: LoopUTask, elements: ElementLoop, along: int, last: bool, inside: bool
     ) -> Sequence[Statement]:
-        count = lanes.predicate.type.shape[along]
-        axes = tuple(place[along] for place in lanes.axes)
+        count = elements.predicate.type.shape[along]
+        axes = tuple(place[along] for place in elements.axes)
         places = tuple(zip(loop.outputs, axes, strict=True))
         single = Cut((loop,), places, count, 1)
         out = Emitter(self.fresh, loop.source)
         carried = sum(v.type.nbytes for v in loop.initial) // count
         largest = max(v.type.nbytes for v in loop.initial) // count
-        if last and (largest < self.limits.lane_bytes or single.has_shared_weights):
+        if last and (largest < self.limits.element_bytes or single.has_shared_weights):
             width = max(min(self.limits.slots, self.limits.slot_bytes // max(carried, 1)), 2)
             if count <= width:
                 raise Uncuttable(f"the batch has only {count} elements")
@@ -116,4 +116,4 @@ class _Recovery:
         out.out[-1] = map_regions(out.out[-1], lambda region: self.region(region, inside=True))
 
     def _say(self, fired: bool, text: str, source: Source) -> None:
-        self.remark(Remark("lanes", fired, text, source))
+        self.remark(Remark("batch elements", fired, text, source))

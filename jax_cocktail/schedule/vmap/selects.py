@@ -35,13 +35,13 @@ class Group:
     sides: tuple[Side, Side]
 
     @property
-    def lanes(self) -> int:
+    def elements(self) -> int:
         return self.root.type.shape[self.along] if self.root.type.rank else 1
 
     @property
     def has_one_axis(self) -> bool:
         """False if there are several batch axes, from nested `vmap`."""
-        return self.root.type.size == self.lanes
+        return self.root.type.size == self.elements
 
 
 class Choices:

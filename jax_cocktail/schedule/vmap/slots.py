@@ -32,23 +32,31 @@ class Slots:
 class SlotLoop:
     """Turns a lock-step loop into statements that define the same outputs."""
 
-    def __init__(self, loop: LoopUTask, axes: Sequence[int], lanes: int, slots: Slots, out: Emitter) -> None:
+    def __init__(
+        self, loop: LoopUTask, axes: Sequence[int], elements: int, slots: Slots, out: Emitter
+    ) -> None:
         """Raises Uncuttable. `axes`: the batch axis of each carry."""
-        self.loop, self.axes, self.lanes, self.slots, self.emitter = loop, tuple(axes), lanes, slots, out
+        self.loop, self.axes, self.elements, self.slots, self.emitter = (
+            loop,
+            tuple(axes),
+            elements,
+            slots,
+            out,
+        )
         # stand-ins, since the body may read an initial value too
         self.starts = out.like(loop.initial)
         self.inner = replace(loop, initial=self.starts)
         self.places: tuple[Place, ...] = tuple(zip(loop.outputs, axes, strict=True))
-        self.cut = Cut((self.inner,), self.places, lanes, slots.width)
+        self.cut = Cut((self.inner,), self.places, elements, slots.width)
         self.extra = tuple(place for place in self.cut.needs if place[0] not in self.starts)
-        self.share = -(-lanes // slots.parts)  # batch elements per part
+        self.share = -(-elements // slots.parts)  # batch elements per part
 
     def statements(self) -> None:
         """Emits everything."""
         emitter, loop, parts = self.emitter, self.loop, self.slots.parts
         self.leaves = emitter.leaves(self.cut)
         if parts == 1:
-            self._part(emitter, None, emitter.number(self.lanes, COUNT), loop.outputs)
+            self._part(emitter, None, emitter.number(self.elements, COUNT), loop.outputs)
             return
         total = self.share * parts
         wholes = [emitter.emit("empty", (), v.type.resized(a, total)) for v, a in self.places]
@@ -56,13 +64,13 @@ class SlotLoop:
         def part(inside: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
             start = inside.binary("mul", index, inside.number(self.share, INDEX))
             base = inside.convert(start, "int32")
-            left = inside.binary("sub", inside.number(self.lanes, COUNT), base)
+            left = inside.binary("sub", inside.number(self.elements, COUNT), base)
             count = inside.binary("min", left, inside.number(self.share, COUNT))
             results = tuple(emitter.fresh.make(v.type.resized(a, self.share)) for v, a in self.places)
             self._part(inside, base, count, results)
             return inside.put_runs(carried, self.axes, start, results)
 
-        if total == self.lanes:
+        if total == self.elements:
             emitter.counted(wholes, parts, True, part, loop.outputs)
             return
         done = emitter.counted(wholes, parts, True, part)
@@ -136,9 +144,11 @@ class SlotLoop:
             result.append(out.select(out.spread(taken, new.type.shape, axis), new, current))
         return result
 
-    def _shifted(self, out: Emitter, lanes: Value, base: Value | None) -> Value:
+    def _shifted(self, out: Emitter, elements: Value, base: Value | None) -> Value:
         """Converts numbers in the part to numbers in the batch."""
-        return lanes if base is None else out.binary("add", lanes, out.spread(base, lanes.type.shape))
+        return (
+            elements if base is None else out.binary("add", elements, out.spread(base, elements.type.shape))
+        )
 
     def _lock_step(
         self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value], idle: int

@@ -218,7 +218,7 @@ ANCHORS: dict[str, Rule] = {
     "copy": _copy,
     "arrive": _barrier,
     "wait": _barrier,
-    "meet": _barrier,
+    "block_barrier": _barrier,
     "exchange": _exchange,
     "dot": _dot,
     "conv": _conv,

@@ -138,7 +138,7 @@ MOVEMENT: dict[str, Evaluate] = {
     "exchange": exchange,
     "arrive": barrier,
     "wait": barrier,
-    "meet": barrier,
+    "block_barrier": barrier,
     "constant": constant,
     "empty": empty,
     "units": units,

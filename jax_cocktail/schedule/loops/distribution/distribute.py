@@ -9,10 +9,10 @@ kept per step would not stay in cache, the loop is strip-mined first, and each s
 after the last strip is a loop of its own. A while loop with a counter is run by chunks, which
 are divided; in any other while loop, products that depend on counters alone are computed ahead (`run_ahead`).
 
-Levels: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it reads.
-Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index alone,
-and scalar recurrences such as counters, are computed again wherever they are needed. A recurrence that only
-adds up products, as the gradient of weights does, is one product behind the loops (`reductions`).
+Positions: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it
+reads. Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index
+alone, and scalar recurrences such as counters, are computed again wherever they are needed. A recurrence that
+only adds up products, as the gradient of weights does, is one product behind the loops (`reductions`).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:
 
 
 def _summary(division: Division, where: str) -> str:
-    products, loops = len(division.products), len(set(division.level.values()))
+    products, loops = len(division.products), len(set(division.position.values()))
     sums = f", {len(division.sums)} added up behind" if division.sums else ""
     return (
         f"distributed over {where}: {products} product{'s' * (products != 1)} taken out{sums},"

@@ -18,15 +18,15 @@ from jax_cocktail.utask.types import Value
 class Division:
     """Which loop every part of a body goes to.
 
-    Nodes are statements (by position) and, after them, carries. `level[node]`: number of the loop, or of the
-    batched product before that loop; `again`: nodes that every loop computes for itself; `products`:
+    Nodes are statements (by position) and, after them, carries. `position[node]`: number of the loop, or of
+    the batched product before that loop; `again`: nodes that every loop computes for itself; `products`:
     positions of the batched products; `crossing`: values kept per step; `sums`, `stacks`: carries that are
-    added up behind all loops, and that are the results of a product, which have no level; `steps`: where the
-    trips stand among all steps.
+    added up behind all loops, and that are the results of a product, which have no position; `steps`: where
+    the trips stand among all steps.
     """
 
     loop: LoopUTask
-    level: dict[int, int]
+    position: dict[int, int]
     again: frozenset[int]
     products: frozenset[int]
     node_of: dict[Value, int]
@@ -37,25 +37,25 @@ class Division:
 
     @property
     def bytes_per_step(self) -> int:
-        """Memory that one step needs for what later loops read: the most that is alive at one level."""
+        """Memory that one step needs for what later loops read: the most that is alive at one position."""
         last = _last_uses(self)
         alive: Counter[int] = Counter()
         products = [self.loop.body.body[n].outputs[0] for n in self.products]
         for value in dict.fromkeys((*self.crossing, *products)):
-            first = self.level[self.node_of[value]]
+            first = self.position[self.node_of[value]]
             alive.update(dict.fromkeys(range(first, last.get(value, first) + 1), value.type.nbytes))
         return max(alive.values(), default=0)
 
 
 def _last_uses(division: Division) -> dict[Value, int]:
-    """Of every value of a body the highest level that reads it."""
+    """Of every value of a body the highest position that reads it."""
     body, last = division.loop.body.body, dict[Value, int]()
     readers = [(n, reads(s)) for n, s in enumerate(body)]
     readers += [(len(body) + k, (r,)) for k, r in enumerate(division.loop.body.results)]
     for node, values in readers:
-        if node in division.level:
-            last.update((v, max(last.get(v, 0), division.level[node])) for v in values)
-    end = max(division.level.values(), default=0)
+        if node in division.position:
+            last.update((v, max(last.get(v, 0), division.position[node])) for v in values)
+    end = max(division.position.values(), default=0)
     last.update((v, end) for total in division.sums for v in total.operands)
     last.update((stack.value, end) for stack in division.stacks)
     return last
@@ -110,8 +110,8 @@ def analyse(
     leaving: tuple[Sum | Stack, ...] = (*sums, *stacks)
     taken = {n for out in leaving for n in (*out.nodes, len(body) + out.carry)}
     components = [c for c in _gathered(components, users, together) if taken.isdisjoint(c)]
-    level = _levels(components, needs, again, products)
-    division = Division(loop, level, again, products, node_of, sums=sums, stacks=stacks, steps=steps)
+    position = _positions(components, needs, again, products)
+    division = Division(loop, position, again, products, node_of, sums=sums, stacks=stacks, steps=steps)
     return replace(division, crossing=_crossing(division))
 
 
@@ -172,21 +172,21 @@ def _is_product(statement: Statement, node_of: dict[Value, int], minimum_flops: 
     return enough and (lhs in node_of) != (rhs in node_of)
 
 
-def _levels(
+def _positions(
     components: list[list[int]], needs: list[list[int]], again: frozenset[int], products: frozenset[int]
 ) -> dict[int, int]:
-    level: dict[int, int] = {}
+    position: dict[int, int] = {}
     for component in components:
         if component[0] in again:
             continue
         members = set(component)
         sources = {s for n in component for s in needs[n] if s not in members and s not in again}
         if component[0] in products:
-            found = max((level[s] + (s not in products) for s in sources), default=0)
+            found = max((position[s] + (s not in products) for s in sources), default=0)
         else:
-            found = max((level[s] for s in sources), default=0)
-        level.update(dict.fromkeys(component, found))
-    return level
+            found = max((position[s] for s in sources), default=0)
+        position.update(dict.fromkeys(component, found))
+    return position
 
 
 def _crossing(division: Division) -> tuple[Value, ...]:
@@ -194,19 +194,19 @@ def _crossing(division: Division) -> tuple[Value, ...]:
     body, count = division.loop.body.body, len(division.loop.body.body)
     found: dict[Value, None] = {}
     for node, statement in enumerate(body):
-        if node not in division.level:
+        if node not in division.position:
             continue
         for value in reads(statement):
             source = division.node_of.get(value)
             if source is None or source in division.again or source in division.products:
                 continue
-            if node in division.products or division.level[source] < division.level[node]:
+            if node in division.products or division.position[source] < division.position[node]:
                 found[value] = None
     for k, value in enumerate(division.loop.body.results):
         source = division.node_of.get(value)
-        if source is None or source in division.again or count + k not in division.level:
+        if source is None or source in division.again or count + k not in division.position:
             continue
-        if source not in division.products and division.level[source] < division.level[count + k]:
+        if source not in division.products and division.position[source] < division.position[count + k]:
             found[value] = None
     computed = division.again | division.products
     summed = (v for total in division.sums for v in total.operands)

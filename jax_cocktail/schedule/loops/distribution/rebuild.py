@@ -32,13 +32,14 @@ class Regrouper:
         self.bases: dict[Value, Value] = {}  # value that is kept -> what is kept for it, in another shape
 
     def statements(self) -> Sequence[Statement]:
-        """Products and loops, level by level, and at last the carries that every loop has, and the sums."""
-        highest = max(self.division.level.values(), default=0)
-        for level in range(highest + 1):
+        """Products and loops, position by position, and at last the carries that every loop has, and the
+        sums."""
+        highest = max(self.division.position.values(), default=0)
+        for position in range(highest + 1):
             for node in sorted(self.division.products):
-                if self.division.level[node] == level:
+                if self.division.position[node] == position:
                     self._product(cast(UOperator, self.loop.body.body[node]))
-            self._loop(level, last=level == highest)
+            self._loop(position, last=position == highest)
         for total in self.division.sums:
             Total(self, total).append()
         for stack in self.division.stacks:
@@ -128,9 +129,9 @@ class Regrouper:
         return self.stacked[value]
 
     # -- loops -------------------------------------------------------------------------------------------
-    def _loop(self, level: int, last: bool) -> None:
+    def _loop(self, position: int, last: bool) -> None:
         division = self.division
-        nodes = (n for n, at in division.level.items() if at == level)
+        nodes = (n for n, at in division.position.items() if at == position)
         own = dict.fromkeys(n for n in nodes if n not in division.products)
         carries = [n - self.count for n in own if n >= self.count]
         if last:

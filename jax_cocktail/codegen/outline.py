@@ -1,4 +1,5 @@
-"""Stages: lane loops that become functions of their own, so that big programs compile in linear time.
+"""Outlined functions: lane loops that become functions of their own, so that big programs compile in linear
+time.
 
 Host and device compilers take more than linear time in the length of a function. Past a certain size every
 lane loop becomes a function; equal ones (the same layer ten times) become one.
@@ -26,13 +27,13 @@ from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram,
 from jax_cocktail.utask.operators import PRODUCTS
 
 
-def wants_stages(program: UProgram, limit: int) -> bool:
+def wants_outlining(program: UProgram, limit: int) -> bool:
     """True if the program has more than `limit` lane loops."""
     loops = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
-    return sum(is_stage(s) for s in loops) > limit
+    return sum(is_outlined(s) for s in loops) > limit
 
 
-def is_stage(statement: Statement) -> bool:
+def is_outlined(statement: Statement) -> bool:
     """True for a group, product or convolution that writes memory only: registers stay in the function that
     holds them."""
     if isinstance(statement, UOperator) and statement.kind not in PRODUCTS:  # whose templates compile slowly
@@ -64,7 +65,7 @@ class Parameter:
     where: str = ""
 
 
-class StageTable:
+class OutlineTable:
     """The functions made so far, by their text."""
 
     def __init__(self, target: Target) -> None:
@@ -79,8 +80,8 @@ class StageTable:
             nodes = [Declaration(type_, result, const=False), *nodes, code("return {};", result)]
         lines = printed(nodes)
         given = [name for name in _outer(lines) if name != result]
-        head, call = self._target.stage
-        name = self._function("stage", head, lines, {name: about(name) for name in given}, type_)
+        head, call = self._target.outline
+        name = self._function("outlined", head, lines, {name: about(name) for name in given}, type_)
         called = code(call, name=name, parameters=joined(", ", given))
         return Assign(result, called) if result else code("{};", called)
 

@@ -1,9 +1,9 @@
-"""Derives the barriers among the threads of a unit: where lane loops meet (AStitch's Regional scheme).
+"""Derives the barriers among the threads of a unit: between lane loops (AStitch's Regional scheme).
 
 Where a unit is a block of threads, every thread runs the whole text and a share of every lane loop. What one
-lane loop wrote, another may read only after a *meet*. A meet is inserted as late as possible, before the
-first statement that touches memory in conflict with something since the last one. To wait for the other units
-is to meet, too. Scalars are computed by every thread for itself and need none.
+lane loop wrote, another may read only after a block barrier. A barrier is inserted as late as possible,
+before the first statement that touches memory in conflict with something since the last one. To wait for the
+other units is to wait, too. Scalars are computed by every thread for itself and need none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 ROUNDS = 8  # of a loop body, until what crosses its back edge no longer changes
-_MEET = UOperator("meet", (), ())
+_BLOCK_BARRIER = UOperator("block_barrier", (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Touch:
 
 
 ONE = 1  # `lanes` of what the first thread does alone
-State = frozenset[Touch]  # what was touched since the last meet
+State = frozenset[Touch]  # what was touched since the last block barrier
 NOTHING: State = frozenset()
 SCRATCH = Touch("scratch", 0, 1, True)
 TAGS = Touch("tags", 0, 1, True)  # all threads have received a step before one of them sends the next
 
 
-def meet_lanes(program: UProgram, plan: MemoryPlan) -> UProgram:
-    """Inserts `meet`. Expects a planned program with its barriers between units."""
+def insert_block_barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
+    """Inserts `block_barrier`. Expects a planned program with its barriers between units."""
     deriver = _Deriver(plan)
     entry, _ = deriver.region(program.entry, NOTHING, deriver.results(program.entry.results))
     return program if entry is program.entry else replace(program, entry=entry)
@@ -72,12 +72,14 @@ class _Deriver:
         body: list[Statement] = []
         for statement in region.body:
             if isinstance(statement, UOperator) and statement.kind in NO_RESULTS:
-                state = state if statement.kind == "arrive" else NOTHING  # a lone unit only waits with a meet
+                state = (
+                    state if statement.kind == "arrive" else NOTHING
+                )  # a lone unit only waits with a block barrier
                 body.append(statement)
                 continue
             touches = frozenset(self.touches(statement))
             if _conflict(state, touches):
-                body.append(_MEET)
+                body.append(_BLOCK_BARRIER)
                 state = NOTHING
             if isinstance(statement, LoopUTask | BranchUTask):
                 statement, state = self._nested(statement, state | touches)
@@ -86,7 +88,7 @@ class _Deriver:
             body.append(statement)
         last = frozenset(tail)
         if _conflict(state, last):
-            body.append(_MEET)
+            body.append(_BLOCK_BARRIER)
             state = NOTHING
         same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
         return region if same else replace(region, body=tuple(body)), state | last
@@ -118,7 +120,7 @@ class _Deriver:
         else:
             raise VerificationError(
                 f"what crosses the back edge of a loop at {loop.source} does not settle in {ROUNDS} rounds;"
-                " a fault of the pass that makes threads meet, report it with the program"
+                " a fault of the pass that inserts block barriers, report it with the program"
             )
         left = state | (middle if loop.condition is not None else out)
         same = condition is loop.condition and body is loop.body

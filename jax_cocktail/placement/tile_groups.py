@@ -1,9 +1,10 @@
-"""Clusters: chooses the statements of a region that are tiled, their axis classes, and their order.
+"""Tile groups: chooses the statements of a region that are tiled, their axis classes, and their order.
 
 A statement whose results are in a chosen class is *claimed*: it becomes part of a parallel loop. All others
-stay at mesh level. Stages alternate: mesh statements of stage 0, clusters of stage 0, mesh statements of
-stage 1 ... A statement that needs more than its own part of a claimed value is one stage later. So every
-boundary between two stages is one crossing, and a claimed statement runs as early as possible.
+stay at device scope. Supersteps alternate: mesh statements of superstep 0, tile groups of superstep 0, mesh
+statements of superstep 1 ... A statement that needs more than its own part of a claimed value is one
+superstep later. So every boundary between two supersteps is one crossing, and a claimed statement runs as
+early as possible.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class TileGroup:
     """Positions of statements that become one parallel loop."""
 
     positions: tuple[int, ...]
@@ -58,33 +59,33 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Mesh statements, then clusters that do not depend on each other."""
+class Superstep:
+    """Replicated statements, then tile groups that do not depend on each other."""
 
     mesh: tuple[int, ...]
-    clusters: tuple[Cluster, ...]
+    tile_groups: tuple[TileGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The stages of a region, and the classes that are not cut, most work first, with the reasons."""
+    """The supersteps of a region, and the classes that are not cut, most work first, with the reasons."""
 
-    stages: tuple[Stage, ...]
+    supersteps: tuple[Superstep, ...]
     refused: tuple[tuple[AxisClass, str], ...] = ()
 
     @property
-    def clusters(self) -> tuple[Cluster, ...]:
-        return tuple(c for stage in self.stages for c in stage.clusters)
+    def tile_groups(self) -> tuple[TileGroup, ...]:
+        return tuple(c for superstep in self.supersteps for c in superstep.tile_groups)
 
     @property
-    def cluster_of(self) -> dict[int, Cluster]:
-        """The cluster of every claimed position."""
-        return {n: cluster for cluster in self.clusters for n in cluster.positions}
+    def tile_group_of(self) -> dict[int, TileGroup]:
+        """The tile group of every claimed position."""
+        return {n: tile_group for tile_group in self.tile_groups for n in tile_group.positions}
 
     @property
     def meetings(self) -> int:
-        """Stages with a barrier after them: barriers of one run of the region, without inner loops."""
-        return sum(bool(stage.clusters) for stage in self.stages)
+        """Supersteps with a barrier after them: barriers of one run of the region, without inner loops."""
+        return sum(bool(superstep.tile_groups) for superstep in self.supersteps)
 
 
 def is_light(statement: Statement, limit: float) -> bool:
@@ -121,8 +122,8 @@ def divide(
     kept: Collection[int] = (),
     parameters: Collection[Value] = (),
 ) -> Division:
-    """Chooses classes, most work first, and assigns statements to stages. `kept`: positions that stay at mesh
-    level; `parameters`: of the region, which its results may overwrite."""
+    """Chooses classes, most work first, and assigns statements to supersteps. `kept`: positions that stay at
+    mesh level; `parameters`: of the region, which its results may overwrite."""
     return _Divider(statements, results, units, limits, kept, parameters).divide()
 
 
@@ -139,7 +140,7 @@ class Fitting:
         """True if no part depends on another one."""
         divider, heavy = self._divider, self._heavy
         divider.claims = dict.fromkeys(heavy, Choice(0, cut, parts))
-        return all(divider._fits(cut, n, heavy) for n in heavy) and not any(divider._stages().values())
+        return all(divider._fits(cut, n, heavy) for n in heavy) and not any(divider._supersteps().values())
 
 
 class _Divider:
@@ -174,11 +175,11 @@ class _Divider:
     def divide(self) -> Division:
         self._claim()
         while True:
-            stage = self._stages()
-            clusters = self._clusters(stage)
-            weak = [(k, c) for k, c in clusters if not self._pays(c.positions, c.axes, c.parts)]
+            superstep = self._supersteps()
+            tile_groups = self._tile_groups(superstep)
+            weak = [(k, c) for k, c in tile_groups if not self._pays(c.positions, c.axes, c.parts)]
             if not weak:
-                return self._result(stage, clusters)
+                return self._result(superstep, tile_groups)
             _, worst = min(weak, key=lambda pair: self._work(pair[1].positions).weight)
             for position in worst.positions:
                 del self.claims[position]
@@ -244,7 +245,7 @@ class _Divider:
         return self.limits.domains(cut, self.units, found, divided, others) if found else (0.0, None)
 
     def _inside(self, statements: Sequence[Statement]) -> float:
-        """Seconds of statements that stay at mesh level while their regions are divided."""
+        """Seconds of statements that stay at device scope while their regions are divided."""
         total = 0.0
         for statement in statements:
             regions = regions_of(statement)
@@ -260,13 +261,13 @@ class _Divider:
     def _divided(self, region: Region) -> float:
         division = divide(region.body, region.results, self.units, self.limits, parameters=region.parameters)
         found = 0.0
-        for stage in division.stages:
-            found += self._inside([region.body[n] for n in stage.mesh])
+        for superstep in division.supersteps:
+            found += self._inside([region.body[n] for n in superstep.mesh])
             shared = (
                 self.limits.seconds([region.body[n] for n in c.positions], c.axes, c.parts)
-                for c in stage.clusters
+                for c in superstep.tile_groups
             )
-            found += sum(shared) + (self.limits.crossing if stage.clusters else 0.0)
+            found += sum(shared) + (self.limits.crossing if superstep.tile_groups else 0.0)
         return found
 
     def _split(self, cut: AxisClass, positions: Sequence[int]) -> int | None:
@@ -324,21 +325,21 @@ class _Divider:
             return False
         return all(reads_own_part(s, array, axis, cut.axes) for s in self.readers.get(array, ()))
 
-    # -- stages ------------------------------------------------------------------------------------------
-    def _stages(self) -> dict[int, int]:
-        stage: dict[int, int] = {}
+    # -- supersteps ------------------------------------------------------------------------------------------
+    def _supersteps(self) -> dict[int, int]:
+        superstep: dict[int, int] = {}
         for position, values in enumerate(self.reads):
-            stage[position] = max((self._ready(stage, position, v) for v in values), default=0)
-        return stage
+            superstep[position] = max((self._ready(superstep, position, v) for v in values), default=0)
+        return superstep
 
-    def _ready(self, stage: Mapping[int, int], position: int, value: Value) -> int:
-        """The first stage in which the statement can use the value."""
+    def _ready(self, superstep: Mapping[int, int], position: int, value: Value) -> int:
+        """The first superstep in which the statement can use the value."""
         maker = self.made.get(value)
         if maker is None:
             return 0
         if maker not in self.claims:
-            return stage[maker]
-        return stage[maker] + (0 if self._is_local(position, maker, value) else 1)
+            return superstep[maker]
+        return superstep[maker] + (0 if self._is_local(position, maker, value) else 1)
 
     def _is_local(self, position: int, maker: int, value: Value) -> bool:
         """True if the statement needs only its own part of a claimed value."""
@@ -355,18 +356,18 @@ class _Divider:
         eaten = any(c.value == value and id(c.leaf) in inside for c in mine.cut.crossings)
         return mine.number == other.number and value in other.axes and not eaten
 
-    def _clusters(self, stage: Mapping[int, int]) -> list[tuple[int, Cluster]]:
-        """(stage, cluster), in order."""
+    def _tile_groups(self, superstep: Mapping[int, int]) -> list[tuple[int, TileGroup]]:
+        """(superstep, tile group), in order."""
         groups: dict[tuple[int, int], list[int]] = {}
         for position, choice in sorted(self.claims.items()):
-            groups.setdefault((stage[position], choice.parts), []).append(position)
+            groups.setdefault((superstep[position], choice.parts), []).append(position)
         found = []
         for (k, parts), together in sorted(groups.items()):
             for positions in self._apart(together):
                 axes: dict[Value, int] = {}
                 for n in positions:
                     axes.update(axes_inside(self.statements[n], self.claims[n].axes))
-                found.append((k, Cluster(tuple(positions), axes, parts)))
+                found.append((k, TileGroup(tuple(positions), axes, parts)))
         return found
 
     def _apart(self, positions: Sequence[int]) -> Sequence[Sequence[int]]:
@@ -388,14 +389,16 @@ class _Divider:
     def _multiplies(self, positions: Sequence[int]) -> bool:
         return any(is_a(self.statements[n], "dot") for n in positions)
 
-    def _result(self, stage: Mapping[int, int], clusters: Sequence[tuple[int, Cluster]]) -> Division:
-        count = 1 + max(stage.values(), default=0)
+    def _result(self, superstep: Mapping[int, int], tile_groups: Sequence[tuple[int, TileGroup]]) -> Division:
+        count = 1 + max(superstep.values(), default=0)
         mesh: list[list[int]] = [[] for _ in range(count)]
         for position in range(len(self.statements)):
             if position not in self.claims:
-                mesh[stage[position]].append(position)
-        stages = tuple(Stage(tuple(mesh[k]), tuple(c for at, c in clusters if at == k)) for k in range(count))
-        return Division(stages, tuple(self.refused))
+                mesh[superstep[position]].append(position)
+        supersteps = tuple(
+            Superstep(tuple(mesh[k]), tuple(c for at, c in tile_groups if at == k)) for k in range(count)
+        )
+        return Division(supersteps, tuple(self.refused))
 
 
 def _is_small_update(operator: UOperator) -> bool:

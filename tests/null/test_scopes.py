@@ -1,4 +1,4 @@
-"""Unit levels, and constraint 1: no control flow below the level of its body."""
+"""Scopes, and constraint 1: no control flow below the scope of its body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.analysis.levels import Level, function_levels, level_fault, program_level, unit_level
+from jax_cocktail.analysis.scopes import Scope, function_scopes, program_scope, scope_fault, scope_of
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.stitch.fuse import stitch
@@ -36,34 +36,34 @@ def parallel(builder, x, *, extra=()):
     return output
 
 
-def levels(program: UProgram) -> list[Level]:
-    return [unit_level(s) for s in program.entry.body]
+def scopes(program: UProgram) -> list[Scope]:
+    return [scope_of(s) for s in program.entry.body]
 
 
-def first_level(types, body) -> Level:
-    return levels(build(types, body))[-1]
+def first_level(types, body) -> Scope:
+    return scopes(build(types, body))[-1]
 
 
 def test_registers_are_for_a_lane():
-    assert first_level([SCALAR], lambda b, x: [elementwise(b, "exp", x)]) is Level.LANE
+    assert first_level([SCALAR], lambda b, x: [elementwise(b, "exp", x)]) is Scope.LANE
     one = {"starts": (2,), "strides": (1,)}
-    assert first_level([ARRAY], lambda b, x: [b.emit("slice", (x,), "float32", (1,), **one)]) is Level.LANE
+    assert first_level([ARRAY], lambda b, x: [b.emit("slice", (x,), "float32", (1,), **one)]) is Scope.LANE
 
 
 def test_arrays_are_for_a_unit():
-    assert first_level([ARRAY], lambda b, x: [elementwise(b, "exp", x)]) is Level.UNIT
+    assert first_level([ARRAY], lambda b, x: [elementwise(b, "exp", x)]) is Scope.UNIT
 
     def total(b, x):
         return [b.emit("reduce", (x,), "float32", (), axes=(0,), op="sum")]
 
-    assert first_level([ARRAY], total) is Level.UNIT  # all lanes add, though one element comes out
+    assert first_level([ARRAY], total) is Scope.UNIT  # all lanes add, though one element comes out
 
 
 def test_groups():
     scalars = stitch(build([SCALAR], lambda b, x: [elementwise(b, "neg", elementwise(b, "exp", x))]))
-    assert levels(scalars) == [Level.LANE]
+    assert scopes(scalars) == [Scope.LANE]
     arrays = stitch(build([ARRAY], lambda b, x: [elementwise(b, "neg", elementwise(b, "exp", x))]))
-    assert levels(arrays) == [Level.UNIT]
+    assert scopes(arrays) == [Scope.UNIT]
 
 
 def test_control_flow_is_as_high_as_its_body():
@@ -76,8 +76,8 @@ def test_control_flow_is_as_high_as_its_body():
         builder[:] = [b]
         return counted(b, 3, [x], lambda i, c: on("exp")(c))
 
-    assert first_level([SCALAR], loop) is Level.LANE
-    assert first_level([ARRAY], loop) is Level.UNIT
+    assert first_level([SCALAR], loop) is Scope.LANE
+    assert first_level([ARRAY], loop) is Scope.UNIT
 
     def condition_of_arrays(b, x, y):
         """The body is for a lane, the condition for a unit."""
@@ -88,42 +88,42 @@ def test_control_flow_is_as_high_as_its_body():
 
         return while_loop(b, [x], below, lambda c: [elementwise(b, "exp", c)])
 
-    assert first_level([SCALAR, ARRAY], condition_of_arrays) is Level.UNIT
+    assert first_level([SCALAR, ARRAY], condition_of_arrays) is Scope.UNIT
 
     def choice(b, s, x):
         return branch(b, s, lambda: [x], lambda: [elementwise(b, "exp", x)])
 
-    assert first_level(["int32[]", SCALAR], choice) is Level.LANE
-    assert first_level(["int32[]", ARRAY], choice) is Level.UNIT
-    assert first_level(["int32[]", ARRAY], lambda b, s, x: branch(b, s, lambda: [x])) is Level.UNIT
+    assert first_level(["int32[]", SCALAR], choice) is Scope.LANE
+    assert first_level(["int32[]", ARRAY], choice) is Scope.UNIT
+    assert first_level(["int32[]", ARRAY], lambda b, s, x: branch(b, s, lambda: [x])) is Scope.UNIT
 
 
 def test_parallel_loops_are_for_the_device():
     program = build([ARRAY], lambda b, x: [parallel(b, x)])
-    assert levels(program) == [Level.DEVICE]
-    assert program_level(program) is Level.DEVICE
+    assert scopes(program) == [Scope.DEVICE]
+    assert program_scope(program) is Scope.DEVICE
     around = build([ARRAY], lambda b, x: counted(b, 3, [x], lambda i, c: [parallel(b, c)]))
-    assert levels(around) == [Level.DEVICE]
-    assert unit_level(program.entry.body[0], within=Level.UNIT) is Level.UNIT
+    assert scopes(around) == [Scope.DEVICE]
+    assert scope_of(program.entry.body[0], within=Scope.UNIT) is Scope.UNIT
 
 
 def test_bodies_of_parallel_loops_are_for_a_unit():
     (loop,) = build([ARRAY], lambda b, x: [parallel(b, x)]).entry.body
-    assert all(unit_level(s, within=Level.UNIT) <= Level.UNIT for s in loop.body.body)
+    assert all(scope_of(s, within=Scope.UNIT) <= Scope.UNIT for s in loop.body.body)
 
 
 def test_barriers_are_for_the_device():
-    assert unit_level(ARRIVE) is unit_level(WAIT) is Level.DEVICE
+    assert scope_of(ARRIVE) is scope_of(WAIT) is Scope.DEVICE
     program = build([ARRAY], lambda b, x: counted(b, 3, [x], lambda i, c: [elementwise(b, "exp", c)]))
     (loop,) = program.entry.body
     body = replace(loop.body, body=(*loop.body.body, ARRIVE, WAIT))
-    assert unit_level(replace(loop, body=body)) is Level.DEVICE
+    assert scope_of(replace(loop, body=body)) is Scope.DEVICE
 
 
 def test_programs():
-    assert program_level(build([SCALAR], lambda b, x: [elementwise(b, "exp", x)])) is Level.LANE
-    assert program_level(build([ARRAY], lambda b, x: [elementwise(b, "exp", x)])) is Level.UNIT
-    assert [str(level) for level in Level] == ["L0", "L1", "L2"]
+    assert program_scope(build([SCALAR], lambda b, x: [elementwise(b, "exp", x)])) is Scope.LANE
+    assert program_scope(build([ARRAY], lambda b, x: [elementwise(b, "exp", x)])) is Scope.UNIT
+    assert [str(scope) for scope in Scope] == ["L0", "L1", "L2"]
 
 
 # -- constraint 1 --------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def in_parallel(*statements) -> UProgram:
 
 def test_no_barrier_in_a_parallel_loop():
     for statement in (ARRIVE, WAIT):
-        assert level_fault(in_parallel(statement))[0] == statement
+        assert scope_fault(in_parallel(statement))[0] == statement
     with pytest.raises(VerificationError, match="barrier in a parallel loop"):
         verify(in_parallel(ARRIVE, WAIT))
 
@@ -145,7 +145,7 @@ def test_no_barrier_in_a_parallel_loop():
 def test_no_barrier_in_a_loop_in_a_parallel_loop():
     (inner,) = build([], lambda b: counted(b, 2, [], lambda i: [])).entry.body
     inner = replace(inner, body=replace(inner.body, body=(WAIT,)))
-    assert level_fault(in_parallel(inner))[0] == WAIT
+    assert scope_fault(in_parallel(inner))[0] == WAIT
 
 
 def with_function(body, reference) -> UProgram:
@@ -156,8 +156,8 @@ def with_function(body, reference) -> UProgram:
 def test_no_barrier_in_a_function_that_a_parallel_loop_calls():
     reference = UTaskRef("meet", (), ())
     program = with_function((ARRIVE, WAIT), reference)
-    assert function_levels(program) == {"meet": Level.DEVICE}
-    found, message = level_fault(program)
+    assert function_scopes(program) == {"meet": Scope.DEVICE}
+    found, message = scope_fault(program)
     assert found == reference and "constraint 1" in message
     with pytest.raises(VerificationError, match="meet, which has a barrier, in a parallel loop"):
         verify(program)
@@ -166,10 +166,10 @@ def test_no_barrier_in_a_function_that_a_parallel_loop_calls():
 def test_functions_may_call_themselves():
     reference = UTaskRef("meet", (), ())
     program = with_function((reference,), reference)
-    assert function_levels(program) == {"meet": Level.LANE}
-    assert level_fault(program) == (None, "")
+    assert function_scopes(program) == {"meet": Scope.LANE}
+    assert scope_fault(program) == (None, "")
     again = with_function((reference, WAIT), reference)
-    assert function_levels(again) == {"meet": Level.DEVICE}
+    assert function_scopes(again) == {"meet": Scope.DEVICE}
 
 
 def test_a_parallel_loop_in_a_parallel_loop_is_a_loop():
@@ -178,6 +178,6 @@ def test_a_parallel_loop_in_a_parallel_loop_is_a_loop():
 
     program = build([ARRAY], body)
     (loop,) = program.entry.body
-    assert unit_level(loop, within=Level.UNIT) is Level.UNIT
-    assert level_fault(program) == (None, "")
+    assert scope_of(loop, within=Scope.UNIT) is Scope.UNIT
+    assert scope_fault(program) == (None, "")
     assert tensor(ARRAY) == loop.outputs[0].type

@@ -11,7 +11,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import H200
 from jax_cocktail.placement.limits import Limits
-from jax_cocktail.schedule.sync.thread_barriers import meet_lanes
+from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, walk
 from tests.golden.programs import PROGRAMS
@@ -27,18 +27,18 @@ def planned(program, units=1):
     return emit(program, machine_of(SPEC, 64), candidate=Candidate(units))
 
 
-def meets(region):
-    return sum(isinstance(s, UOperator) and s.kind == "meet" for s in walk(region))
+def block_barriers(region):
+    return sum(isinstance(s, UOperator) and s.kind == "block_barrier" for s in walk(region))
 
 
-def without_meet(region, number):
+def without_block_barrier(region, number):
     """The region without its `number`-th meet, counted in the order of `walk`."""
     left = [number]
 
     def strip(region: Region) -> Region:
         body = []
         for statement in region.body:
-            if isinstance(statement, UOperator) and statement.kind == "meet":
+            if isinstance(statement, UOperator) and statement.kind == "block_barrier":
                 left[0] -= 1
                 if left[0] == -1:
                     continue
@@ -83,9 +83,9 @@ def test_no_meet_is_in_vain(name):
     program = PROGRAMS[name]()
     emitted, needless = planned(program), []
     entry = emitted.program.entry
-    for number in range(meets(entry)):
-        less = without_meet(entry, number)
-        assert meets(less) == meets(entry) - 1
+    for number in range(block_barriers(entry)):
+        less = without_block_barrier(entry, number)
+        assert block_barriers(less) == block_barriers(entry) - 1
         if not any(faults(emitted, arguments(program, seed), less) for seed in range(2)):
             needless.append(number)
     assert needless == NOT_NEEDED.get(name, [])
@@ -95,9 +95,9 @@ def test_scalars_need_no_meet():
     def body(b, x):
         return counted(b, 9, (x,), lambda i, x: (elementwise(b, "tanh", x),))
 
-    assert meets(planned(build(["float32[]"], body)).program.entry) == 0
+    assert block_barriers(planned(build(["float32[]"], body)).program.entry) == 0
 
 
 def test_meets_are_inserted_once():
     emitted = planned(PROGRAMS["softmax"]())
-    assert meet_lanes(emitted.program, emitted.plan) is emitted.program
+    assert insert_block_barriers(emitted.program, emitted.plan) is emitted.program

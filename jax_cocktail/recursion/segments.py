@@ -49,7 +49,7 @@ class Run:
 class Side:
     """One side of a branch. `residuals`: places among those of the enclosing structure."""
 
-    stages: tuple[Stage, ...]
+    segments: tuple[Segment, ...]
     residuals: tuple[int, ...]
     results: tuple[Atom, ...]
 
@@ -68,14 +68,14 @@ class Fork:
         found: dict[Var, None] = {}
         for side in self.sides:
             made: set[Var] = set()
-            for step in side.stages:
+            for step in side.segments:
                 found |= dict.fromkeys(v for v in step.inputs if v not in made)
                 made.update(step.outputs)
             found |= dict.fromkeys(v for v in side.results if isinstance(v, Var) and v not in made)
         return tuple(found)
 
 
-Stage = Run | Fork
+Segment = Run | Fork
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,12 +84,12 @@ class Traced:
 
     results: list[Any]
     residuals: list[Any]
-    stages: tuple[Stage, ...]
+    segments: tuple[Segment, ...]
     active: frozenset[Var]
 
     def without_values(self) -> Traced:
         """A copy without values, which may outlive the trace."""
-        return Traced([None] * len(self.results), [None] * len(self.residuals), self.stages, self.active)
+        return Traced([None] * len(self.results), [None] * len(self.residuals), self.segments, self.active)
 
 
 def forward(body: Structure, values: Mapping[Var, Any], active: frozenset[Var]) -> Traced:
@@ -97,7 +97,7 @@ def forward(body: Structure, values: Mapping[Var, Any], active: frozenset[Var]) 
     tracer = _Forward(dict(values), set(active))
     tracer.run(body)
     results = [tracer.read(atom) for atom in body.results]
-    return Traced(results, tracer.residuals, tuple(tracer.stages), frozenset(tracer.active))
+    return Traced(results, tracer.residuals, tuple(tracer.segments), frozenset(tracer.active))
 
 
 class _Forward:
@@ -105,7 +105,7 @@ class _Forward:
         self.values = values
         self.active = active
         self.residuals: list[Any] = []
-        self.stages: list[Stage] = []
+        self.segments: list[Segment] = []
 
     def read(self, atom: Atom) -> Any:
         return jnp.asarray(atom.value, atom.aval.dtype) if isinstance(atom, Const) else self.values[atom]
@@ -163,7 +163,7 @@ class _Forward:
         outputs = tuple(made[k] for k in moves)
         self.active.update(outputs)
         kept = self.keep(constants(jaxpr))
-        self.stages.append(Run(_without_constants(jaxpr), kept, tuple(inputs), outputs))
+        self.segments.append(Run(_without_constants(jaxpr), kept, tuple(inputs), outputs))
 
     def _choice(self, item: Choice) -> None:
         sides = [_traced_side(side, self.values, frozenset(self.active)) for side in item.sides]
@@ -194,7 +194,7 @@ class _Forward:
             self.keep([index])[0],
             tuple(
                 Side(
-                    side.stages,
+                    side.segments,
                     tuple(known[k] if k in known else kept[own[k]] for k in range(side.count)),
                     tuple(side.results[k] for k in moving),
                 )
@@ -204,7 +204,7 @@ class _Forward:
         )
         if any(fork.inputs):
             self.active.update(fork.outputs)
-            self.stages.append(fork)
+            self.segments.append(fork)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -213,7 +213,7 @@ class _TracedSide:
     computed inside; `known`: the other residuals, which are outer values; `results`: the structure's."""
 
     jaxpr: Any
-    stages: tuple[Stage, ...]
+    segments: tuple[Segment, ...]
     count: int
     avals: Mapping[int, Aval]
     known: Mapping[int, Any]
@@ -253,7 +253,7 @@ def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _Tr
         atom if isinstance(atom, Const) or atom in traced.active else Const(0, atom.aval)
         for atom in side.results
     )
-    return _TracedSide(jaxpr, traced.stages, len(traced.residuals), avals, known, results)
+    return _TracedSide(jaxpr, traced.segments, len(traced.residuals), avals, known, results)
 
 
 def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
@@ -278,10 +278,10 @@ def _zeros(var: Atom) -> Any:
     return jnp.zeros(var.aval.shape, var.aval.dtype)
 
 
-def push(stages: Sequence[Stage], residuals: Sequence[Any], moves: Values) -> Values:
+def push(segments: Sequence[Segment], residuals: Sequence[Any], moves: Values) -> Values:
     """Computes the tangents of all variables from those of the inputs."""
     moves = dict(moves)
-    for step in stages:
+    for step in segments:
         if isinstance(step, Run):
             inputs = [moves[v] if v in moves else _zeros(v) for v in step.inputs]
             known = [residuals[k] for k in step.residuals]
@@ -294,16 +294,16 @@ def push(stages: Sequence[Stage], residuals: Sequence[Any], moves: Values) -> Va
 
 def _pushed(side: Side, residuals: Sequence[Any], moves: Values) -> Callable[[], list[Any]]:
     def run() -> list[Any]:
-        found: Mapping[Any, Any] = push(side.stages, [residuals[k] for k in side.residuals], moves)
+        found: Mapping[Any, Any] = push(side.segments, [residuals[k] for k in side.residuals], moves)
         return [found[v] if v in found else _zeros(v) for v in side.results]
 
     return run
 
 
-def pull(stages: Sequence[Stage], residuals: Sequence[Any], cotangents: Values) -> Values:
+def pull(segments: Sequence[Segment], residuals: Sequence[Any], cotangents: Values) -> Values:
     """Computes the cotangents of the inputs from those of the results."""
     cotangents = dict(cotangents)
-    for step in reversed(stages):
+    for step in reversed(segments):
         if not any(v in cotangents for v in step.outputs):
             continue
         wanted = [cotangents.pop(v) if v in cotangents else _zeros(v) for v in step.outputs]
@@ -330,7 +330,7 @@ def _pulled(
         for v, ct in zip(side.results, wanted, strict=True):
             if isinstance(v, Var):
                 start[v] = start[v] + ct if v in start else ct
-        found = pull(side.stages, [residuals[k] for k in side.residuals], start)
+        found = pull(side.segments, [residuals[k] for k in side.residuals], start)
         return [found[v] if v in found else _zeros(v) for v in fork.inputs]
 
     return run

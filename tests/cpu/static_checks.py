@@ -1,11 +1,11 @@
 """Static gates: what the CUDA compiler makes of the benchmark's programs, for cards that need not be here.
 
-    python -m tests.cpu.gates                 every program on every card, held to the limits and the record
-    python -m tests.cpu.gates sm_90 lstm/1    only these cards, only these programs
-    python -m tests.cpu.gates --update        records what was found
+    python -m tests.cpu.static_checks                 every program on every card, held to the limits and the
+    record python -m tests.cpu.static_checks sm_90 lstm/1    only these cards, only these programs python -m
+    tests.cpu.static_checks --update        records what was found
 
-Recorded numbers belong to one release of nvcc and lie in tests/golden/cuda_gates; with another release only
-the limits count.
+Recorded numbers belong to one release of nvcc and lie in tests/golden/cuda_static_checks; with another
+release only the limits count.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.cpu import sass
 CARDS = {spec.arch: spec for spec in (A100, H200, B200)}
 FEW_GENERIC = 48  # accesses by an address of any memory: copies of what is not aligned, which are rare
 FEW_BYTES = 64  # spilled once per call they cost nothing, and users are told; in a loop there are none
-RECORDED = Path(__file__).parents[1] / "golden" / "cuda_gates"
+RECORDED = Path(__file__).parents[1] / "golden" / "cuda_static_checks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Found:
     threads: int
     resident_shared: int
     portable_shared: int
-    meets: int
+    block_barriers: int
     waits: int
     loops: int
     kernels: Mapping[str, Mapping[str, int | None]]
@@ -97,7 +97,7 @@ def found(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Fou
         threads=launch.threads,
         resident_shared=launch.resident_shared_bytes,
         portable_shared=launch.portable_shared_bytes,
-        meets=kinds.count("meet"),
+        block_barriers=kinds.count("block_barrier"),
         waits=kinds.count("wait") + kinds.count("exchange"),
         loops=sum(isinstance(each, LoopUTask) and each.parallel for each in statements),
         kernels=_kernels(built),
@@ -201,7 +201,7 @@ def _flat(program: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Prints a line for every row and card; 1 if a limit is broken or a recorded number differs."""
-    parser = argparse.ArgumentParser(prog="python -m tests.cpu.gates")
+    parser = argparse.ArgumentParser(prog="python -m tests.cpu.static_checks")
     parser.add_argument("only", nargs="*", help=f"of {', '.join(CARDS)}, {', '.join(ROWS)}")
     parser.add_argument("--update", action="store_true", help="record what is found")
     parser.add_argument("--jobs", type=int, default=2)

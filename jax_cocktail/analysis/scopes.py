@@ -1,0 +1,128 @@
+"""Scopes: how many of a machine's lanes and units a statement takes (COCKTAILER, OSDI'23, section 3).
+
+The scopes are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thread block; here a CPU thread),
+L2 the device (all units of a domain). The scope of a statement is not chosen but read off the program, since
+placement has become structure: what is divided over units is a parallel loop. Constraint 1 of the paper: the
+scope of a control flow is never below that of its body, or some lanes or units would wait at a barrier that
+the others never reach. The verifier checks it after every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    UProgram,
+    UTaskRef,
+    regions_of,
+    walk,
+)
+from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail.utask.rewrite import Inside, fold
+from jax_cocktail.utask.types import Value
+
+
+class Scope(IntEnum):
+    """Who runs a statement together: a lane alone, the lanes of one unit, the units of a domain."""
+
+    LANE = 0
+    UNIT = 1
+    DEVICE = 2
+
+    def __str__(self) -> str:
+        return f"L{self.value}"
+
+
+Scopes = Mapping[str, Scope]  # of functions, by name
+_NONE: Scopes = {}
+
+
+def scope_of(statement: Statement, functions: Scopes = _NONE, within: Scope = Scope.DEVICE) -> Scope:
+    """The scope that a statement needs.
+
+    Args:
+      statement: any; of a loop or branch, the highest scope in its body is its own.
+      functions: the scopes of what references name.
+      within: `Scope.UNIT` for what stands in the body of a parallel loop, where one unit runs a part alone,
+        and parallel loops are loops like others.
+    """
+
+    def each(s: Statement, inside: Inside[Scope]) -> Scope:
+        if isinstance(s, UOperator):
+            return _operator_scope(s)
+        if isinstance(s, UTaskRef):
+            return functions.get(s.function, Scope.LANE)
+        if isinstance(s, LoopUTask) and s.parallel and within is Scope.DEVICE:
+            return Scope.DEVICE
+        joined = s.outputs if regions_of(s) else ()  # what a join or a carry copies
+        return max((_array_scope(joined), *map(_highest, inside)))
+
+    return fold(statement, each)
+
+
+def program_scope(program: UProgram) -> Scope:
+    """The scope of a uProgram: `DEVICE` if its units share work, else one unit (or lane) runs it."""
+    return _region_scope(program.entry, function_scopes(program), Scope.DEVICE)
+
+
+def function_scopes(program: UProgram, within: Scope = Scope.DEVICE) -> dict[str, Scope]:
+    """The scope of every function, by name: the least fixed point, since functions may call themselves."""
+    scopes = {function.name: Scope.LANE for function in program.functions}
+    changed = bool(scopes)
+    while changed:
+        changed = False
+        for function in program.functions:
+            scope = _region_scope(function.body, scopes, within)
+            changed |= scope is not scopes[function.name]
+            scopes[function.name] = scope
+    return scopes
+
+
+def scope_fault(program: UProgram) -> tuple[Statement | None, str]:
+    """A statement that breaks constraint 1, and how; (None, "") if none does.
+
+    Scopes of loops and branches follow from their bodies, so there is one way to break it: a statement that
+    needs all units, in a parallel loop, each trip of which is run by one unit.
+    """
+    inside = function_scopes(program, Scope.UNIT)
+    for region in program.regions:
+        found = _device_scope_part(region, inside)
+        if found is not None:
+            what = f"{found.function}, which has a barrier," if isinstance(found, UTaskRef) else "a barrier"
+            return found, (
+                f"{what} in a parallel loop: one unit runs each of its trips, and units have unequal numbers"
+                " of trips; constraint 1 wants a control flow at the scope of its body"
+            )
+    return None, ""
+
+
+def _device_scope_part(region: Region, functions: Scopes) -> Statement | None:
+    """The first statement in a parallel loop that needs the device."""
+    loops = (s for s in walk(region) if isinstance(s, LoopUTask) and s.parallel)
+    leaves = (s for loop in loops for s in walk(loop.body) if not regions_of(s))
+    return next((s for s in leaves if scope_of(s, functions, Scope.UNIT) is Scope.DEVICE), None)
+
+
+def _region_scope(region: Region, functions: Scopes, within: Scope) -> Scope:
+    return _highest(scope_of(statement, functions, within) for statement in region.body)
+
+
+def _highest(scopes: Iterable[Scope]) -> Scope:
+    return max(scopes, default=Scope.LANE)
+
+
+def _operator_scope(operator: UOperator) -> Scope:
+    """One lane does what reads and writes registers, or one element of an array."""
+    if operator.kind in BARRIERS:
+        return Scope.DEVICE
+    touched = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)
+    return _array_scope(touched)
+
+
+def _array_scope(values: Iterable[Value]) -> Scope:
+    return Scope.UNIT if any(value.type.size > 1 for value in values) else Scope.LANE
