@@ -50,7 +50,7 @@ class Dump:
 
     def finish(self, artifact: Artifact) -> None:
         """Writes the source, and copies the command and log of the compiler."""
-        self.write("program.cc", artifact.source)
+        self.write("program.cu" if artifact.emitted.machine.is_gpu else "program.cc", artifact.source)
         built = Path(artifact.path).parent
         for name in ("command.txt", "log.txt"):
             if self._works and artifact.path and (built / name).is_file():

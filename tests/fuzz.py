@@ -1,13 +1,13 @@
-"""Long fuzzing, not part of the test run: python -m tests.fuzz [examples] [seed] [what].
+"""Long fuzzing, not part of the test run.
 
-`what`: cpu, cuda, cuda-thread (in emulation; every access is watched for races, which is slower by far), or
+Targets: cpu, cuda, cuda-thread (in emulation; every access is watched for races, which is slower by far), or
 recursion (random recursive functions and their gradients, on the CPU, and on two units where calls can run
 side by side).
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from functools import partial
 from unittest import mock
 
@@ -31,9 +31,13 @@ from tests.strategies import programs
 
 
 def main() -> None:
-    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    target, _, sanitizer = (sys.argv[3] if len(sys.argv) > 3 else "cpu").partition("-")
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("examples", nargs="?", type=int, default=2000)
+    parser.add_argument("seed", nargs="?", type=int, default=0)
+    parser.add_argument("target", nargs="?", default="cpu", help="cpu by default")
+    chosen = parser.parse_args()
+    examples, seed = chosen.examples, chosen.seed
+    target, _, sanitizer = chosen.target.partition("-")
     quiet = list(HealthCheck)
 
     @with_seed(seed)
@@ -48,7 +52,7 @@ def main() -> None:
             check_program(program, state, units)
         else:
             kernel = ("ck_resident", "ck_portable")[state % 2]
-            how = {"kernel": kernel, "sanitizer": sanitizer or None, "stage_limit": 32 * (state % 3)}
+            how = {"kernel": kernel, "sanitizer": sanitizer or None, "outline_limit": 32 * (state % 3)}
             how["cluster"] = state % 4 < 2
             how["limits"] = (EAGER, EagerGrids(), EagerGrids(last=True))[state // 4 % 3]
             emulated.check_program(program, state, units, **how)

@@ -54,7 +54,7 @@ def facts(plan: Planned, spec: DeviceSpec) -> dict[str, Any]:
         "blocks": max(launch.most_units for launch in launches),
         "binary_bytes": sum(len(artifact.binary) for artifact in artifacts),
         "waits_in_text": len(re.findall(r"\bck_wait\(", text)),
-        "meets_in_text": len(re.findall(r"\bck_meet\(", text)),
+        "block_barriers_in_text": len(re.findall(r"\bck_block_barrier\(", text)),
         "kernels": built,
         "remarks": [check.remark for check in checks if check.remark],
     }

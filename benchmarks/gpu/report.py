@@ -176,7 +176,7 @@ def _predicted_line(row: Mapping[str, Any], name: str, sections: Mapping[str, An
     )
     code = (
         f"{row['registers'] if compiled else '-':>6}{row['spill_bytes'] if compiled else '-':>6}{shared:>9}"
-        f"{row['meets_in_text'] if compiled else '-':>6}"
+        f"{row['block_barriers_in_text'] if compiled else '-':>6}"
     )
     emulated = sections.get("emulate", {}).get(name, {})
     state = {True: "agrees", False: "DIFFERS", None: "-"}[emulated.get("ok")]

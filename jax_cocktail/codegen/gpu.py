@@ -12,7 +12,7 @@ from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
 from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 
-LINE_BYTES = 128  # of the header: the counter of a domain, as long as a line of the cache; and
+LINE_BYTES = 128  # of the header: the counter of the units' barrier, as long as a line of the cache; and
 WORD_BYTES = 16  # a tagged word, twice
 HEADER_STEP = 256  # bytes, of which a header is a multiple
 

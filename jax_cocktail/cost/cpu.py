@@ -3,7 +3,7 @@
 The same sum is made twice: of the translated program under stock XLA, which pays for every operator
 and branch that it dispatches and spreads heavy products and convolutions over all cores; and of a planned
 program under our runtime, where a statement in a parallel loop is shared by the units, everything
-else is done by one (or by each for itself), and a domain barrier costs what two cache lines take to cross.
+else is done by one (or by each for itself), and a barrier costs what two cache lines take to cross.
 The time of a statement is that of its arithmetic or of its memory, whichever is longer; memory is as fast as
 the smallest level that holds what one iteration of the loop around touches. (The price of a fusion plan in
 FusionStitching, Zheng et al. 2020, section 5, is made of the same parts.) The rates are those of

@@ -21,7 +21,8 @@ def tile_group_notes(region: Region, division: Division, loop: LoopUTask | None)
         extent = min(v.type.shape[d] for v, d in tile_group.axes.items())
         where = _at(first_source(statements))
         how = f"an axis of {extent} in {tile_group.parts} parts"
-        amount = f"{len(statements)} statements, {total(statements).flops:.3g} flops"
+        count = f"{len(statements)} statement{'s' * (len(statements) > 1)}"
+        amount = f"{count}, {total(statements).flops:.3g} flops"
         if any(map(has_loop, statements)):
             yield f"{where}{how}, loops inside: its parts never wait for each other ({amount})"
         else:

@@ -148,16 +148,20 @@ def schedule_text(task: Task, elements: tuple[Elements, ...], on_stock: bool = F
     found = _side_by_side(task, elements)
     if isinstance(found, Levels):
         size = _trees(elements)
-        what = f"level by level, up to {widths(size)[-1]} calls at a time"
+        what = f"level-synchronous, up to {widths(size)[-1]} calls at a time"
         trees = f" of {size} batch elements" if size > 1 else ""
         return f"{name}{what}{trees}, if there are at most {room_of(found, size)} calls; else with a stack"
-    others = f"not level by level: {found}"
+    others = f"not level-synchronous: {found}"
     stack = _stack_text(planned(task, unrolled=True))
-    siblings = siblings_of(plan) if not elements else "under vmap, units run batch elements in parallel"
+    siblings = (
+        siblings_of(plan)
+        if not elements
+        else "batch-parallel: under vmap, each unit runs whole batch elements"
+    )
     if on_stock or not isinstance(siblings, Siblings):
         return f"{name}{stack}; {others}"
     each = f"{FRONTIER} calls at a time, each with {_stack_text(plan)}"
-    return f"{name}on several units, siblings in parallel: {each}; on one unit, {stack}; {others}"
+    return f"{name}frontier-parallel on several units: {each}; on one unit, {stack}; {others}"
 
 
 def stock_text(task: Task, elements: tuple[Elements, ...]) -> str:

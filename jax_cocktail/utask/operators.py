@@ -216,7 +216,7 @@ def _updates(table: _Table) -> None:
 
 def _barriers(table: _Table) -> None:
     add = partial(table, "anchor", keeps_bits=True, kernels=0)
-    # the two halves of a domain barrier: what a unit wrote before `arrive` is seen by all after their `wait`
+    # the halves of the units' barrier: what a unit wrote before `arrive` is seen by all after their `wait`
     add(0, "arrive wait", results=0, together="units")
     # every unit gets all of each operand in memory of its own, as soon as the units that wrote its blocks
     # have sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has

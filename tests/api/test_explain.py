@@ -52,7 +52,7 @@ def test_captured_and_left():
         "custom call 0",
         "left to stock XLA: while",
         "because",
-        "level",
+        "scope",
     ):
         assert part in text
 

@@ -21,7 +21,7 @@ from jax_cocktail.utask.interpreter.run import run as interpret
 from tests.strategies import initial_state, programs, run
 
 WIDTH = 48
-EAGER = Limits(slots=3, rows=2, rounds=2, lane_bytes=64, branch_flops=8.0, parallel_flops=1.0)
+EAGER = Limits(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
 
 
 def random(*shape, seed=0):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from contextlib import redirect_stdout
 from io import StringIO
@@ -18,11 +19,12 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def printed():
     """By section, what its programs print."""
-    pytest.importorskip("flatbuffers", reason="the test extra is not installed")
     names: dict[str, object] = {}
     found: dict[str, list[str]] = {}
     for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
         title = section.partition("\n")[0]
+        if title == "Export" and importlib.util.find_spec("flatbuffers") is None:
+            continue  # of the test extra
         for program in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
             with redirect_stdout(StringIO()) as out:
                 exec(compile(program, "README.md", "exec"), names)
@@ -31,7 +33,8 @@ def printed():
 
 
 def test_every_section_with_a_program_ran(printed):
-    assert list(printed) == ["Ten lines", "What happened to my loop?", "Recursion", "Export"]
+    titles = ["Ten lines", "What happened to my loop?", "Recursion", "Export"]
+    assert list(printed) == [t for t in titles if t != "Export" or importlib.util.find_spec("flatbuffers")]
 
 
 def test_the_first_program(printed):

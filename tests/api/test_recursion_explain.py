@@ -38,7 +38,7 @@ def told(function, *arguments, **options):
 
 def test_ours():
     (text,) = told(steps, 5)
-    assert "siblings in parallel: " in text and "stock" not in text
+    assert "frontier-parallel on several units: " in text and "stock" not in text
 
 
 def is_plain_stack(text):
@@ -72,7 +72,7 @@ def test_one_on_stock():
         return loop, steps(6), orthogonal(3, x)
 
     loop, ours, other = told(both, WEIGHT)
-    assert "siblings in parallel: " in ours and "stock" not in ours
+    assert "frontier-parallel on several units: " in ours and "stock" not in ours
     assert "steps" in loop and is_plain_stack(loop)
     assert "orthogonal" in other and ": on stock XLA a stack of 8 frames" in other
     assert "unrolled once" in other and "siblings" not in other
@@ -85,5 +85,5 @@ def test_levels_on_stock(monkeypatch):
     monkeypatch.setattr(recursion_levels, "WIDTHS", (1, 2))
     jax.clear_caches()
     texts = told(lambda x: (steps(6), jax.vmap(lambda y: orthogonal(3, y))(x)), jnp.stack([WEIGHT, WEIGHT]))
-    assert "siblings in parallel: " in texts[0]
-    assert ": on stock XLA level by level" in texts[1]
+    assert "frontier-parallel on several units: " in texts[0]
+    assert ": on stock XLA level-synchronous" in texts[1]

@@ -35,7 +35,7 @@ def _whatever_the_weights(monkeypatch):
 
 def says_so(function, *arguments):
     report = jax_cocktail.explain(jax_cocktail.jit(function, options=OURS))(*arguments)
-    return any("level by level, up to" in text for text in report.recursions)
+    return any("level-synchronous, up to" in text for text in report.recursions)
 
 
 @pytest.mark.parametrize("case", LEVELS, ids=lambda case: case.name)

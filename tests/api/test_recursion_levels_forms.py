@@ -57,7 +57,7 @@ def schedules(function, *arguments):
 
 def by_levels(function, *arguments):
     texts = schedules(function, *arguments)
-    return bool(texts) and all("level by level, up to" in text for text in texts)
+    return bool(texts) and all("level-synchronous, up to" in text for text in texts)
 
 
 def gradient(make, recursive, wanted):

@@ -41,7 +41,9 @@ def explained(function, *arguments) -> Any:
 
 def runs_siblings(function, *arguments) -> bool:
     report = explained(function, *arguments)
-    return "units" in str(report) and any("siblings in parallel: " in text for text in report.recursions)
+    return "units" in str(report) and any(
+        "frontier-parallel on several units: " in text for text in report.recursions
+    )
 
 
 # ---- programs: (name, function of `recursive`, arguments) --------------------------------------------------
@@ -246,7 +248,8 @@ ENDLESS = """
         return lax.cond(n < 1, lambda: jnp.int32(1), more)
 
     ours = jax_cocktail.jit(count, options={"force": "cocktail", "units": 2, "strict": True})
-    assert any("siblings in parallel: " in text for text in jax_cocktail.explain(ours)(9).recursions)
+    texts = jax_cocktail.explain(ours)(9).recursions
+    assert any("frontier-parallel on several units: " in text for text in texts)
     assert ours(9) == jax.jit(count)(9)
     try:
         ours(12).block_until_ready()
@@ -274,10 +277,10 @@ def large(self, n, x):
 def test_explained():
     make, arguments = PROGRAMS["quadrature"]
     (text,) = explained(make(recursive), *arguments).recursions
-    assert "siblings in parallel: 64 calls at a time, each with a stack of 48 frames" in text
+    assert "frontier-parallel on several units: 64 calls at a time, each with a stack of 48 frames" in text
     for function, given in ((dependent, (5,)), (large, (3, jnp.ones(200)))):
         (text,) = explained(function, *given).recursions
-        assert "siblings in parallel" not in text and "a stack of" in text
+        assert "frontier-parallel" not in text and "a stack of" in text
         np.testing.assert_allclose(ours(function)(*given), jax.jit(function)(*given))
 
 

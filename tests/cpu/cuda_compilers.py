@@ -71,7 +71,7 @@ def nvrtc() -> DeviceToolchain:
     libraries = build_device._nvrtc_libraries([], build_job.package_folders("nvidia"))
     found = next((each for each in map(build_device._nvrtc, libraries) if each), None)
     if found is None:
-        pytest.skip("NVRTC is not installed (the gates extra)")
+        pytest.skip("NVRTC is not installed (the static-checks extra)")
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jax_cocktail.build.job import package_folders
 
-NO_TOOLS = "needs cuobjdump and nvdisasm (the gates extra, or a CUDA toolkit on PATH)"
+NO_TOOLS = "needs cuobjdump and nvdisasm (the static-checks extra, or a CUDA toolkit on PATH)"
 
 
 @dataclass(frozen=True, slots=True)

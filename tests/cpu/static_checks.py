@@ -1,4 +1,4 @@
-"""Static gates: what the CUDA compiler makes of the benchmark's programs, for cards that need not be here.
+"""Static checks: what the CUDA compiler makes of the benchmark's programs, for cards that need not be here.
 
     python -m tests.cpu.static_checks                 every program on every card, held to the limits and the
     record python -m tests.cpu.static_checks sm_90 lstm/1    only these cards, only these programs python -m
@@ -69,8 +69,8 @@ class Found:
     """One program and its two kernels.
 
     units: blocks that find work. resident_shared, portable_shared: dynamic shared memory of a block, bytes.
-    meets, waits: barriers of a block and of the device (or exchanges) in the program, each counted once,
-    whatever runs it.
+    block_barriers, waits: barriers of a block and of the device (or exchanges) in the program, each counted
+    once, whatever runs it.
     loops: parallel loops. kernels: by name what `KernelFacts` says, and `barriers`: of a block, in the
     machine code; `loads_in_loops`: from local memory; `generic`: accesses by an address of any memory (None
     where no tool reads machine code).

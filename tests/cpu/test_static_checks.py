@@ -1,4 +1,4 @@
-"""Static gates: the benchmark's programs at full size, compiled for cards that are not here.
+"""Static checks: the benchmark's programs at full size, compiled for cards that are not here.
 
 Every test holds one program to what its card can launch, and to what is recorded for this release of nvcc.
 What compiles long is done for one card; ``python -m tests.cpu.static_checks`` takes all programs on all
@@ -58,7 +58,7 @@ def test_the_cases_are_enough():
     assert {arch for arch, _ in CASES} == set(static_checks.CARDS) and set(ELSEWHERE) <= set(ROWS)
 
 
-# ---- the gates themselves ----------------------------------------------------------------------------------
+# ---- the checks themselves ---------------------------------------------------------------------------------
 
 FINE = {"registers": 64, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0, "loads_in_loops": 0}
 
@@ -66,7 +66,7 @@ FINE = {"registers": 64, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0, 
 def made(units=4, threads=256, shared=(4096, 1024), **facts):
     """A program with these facts of its resident kernel."""
     kernels = {"ck_resident": {**FINE, **facts}, "ck_portable": dict(FINE)}
-    return static_checks.Found(units, threads, *shared, meets=3, waits=1, loops=1, kernels=kernels)
+    return static_checks.Found(units, threads, *shared, block_barriers=3, waits=1, loops=1, kernels=kernels)
 
 
 @pytest.mark.parametrize(

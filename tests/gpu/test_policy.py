@@ -48,7 +48,7 @@ def test_small_steps_are_ours(gpu: Card):
     report = jax_cocktail.explain(ours)(x)
     assert report.choice == "cocktail" and report.cocktail_seconds < report.stock_seconds
     text = str(report)
-    assert "measured" in text and "block" in report.captured[0].level
+    assert "measured" in text and "block" in report.captured[0].scope
     assert {"stock XLA", "1 unit"} <= {trial.name for trial in report.trials}
     check_close(ours(x), jax.jit(long_loop)(x), in_float64(long_loop, (x,)), times=16.0)
 
@@ -57,7 +57,7 @@ def test_units_share_wide_recurrences(gpu: Card):
     arguments = programs.lstm_arguments(64, 64, 512)
     ours = jax_cocktail.jit(programs.lstm, options={"force": "cocktail", "strict": True})
     (captured,) = jax_cocktail.explain(ours)(*arguments).captured
-    assert captured.units > 1 and captured.level.startswith("device (L2)") and captured.barriers
+    assert captured.units > 1 and captured.scope.startswith("device (L2)") and captured.barriers
 
 
 def test_a_stored_decision_is_used_again(gpu: Card, monkeypatch):

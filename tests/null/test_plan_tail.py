@@ -85,8 +85,3 @@ def test_trials_plan_for_the_host():
     planned = finish(program, watch=lambda name, *_: seen.append(name))
     assert seen == [name for name, _ in stages()]
     assert any(o.kind == "wait" for o in operators_in(planned.program.entry))
-
-
-def test_a_batch_that_units_share_is_placed_early():
-    """Lanes that are recovered for several units are a parallel loop before placement."""
-    assert compiler._REACHES["recover"] == compiler._REACHES["place"] == "placed"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_cocktail.device.spec import ARCHES, DeviceSpec, card_like
+from jax_cocktail.device.spec import ARCHES, PORTABLE_CLUSTER, DeviceSpec, card_like
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
     CAPTURE_RELAXED,
@@ -288,7 +288,7 @@ class Card:
             attributes[number].value[0] = 1
             number += 1
         if launch.cluster > 1:
-            if launch.cluster > 8:
+            if launch.cluster > PORTABLE_CLUSTER:
                 self.library("cuFuncSetAttribute", launch.function, NON_PORTABLE_CLUSTER, 1)
             attributes[number].id = LAUNCH_CLUSTER
             attributes[number].value[:3] = (launch.cluster, 1, 1)

@@ -75,7 +75,9 @@ def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
 
 # -- which ---------------------------------------------------------------------------------------------------
 def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
-    """Of what is exchanged the values that save a barrier, and whether no barrier is left in a loop."""
+    """Of what is exchanged the values that save a barrier, and whether no barrier is left in a loop.
+
+    The trial unrolls no loop by two, so a barrier that only a missing second buffer needs counts, too."""
     try:
         final = finish(stitch(simplify(exchanged))).program
     except PlacementError:

@@ -18,14 +18,12 @@ from jax_cocktail.utask.types import Value
 class ElementLoop:
     """A lock-step while loop.
 
-    `predicate`: the value per batch element that `closing` reduces in the condition; `selected`: the same in
-    the body; `following`: the next carries of an active element; `axes`: for each carry, its axis for each
-    axis of the predicate.
+    `predicate`: the value per batch element that `closing` reduces in the condition; `following`: the next
+    carries of an active element; `axes`: for each carry, its axis for each axis of the predicate.
     """
 
     predicate: Value
     closing: UOperator
-    selected: Value
     following: tuple[Value, ...]
     axes: tuple[tuple[int, ...], ...]
 
@@ -64,7 +62,7 @@ def element_loop(loop: LoopUTask) -> ElementLoop | None:
     numbers.statements(loop.body.body)
     if {numbers.of(root) for root in roots} != {numbers.of(predicate)}:
         return None
-    return ElementLoop(predicate, closing, roots.pop(), tuple(following), tuple(axes))
+    return ElementLoop(predicate, closing, tuple(following), tuple(axes))
 
 
 def _made_in(region: Region) -> Mapping[Value, UOperator]:

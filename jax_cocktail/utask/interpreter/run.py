@@ -1,6 +1,6 @@
 """Runs a uProgram in plain NumPy: the oracle for every pass and every target.
 
-Operators are in the modules `interpreter_<family>`; here are regions, loops, branches and groups.
+Operators are in the modules beside this one, by family; here are regions, loops, branches and groups.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
 
     Raises:
       VerificationError: the number of arguments is wrong, a value does not have its declared type, or
-      functions
-        call each other without end.
+        functions call each other without end.
       ProgramFailure: the program executes `fail`.
     """
     machine = _Machine(flush_denormals, {function.name: function for function in program.functions})
