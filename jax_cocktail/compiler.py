@@ -11,10 +11,10 @@
       -> emit -> build ]
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
-program that returns its argument when it has nothing to do, listed here by the name of its module; `passes`
-says which there are for a candidate (what the policy decided, see `schedule.policy`), and `plan_tail.stages`
-which stages follow for a machine. This module owns the only loop over them: it calls the pass, verifies the
-result and tells the observers. Dumps, timings and reports are observers; passes print nothing.
+program that returns its argument when it has nothing to do, listed here by the name of its module. `passes`
+lists those up to `fuse` for a candidate (what the policy decided, see `schedule.policy`); `plan_tail.stages`
+lists the rest for a machine. This module runs both lists: it verifies the result of every pass and tells the
+observers. Dumps, timings and reports are observers; passes print nothing.
 """
 
 from __future__ import annotations
