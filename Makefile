@@ -1,7 +1,12 @@
-# Two commands do everything on a machine that has Python >= 3.11 and make:
-#   make demo    install into .venv and run the demo          (ARGS="--all" is handed on)
-#   make test    install into .venv, check the sources, run the tests
-# And `make static-checks` compiles the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update").
+# Each command installs what it needs into .venv. The machine needs Python >= 3.11 and make.
+#   make demo           run the demo                          (ARGS="--all" is handed on, as in all commands with ARGS)
+#   make test           check the sources and run the tests
+#   make lint           check the sources: ruff, import-linter, mypy
+#   make static-checks  compile the benchmark's programs for GPUs that are not here (ARGS="sm_90 lstm/1 --update")
+#   make benchmark      time all models
+#   make docs           build the site
+#   make install        install the package; `make install-test` adds what the tests need
+#   make clean          delete .venv and all that was built
 # PYTHON=... chooses the interpreter, JOBS=... the number of test processes, PYTEST_ARGS=... what is tested.
 
 VENV ?= .venv
