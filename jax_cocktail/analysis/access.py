@@ -1,4 +1,4 @@
-"""What statements read of a value: whether only the own part."""
+"""Checks that a statement reads only its own part of a value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax_cocktail.utask.types import Value
 
 
 def reads_own_part(statement: Statement, value: Value, axis: int, axes: Mapping[Value, int]) -> bool:
-    """True if the statement, cut along `axes`, reads of `value` nothing but the part along `axis`."""
+    """True if the statement, cut along `axes`, reads only the part of `value` along `axis`."""
     if isinstance(statement, UOperator):
         if value not in statement.inputs:
             return True
@@ -38,7 +38,7 @@ def _region(
     axis: int,
     axes: Mapping[Value, int],
 ) -> bool:
-    """`stands_for`: what the results become."""
+    """`stands_for`: the values that the results become."""
     handed_on = zip(region.results, stands_for, strict=False)
     if any(v == value and axes.get(s) != axis for v, s in handed_on):
         return False

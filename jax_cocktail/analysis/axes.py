@@ -1,12 +1,12 @@
-"""Axis rules: which axis of an operator's results is computed tile by tile from which axes of its operands.
+"""Axis rules: the operand axes from which each axis of an operator's result is computed tile by tile.
 
-A *tie* says: cut the result along one axis into equal parts, and part i is the same operator (with adapted
+A *tie* means: if the result is cut along one axis into equal parts, part i is the same operator (with adapted
 sizes) on part i of the tied operands and on the whole of the others. An axis of an operand in no tie is
-*consumed*: some result element needs all of it, or elements of another part. Nothing is tied by default; a
-kind without a rule consumes every axis of its operands (GSPMD, Xu et al. 2021, section 3.5, propagates
-shardings by the same facts; here they must be sound without exception).
+*consumed*: some result element needs all of it, or elements of another part. Nothing is tied by default: a
+kind without a rule consumes every axis of its operands. GSPMD (Xu et al. 2021, section 3.5) propagates
+shardings by the same facts; here they must be sound without exception.
 
-The table of operator kinds names the rule of each; `OWN` holds those of one kind alone.
+The table of operator kinds names the rule of each kind; `OWN` holds the rules of single kinds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class AxisRule:
 
 @once
 def rule(operator: UOperator) -> AxisRule:
-    """The ties of `operator`; axes of one element and of none are in no tie."""
+    """The ties of `operator`; axes of at most one element are in no tie."""
     found = RULES.get(operator.kind)
     if found is None or any(0 in v.type.shape for v in (*operator.inputs, *operator.outputs)):
         return AxisRule(())
@@ -84,7 +84,7 @@ def _same_axes(operator: UOperator, axes: Sequence[int], whole: int = 0) -> Iter
 
 
 def _alike(operator: UOperator) -> Iterator[Tie]:
-    """Every axis; without operands any part of the result can be made for itself."""
+    """Ties every axis; without operands, any part of the result can be computed alone."""
     return _same_axes(operator, range(len(_shape(operator))))
 
 
@@ -122,7 +122,7 @@ def _slice(operator: UOperator) -> Iterator[Tie]:
 
 
 def _dynamic_slice(operator: UOperator) -> Iterator[Tie]:
-    """An axis that is taken whole starts at 0 whatever the start says."""
+    """An axis that is taken whole starts at 0, whatever its start operand is."""
     config = zip(operator.inputs[0].type.shape, _shape(operator), strict=True)
     kept = [d for d, (whole, n) in enumerate(config) if whole == n]
     return _same_axes(operator, kept, whole=len(operator.inputs) - 1)
@@ -136,7 +136,7 @@ def _dynamic_update_slice(operator: UOperator) -> Iterator[Tie]:
 
 # -- operators that move axes --------------------------------------------------------------------------------
 def _broadcast(operator: UOperator) -> Iterator[Tie]:
-    """An axis that spreads, and one that the operand lacks, is made from the whole operand."""
+    """A result axis that the operand lacks, or that repeats one element, needs the whole operand."""
     source = {}
     for d, target in enumerate(operator.ints("dimensions")):
         if operator.inputs[0].type.shape[d] == _shape(operator)[target]:
@@ -151,8 +151,8 @@ def _transpose(operator: UOperator) -> Iterator[Tie]:
 
 
 def _reshape(operator: UOperator) -> Iterator[Tie]:
-    """Axes fall into groups of equal size; in each only the major axes are tied: a part of a major axis is
-    the same run of elements on both sides."""
+    """Axes form groups of equal size on both sides. Only the major axes of a group are tied: a part of a
+    major axis is the same run of elements on both sides."""
     source, target = operator.inputs[0].type.shape, _shape(operator)
     ins = [d for d, n in enumerate(source) if n != 1]
     outs = [d for d, n in enumerate(target) if n != 1]
@@ -186,7 +186,8 @@ def _gather(operator: UOperator) -> Iterator[Tie]:
 
 
 def _scatter(operator: UOperator) -> Iterator[Tie]:
-    """Batching dimensions, and window axes that cover their operand axis. All else may hit anything."""
+    """Batching dimensions, and window axes that cover their operand axis. Updates may hit all other axes
+    anywhere."""
     x, _, updates = (v.type for v in operator.inputs)
     window = operator.ints("update_window_dims")
     batching = operator.ints("operand_batching_dims")
@@ -238,7 +239,7 @@ def _reduced(name: str) -> Ties:
 
 
 def _windows(operator: UOperator) -> Iterator[Tie]:
-    """Axes with windows of one element, side by side."""
+    """Axes whose windows have one element and lie side by side."""
     window, strides = operator.ints("window"), operator.ints("strides")
     padding = operator.pairs("padding")
     plain = [(w, s, p) == (1, 1, (0, 0)) for w, s, p in zip(window, strides, padding, strict=True)]

@@ -1,8 +1,8 @@
-"""Axis classes: which axes of which values can only be cut together (design, section 1.1).
+"""Axis classes: sets of axes of values that can only be cut together (design, section 1.1).
 
-Union-find over (value, axis) of the values made by some statements, nested regions and back edges included.
-Axes that an operator's rule ties are in one class, so a class gets one decision. Values from outside are in
-no class: every reader takes the part that it needs.
+Union-find over (value, axis) of the values that some statements define, nested regions and back edges
+included. Axes that an operator's rule ties are in one class, so a class gets one decision. Outside values are
+in no class: every reader takes the part that it needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Axis = tuple[Value, int]
 class Crossing:
     """A leaf statement that needs more than a part: it reads `value` whole along `axis`, or makes it whole.
 
-    `position`: of the statement, among those analysed, that the leaf is or is in.
+    `position`: index of the analysed statement that is the leaf or contains it.
     """
 
     leaf: Statement
@@ -44,7 +44,7 @@ class Crossing:
 class AxisClass:
     """Axes that are cut together, into any number of parts that divides `parts`.
 
-    `clash`: it holds two axes of one value, which no part can be cut along. `axes` then names one of them.
+    `clash`: two axes of one value are in the class, so nothing can be cut; `axes` then names one of them.
     """
 
     axes: Mapping[Value, int]
@@ -55,12 +55,12 @@ class AxisClass:
 
     @property
     def is_uniform(self) -> bool:
-        """True if all axes are equally long and every tie holds for any parts of them."""
+        """True if all axes have the same length and every tie holds for any parts of them."""
         return self.extents == {self.parts}
 
 
 def axis_classes(statements: Sequence[Statement]) -> tuple[AxisClass, ...]:
-    """The classes of all axes of more than one element, of the values that `statements` make."""
+    """The classes of all axes of more than one element of the values that `statements` define."""
     return _Union(statements).classes()
 
 
@@ -98,7 +98,7 @@ class _Union:
             self.parent[other] = first
 
     def tie_values(self, values: Sequence[Value]) -> None:
-        """Values that stand for each other: a carry, or the ways to a branch's result."""
+        """Ties values that stand for each other: a carry, or the alternatives of a branch's result."""
         for axis in range(values[0].type.rank):
             self.tie([(value, axis) for value in values])
 
@@ -119,7 +119,7 @@ class _Union:
         elif isinstance(statement, BranchUTask):
             for k, output in enumerate(statement.outputs):
                 self.tie_values((output, *(region.results[k] for region in statement.branches)))
-        else:  # nothing is known of calls and groups: they read whole and make whole
+        else:  # calls and groups have no rule: they read whole and make whole
             for value in (*reads(statement), *statement.outputs):
                 for axis in range(value.type.rank):
                     self._cross(statement, value, axis, value in statement.outputs)

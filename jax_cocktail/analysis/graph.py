@@ -1,4 +1,4 @@
-"""Dependences among the statements of a region: which cycles there are."""
+"""Dependences among the statements of a region, and the cycles in them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Independence of the trips of parallel loops: which slice of an array a trip touches.
+"""Independence of the trips of parallel loops: the slice of an array that each trip touches.
 
-A trip of a parallel loop is a part; parts run side by side, so each may touch only its own block of what
-another part writes (design, section 1.1: a slice ties only at offsets that are multiples of its size). A
-block is a pair (axis, tile): part i owns the positions ``[i * tile, (i + 1) * tile)`` of that axis. Where a
-loop runs through a grid of parts, rows times columns, its index has digits, and a block has a run along one
-axis for each of them; no two parts have all digits in common. Followed are starts computed from the index by
-constants, views that keep the axis whole, and arrays that are carried on through nested loops and branches.
+A trip of a parallel loop computes one part. Parts run side by side, so each may touch only its own block of
+an array that another part writes (design, section 1.1: a slice ties only at offsets that are multiples of its
+size). A block is a pair (axis, tile): part i owns the positions ``[i * tile, (i + 1) * tile)`` of that axis.
+If a loop runs over a grid of parts, rows times columns, its index has digits, and a block has a run along one
+axis for each digit; no two parts agree in all digits. The analysis follows starts computed from the index by
+constants, views that keep the axis whole, and arrays carried through nested loops and branches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FOLLOWED = VIEWS - {"reverse"}  # a part of a reversed axis is another part of 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Digit:
-    """What tells some parts of a loop apart: of part i the number ``i // every % count``."""
+    """A number that distinguishes parts of a loop: ``i // every % count`` for part i."""
 
     every: int
     count: int
@@ -51,7 +51,7 @@ class Digit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """A part whose digit is k touches the positions ``[k * size, (k + 1) * size)`` of an axis."""
+    """A range of an axis: a part whose digit is k touches the positions ``[k * size, (k + 1) * size)``."""
 
     axis: int
     size: int
@@ -59,12 +59,12 @@ class Run:
 
     @property
     def end(self) -> int:
-        """The first position behind those of all parts."""
+        """The first position after those of all parts."""
         return self.size * self.digit.count
 
 
 def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
-    """The one-element integer constants among `operators`: what may multiply an index."""
+    """The one-element integer constants among `operators`: possible factors of an index."""
     found: dict[Value, int] = {}
     for operator in operators:
         if operator.kind != "constant":
@@ -76,13 +76,14 @@ def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
 
 
 def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
-    """Why the trips of `loop` are not independent, or "". `constants`: those defined outside the loop."""
+    """The reason why the trips of `loop` depend on each other, or "". `constants`: those from outside the
+    loop."""
     return _analysed(loop, constants).fault()
 
 
 def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block]:
-    """Position of a carried array -> the block of it, along one axis, that a trip writes. Arrays of which no
-    trip touches anything (or that have no elements), and those written in blocks of two axes, are missing."""
+    """For the position of each carried array, the block along one axis that a trip writes. Arrays without
+    elements, arrays that no trip touches, and arrays written in blocks of two axes are missing."""
     walker = _analysed(loop, constants)
     found: dict[int, Block] = {}
     for position, value in enumerate(loop.carried):
@@ -93,13 +94,13 @@ def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block
 
 
 def tile_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Block | None]:
-    """What the body touches of every array from outside: its own block along one axis, or None for anything
-    else. Keys are those of `block_access`."""
+    """For every outside array, the own block along one axis that the body touches; None for any other access.
+    Keys are those of `block_access`."""
     return {v: _along_one(runs) for v, runs in block_access(loop, constants).items()}
 
 
 def block_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Runs | None]:
-    """What the body touches of every array from outside: its own block, or None for anything else.
+    """For every outside array, the own block that the body touches; None for any other access.
 
     Keys are the arrays that the body uses or carries (as `initial` and as `outputs`); an array of which it
     touches no element is missing.
@@ -125,13 +126,13 @@ def _along_one(runs: Runs | None) -> Block | None:
 
 
 def _telling(runs: Iterable[Run], trips: int) -> Runs | None:
-    """Of runs that a part keeps to, the fewest that no other part has all of; None if there are none such."""
+    """The fewest of a part's runs that together distinguish it from all other parts; None if none do."""
     ordered = sorted(runs)
     alone = next((run for run in ordered if run.digit.every == 1 and run.digit.count >= trips), None)
     if alone is not None:
         return (alone,)
     found: list[Run] = []
-    known = 1  # digits found so far tell i from j if i % known != j % known
+    known = 1  # the digits found so far distinguish i from j if i % known != j % known
     while known < trips:
         run = next((r for r in ordered if r.digit.every == known and r.digit.count > 1), None)
         if run is None:
@@ -143,8 +144,8 @@ def _telling(runs: Iterable[Run], trips: int) -> Runs | None:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A value that shows (part of) an array from outside. `axes`: for each of its axes the array's axis that
-    it is all of, or None; `whole`: it is the array itself, as it is or updated."""
+    """A value that shows an outside array or a part of it. `axes`: for each of its axes, the array's axis
+    that it covers whole, or None; `whole`: it is the array itself, possibly updated."""
 
     array: Value
     axes: tuple[int | None, ...]
@@ -158,14 +159,14 @@ def _analysed(loop: LoopUTask, constants: Constants) -> _Walker:
 
 
 class _Walker:
-    """One walk over a parallel body. `touched`: array -> runs that hold all touches so far, empty when they
-    do not tell parts apart; `faults`: array -> what touched more, and where."""
+    """One walk over a parallel body. `touched`: array -> runs that hold all touches so far, empty if they do
+    not distinguish parts; `faults`: array -> the access that touches more, and its place."""
 
     def __init__(self, loop: LoopUTask, constants: Constants) -> None:
         self.loop = loop
         self.trips = loop.trip_count or 0
         self.constants = dict(constants)
-        self.digits: dict[Value, tuple[Digit, int]] = {}  # scalars that are a digit of the index times this
+        self.digits: dict[Value, tuple[Digit, int]] = {}  # scalars equal to a digit of the index times an int
         self.seen: dict[Value, _Seen] = {}
         self.touched: dict[Value, set[Run]] = {}
         self.faults: dict[Value, tuple[str, Statement | str]] = {}
@@ -201,7 +202,7 @@ class _Walker:
         return ""
 
     def block(self, value: Value) -> Runs | None:
-        """The own block to which all touches of an array keep, if there is one."""
+        """The own block that contains all touches of an array, if there is one."""
         runs = self.touched.get(value)
         return _telling(runs, self.trips) if runs else None
 
@@ -211,7 +212,7 @@ class _Walker:
             self.seen[value] = _Seen(value, tuple(range(value.type.rank)), True)
 
     def _refuse(self, array: Value, what: str, located: bool = True) -> None:
-        """`located`: say at which statement."""
+        """`located`: the message names the statement."""
         self.touched[array] = set()
         self.faults.setdefault(array, (what, self.where if located else ""))
 
@@ -222,7 +223,7 @@ class _Walker:
             self._refuse(origin.array, "reads")
 
     def _touch(self, value: Value, starts: Sequence[Value], part: Shape, what: str) -> bool:
-        """Notes a touch of a slice; False if it is not confined to the part's own block."""
+        """Notes a touch of a slice; False if the slice leaves the part's own block."""
         origin = self.seen[value]
         runs = set()
         for axis, start, size, whole in zip(origin.axes, starts, part, value.type.shape, strict=True):
@@ -276,8 +277,8 @@ class _Walker:
                 self._consume(value)
 
     def _scalar(self, operator: UOperator) -> None:
-        """Follows the index and its digits through what multiplies them by constants and what only renames
-        them, and finds digits where the index is divided by constants."""
+        """Follows the index and its digits through multiplication by constants and renaming, and finds digits
+        where the index is divided by constants."""
         found = None
         if operator.kind in _KEEPS_SCALAR:
             found = self.digits.get(operator.inputs[0])
@@ -359,7 +360,7 @@ class _Walker:
             self._join([region.results[position] for region in branch.branches], output)
 
     def _join(self, values: Sequence[Value], output: Value) -> None:
-        """The array carried on, if it is the same on every way; anything else is copied here."""
+        """The array carried on, if it is the same from every region; any other value is copied here."""
         origin = self.seen.get(values[0])
         if self._carries(values[0]) and all(self.seen.get(v) == origin for v in values):
             assert origin is not None
@@ -375,7 +376,7 @@ def _greatest(dtype: str) -> int:
 
 
 def _kept_axes(operator: UOperator) -> list[int | None]:
-    """For each result axis of a view the operand axis that it is all of, or None."""
+    """For each result axis of a view, the operand axis that it covers whole, or None."""
     source, result = operator.inputs[0].type.shape, operator.output.type.shape
     if operator.kind == "transpose":
         return [*operator.ints("permutation")]

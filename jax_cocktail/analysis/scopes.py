@@ -1,10 +1,10 @@
-"""Scopes: how many of a machine's lanes and units a statement takes (COCKTAILER, OSDI'23, section 3).
+"""Scopes: the lanes and units of a machine that a statement takes (COCKTAILER, OSDI'23, section 3).
 
-The scopes are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thread block; here a CPU thread),
-L2 the device (all units of a domain). The scope of a statement is not chosen but read off the program, since
-placement has become structure: what is divided over units is a parallel loop. Constraint 1 of the paper: the
-scope of a control flow is never below that of its body, or some lanes or units would wait at a barrier that
-the others never reach. The verifier checks it after every pass.
+The scopes are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thread block; on the CPU a
+thread), L2 the device (all units of a domain). A statement's scope is not chosen but follows from the
+program, because placement has become structure: work divided over units is a parallel loop. Constraint 1 of
+the paper: the scope of a control flow is never below that of its body, or some lanes or units would wait at a
+barrier that the others never reach. The verifier checks it after every pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jax_cocktail.utask.types import Value
 
 
 class Scope(IntEnum):
-    """Who runs a statement together: a lane alone, the lanes of one unit, the units of a domain."""
+    """The executors of a statement: one lane alone, the lanes of one unit, or the units of a domain."""
 
     LANE = 0
     UNIT = 1
@@ -46,10 +46,10 @@ def scope_of(statement: Statement, functions: Scopes = _NONE, within: Scope = Sc
     """The scope that a statement needs.
 
     Args:
-      statement: any; of a loop or branch, the highest scope in its body is its own.
-      functions: the scopes of what references name.
-      within: `Scope.UNIT` for what stands in the body of a parallel loop, where one unit runs a part alone,
-        and parallel loops are loops like others.
+      statement: any statement; a loop or branch has the highest scope in its body.
+      functions: the scopes of the functions that references name.
+      within: `Scope.UNIT` in the body of a parallel loop, where one unit runs a part alone and parallel
+        loops are loops like others.
     """
 
     def each(s: Statement, inside: Inside[Scope]) -> Scope:
@@ -59,7 +59,7 @@ def scope_of(statement: Statement, functions: Scopes = _NONE, within: Scope = Sc
             return functions.get(s.function, Scope.LANE)
         if isinstance(s, LoopUTask) and s.parallel and within is Scope.DEVICE:
             return Scope.DEVICE
-        joined = s.outputs if regions_of(s) else ()  # what a join or a carry copies
+        joined = s.outputs if regions_of(s) else ()  # values that a join or a carry copies
         return max((_array_scope(joined), *map(_highest, inside)))
 
     return fold(statement, each)
@@ -84,10 +84,10 @@ def function_scopes(program: UProgram, within: Scope = Scope.DEVICE) -> dict[str
 
 
 def scope_fault(program: UProgram) -> tuple[Statement | None, str]:
-    """A statement that breaks constraint 1, and how; (None, "") if none does.
+    """A statement that breaks constraint 1, and the message; (None, "") if there is none.
 
-    Scopes of loops and branches follow from their bodies, so there is one way to break it: a statement that
-    needs all units, in a parallel loop, each trip of which is run by one unit.
+    Scopes of loops and branches follow from their bodies, so only one fault is possible: a statement that
+    needs all units in a parallel loop, whose trips each run on one unit.
     """
     inside = function_scopes(program, Scope.UNIT)
     for region in program.regions:
@@ -117,7 +117,7 @@ def _highest(scopes: Iterable[Scope]) -> Scope:
 
 
 def _operator_scope(operator: UOperator) -> Scope:
-    """One lane does what reads and writes registers, or one element of an array."""
+    """One lane executes operators on registers, or on one element of an array."""
     if operator.kind in BARRIERS:
         return Scope.DEVICE
     touched = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)

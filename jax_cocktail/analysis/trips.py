@@ -1,8 +1,8 @@
-"""Counted loops with independent iterations, which become parallel loops as they are.
+"""Counted loops with independent iterations: they become parallel loops as they are.
 
-Such a loop carries nothing but arrays of which every iteration writes a row of its own
-(`analysis.parallel` proves it): what `lax.map` makes, or a recursion over batch elements. Units take the
-iterations in turn, so uneven iterations that stand side by side go to different units.
+Such a loop carries only arrays of which every iteration writes its own row (`analysis.parallel` proves it).
+`lax.map` and recursions over batch elements make such loops. Units take the iterations in turn, so
+neighbouring uneven iterations go to different units.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NONE: Mapping[Value, int] = {}
 
 
 def side_by_side(loop: LoopUTask, constants: Mapping[Value, int]) -> LoopUTask | None:
-    """The loop with its trips as parts; None if they are not known to be independent."""
+    """The loop with its trips as parts; None if their independence is not proven."""
     if loop.parallel or loop.trip_count is None or loop.trip_count < 2 or not loop.initial:
         return None
     found = replace(loop, parallel=True)
@@ -26,9 +26,9 @@ def side_by_side(loop: LoopUTask, constants: Mapping[Value, int]) -> LoopUTask |
 
 
 def goes_by_trips(loop: LoopUTask, units: int, constants: Mapping[Value, int] = _NONE) -> LoopUTask | None:
-    """The loop with its trips as parts, if that is best whatever is in it: there are enough of them, and only
-    the run tells how long one takes, since there is a while loop in it. Units would meet in every trip of
-    that, if its work were divided."""
+    """The loop with its trips as parts, if that is best for any body: there are enough trips, and a while
+    loop in them makes their times unknown before the run. If the work were divided instead, units would meet
+    in every trip of the while loop."""
     if loop.trip_count is None or loop.trip_count < units:
         return None
     is_open = any(isinstance(s, LoopUTask) and s.trip_count is None for s in walk(loop.body))

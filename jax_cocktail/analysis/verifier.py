@@ -1,7 +1,7 @@
 """Whole-program rules of the uTask IR: scoping, single definition, types of every operator, regions, groups.
 
-Run after every pass; a fault is always a fault of the pass that made the program. What a program may hold
-depends on how far it has come: see `LEGAL`.
+The verifier runs after every pass; a fault is always a fault of the pass that made the program. The legal
+contents of a program depend on its stage: see `LEGAL`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Stage = Literal["translated", "placed", "planned"]
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """What programs of a stage may not hold: operators of these kinds; `groups`, `parallel`: whether they may
-    hold stitched groups and parallel loops."""
+    """The rules of a stage: `refused` operator kinds; `groups`, `parallel`: True if stitched groups and
+    parallel loops are legal."""
 
     refused: frozenset[str]
     groups: bool
@@ -45,9 +45,9 @@ class Legal:
 LEGAL: Mapping[Stage, Legal] = {
     # from the front end on: one unit runs everything
     "translated": Legal(BARRIERS | NO_RESULTS, False, False),
-    # units share the work, but nothing says yet when they meet
+    # units share the work, but barriers are not placed yet
     "placed": Legal(NO_RESULTS, False, True),
-    # in lane loops; memory and barriers follow, and nothing else does
+    # work is in lane loops; only memory and barriers follow
     "planned": Legal(frozenset(), True, True),
 }
 
@@ -57,8 +57,8 @@ _SELECTOR = TensorType("int32")
 
 
 def verify(program: UProgram, stage: Stage | None = None) -> None:
-    """Raises VerificationError if `program` breaks a rule of the IR. `stage`: how far it has come; None: what
-    any stage allows is legal."""
+    """Raises VerificationError if `program` breaks a rule of the IR. `stage`: the program's stage; None:
+    contents that any stage allows are legal."""
     _Verifier(program, stage).run()
 
 
@@ -67,12 +67,12 @@ class _Verifier:
         self._program = program
         self._stage = stage
         self._types: dict[int, TensorType] = {}
-        self._made: set[int] = set()  # defined for good, anywhere in the program
-        self._recomputed: dict[int, UOperator] = {}  # by members of groups
+        self._made: set[int] = set()  # values with one definition, anywhere in the program
+        self._recomputed: dict[int, UOperator] = {}  # values that members of groups define
         self._operators: dict[int, UOperator] = {}
         self._constants: dict[Value, int] = {}
         self._functions = {function.name: function for function in program.functions}
-        self._visible: set[int] = set()  # where we are
+        self._visible: set[int] = set()  # at the current statement
         self._where: Statement | None = None
 
     def run(self) -> None:
@@ -112,7 +112,7 @@ class _Verifier:
             self._fail(f"{value} is {value.type} here and {self._types[value.id]} elsewhere")
 
     def _define(self, values: Iterable[Value]) -> None:
-        """Notes new values, visible from here on."""
+        """Records new values, which are visible from here on."""
         for value in values:
             self._typed(value)
             if value.id in self._made:
@@ -162,7 +162,7 @@ class _Verifier:
             self._fail(f"{what} is not legal in a program that is {self._stage}")
 
     def _arrived(self, statement: Statement, before: bool) -> bool:
-        """Whether units have arrived at a barrier at which they still have to wait."""
+        """True if units have arrived at a barrier and still have to wait at it."""
         if not isinstance(statement, UOperator) or statement.kind not in ("arrive", "wait"):
             return before
         if before == (statement.kind == "arrive"):
@@ -265,8 +265,8 @@ class _Verifier:
             self._fail("a group lists an input twice")
 
     def _closers(self, members: Sequence[UOperator]) -> None:
-        """In-place updates may stand anywhere; any other anchor closes its group; barriers are statements.
-        A matrix product may open the group that writes it into an array."""
+        """In-place updates may be at any position; any other anchor closes its group; barriers are
+        statements. A matrix product may open the group that writes it into an array."""
         into = members[0].kind == "dot" and members[-1].kind == "dynamic_update_slice"
         for member in members[into:-1]:
             if not member.is_element and member.kind != "dynamic_update_slice":

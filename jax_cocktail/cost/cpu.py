@@ -1,13 +1,12 @@
-"""What a program costs on a CPU, from its statements alone.
+"""The cost of a program on a CPU, computed from its statements alone.
 
-The same sum is made twice: of the translated program under stock XLA, which pays for every operator
-and branch that it dispatches and spreads heavy products and convolutions over all cores; and of a planned
-program under our runtime, where a statement in a parallel loop is shared by the units, everything
-else is done by one (or by each for itself), and a barrier costs what two cache lines take to cross.
-The time of a statement is that of its arithmetic or of its memory, whichever is longer; memory is as fast as
-the smallest level that holds what one iteration of the loop around touches. (The price of a fusion plan in
-FusionStitching, Zheng et al. 2020, section 5, is made of the same parts.) The rates are those of
-`device.host`.
+The model computes the same sum twice. The translated program under stock XLA pays for every operator and
+branch that XLA dispatches, and heavy products and convolutions use all cores. In a planned program under our
+runtime the units share a statement in a parallel loop, one unit (or each for itself) executes everything
+else, and a barrier costs two transfers of a cache line. A statement takes the time of its arithmetic or of
+its memory, whichever is longer; memory is as fast as the smallest level that holds the data of one iteration
+of the enclosing loop. (The price of a fusion plan in FusionStitching, Zheng et al. 2020, section 5, has the
+same parts.) The rates are those of `device.host`.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ def our_price(program: UProgram, units: int) -> Price:
 
 
 def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
-    """The price of one execution of a statement, wherever it stands."""
+    """The price of one execution of a statement, whatever surrounds it."""
     place = _Place(rates, cores)
     return _statement(statement, replace(place, bandwidth=SERVER.bandwidth(_touched((statement,), 1))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a statement stands: the runtime and its cores; whether one core has it to itself already; and the
-    rate of the memory that holds what an iteration touches."""
+    """The place of a statement: the runtime and its cores; whether one core already has it to itself; and the
+    rate of the memory that holds the data of an iteration."""
 
     rates: Rates
     cores: int
@@ -82,7 +81,7 @@ def _statement(statement: Statement, place: _Place) -> Price:
     if isinstance(statement, StitchedUTask):
         return _stitched(statement, place)
     if isinstance(statement, UTaskRef):
-        return Price(place.rates.dispatch)  # only the run tells how deep it goes
+        return Price(place.rates.dispatch)  # its depth is known only at run time
     return _operator(statement, place)
 
 
@@ -133,7 +132,7 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
     return Price(seconds, seconds, convolution, convolution)
 
 
-# ---- what a statement does ---------------------------------------------------------------------------------
+# ---- work of a statement -----------------------------------------------------------------------------------
 
 
 def _light_flops(operator: UOperator) -> float:
@@ -144,7 +143,7 @@ def _light_flops(operator: UOperator) -> float:
 
 
 def _heavy_flops(operator: UOperator) -> float:
-    """Of a convolution, or of a product with enough rows for arithmetic to be the limit."""
+    """Flops of a convolution, or of a product with enough rows that arithmetic limits it."""
     if operator.kind == "conv":
         kernel = operator.inputs[1].type.shape
         features = operator.ints("rhs_spec")[0]
@@ -166,8 +165,8 @@ def _dot_flops(operator: UOperator) -> float:
 
 
 def _bytes_of(operator: UOperator) -> dict[Value, int]:
-    """The values in memory that an operator touches, and how much of each; of a chain of element operators,
-    which both compilers fuse, one value each."""
+    """The bytes that an operator touches, by value in memory. An element operator counts for one value, since
+    both compilers fuse chains of them."""
     if operator.kind in PARTIAL:
         return {operator.output: 2 * operator.output.type.nbytes}
     if operator.kind == "dynamic_update_slice":
@@ -177,7 +176,7 @@ def _bytes_of(operator: UOperator) -> dict[Value, int]:
 
 
 def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
-    """What its members read from memory, whole or in part, and what they write to it."""
+    """The bytes that the members read from memory, whole or in part, and write to it, by value."""
     outside = set(group.inputs)
     moved = {v: v.type.nbytes for v in group.outputs if not v.type.is_scalar}
     for member in group.members:

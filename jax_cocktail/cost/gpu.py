@@ -1,9 +1,9 @@
-"""What a planned program costs on a GPU: the model that ranks candidates where nothing is measured.
+"""The cost of a planned program on a GPU: this model ranks candidates where nothing is measured.
 
-Every unit has a clock. A part of a parallel loop moves the clock of the unit that runs it, what stands at
-device scope moves all clocks, and a barrier sets them to the latest one. A statement takes what its
-arithmetic or its memory takes, whichever is longer (`cost.unit_time`): memory is shared memory if what one
-iteration reads again and again fits there, and L2 for what other units wrote since. Units, levels and rates
+Every unit has a clock. A part of a parallel loop advances the clock of the unit that runs it, a statement at
+device scope advances all clocks, and a barrier sets them to the latest one. A statement takes the time of its
+arithmetic or of its memory, whichever is longer (`cost.unit_time`). Memory is shared memory if that holds the
+data that iterations read repeatedly, and L2 for data that other units wrote since. Units, levels and rates
 are those of a `DeviceSpec`; a measurement always wins.
 """
 
@@ -68,8 +68,8 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What statements take: seconds by unit, barriers and exchanges on the way, bytes and flops; and
-    `arithmetic`, seconds of the flops alone if the whole device did nothing else."""
+    """The cost of statements: seconds by unit, barriers and exchanges, bytes and flops. `arithmetic`: seconds
+    of the flops alone if the whole device did nothing else."""
 
     clock: Clock
     barriers: float = 0.0
@@ -91,12 +91,12 @@ class Spent:
         )
 
     def times(self, factor: float) -> Spent:
-        """Units that meet in every trip take what the slowest takes in each."""
+        """The cost of so many trips; units that meet in every trip wait for the slowest one in each."""
         clock = np.full_like(self.clock, self.seconds) if self.barriers else self.clock
         return self.scaled(factor, clock * factor, self.barriers * factor)
 
     def scaled(self, factor: float, clock: Clock, barriers: float) -> Spent:
-        """So many times the bytes and flops, on another clock."""
+        """So many times the bytes and flops, with another clock."""
         return Spent(clock, barriers, self.bytes * factor, self.flops * factor, self.arithmetic * factor)
 
 
@@ -106,22 +106,23 @@ def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan 
 
 
 def call_seconds(found: Spent, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> float:
-    """With the launch. Blocks of a cluster meet once before they write to each other's shared memory."""
+    """Seconds with the launch. Blocks of a cluster meet once before they write to each other's shared
+    memory."""
     first = BLOCK.cooperative_seconds if plan is None or not plan.cluster else spec.cluster_barrier_seconds
     meets = first if found.barriers and units > 1 else 0.0
     return found.seconds + spec.launch_seconds + BLOCK.ramp_seconds + meets
 
 
 def seen_by_units(spec: DeviceSpec, plan: MemoryPlan | None) -> DeviceSpec:
-    """The device to the units of a planned program: those of a cluster are near each other."""
+    """The device as the units of a planned program see it: those of a cluster are near each other."""
     return spec.in_cluster() if plan is not None and plan.cluster else spec
 
 
 def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Spent:
-    """What one launch of a planned program takes, operands read from memory once.
+    """The cost of one launch of a planned program, with operands read from memory once.
 
-    `plan`: tells what stays in shared memory. Without one, and where no unit waits for another, so that the
-    first-level cache is never emptied, that is what fits.
+    `plan`: determines the data in shared memory. Without a plan, or if no unit waits for another, so that the
+    first-level cache is never emptied, all data that fits stays there.
     """
     spec = seen_by_units(spec, plan)
     unit = unit_of(spec)
@@ -138,9 +139,9 @@ def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | No
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a statement stands. `alone`: one unit runs it as its part; `far`: values that other units write
-    again in every trip, and views of them; `again`: the trips of loops around re-read the rest, and `near`
-    is the share of it that stays in shared memory."""
+    """The place of a statement. `alone`: one unit runs it as its part; `far`: values that other units write
+    again in every trip, and views of them; `again`: the trips of enclosing loops re-read all other data, and
+    `near` is the share of it that stays in shared memory."""
 
     alone: bool = False
     again: bool = False
@@ -153,7 +154,7 @@ class _Walker:
     spec: DeviceSpec
     unit: Unit
     units: int
-    own: frozenset[Value] = frozenset()  # values that every unit has in memory of its own
+    own: frozenset[Value] = frozenset()  # values that every unit has in its own memory
 
     def region(self, region: Region, place: _Place) -> Spent:
         place = replace(place, near=self._near(region.body, place))
@@ -167,7 +168,7 @@ class _Walker:
         return found
 
     def _crossing(self, operator: UOperator) -> float:
-        """Seconds of a barrier, or until tagged words have come from everywhere."""
+        """Seconds of a barrier, or until tagged words have arrived from all units."""
         if operator.kind == "wait":
             return self.spec.barrier_seconds
         return self.spec.hop_seconds + BLOCK.tagged_bytes * value_words(operator) / self.unit.far_rate
@@ -176,7 +177,8 @@ class _Walker:
         return Spent(np.zeros(self.units))
 
     def _near(self, statements: Sequence[Statement], place: _Place) -> float:
-        """The share that shared memory holds of what one execution of the statements reads again."""
+        """The share that shared memory holds of the data that each execution of the statements reads
+        again."""
         if not place.again:
             return 0.0
         held = _Held(place)
@@ -248,7 +250,7 @@ class _Walker:
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
-    """Values that every unit has in memory of its own; without a plan, carries that are received whole."""
+    """Values that every unit has in its own memory; without a plan, carries that are received whole."""
     if plan is None:
         exchanges = (o for o in operators_in(program.entry) if o.kind == "exchange")
         received = {value for each in exchanges for value in each.outputs}
@@ -260,7 +262,7 @@ def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
 
 
 class _Held:
-    """What each unit reads in one execution of statements, and would read again in the next."""
+    """The data that each unit reads in one execution of statements, and would read again in the next."""
 
     def __init__(self, place: _Place) -> None:
         self.place = place
@@ -268,7 +270,8 @@ class _Held:
         self.sizes: dict[tuple[int, int] | None, dict[tuple[Value, float], float]] = {}
 
     def collect(self, statements: Sequence[Statement], owners: tuple[int, int] | None) -> None:
-        """`owners`: the first unit and the number of parts, if each unit reads its part; None: all do."""
+        """`owners`: the first unit and the number of parts, if each unit reads its part; None: all read
+        everything."""
         for statement in statements:
             if isinstance(statement, LoopUTask):
                 if statement.parallel and not self.place.alone:
@@ -294,7 +297,7 @@ class _Held:
 
 
 def _turns(first: int, parts: int, units: int) -> Clock:
-    """How many parts each unit runs."""
+    """The number of parts that each unit runs."""
     found = np.zeros(units)
     for part in range(min(parts, units)):
         found[(first + part) % units] += ceil((parts - part) / units)
@@ -302,14 +305,14 @@ def _turns(first: int, parts: int, units: int) -> Clock:
 
 
 def _operands(region: Region) -> set[Value]:
-    """What operators read in a region and under guards in it, nested loops left aside."""
+    """The values that operators in a region and under its guards read, nested loops excluded."""
     found = {v for s in region.body for m in operators_of(s) for v in m.inputs}
     guarded = (inner for s in region.body if isinstance(s, BranchUTask) for inner in s.branches)
     return found.union(*map(_operands, guarded))
 
 
 def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Value]:
-    """The roots, and what views of a region, nested ones included, make of them."""
+    """The roots and all views of them in a region, nested regions included."""
     found = set(roots)
     for operator in operators_in(region):
         if operator.kind in FREE and not found.isdisjoint(operator.inputs[:1]):
@@ -322,8 +325,8 @@ def _cost(operator: UOperator) -> float:
 
 
 def spread_seconds(statement: Statement, units: int, spec: DeviceSpec) -> float:
-    """Seconds of one execution of a statement that nothing is planned for yet, by the usual fate of its
-    operators: one unit, or all of them and a barrier, whichever is faster."""
+    """Seconds of one execution of a statement before planning, by the usual choice for its operators: one
+    unit, or all units and a barrier, whichever is faster."""
     unit = unit_of(spec)
     crossing = spec.barrier_seconds + 2 * BLOCK.far_seconds
 

@@ -1,4 +1,4 @@
-"""What a program costs on a machine: the model that ranks candidates where nothing is measured."""
+"""The cost of a program on a machine: this model ranks candidates where nothing is measured."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ def stock_price(program: UProgram, cores: int, machine: Machine) -> Price:
 
 
 def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan | None = None) -> Price:
-    """The price of one call of a planned program on that many units. `plan`: what stays in shared memory."""
+    """The price of one call of a planned program on that many units. `plan`: the contents of shared
+    memory."""
     if machine.spec is not None:
         return gpu_price(program, units, machine.spec, plan)
     return price_cpu.our_price(program, units)
 
 
 def launch_seconds(machine: Machine) -> float:
-    """Of a call of ours in stock XLA's program."""
+    """Seconds to launch a call of ours in stock XLA's program."""
     return SERVER.launch_seconds if machine.spec is None else machine.spec.launch_seconds + BLOCK.ramp_seconds
 
 
 def profile(statement: Statement, cores: int, units: int, machine: Machine) -> tuple[float, float]:
-    """Seconds of one execution, ours and stock XLA's, before anything is planned; heavy operators of ours are
-    taken to be shared by the units."""
+    """Seconds of one execution, ours and stock XLA's, before planning; the model assumes that the units share
+    our heavy operators."""
     if machine.spec is not None:
         return spread_seconds(statement, units, machine.spec), xla_seconds(statement, machine.spec)
     ours = price_cpu.statement_price(statement, SERVER.ours, units)
@@ -54,7 +55,7 @@ def profile(statement: Statement, cores: int, units: int, machine: Machine) -> t
 
 
 def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ...]:
-    """Every loop with `wait` operators in its body, and their number; inner loops count for themselves."""
+    """Every loop with `wait` operators in its body, and their number; inner loops are counted separately."""
     loops = [s for s in walk(program.entry) if isinstance(s, LoopUTask)]
     inside = [[s for region in loop.regions for s in region.body] for loop in loops]
     counts = [int(sum(waits(s, times=lambda _: 0) for s in body)) for body in inside]

@@ -1,4 +1,4 @@
-"""What a loop touches again in every trip, and what cache it therefore needs.
+"""The data that a loop touches again in every trip, and the cache that this needs.
 
 A domain may be cut into more parts than there are units: a part whose values stay in a core's cache runs all
 trips of its loop there, while a larger one streams them from further out in every trip.
@@ -20,7 +20,7 @@ _MOVES_NOTHING = FREE | {"dynamic_update_slice"}
 def streaming_seconds(
     statements: Sequence[Statement], axes: Mapping[Value, int], parts: int, units: int, cache: Cache
 ) -> float:
-    """Seconds that all parts together spend on bringing back what their loops use again."""
+    """Seconds that all parts together take to fetch the data that their loops use again."""
     total = 0.0
     for trips, body in _loops(statements, 1):
         size = sum(value.type.nbytes / (parts if value in axes else 1) for value in _touched(body))
@@ -29,7 +29,7 @@ def streaming_seconds(
 
 
 def _loops(statements: Sequence[Statement], times: int) -> Iterator[tuple[int, Region]]:
-    """Every loop body, and how often it runs."""
+    """Every loop body with its number of runs."""
     for statement in statements:
         trips = times
         if isinstance(statement, LoopUTask):

@@ -1,9 +1,9 @@
-"""How long one unit with many lanes takes for statements, or for a part of them.
+"""The time that one unit with many lanes takes for statements, or for a part of them.
 
-On a CPU work is worth dividing from a fixed amount on (`limits.Limits`). On a GPU the amount says little: a
-product of one row costs what its weights cost to read, an element-wise operator of 256 elements as much as
-one of 32, and a barrier as much as a quarter of a million operations. So the choice between few parts and
-many is made in seconds, and the price of a planned program (`cost.gpu`) is made of the same.
+On a CPU, dividing work pays from a fixed amount on (`limits.Limits`). On a GPU the amount says little: a
+product of one row takes the time to read its weights, an element-wise operator takes as long for 256 elements
+as for 32, and a barrier costs as much as a quarter of a million operations. So seconds decide between few
+parts and many, and the price of a planned program (`cost.gpu`) has the same basis.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _NOTHING = FREE | BARRIERS | {"fail", "iota"}
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one thread block, alone on its multiprocessor, does in a second.
+    """The rates of one thread block, alone on its multiprocessor, per second.
 
     `near`: bytes that it keeps in shared memory; `near_rate`, `far_rate`: bytes per second from there and
     from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each;
-    `tensors`, `halves`: of products of float32 that may be rounded, and of 16 bits, on tensor cores.
+    `tensors`, `halves`: flops on tensor cores of products of float32 that may be rounded, and of 16 bits.
     """
 
     near: float
@@ -55,16 +55,16 @@ class Unit:
     lanes: int = BLOCK.threads
 
     def near_share(self, touched: float) -> float:
-        """The share of so many bytes, read again and again, that finds room in shared memory."""
+        """The share of so many repeatedly read bytes that fits into shared memory."""
         return min(1.0, self.near / touched) if touched else 1.0
 
     def rate(self, touched: float) -> float:
-        """Bytes per second at which so many bytes are read again: what has no room comes from L2."""
+        """Bytes per second for repeated reads of so many bytes; those that do not fit come from L2."""
         share = self.near_share(touched)
         return 1.0 / (share / self.near_rate + (1 - share) / self.far_rate)
 
     def steps(self, size: float, cost: float = 1.0) -> float:
-        """Seconds of `cost` operations on each of so many elements: never less than all lanes take once."""
+        """Seconds of `cost` operations on each of so many elements: at least one operation of all lanes."""
         return ceil(size / self.lanes) * self.lanes * cost / self.elements
 
 
@@ -86,8 +86,9 @@ def unit_of(spec: DeviceSpec) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of statements that one unit runs: values in `axes` are cut, and this `share` is its own.
-    `far`: values that come from other units every time; `within`: a part of which this is a part."""
+    """The part of statements that one unit runs: values in `axes` are cut, and `share` is the unit's
+    fraction. `far`: values that come from other units every time; `within`: the part that contains this
+    part."""
 
     axes: Mapping[Value, int]
     share: float = 1.0
@@ -119,7 +120,7 @@ def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE
 
 
 def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
-    """Bytes per second of the level that holds all that the statements touch themselves."""
+    """Bytes per second of the level that holds all data that the statements themselves touch."""
     touched: dict[Value, float] = {}
     for operator in (o for s in statements for o in operators_of(s) if o.kind in PRODUCTS):
         sizes = operand_bytes(operator, part)
@@ -166,7 +167,7 @@ def _elements(operator: UOperator) -> int:
 
 @once
 def arithmetic(operator: UOperator) -> str:
-    """Which rate of a unit tells how fast its flops are: the name of a field of `Unit`."""
+    """The name of the field of `Unit` that holds the rate of the operator's flops."""
     if operator.kind not in PRODUCTS:
         return "elements"
     own = "convolutions" if operator.kind == "conv" else "products"
@@ -179,7 +180,7 @@ def arithmetic(operator: UOperator) -> str:
 
 
 def device_flops(operator: UOperator, spec: DeviceSpec) -> float:
-    """Flops per second of all of a device, at full rate."""
+    """Flops per second of a whole device, at full rate."""
     return {"halves": spec.half_flops, "tensors": spec.tensor_flops}.get(arithmetic(operator), spec.flops)
 
 

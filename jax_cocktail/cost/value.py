@@ -1,17 +1,17 @@
-"""Prices: what the models of `cost.cpu` and `cost.gpu` say, and what a comparison of two of them means."""
+"""Prices from the models of `cost.cpu` and `cost.gpu`, and comparisons of two prices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 HOPELESS_SECONDS = 5e-4
-CLEAR_RATIO = 1.5  # what the model has to promise where convolutions decide, of which it knows little
+CLEAR_RATIO = 1.5  # least promised gain where convolutions decide: the model knows little about them
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Seconds per call. `heavy`: the part of `seconds` in large products and convolutions; `convolutions`:
-    in convolutions; `least_convolutions`: in those that run whichever branches are taken."""
+    """Seconds per call. `heavy`: the part of `seconds` in large products and convolutions; `convolutions`: in
+    convolutions; `least_convolutions`: in convolutions that run whichever branches are taken."""
 
     seconds: float = 0.0
     heavy: float = 0.0
@@ -48,7 +48,7 @@ class Comparison:
         return text + (", convolutions decide" if self.hopeless() else "")
 
     def favours_stock(self) -> bool:
-        """What to assume where nothing can be measured."""
+        """The assumption where nothing can be measured."""
         return self.ours.seconds > self.stock.seconds
 
     def heavy(self) -> bool:
@@ -58,8 +58,8 @@ class Comparison:
     def hopeless(self) -> bool:
         """True if building and measuring our code is likely a waste, whichever branches are taken.
 
-        Networks of convolutions are: XLA takes seconds to compile them, and measuring compiles twice. The
-        model has to promise a clear gain there.
+        Networks of convolutions are: XLA takes seconds to compile them, and measuring compiles twice. For
+        these the model has to promise a clear gain.
         """
         convolutions = self.stock.least_convolutions > HOPELESS_SECONDS
         return convolutions and self.stock.seconds < CLEAR_RATIO * self.ours.seconds

@@ -19,12 +19,12 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import FREE, UPDATES
 from jax_cocktail.utask.rewrite import Inside, fold
 
-UNKNOWN_TRIPS = 16  # of a loop whose trip count only the run tells
+UNKNOWN_TRIPS = 16  # of a loop whose trip count is known only at run time
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`flops`, and `bytes` read and written as if nothing were fused."""
+    """`flops`, and the `bytes` that are read and written without any fusion."""
 
     flops: float = 0.0
     bytes: float = 0.0
@@ -37,12 +37,12 @@ class Work:
 
     @property
     def weight(self) -> float:
-        """One number to compare by: a core does about eight operations while it moves a byte."""
+        """One number for comparisons: a core does about eight operations while it moves a byte."""
         return self.flops + 8 * self.bytes
 
 
 def work(statement: Statement) -> Work:
-    """Of one execution; of a branch the mean of its sides."""
+    """The work of one execution; that of a branch is the mean over its regions."""
     if isinstance(statement, UOperator):
         return _operator(statement)
     if isinstance(statement, StitchedUTask):
@@ -63,15 +63,16 @@ def region_work(region: Region) -> Work:
 
 
 def trips(loop: LoopUTask) -> int:
-    """How often the body runs. A loop that may stop in the middle of its body has two trips in one: such a
-    trip counts for one and a half, since a branch counts for the mean of its ways."""
+    """The number of runs of the body. A loop that may stop in the middle of its body has two trips in one:
+    such a trip counts for one and a half, since a branch counts for the mean over its regions."""
     if loop.trip_count is not None:
         return loop.trip_count
     return UNKNOWN_TRIPS if loop.stops_by is None else int(UNKNOWN_TRIPS / 1.5)
 
 
 def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> float:
-    """Barriers in one run of a statement, by the branch that has most. `times`: how often a loop runs."""
+    """Barriers in one run of a statement; a branch has those of its worst region. `times`: trips of a
+    loop."""
 
     def each(s: Statement, inside: Inside[float]) -> float:
         if isinstance(s, UOperator):

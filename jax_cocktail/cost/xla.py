@@ -1,8 +1,8 @@
-"""What a translated program costs under stock XLA on a GPU.
+"""The cost of a translated program under stock XLA on a GPU.
 
-XLA launches a kernel for every product, convolution and fusion. Few of them between two decisions are
-launched one by one from the host; many form a graph, which costs to launch as a whole. A loop of unknown trip
-count asks the host before every trip: the condition is copied there and waited for. A branch is part of a
+XLA launches a kernel for every product, convolution and fusion. The host launches a few kernels between two
+decisions one by one; many kernels form a graph, which has a launch cost of its own. A loop of unknown trip
+count asks the host before every trip: XLA copies the condition there and waits for it. A branch is part of a
 graph. Only products and convolutions are ever large; they run in cuBLAS and cuDNN.
 """
 
@@ -22,8 +22,8 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """What a region launches: number of kernels; their seconds in a graph and one by one; seconds of what is
-    launched for itself (loops); and what is heavy."""
+    """The launches of a region: number of kernels; their seconds in a graph and one by one; seconds of
+    separate launches (loops); and the heavy part."""
 
     count: float = 0.0
     graph: float = 0.0
@@ -42,7 +42,7 @@ class _Kernels:
 
     @property
     def seconds(self) -> float:
-        """Of one execution."""
+        """Seconds of one execution."""
         captured = self.count >= STOCK.fewest_in_graph
         return self.apart + (STOCK.graph_launch + self.graph if captured else self.stream)
 
@@ -57,7 +57,7 @@ def xla_price(program: UProgram, spec: DeviceSpec) -> Price:
 
 
 def xla_seconds(statement: Statement, spec: DeviceSpec) -> float:
-    """Of one execution of a statement, wherever it stands."""
+    """Seconds of one execution of a statement, whatever surrounds it."""
     return _statements((statement,), spec).seconds
 
 
@@ -102,7 +102,7 @@ def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
 
 
 def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
-    """One kernel that works for so long beyond what every kernel takes."""
+    """One kernel that works for so long beyond the least time of a kernel."""
     return _Kernels(1, spec.launch_seconds + seconds, max(STOCK.stream_kernel, spec.launch_seconds + seconds))
 
 
@@ -131,7 +131,8 @@ def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
 
 
 def _peak(operator: UOperator, spec: DeviceSpec) -> float:
-    """Flops per second of the arithmetic units that a library uses: it pads what is thin for tensor cores."""
+    """Flops per second of the arithmetic units that a library uses: it pads thin operands for tensor
+    cores."""
     dtype = operator.inputs[0].type.dtype
     if dtype in HALVES:
         return spec.half_flops
