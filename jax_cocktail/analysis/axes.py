@@ -186,8 +186,7 @@ def _gather(operator: UOperator) -> Iterator[Tie]:
 
 
 def _scatter(operator: UOperator) -> Iterator[Tie]:
-    """Batching dimensions, and window axes that cover their operand axis. Updates may hit all other axes
-    anywhere."""
+    """Batching dimensions, and window axes that cover their operand axis. All else may hit anything."""
     x, _, updates = (v.type for v in operator.inputs)
     window = operator.ints("update_window_dims")
     batching = operator.ints("operand_batching_dims")

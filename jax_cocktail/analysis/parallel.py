@@ -76,8 +76,7 @@ def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
 
 
 def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
-    """The reason why the trips of `loop` depend on each other, or "". `constants`: those from outside the
-    loop."""
+    """The reason why the trips of `loop` are not independent, or "". `constants`: from outside the loop."""
     return _analysed(loop, constants).fault()
 
 
@@ -296,7 +295,7 @@ class _Walker:
             self.digits[operator.output] = found
 
     def _divided(self, operator: UOperator) -> tuple[Digit, int] | None:
-        """A digit by a constant that divides how many values it has: the digits before and behind."""
+        """The quotient or remainder of a digit by a constant that divides its number of values."""
         x, y = operator.inputs
         digit, step = self.digits.get(x, (Digit(1, 0), 0))
         by = self.constants.get(y, 0)

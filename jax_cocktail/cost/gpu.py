@@ -106,8 +106,7 @@ def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan 
 
 
 def call_seconds(found: Spent, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> float:
-    """Seconds with the launch. Blocks of a cluster meet once before they write to each other's shared
-    memory."""
+    """Seconds with the launch. Blocks of a cluster meet before they write to each other's shared memory."""
     first = BLOCK.cooperative_seconds if plan is None or not plan.cluster else spec.cluster_barrier_seconds
     meets = first if found.barriers and units > 1 else 0.0
     return found.seconds + spec.launch_seconds + BLOCK.ramp_seconds + meets
@@ -177,8 +176,7 @@ class _Walker:
         return Spent(np.zeros(self.units))
 
     def _near(self, statements: Sequence[Statement], place: _Place) -> float:
-        """The share that shared memory holds of the data that each execution of the statements reads
-        again."""
+        """The share of the repeatedly read data of the statements that shared memory holds."""
         if not place.again:
             return 0.0
         held = _Held(place)
@@ -270,8 +268,7 @@ class _Held:
         self.sizes: dict[tuple[int, int] | None, dict[tuple[Value, float], float]] = {}
 
     def collect(self, statements: Sequence[Statement], owners: tuple[int, int] | None) -> None:
-        """`owners`: the first unit and the number of parts, if each unit reads its part; None: all read
-        everything."""
+        """`owners`: first unit and number of parts, if each unit reads its part; None: each reads all."""
         for statement in statements:
             if isinstance(statement, LoopUTask):
                 if statement.parallel and not self.place.alone:

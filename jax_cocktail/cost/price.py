@@ -32,8 +32,7 @@ def stock_price(program: UProgram, cores: int, machine: Machine) -> Price:
 
 
 def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan | None = None) -> Price:
-    """The price of one call of a planned program on that many units. `plan`: the contents of shared
-    memory."""
+    """The price of one call of a planned program on that many units. `plan`: what is in shared memory."""
     if machine.spec is not None:
         return gpu_price(program, units, machine.spec, plan)
     return price_cpu.our_price(program, units)
@@ -45,8 +44,8 @@ def launch_seconds(machine: Machine) -> float:
 
 
 def profile(statement: Statement, cores: int, units: int, machine: Machine) -> tuple[float, float]:
-    """Seconds of one execution, ours and stock XLA's, before planning; the model assumes that the units share
-    our heavy operators."""
+    """Seconds of one execution, ours and stock XLA's, before planning; the units share our heavy
+    operators."""
     if machine.spec is not None:
         return spread_seconds(statement, units, machine.spec), xla_seconds(statement, machine.spec)
     ours = price_cpu.statement_price(statement, SERVER.ours, units)

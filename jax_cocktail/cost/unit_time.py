@@ -86,9 +86,8 @@ def unit_of(spec: DeviceSpec) -> Unit:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of statements that one unit runs: values in `axes` are cut, and `share` is the unit's
-    fraction. `far`: values that come from other units every time; `within`: the part that contains this
-    part."""
+    """The part of statements that one unit runs: a `share` of the values in `axes`, which are cut. `far`:
+    values that come from other units every time; `within`: the part that contains this part."""
 
     axes: Mapping[Value, int]
     share: float = 1.0
@@ -159,8 +158,7 @@ def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -
 
 @once
 def _elements(operator: UOperator) -> int:
-    """How many elements lanes go through: of the result, or of the largest operand if that is more than
-    arithmetic on registers."""
+    """The number of elements that lanes process: those of the result, or of an anchor's largest value."""
     values = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)
     return max(v.type.size for v in values)
 
@@ -192,7 +190,7 @@ def _rows(dot: UOperator) -> tuple[int, int]:
 
 
 def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
-    """What an operator that is more than arithmetic on registers reads, and how much of it the part reads."""
+    """The operands that a product reads, and the bytes of each that the part reads."""
     if operator.kind not in PRODUCTS:
         return {}
     pairs = zip(operator.inputs, part.shares(operator), strict=True)

@@ -71,8 +71,7 @@ def trips(loop: LoopUTask) -> int:
 
 
 def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> float:
-    """Barriers in one run of a statement; a branch has those of its worst region. `times`: trips of a
-    loop."""
+    """Barriers in one run of a statement; a branch has those of its worst region. `times`: runs of a loop."""
 
     def each(s: Statement, inside: Inside[float]) -> float:
         if isinstance(s, UOperator):

@@ -131,8 +131,7 @@ def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
 
 
 def _peak(operator: UOperator, spec: DeviceSpec) -> float:
-    """Flops per second of the arithmetic units that a library uses: it pads thin operands for tensor
-    cores."""
+    """Flops per second of the units that a library uses: it pads thin operands for tensor cores."""
     dtype = operator.inputs[0].type.dtype
     if dtype in HALVES:
         return spec.half_flops

@@ -1,4 +1,4 @@
-"""What the host is to the planner: round figures of a server core [E], until somebody measures a machine.
+"""The host as the planner sees it: round figures of a server core [E], until somebody measures a machine.
 
 Bytes, seconds, and bytes or flops per second of one core. A measurement of a whole call always wins.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Bytes that a unit keeps close (`near`), that all units share (`far`), and bytes per second that a unit
-    reads from the shared cache and from memory."""
+    """Bytes that a unit keeps close (`near`) and that all units share (`far`), and bytes per second that a
+    unit reads from the shared cache and from memory."""
 
     near: float
     far: float
@@ -19,7 +19,7 @@ class Cache:
     memory_rate: float
 
     def seconds(self, size: float, units: int) -> float:
-        """To touch `size` bytes once more."""
+        """Seconds to touch `size` bytes once more."""
         if size <= self.near:
             return 0.0
         return size / (self.far_rate if size * units <= self.far else self.memory_rate)
@@ -27,9 +27,10 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a runtime does per second on one core. `heavy`, `light`: flops of large products and convolutions,
-    and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all cores; `views`: a
-    slice that stands alone moves nothing; `loop_dispatches`: statements that it runs for every iteration."""
+    """The rates of a runtime on one core. `heavy`, `light`: flops per second of large products and
+    convolutions, and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all
+    cores; `views`: a slice by itself moves nothing; `loop_dispatches`: statements that it runs for every
+    iteration."""
 
     heavy: float
     light: float
@@ -48,11 +49,11 @@ class HostSpec:
       barrier_seconds: one barrier of a few cores: two cache lines cross.
       launch_seconds: a custom call in stock XLA's program.
       wake_seconds: until the other units of a call run.
-      few_rows: of a product; with fewer, memory limits it.
-      thin_product: how much faster the flops of such a product are than those of other light operators.
+      few_rows: rows of a product below which memory limits it.
+      thin_product: speed of the flops of such a product relative to those of other light operators.
       levels: (bytes of a level of cache, bytes per second that a core reads from it), the smallest first.
       memory_rate: bytes per second that a core reads from memory.
-      shared: the caches to units that divide an axis between them.
+      shared: the caches of units that divide an axis between them.
       stock, ours: the rates of stock XLA's runtime and of generated programs.
     """
 
@@ -69,7 +70,7 @@ class HostSpec:
     ours: Rates
 
     def bandwidth(self, touched: float) -> float:
-        """Bytes per second at which one core reads again what it reads in a loop, by how much that is."""
+        """Bytes per second at which one core rereads so many bytes in a loop."""
         return next((rate for size, rate in self.levels if touched <= size), self.memory_rate)
 
 

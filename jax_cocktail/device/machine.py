@@ -28,7 +28,7 @@ class Machine:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether a unit is a block of threads."""
+        """True if a unit is a block of threads."""
         return self.spec is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What a GPU is to the planner: its levels, their sizes, and what crossing and using them costs. Pure data.
+"""GPUs as the planner sees them: levels, their sizes, and the costs of using and crossing them. Pure data.
 
 Sizes come from the driver's properties of the named card. Rates and times are one of
   [D] the vendor's data sheet, at the highest clock;
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from jax_cocktail.errors import BuildError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-PORTABLE_CLUSTER = 8  # blocks of a cluster for which every card with clusters has room [D]
+PORTABLE_CLUSTER = 8  # the largest cluster for which every card with clusters has room [D]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +23,30 @@ class DeviceSpec:
     """One GPU.
 
     Attributes:
-      name: as the driver says it.
+      name: the name that the driver reports.
       platform: "cuda" or "rocm".
-      arch: what the compiler calls it ("sm_90", "gfx942").
+      arch: the compiler's name for the architecture ("sm_90", "gfx942").
       units: multiprocessors (SMs, CUs). The planner runs one block on each.
       warp: threads that run in step: 32, or 64 on most AMD cards.
-      threads_per_block, threads_per_unit, blocks_per_unit: the most there may be.
-      registers: of 32 bits, in one multiprocessor.
-      thread_registers: the most that one thread can have.
-      register_step, warp_step: registers of a thread are handed out in steps of so many, to so many warps at
+      threads_per_block, threads_per_unit, blocks_per_unit: the largest numbers allowed.
+      registers: 32-bit registers of one multiprocessor.
+      thread_registers: the most registers that one thread can have.
+      register_step, warp_step: registers of a thread are allocated in steps of so many, to so many warps at
         a time.
       shared_bytes: the most shared memory that one block can ask for.
       shared_per_unit: shared memory of a multiprocessor, bytes.
-      shared_step: shared memory of a block is a multiple of so many bytes.
-      reserved_shared_bytes: of every resident block, taken by the system; 0 on cards that take none.
+      shared_step: the shared memory of a block is a multiple of so many bytes.
+      reserved_shared_bytes: bytes that the system takes of every resident block; 0 if it takes none.
       l2_bytes, memory_bytes: second-level cache and memory of the device, bytes.
       launch_seconds: from the start of one kernel to that of the next, back to back in a graph.
       barrier_seconds: one barrier of all `units` blocks.
       hop_seconds: from one block's release to another's acquire.
       cluster_units: the most blocks of one cluster; 1 where there are no clusters.
-      cluster_barrier_seconds: one barrier of the blocks of a cluster, which shows them what they wrote to
-        global memory too.
-      cluster_hop_seconds: from a block's store to another's shared memory until that one has read it.
+      cluster_barrier_seconds: one barrier of the blocks of a cluster, after which they also see each
+        other's writes to global memory.
+      cluster_hop_seconds: from a block's store to another's shared memory until that block has read it.
       shared_rate, l2_rate, memory_rate: bytes a second, all units together.
-      flops: float32 multiply-adds count two, per second, without tensor cores.
+      flops: float32 flops per second, without tensor cores; a multiply-add counts two.
       tensor_flops: float32 operands rounded to TF32 (dense); half_flops: bfloat16 and float16 (dense).
     """
 
@@ -89,23 +89,23 @@ class DeviceSpec:
                 raise ValueError(f"{field.name} of the device {self.name!r} is positive, not {value}")
 
     def in_cluster(self) -> DeviceSpec:
-        """The device to blocks that are one cluster."""
+        """The device as the blocks of one cluster see it."""
         barrier, hop = self.cluster_barrier_seconds, self.cluster_hop_seconds
         return replace(self, barrier_seconds=barrier, hop_seconds=hop)
 
     def check_block(self, threads: int) -> None:
-        """Raises ValueError unless so many threads can be a block."""
+        """Raises ValueError unless a block can have so many threads."""
         warp, most = self.warp, self.threads_per_block
         if threads % warp or not warp <= threads <= most:
             raise ValueError(f"a block has {warp}, {2 * warp} ... {most} threads, not {threads}")
 
     def block_registers(self, threads: int, registers: int) -> int:
-        """Registers that one block takes from its unit; `registers`: of a thread, as the compiler says."""
+        """Registers that one block takes from its unit; `registers`: of a thread, from the compiler."""
         warps = _up(-(-threads // self.warp), self.warp_step)
         return warps * self.warp * _up(registers, self.register_step)
 
     def resident_units(self, threads: int, registers: int, shared_bytes: int = 0) -> int:
-        """How many blocks one multiprocessor holds at a time; 0: such a block cannot be launched.
+        """The number of blocks that one multiprocessor holds at a time; 0: such a block cannot be launched.
 
         `threads` of a block; `registers` of a thread; `shared_bytes` of a block, static and dynamic.
         """
@@ -285,7 +285,7 @@ RTX_5090 = replace(
     half_flops=210e12,  # [D] with float32 sums
 )
 
-# The architectures that code is made for, each with the card that stands for it (of several, the last).
+# The known cards. The last one of an architecture represents it.
 CARDS = (A100, RTX_3090, L40S, H100, H200, B200, B300, RTX_5090)
 DEFAULT = H200
 _BY_ARCH = {spec.arch: spec for spec in CARDS}
@@ -293,7 +293,7 @@ ARCHES = tuple(_BY_ARCH)
 
 
 def spec_for(arch: str) -> DeviceSpec:
-    """The card that stands for an architecture: "sm_90", also as "sm_90a". BuildError if there is none."""
+    """The card that represents an architecture: "sm_90", also as "sm_90a". BuildError if there is none."""
     spec = _BY_ARCH.get(arch) or _BY_ARCH.get(arch.rstrip("af"))
     if spec is None:
         raise BuildError(
@@ -304,5 +304,5 @@ def spec_for(arch: str) -> DeviceSpec:
 
 
 def card_like(name: str, arch: str) -> DeviceSpec:
-    """The known card of this name and architecture, else the one that stands for the architecture."""
+    """The known card of this name and architecture, else the one that represents the architecture."""
     return next((spec for spec in CARDS if (spec.name, spec.arch) == (name, arch)), None) or spec_for(arch)

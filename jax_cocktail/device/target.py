@@ -72,5 +72,5 @@ class Target:
 
     @property
     def has_threads(self) -> bool:
-        """Whether threads share the iterations of a lane loop."""
+        """True if threads share the iterations of a lane loop."""
         return self.threads > 1

@@ -1,7 +1,7 @@
-"""How fast programs run on GPUs beside what the cards can do (`device.spec`): ours, and those of stock XLA.
+"""Rates and times that programs, ours and stock XLA's, reach on GPUs (`device.spec` has those of the cards).
 
 Each number is [M] measured by others in public microbenchmarks of H100, or [E] estimated, until somebody fits
-it to a card. Where a header of `gpu_src` has the same number, a test compares the two.
+it to a card. If a header of `gpu_src` has the same number, a test compares the two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BlockTuning:
-    """Thread blocks of generated programs: their shape, their memory, and what they reach."""
+    """Thread blocks of generated programs: their shape, their memory, and the rates that they reach."""
 
     threads: int = 256  # [E] of a block: eight warps of 32 hide most latency, and their barrier stays cheap
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
@@ -21,30 +21,30 @@ class BlockTuning:
     small_bytes: int = 8 << 10  # [E] scratch: partial sums of such products, exchange between warps
     dot_bytes: int = 36 << 10  # [E] scratch: stages of the tiles of two matrices; more gains little
     conv_bytes: int = 48 << 10  # [E] the same of a convolution
-    portable_bytes: int = 4 << 20  # [E] of the workspace, for what lies in shared memory where that suffices
+    portable_bytes: int = 4 << 20  # [E] of the workspace, for buffers otherwise in shared memory
     tagged_bytes: int = 8  # of a 32-bit word that crosses units with the number of its step
 
-    # Shares of what the data sheet promises that blocks reach at the sizes of loop bodies [E].
+    # Shares of the data sheet's rates that blocks reach at the sizes of loop bodies [E].
     product_share: float = 0.5
     convolution_share: float = 0.3
     tensor_share: float = 0.3  # of tensor cores, by warps that load their own operands
-    element_share: float = 0.6  # one operation waits for the one before; other warps hide part of that
-    near_share: float = 0.85  # of shared memory; the rest is scratch and what else a part keeps
-    l2_share: float = 4.0  # [E] how much faster shared memory is than L2, to plans that need more of it
+    element_share: float = 0.6  # one operation waits for the previous one; other warps hide part of that
+    near_share: float = 0.85  # of shared memory; the rest is scratch and other data of a part
+    l2_share: float = 4.0  # [E] speed of shared memory relative to L2, for plans that need more of it
 
     # Seconds.
     statement_seconds: float = 40e-9  # [M] a barrier of the block (29 clocks), the latency of shared memory
-    far_seconds: float = 250e-9  # [M] until the first bytes of another unit are here: a round trip to L2
+    far_seconds: float = 250e-9  # [M] until the first bytes of another unit arrive: a round trip to L2
     reduce_seconds: float = 80e-9  # [E] shuffles, one exchange through shared memory
     scalar_seconds: float = 2.5e-9  # [M] an operation on registers after another: 4 to 5 clocks
-    ramp_seconds: float = 1.6e-6  # [E] until all blocks run and the last has ended, beside the launch
-    cooperative_seconds: float = 0.5e-6  # [E] that blocks with barriers are launched later
+    ramp_seconds: float = 1.6e-6  # [E] from the first block's start to the last one's end, beside the launch
+    cooperative_seconds: float = 0.5e-6  # [E] delay of the launch of blocks with barriers
     call_seconds: float = 100e-9  # [E] a reference: the task stack
 
 
 @dataclass(frozen=True, slots=True)
 class StockTuning:
-    """Stock XLA on a GPU. Seconds [M] unless something else is said."""
+    """Stock XLA on a GPU. Seconds [M] unless marked otherwise."""
 
     stream_kernel: float = 2.5e-6  # the host enqueues one kernel
     graph_launch: float = 7e-6  # of a small graph: 6 to 8
@@ -52,7 +52,7 @@ class StockTuning:
     conditional: float = 2.5e-6  # [E] a conditional node of a graph
     small_product: float = 2.5e-6  # the shortest call of cuBLAS: 2 to 4
     small_convolution: float = 8e-6  # the shortest call of cuDNN, layout changes included: 5 to 15
-    heavy: float = 30e-6  # [E] from here on a tuned library is worth more than a fused kernel
+    heavy: float = 30e-6  # [E] from this time on a tuned library is worth more than a fused kernel
 
     fewest_in_graph: int = 5  # kernels: XLA's default; fewer in a row are not captured
     tile: int = 64 * 64  # [E] elements of a result that fill a unit

@@ -1,4 +1,4 @@
-"""Builds new operators: fresh results, sorted attributes, one source position."""
+"""Builds new operators with fresh results, sorted attributes and one source position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INDEX = TensorType("int64")
 
 
 class Builder:
-    """Appends operators to `out`. `source` is the position of all that is made from now on."""
+    """Appends operators to `out`. `source` is the position of all operators made from now on."""
 
     def __init__(
         self, fresh: FreshValues, source: Source = NOWHERE, out: list[Statement] | None = None
@@ -35,7 +35,7 @@ class Builder:
         /,
         **attributes: Attribute,
     ) -> Value:
-        """Appends an operator with one result and returns that. `type_`: of the result, or only its dtype."""
+        """Appends an operator and returns its one result. `type_`: type of the result, or only its dtype."""
         if isinstance(type_, str):
             type_ = TensorType(type_, tuple(int(d) for d in shape))
         output = self.fresh.make(type_)
@@ -45,7 +45,7 @@ class Builder:
     def define(
         self, outputs: Sequence[Value], kind: str, inputs: Sequence[Value], /, **attributes: Attribute
     ) -> None:
-        """Appends an operator whose results have names already."""
+        """Appends an operator whose results exist already."""
         packed = tuple(sorted(attributes.items()))
         self.out.append(UOperator(kind, tuple(inputs), tuple(outputs), packed, self.source))
 
@@ -67,7 +67,7 @@ class Builder:
 
     # -- operators that change no number -----------------------------------------------------------------
     def constant(self, array: object, dtype: str = "int64") -> Value:
-        """A constant of any shape; `array` is anything NumPy understands, already of the right kind."""
+        """A constant of any shape; `array` is anything that NumPy accepts, already of the right kind."""
         data = to_bytes(np.asarray(array), dtype)
         return self.emit("constant", (), dtype, np.asarray(array).shape, data=data)
 

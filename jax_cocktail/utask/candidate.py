@@ -1,7 +1,7 @@
-"""What the compiler is told besides the program: one point of the space that the policy searches.
+"""The options of a compilation: one point of the space that the policy searches.
 
 COCKTAILER (OSDI'23, section 4) searches, for every region of control flow, the unit level and the flags of
-the code generator. Ours are fields of one value.
+the code generator. Here they are fields of one value.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ class Candidate:
     """A way to compile a program.
 
     Attributes:
-      units: how many units (on the CPU: threads) the program is planned for. One unit is the code that knows
-        of no others.
-      distribute: whether loops are divided at their recurrences.
-      pipeline: whether recurrences that feed each other run side by side, one step apart, each on units of
-        its own, rather than one after the other. Takes several units and `distribute`.
-      cluster: whether the units are thread blocks of one cluster, which meet by a barrier in hardware and
+      units: number of units (on the CPU: threads) of the plan. The code for one unit knows no others.
+      distribute: True if loops are divided at their recurrences.
+      pipeline: True if recurrences that feed each other run side by side, one step apart, each on its own
+        units; False if one after the other. Requires several units and `distribute`.
+      cluster: True if the units are thread blocks of one cluster, which meet by a barrier in hardware and
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
     """
 
@@ -48,7 +47,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """For people: what differs from the usual."""
+        """A name for people: the differences from the usual candidate."""
         count = "1 unit" if self.units == 1 else f"{self.units} units"
         if self.cluster:
             count += " in a cluster"

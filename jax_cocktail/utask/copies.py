@@ -24,9 +24,9 @@ Names = dict[Value, Value]
 
 
 def copied(statement: S, names: Names, fresh: FreshValues) -> S:
-    """The statement on the operands in `names`; what it defines gets fresh names, noted in `names` too.
+    """The statement on the operands in `names`; its definitions get fresh names, added to `names`.
 
-    Names that `names` has for its results already are taken over.
+    Results that have names in `names` already keep these.
     """
     if isinstance(statement, StitchedUTask):
         members = tuple(copied(m, names, fresh) for m in statement.members)

@@ -1,11 +1,11 @@
-"""Exchanges: small arrays that are written block by block by many units, and read as a whole by all of them.
+"""Exchanges: many units write small arrays block by block, and all units read the whole arrays.
 
 Every unit sends the blocks that it wrote, one tagged word (value, number of the step) per element, and
-receives all of them into memory of its own. That one hop takes the place of a barrier and of reading what the
-others wrote. Two buffers of words take turns, for all exchanges of a program together: step s uses buffer
-s mod 2. A unit that sends in step s + 1 overwrites what was sent in step s - 1; it has received all of step s
-by then, so every unit that sent in step s had received all of step s - 1. Hence *every* unit has to send in
-every step: one that wrote no block sends a word that says so.
+receives all blocks into its own memory. This one hop replaces a barrier and the reads after it. Two buffers
+of words take turns, for all exchanges of a program together: step s uses buffer s mod 2. A unit that sends in
+step s + 1 overwrites the words of step s - 1. It has received all of step s by then, so every unit that sent
+in step s had received all of step s - 1. Hence *every* unit has to send in every step: a unit that wrote no
+block sends a word that says so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import Shape
 
 WORD_BYTES = 4  # of an element that can travel with a tag
-# Of a value that crosses as tagged words. In barriers with the read that follows them (1 us), an exchange
-# takes 0.6, and each of its words 1/5000 (8 bytes for each of 130 units at 5.5 TB/s): at most 0.8 together.
+# Of a value that crosses as tagged words. A barrier with the read after it takes 1 us, an exchange 0.6 us,
+# and each of its words 1/5000 us (8 bytes for each of 130 units at 5.5 TB/s): at most 0.8 us together.
 VALUE_BYTES = 4096
 MOST_WORDS = VALUE_BYTES // WORD_BYTES  # of one exchange: every unit reads all of them
 WORDS = frozenset({"float32", "int32", "uint32"})
@@ -28,8 +28,8 @@ WORDS = frozenset({"float32", "int32", "uint32"})
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How units have written an array: part p of `parts`, `size` positions of `axis`, by unit (first + p) mod
-    n of n units. Positions beyond the last part are nobody's and stay behind."""
+    """The blocks of an array that units have written: unit (first + p) mod n of n units wrote part p of
+    `parts`, `size` positions of `axis`. Positions beyond the last part belong to no unit and are not sent."""
 
     axis: int
     size: int
@@ -37,7 +37,7 @@ class Blocks:
     first: int
 
     def own(self, unit: int, units: int) -> range:
-        """The parts of a unit."""
+        """The numbers of a unit's parts."""
         return range((unit - self.first) % units, self.parts, units)
 
     def part(self, number: int, rank: int) -> tuple[slice, ...]:
@@ -52,7 +52,7 @@ class Blocks:
         return tuple(where if axis == self.axis else slice(None) for axis in range(rank))
 
     def rows(self, shape: Shape) -> tuple[int, int, int]:
-        """An array is that many rows, a part so many elements of each, and a row has so many."""
+        """(rows of the array, elements of a part in each row, elements of a row)."""
         inner = prod(shape[self.axis + 1 :])
         return prod(shape[: self.axis]), self.size * inner, shape[self.axis] * inner
 
@@ -79,7 +79,7 @@ def value_words(exchange: UOperator) -> int:
 
 
 def words_of(exchange: UOperator, units: int) -> int:
-    """The words that cross in one step on so many units."""
+    """The words that cross in one step between so many units."""
     return value_words(exchange) + max(units - widest(exchange).parts, 0)
 
 

@@ -1,4 +1,4 @@
-"""Loops that say in a trip whether there is another one (`LoopUTask.stops_by`), and a branch on that."""
+"""Loops in which each trip decides if another one follows (`LoopUTask.stops_by`), and branches on that."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, operators_in
 
 
 def asks_for(condition: Region, position: int) -> bool:
-    """Whether a condition is false whenever its parameter at this position is."""
+    """True if a condition is false whenever its parameter at this position is."""
     asked = set(condition.results)
     for operator in reversed(list(operators_in(condition))):
         if operator.kind == "and" and operator.output in asked:
@@ -15,7 +15,7 @@ def asks_for(condition: Region, position: int) -> bool:
 
 
 def stopping_branch(loop: LoopUTask) -> int | None:
-    """Position of the two-way branch in the loop's body whose first way is taken in the last trip only."""
+    """Position of the two-way branch in the loop's body whose first region runs in the last trip only."""
     if loop.stops_by is None:
         return None
     going = loop.body.results[loop.stops_by]

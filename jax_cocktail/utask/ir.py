@@ -1,9 +1,9 @@
 """The uTask IR (COCKTAILER, OSDI'23, section 3): operators and nested uTasks.
 
-A program is a tree of regions. A region has parameters, statements and results; a statement may use any
-value that is defined earlier in its own region or in an enclosing one (lexical scope), so loop-invariant
-operands need no passing. Everything is frozen, uses tuples only, and is checked at birth; whole-program
-rules are in `verifier`.
+A program is a tree of regions. A region has parameters, statements and results. A statement may use any value
+that is defined earlier in its own region or in an enclosing one (lexical scope), so loop-invariant operands
+need no passing. All classes are frozen, hold tuples only, and check their fields on construction;
+whole-program rules are in `analysis.verifier`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 Attribute = int | float | str | bytes | bool | tuple["Attribute", ...]
 Attributes = tuple[tuple[str, Attribute], ...]
-Known = dict[str, Any]  # what has been found out about an operator or a region, by the function that did
+Known = dict[str, Any]  # facts about an operator or a region, by the function that found them
 
 
 def _known() -> Any:
-    """The field of a frozen class that remembers what follows from the other fields; see `once`."""
+    """The field of a frozen class that caches facts derived from the other fields; see `once`."""
     return field(default_factory=dict, init=False, repr=False, compare=False)
 
 
@@ -55,7 +55,7 @@ class UOperator:
 
     @property
     def may_round(self) -> bool:
-        """True if a product's operands may be rounded to what the device multiplies fastest."""
+        """True if a product's operands may be rounded to the type that the device multiplies fastest."""
         return ("precision", "default") in self.attributes
 
     def ints(self, name: str) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class UOperator:
 
     @property
     def facts(self) -> OperatorKind:
-        """What the table says of its kind."""
+        """The facts that the table has about its kind."""
         return KINDS[self.kind]
 
     @property
@@ -108,8 +108,8 @@ _Fact = TypeVar("_Fact")
 
 
 def once(find: Callable[[_Subject], _Fact]) -> Callable[[_Subject], _Fact]:
-    """A function of an operator or a region alone, which runs once for each: these never change, and passes
-    ask the same of them again and again."""
+    """Caches a function of one operator or region: these never change, and passes ask for the same facts
+    again and again."""
     name = f"{find.__module__}.{find.__name__}"
 
     @wraps(find)
@@ -127,18 +127,18 @@ def once(find: Callable[[_Subject], _Fact]) -> Callable[[_Subject], _Fact]:
 class LoopUTask:
     """A loop. Carried values start as `initial` and end as `outputs`.
 
-    Counted: `trip_count` is set and `condition` is None; `body.parameters` is the int64 index (0-based,
-    role *induction*) followed by the carried values. Otherwise: `condition` has the carried values as
-    parameters and one bool[] result, and `body.parameters` is the carried values.
-    `body.results` are the next carried values, type by type.
+    Counted loop: `trip_count` is set and `condition` is None; `body.parameters` is the int64 index (0-based,
+    role *induction*) followed by the carried values. Loop with a condition: `condition` has the carried
+    values as parameters and one bool[] result, and `body.parameters` is the carried values. `body.results`
+    are the next carried values, of the same types.
 
-    Parallel (counted only): the trips are the parts of a domain axis or of a split axis. They are
+    Parallel loop (counted only): the trips compute the parts of a domain axis or of a split axis. They are
     independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
     is affine in the index, and reads of the carried arrays at most that slice. Units run them in any order,
-    side by side: of n units, trip p is run by unit (first + p) mod n.
+    side by side: unit (first + p) mod n of n units runs trip p.
 
-    `stops_by`: position of a carried bool[] that the condition asks for, so that the trip that hands on false
-    is the last one. The rest of such a trip may be the first way of a branch on it (`stopping_branch`).
+    `stops_by`: position of a carried bool[] that the condition tests, so the trip that returns false is the
+    last one. The rest of such a trip may be the first region of a branch on it (`stopping_branch`).
     """
 
     initial: tuple[Value, ...]
@@ -212,7 +212,7 @@ class LoopUTask:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Stage `number` of the `count` stages of a wavefront, all in one region: they do not depend on each
+    """Stage `number` of the `count` stages of a wavefront, all in one region. They do not depend on each
     other, and placement gives each its own share of the units."""
 
     number: int
@@ -227,7 +227,7 @@ class Stage:
 class BranchUTask:
     """n-way branch: `selector` is int32[] (clamped to the branch range); branches have no parameters.
 
-    `stage`: of a wavefront, whose guard this branch is.
+    `stage`: the stage of a wavefront that this branch guards.
     """
 
     selector: Value
@@ -303,8 +303,8 @@ Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask | UTaskRef
 
 @dataclass(frozen=True, slots=True)
 class FunctionUTask:
-    """A nested uTask with a name: what references run. Its body sees its own parameters and
-    nothing else, and may hold references, to itself too: so recursion is said."""
+    """A named nested uTask that references run. Its body sees only its own parameters, and may hold
+    references, also to itself, for recursion."""
 
     name: str
     body: Region
@@ -321,9 +321,9 @@ class FunctionUTask:
 
 @dataclass(frozen=True, slots=True)
 class UProgram:
-    """One region that becomes one custom call. `donated` are parameter indices that may be overwritten.
+    """One region that becomes one custom call. `donated`: indices of parameters that may be overwritten.
 
-    `functions`: what `UTaskRef` may name. The ids of values are unique among all of them and the entry.
+    `functions`: the functions that a `UTaskRef` may name. Value ids are unique among them and the entry.
     """
 
     name: str
@@ -347,20 +347,20 @@ def regions_of(statement: Statement) -> tuple[Region, ...]:
 
 
 def is_a(statement: Statement | None, *kinds: str) -> TypeGuard[UOperator]:
-    """Whether a statement is an operator of one of these kinds."""
+    """True if a statement is an operator of one of these kinds."""
     return isinstance(statement, UOperator) and statement.kind in kinds
 
 
 def operators_of(statement: Statement) -> tuple[UOperator, ...]:
-    """The operator that a statement is, or the members of a stitched group; none for what holds regions."""
+    """The operator that a statement is, or the members of a stitched group; none for other statements."""
     if isinstance(statement, StitchedUTask):
         return statement.members
     return (statement,) if isinstance(statement, UOperator) else ()
 
 
 def walk(root: Region | Statement) -> Iterator[Statement]:
-    """Every statement of a region, or a statement with all in it; nested ones after the statement that holds
-    them. What a reference names is not of the region: `UProgram.regions` has it."""
+    """Every statement of a region, or a statement and all in it; nested ones after the statement that holds
+    them. Bodies of referenced functions are not included: `UProgram.regions` has them."""
     for statement in root.body if isinstance(root, Region) else (root,):
         yield statement
         for inner in regions_of(statement):
@@ -389,7 +389,7 @@ def defined_in(root: Region | Statement) -> Iterator[Value]:
 
 @once
 def free_values(region: Region) -> tuple[Value, ...]:
-    """Every value that a region, nested ones included, uses but does not define."""
+    """Every value that a region uses but does not define, nested regions included."""
     found: dict[Value, None] = {}
     inside = set(region.parameters)
     for statement in region.body:
@@ -400,7 +400,7 @@ def free_values(region: Region) -> tuple[Value, ...]:
 
 
 def reads(statement: Statement) -> tuple[Value, ...]:
-    """Every value from outside that a statement reads, nested regions included."""
+    """Every outside value that a statement reads, nested regions included."""
     found = dict.fromkeys(statement.inputs)
     for region in regions_of(statement):
         found.update(dict.fromkeys(free_values(region)))

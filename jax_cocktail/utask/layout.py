@@ -1,6 +1,6 @@
-"""Where a value lies in memory: strided views, composed from movement operators.
+"""Layouts of values in memory: strided views, composed from movement operators.
 
-Broadcast, transpose, slice, reverse and most reshapes of a value in memory move no byte: they are other
+Broadcast, transpose, slice, reverse and most reshapes of a value in memory move no bytes: they are other
 strides over the same buffer. A `dynamic_slice` is a view behind a pointer that is computed at run time.
 """
 
@@ -55,7 +55,7 @@ def dense(value: Value) -> Layout:
 
 
 def core(shape: Shape) -> Shape:
-    """The shape without its unit axes: what decides whether two values share a lane loop."""
+    """The shape without its unit axes, which decides if two values share a lane loop."""
     return tuple(n for n in shape if n != 1)
 
 
@@ -78,7 +78,7 @@ def is_unit_change(operator: UOperator) -> bool:
 
 
 def reshape_strides(shape: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
-    """Strides of the same memory seen as `new`, or None if that takes a copy."""
+    """Strides over the same memory for the shape `new`, or None if that takes a copy."""
     if 0 in shape:
         return row_major(new)
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]

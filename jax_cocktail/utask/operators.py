@@ -54,8 +54,8 @@ class OperatorKind:
       needs_width: depends on the width of a float, so a 16-bit operand must not be widened first.
       distinct: two results are two arrays even if everything else is equal, so operators never become one.
     Execution:
-      total: False: it can fail the call, so it runs where the program says and nowhere else.
-      together: who must execute it together: all "units", or all "threads" of one.
+      total: False if it can fail the call; it then runs exactly where the program has it.
+      together: the executors that must run it together: all "units", or all "threads" of one unit.
     """
 
     name: str
@@ -218,9 +218,8 @@ def _barriers(table: _Table) -> None:
     add = partial(table, "anchor", keeps_bits=True, kernels=0)
     # the halves of the units' barrier: what a unit wrote before `arrive` is seen by all after their `wait`
     add(0, "arrive wait", results=0, together="units")
-    # every unit gets all of each operand in memory of its own, as soon as the units that wrote its blocks
-    # have sent them. blocks: of each operand (axis, size, parts, first): unit (first + p) mod n of n has
-    # written part p
+    # every unit gets all of each operand in its own memory, as soon as the writers have sent its blocks.
+    # blocks: (axis, size, parts, first) of each operand: unit (first + p) mod n of n has written part p
     add(None, "exchange", "blocks", results=None, together="units")
     # the barrier of the threads of one unit, where it has several
     add(0, "block_barrier", results=0, together="threads")
@@ -228,9 +227,9 @@ def _barriers(table: _Table) -> None:
 
 def _others(table: _Table) -> None:
     add = partial(table, "anchor")
-    # the operand, an int32 scalar. Not 0: the call fails, and says that line of `text`, counted from 1
+    # (status: int32 scalar). If it is not 0, the call fails with that line of `text`, counted from 1
     add(1, "fail", "text", kernels=0, total=False)
-    # int32 scalar: how many units the program is planned for; a constant before any other pass runs
+    # int32 scalar: the number of units of the plan; a constant before any other pass runs
     add(0, "units")
 
 
@@ -254,7 +253,7 @@ ANCHORS = _where(lambda kind: kind.sort == "anchor")
 LEAVES = _where(lambda kind: kind.sort == "movement" and kind.arity == 0)
 
 VIEWS = _where(lambda kind: kind.view)
-STATIC_VIEWS = _where(lambda kind: kind.view and kind.arity == 1)  # their place is known before the run
+STATIC_VIEWS = _where(lambda kind: kind.view and kind.arity == 1)  # their positions are static
 RESHAPES = STATIC_VIEWS - {"slice", "reverse"}  # they have the operand's elements, and may keep their order
 PARTIAL = _where(lambda kind: kind.partial)
 UPDATES = _where(lambda kind: kind.updates)
@@ -266,5 +265,5 @@ BLOCK_SCRATCH = _where(lambda kind: kind.block_scratch)
 KEEPS_BITS = _where(lambda kind: kind.keeps_bits)
 NEEDS_WIDTH = _where(lambda kind: kind.needs_width)
 
-BARRIERS = _where(lambda kind: kind.together == "units")  # what all units execute together
+BARRIERS = _where(lambda kind: kind.together == "units")  # all units execute them together
 NO_RESULTS = _where(lambda kind: kind.results == 0)  # they only synchronise

@@ -1,4 +1,4 @@
-"""Plan types: what scheduling decides and emitters read."""
+"""Plan types: the decisions of scheduling, which emitters read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from jax_cocktail.utask.types import Value
 
 _LAUNCH_VERSION = 2
 ALIGNMENT = 64  # bytes of every buffer: a line of the host's cache, and its widest vector
-REPLICATED_BYTES = 32 << 10  # up to here every unit computes an array of the mesh for itself
-MAILBOX_BYTES = ALIGNMENT  # at the end of a unit's own memory: one thread leaves a scalar for the others
+REPLICATED_BYTES = 32 << 10  # up to this size every unit computes its own copy of a mesh array
+MAILBOX_BYTES = ALIGNMENT  # at the end of a unit's own memory: one thread leaves a scalar there for others
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Memory of a buffer. space: input | output (`index` = operand or result number) | workspace (`index` =
+    """Memory of a buffer. `space`: input | output (`index` = operand or result number) | workspace (`index` =
     byte offset; one for all units) | own (`index` = byte offset in each unit's own memory) | private (the
-    same, where own memory is small and near and this is not) | constant (`index` = value id)."""
+    same, in larger memory further away) | constant (`index` = value id)."""
 
     space: str
     index: int
@@ -29,13 +29,12 @@ class Slot:
 class MemoryPlan:
     """Static memory of a program.
 
-    `layouts`: where every value that is not a register lies; `slots`: memory of every root;
-    `aliases`: (operand, result) pairs that share memory; `workspace_bytes`: size of the workspace, whose last
-    part, from `scratch_offset`, is free for one operator at a time (`scratch_bytes`); `own_bytes`: size of
-    each unit's own memory, whose last part is then the scratch; `most_units`: units that find work;
-    `scratch_space`: where the scratch lies; `private_bytes`: size of each unit's private memory;
-    `template_bytes`: near memory that templates use while they run; `parts`: buffers in the workspace whose
-    slices may as well lie with the units that alone touch them; `cluster`: the units are one cluster.
+    `layouts`: the layout of every value that is not a register; `slots`: memory of every root; `aliases`:
+    (operand, result) pairs that share memory; `workspace_bytes`, `own_bytes`, `private_bytes`: sizes of the
+    workspace and of each unit's own and private memory; `scratch_space`, `scratch_offset`: the scratch, the
+    last part of its space, free for one operator at a time (`scratch_bytes`); `most_units`: number of units
+    that find work; `template_bytes`: near memory that templates use while they run; `parts`: workspace
+    buffers whose slices may instead be with the units that alone touch them; `cluster`: units are one cluster.
     """
 
     layouts: Mapping[Value, Layout]
@@ -53,12 +52,12 @@ class MemoryPlan:
 
     @property
     def shared_bytes(self) -> int:
-        """The workspace with what every unit keeps behind it."""
+        """The size of the workspace, including the private memory of every unit behind it."""
         return self.workspace_bytes + self.most_units * self.private_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """Memory that the slices of a unit take."""
+        """Bytes of a unit's memory that its slices take."""
         return max((part.offset + part.bytes for part in self.parts.values()), default=0)
 
     def slot(self, value: Value) -> Slot:
@@ -66,7 +65,7 @@ class MemoryPlan:
         return self.slots[self.layouts[value].root]
 
     def place(self, value: Value) -> Slot:
-        """Memory behind a value in a layout; what an operand shares with a result is the result's."""
+        """Memory behind a value in a layout; that of a result for an operand that shares it."""
         slot = self.slot(value)
         if slot.space != "input":
             return slot
@@ -79,8 +78,8 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How the slices of an array lie with the units that own them, in bytes: `offset` in the unit's memory,
-    `bytes` of a slice; unit `first` owns the first one."""
+    """The slices of an array in the memory of the units that own them, in bytes: `offset` in the unit's
+    memory, `bytes` of a slice; unit `first` owns the first one."""
 
     offset: int
     bytes: int
@@ -89,15 +88,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """How a program is launched on a GPU.
+    """The launch of a program on a GPU.
 
-    `header_bytes`: beginning of the workspace, cleared before every launch (barriers and tags); `most_units`:
-    blocks that find work; `threads`: of a block; `resident_shared_bytes`, `portable_shared_bytes`: dynamic
-    shared memory of a block of either kernel; `workspace_bytes`: of the call's last result, header included,
-    0 for none; `cooperative`: blocks wait for each other; `can_fail`: the program may leave an error code;
-    `resident_units`: blocks that the resident kernel needs at least, `portable_units`: for how many there is
-    room in the workspace; 0 stands for `most_units`; `cluster`: the blocks of the resident kernel are one
-    cluster, which needs no header and no cooperative launch.
+    `header_bytes`: size of the beginning of the workspace, cleared before every launch (barriers and tags);
+    `most_units`: number of blocks that find work; `threads`: threads of a block; `resident_shared_bytes`,
+    `portable_shared_bytes`: dynamic shared memory of a block of either kernel; `workspace_bytes`: size of the
+    call's last result, header included, 0 for none; `cooperative`: blocks wait for each other; `can_fail`:
+    the program may leave an error code; `resident_units`: blocks that the resident kernel needs at least;
+    `portable_units`: blocks for which the workspace has room; 0 in either means `most_units`; `cluster`: the
+    blocks of the resident kernel are one cluster, which needs no header and no cooperative launch.
     """
 
     header_bytes: int
@@ -123,7 +122,7 @@ class LaunchPlan:
 
     @property
     def attribute(self) -> tuple[int, ...]:
-        """As the handler reads it (struct LaunchPlan of handler_programs.h)."""
+        """The fields as the handler reads them (struct LaunchPlan of handler_programs.h)."""
         units = self.resident_units or self.most_units, self.portable_units or self.most_units
         others = (int(getattr(self, name)) for name in self.__slots__[:-3])
         return (_LAUNCH_VERSION, *others, *units, int(self.cluster))
@@ -151,7 +150,7 @@ class LaunchPlan:
 
 
 def layouts_of(program: UProgram) -> dict[Value, Layout]:
-    """Layouts of all values of a stitched program that are in memory (registers have none)."""
+    """Layouts of all values in memory of a stitched program (registers have none)."""
     layouts: dict[Value, Layout] = {}
 
     def own(value: Value) -> None:
@@ -177,14 +176,14 @@ def layouts_of(program: UProgram) -> dict[Value, Layout]:
 
 
 def _is_view(operator: UOperator, layouts: Mapping[Value, Layout]) -> bool:
-    """Movement operators that stitching left alone are views; all others own memory."""
+    """True for movement operators that stitching left alone; all other operators own memory."""
     if not operator.is_element or not operator.inputs or operator.output.type.size == 0:
         return False
     return operator.inputs[0] in layouts and not operator.output.type.is_scalar
 
 
 def scratch_bytes(operator: UOperator) -> int:
-    """Scratch memory that an operator needs while it runs: sorting moves indices, not elements."""
+    """Scratch memory of a running operator: sorting moves indices, not elements."""
     if not operator.facts.orders:
         return 0
     axis = operator[operator.facts.orders]

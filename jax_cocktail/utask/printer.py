@@ -61,7 +61,7 @@ def print_statement(statement: Statement) -> str:
 
 
 def print_plan(plan: MemoryPlan) -> str:
-    """Where the values of a program lie: the sizes of the spaces, then every buffer, space by space."""
+    """The memory of a program's values: the sizes of the spaces, then every buffer, space by space."""
     sizes = {"workspace": plan.workspace_bytes, "own": plan.own_bytes, "private": plan.private_bytes}
     lines = [f"memory of {plan.most_units} units" + (", one cluster" if plan.cluster else "")]
     lines += [f"  {space}: {size} bytes" for space, size in sizes.items() if size]
@@ -97,7 +97,7 @@ class _Printer:
         return ", ".join(map(self._name, values))
 
     def _defined(self, values: Sequence[Value], role: str) -> str:
-        """Definitions with role and type; what leaves the program is *output* wherever it is made."""
+        """Definitions with role and type; values that leave the program are *output* wherever made."""
         roles = ("output" if value in self._results and role == "temporary" else role for value in values)
         return ", ".join(f"{r} {self._name(v)}: {v.type}" for v, r in zip(values, roles, strict=True))
 

@@ -1,7 +1,7 @@
-"""Remarks: what a pass did to a loop or a branch, or why it did not, in one sentence for the user.
+"""Remarks: one sentence for the user about a pass's change to a loop or branch, or the reason for none.
 
-A pass stays a pure function from program to program; one that has something to say takes ``remark=``, a
-function that it calls, and is none the wiser about who listens.
+A pass stays a pure function from program to program. A pass that has something to report takes ``remark=``, a
+function that it calls, and knows nothing of the listener.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from jax_cocktail.utask.types import NOWHERE, Source
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """`transform`: as the user knows it ("distribute"); `fired`: it was applied; `text`: what came of it, or
-    what stood in its way; `source`: of the loop, branch or operator."""
+    """`transform`: its name for the user ("distribute"); `fired`: True if it was applied; `text`: the
+    outcome, or the obstacle; `source`: position of the loop, branch or operator."""
 
     transform: str
     fired: bool
@@ -31,5 +31,5 @@ Listener = Callable[[Remark], None]
 
 
 def nobody(remark: Remark) -> None:
-    """The listener of those who do not ask."""
+    """The listener of callers that need no remarks."""
     del remark

@@ -1,24 +1,23 @@
-"""One way to rewrite programs, and one to read them: a pass brings a function per statement or region.
+"""One way to rewrite programs, and one to read them: a pass supplies a function per statement or region.
 
-What is visited: every region of a program (its functions too), of a loop (its condition first, then its body)
-and of a branch; `rewrite` and `fold` visit the members of stitched groups as well. A pass that must not see
-one of these says so itself; nothing is left out by accident, and a new kind of statement is added here.
+Scope: every region of a program (its functions too), of a loop (its condition first, then its body)
+and of a branch; `rewrite` and `fold` visit the members of stitched groups as well. A pass that must skip
+one of these does so itself; nothing is left out by accident, and a new kind of statement is added here.
 
-Identity: what a pass does not change stays the same object, from the statement up to the program. So a pass
-that has nothing to do returns its argument, and `is` tells whether something happened.
+Identity: everything that a pass does not change stays the same object, from the statement up to the program.
+So a pass that has nothing to do returns its argument, and `is` detects changes.
 
 How to write a pass, from the simplest form to the most general one:
 
-- A statement is replaced whatever is around it: ``rewrite(program, change)``, where `change` gives the
-  statement itself, another one, or several (none: it goes). Nested statements come first.
-- What surrounds a statement matters: a recursive function on regions made of `map_body` (each statement of a
-  region) and `map_regions` (each region of a statement or program), which takes what it has to know as
-  arguments.
+- A statement is replaced regardless of its context: ``rewrite(program, change)``, where `change` returns the
+  statement itself, another one, or several (none: it is removed). Nested statements come first.
+- The context of a statement matters: a recursive function on regions made of `map_body` (each statement of a
+  region) and `map_regions` (each region of a statement or program), with the context as arguments.
 - A loop or branch loses values: `LoopUTask.keep(positions)`, `BranchUTask.keep(positions)`.
 - New operators: `builder.Builder`, which gives them fresh results, sorted attributes and a source position.
 - Other operands: `substitute.with_reads`; copies under fresh names: `copies.copied`.
-- Reading: `ir.walk` and `ir.operators_in` where all statements are alike; `fold` where loops multiply and
-  branches choose.
+- Reading: `ir.walk` and `ir.operators_in` if all statements are alike; `fold` if loops multiply and branches
+  choose.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Change = Callable[[Statement], Statement | Sequence[Statement]]
 
 
 def with_body(region: Region, body: Iterable[Statement], results: tuple[Value, ...] | None = None) -> Region:
-    """The region with other statements; the same object if they and the results are what they were."""
+    """The region with other statements; the same object if its statements and results do not change."""
     body, results = tuple(body), region.results if results is None else results
     same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
     return region if same and results == region.results else Region(region.parameters, body, results)
@@ -102,7 +101,7 @@ def rewrite(program: UProgram, change: Change) -> UProgram:
 
 
 def rewrite_region(region: Region, change: Change) -> Region:
-    """One region of a program, rewritten like `rewrite` does it."""
+    """One region of a program, rewritten as by `rewrite`."""
 
     def inside_out(statement: Statement) -> Statement | Sequence[Statement]:
         if isinstance(statement, StitchedUTask):
@@ -113,7 +112,7 @@ def rewrite_region(region: Region, change: Change) -> Region:
 
 
 def map_members(group: StitchedUTask, change: Change) -> StitchedUTask:
-    """The group with each of its members replaced. What it reads follows from them."""
+    """The group with each of its members replaced. Its inputs follow from them."""
     changed = map_body(Region((), group.members, ()), change).body
     members = tuple(member for member in changed if isinstance(member, UOperator))
     assert len(members) == len(changed), "a member of a stitched group becomes operators"
@@ -125,8 +124,8 @@ def map_members(group: StitchedUTask, change: Change) -> StitchedUTask:
 
 
 def fold(statement: Statement, each: Callable[[Statement, Inside[T]], T]) -> T:
-    """What a statement amounts to: ``each(statement, inside)``, where `inside` holds what the statements in
-    each of its regions amount to (of a stitched group: its members, as of one region)."""
+    """Folds a statement bottom up: ``each(statement, inside)``, where `inside` holds the results for the
+    statements of each of its regions (for a stitched group: for its members, as one region)."""
     return each(statement, [[fold(inner, each) for inner in body] for body in bodies(statement)])
 
 

@@ -25,7 +25,7 @@ S = TypeVar("S", UOperator, LoopUTask, BranchUTask, StitchedUTask, UTaskRef, Sta
 
 
 def replaced(values: Iterable[Value], mapping: Mapping[Value, Value]) -> tuple[Value, ...]:
-    """`values`, each by what it stands for now."""
+    """`values`, each replaced by its entry in `mapping`, if it has one."""
     return tuple(mapping.get(value, value) for value in values)
 
 
@@ -50,20 +50,20 @@ def with_operands(statement: S, mapping: Mapping[Value, Value]) -> S:
 
 
 def with_reads(statement: S, mapping: Mapping[Value, Value]) -> S:
-    """The statement with other operands, nested regions included; what it defines stays."""
+    """The statement with other operands, nested regions included; its results stay."""
     if not mapping:
         return statement
     return map_regions(with_operands(statement, mapping), lambda region: region_reads(region, mapping))
 
 
 def region_reads(region: Region, mapping: Mapping[Value, Value]) -> Region:
-    """The region with other values in the place of some that it reads."""
+    """The region with replacements for some of the values that it reads."""
     body = (with_reads(statement, mapping) for statement in region.body)
     return with_body(region, body, replaced(region.results, mapping))
 
 
 class FreshValues:
-    """Makes values whose ids occur nowhere in a program; without one, from 0 on."""
+    """Makes values whose ids occur nowhere in a program; without a program, ids count from 0."""
 
     def __init__(self, program: UProgram | None = None) -> None:
         regions = () if program is None else program.regions

@@ -56,7 +56,7 @@ class TensorType:
 
     @property
     def is_scalar(self) -> bool:
-        """One element, whatever the rank: such values live in registers."""
+        """True for one element, whatever the rank: such values live in registers."""
         return self.size == 1
 
     def resized(self, axis: int, size: int) -> TensorType:
@@ -69,7 +69,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where in the user's program something comes from. Never part of a fingerprint."""
+    """A position in the user's program. Never part of a fingerprint."""
 
     file: str = ""
     line: int = 0
