@@ -29,8 +29,7 @@ class Cache:
 class Rates:
     """The rates of a runtime on one core. `heavy`, `light`: flops per second of large products and
     convolutions, and of the rest; `dispatch`: seconds per statement; `spreads`: heavy operators use all
-    cores; `views`: a slice by itself moves nothing; `loop_dispatches`: statements that it runs for every
-    iteration."""
+    cores; `views`: a slice by itself moves nothing; `loop_dispatches`: statements that an iteration runs."""
 
     heavy: float
     light: float

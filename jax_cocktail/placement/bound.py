@@ -51,7 +51,7 @@ class _Crossings:
         return [distance.get(v, _NEVER) for v in body.results]
 
     def _origin(self, carry: int) -> Value:
-        """The result, of this or an earlier iteration, whose division a carry has."""
+        """The result (of this or an earlier iteration) that determines the division of a carry."""
         value = self.loop.body.results[carry]
         for _ in self.loop.carried:
             if value in self.loop.carried:

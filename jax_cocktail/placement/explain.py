@@ -15,7 +15,7 @@ from jax_cocktail.utask.types import NOWHERE, Source, Value
 
 
 def tile_group_notes(region: Region, division: Division, loop: LoopUTask | None) -> Iterator[str]:
-    """One sentence per tile group. `loop`: the loop whose body the region is."""
+    """One sentence per tile group. `loop`: the loop with this region as its body."""
     for tile_group in division.tile_groups:
         statements = [region.body[n] for n in tile_group.positions]
         extent = min(v.type.shape[d] for v, d in tile_group.axes.items())
@@ -48,8 +48,8 @@ def trips_note(loop: LoopUTask) -> str:
 def refusal_notes(
     region: Region, division: Division, limits: Limits, placed_inside: frozenset[int]
 ) -> Iterator[str]:
-    """One sentence per heavy statement that every unit executes. `placed_inside`: positions whose regions
-    were divided."""
+    """One sentence per heavy statement that every unit executes. `placed_inside`: positions of
+    statements with divided regions."""
     claimed = division.tile_group_of
     for position, statement in enumerate(region.body):
         if position in claimed or position in placed_inside or not limits.pays((statement,)):

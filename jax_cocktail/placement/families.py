@@ -19,9 +19,8 @@ Axes = Sequence[int | None]  # an axis of each result
 
 
 def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
-    """The number of equal uTasks of the operator along `axes` of its results if `parts` are requested: all of
-    them, a divisor that its rule allows, or one. A remainder is one more.
-    """
+    """The number of equal uTasks of the operator along `axes` of its results: `parts`, a divisor of `parts`
+    that its rule allows, or one. A remainder is one more uTask."""
     tie = rule(operator).along(axes)
     if tie is None:
         return 1
@@ -29,7 +28,7 @@ def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
 
 
 def any_runs(operator: UOperator, tie: Tie) -> bool:
-    """True if parts of any length correspond along the tied axes, because these are equally long."""
+    """True if parts of any length correspond along the tied axes, because these have the same length."""
     operands = zip(operator.inputs, tie.inputs, strict=True)
     tied = [(v, d) for v, d in operands if d is not None]
     tied += zip(operator.outputs, tie.outputs, strict=True)

@@ -2,8 +2,8 @@
 
 A tile group is cut along one axis class. If its parts need no communication along another class either, one
 parallel loop makes both cuts: trip t computes block ``t % across`` of part ``t // across``. So batch rows
-times heads fill a GPU that neither fills alone, and a group of units reads a group of rows where every unit
-would read all rows. The barriers stay: a block depends on others along one axis or the other.
+times heads fill a GPU that neither fills alone, and a group of units reads a group of rows instead of all
+rows. The barriers stay: a block depends on others along one axis or the other.
 
 The second class is found in the tiled part, whose statements are cut like any others. A grid is given up if
 the trips of its loop cannot be proven independent.
@@ -31,8 +31,8 @@ from jax_cocktail.utask.types import Value
 Trial = Callable[[int, FreshValues], Sequence[Statement]]  # the tiling into so many parts
 Steady = Callable[[Value], bool]
 
-MOST_GROUPS = 8  # of blocks along the second axis, where parts leave some over
-SMALL_REST = 4  # so many times what is left over is no more than a part
+MOST_GROUPS = 8  # of blocks along the second axis, if parts leave a remainder
+SMALL_REST = 4  # so many remainders are no more than a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Grid:
 
 
 def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
-    """Numbers of parts to try along the first axis, which has length `extent` and alone would be cut into
-    `parts`: the divisors of `parts`, and, if there is a remainder anyhow, others with a small remainder."""
+    """Candidate numbers of parts along a first axis of length `extent`, for which 1-D tiling takes `parts`:
+    the divisors of `parts`, and, if `parts` leaves a remainder, other numbers with a small remainder."""
     found = {n for n in range(2, parts + 1) if parts % n == 0}
     if extent % parts:
         others = {units // groups for groups in range(2, MOST_GROUPS + 1)}
@@ -60,7 +60,7 @@ def best_grid(
 ) -> Grid | None:
     """The grid for a tile group, or None if one axis with the first of `numbers` parts is best.
 
-    `tiled`: tiles the tile group into a number of parts. `steady`: whether an outside value stays the same
+    `tiled`: tiles the tile group into a number of parts. `steady`: True if an outside value stays the same
     while the loop runs repeatedly.
     """
     if not limits.has_grids:
@@ -73,7 +73,7 @@ def best_grid(
         if number == numbers[0]:
             offers.append(GridOffer(part.heavy, far, number))
         if not ways:
-            break  # longer parts fall apart no better
+            break  # larger parts have no such classes either
         for cut in ways:
             axes[len(offers)] = part.cut_along(cut)
             offers.append(GridOffer(part.heavy, far, number, cut))
@@ -122,8 +122,8 @@ def _loop_of(statements: Sequence[Statement]) -> LoopUTask:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of a tile group. `light`: operators that each reader recomputes, or reads of values; they do
-    not depend on what the parts write. `heavy`: the other statements."""
+    """One part of a tile group. `light`: reads of values, and operators that each reader recomputes; they do
+    not depend on values that the parts write. `heavy`: the other statements."""
 
     loop: LoopUTask
     light: Mapping[Value, UOperator]
@@ -193,7 +193,7 @@ class _Part:
 
 
 def _joined(cut: AxisClass, others: Sequence[AxisClass]) -> AxisClass:
-    """The class joined with classes of as many parts that cut other values: no axis ties them."""
+    """The class joined with other classes of as many parts, whose axes no rule ties to its own."""
     axes = dict(cut.axes)
     for other in others:
         if other.parts == cut.parts and axes.keys().isdisjoint(other.axes):

@@ -45,7 +45,7 @@ PACK_BYTES = 16  # if the axis is a multiple of this, so are the parts
 @dataclass(frozen=True, slots=True)
 class Group:
     """A stage of a wavefront. `tile_group`: its division, None if it would need a barrier inside; `first`:
-    the unit of part 0; `length`: of a part, if the last one reaches past the end, else 0."""
+    the unit of part 0; `length`: length of a part if the last one reaches past the end, else 0."""
 
     positions: tuple[int, ...]
     number: int
@@ -118,7 +118,7 @@ class Wave:
 
     @property
     def arrays(self) -> Mapping[Value, Value]:
-        """The same for parameters and their next values."""
+        """The same map for parameters and for their next values."""
         return {**self.parameters, **{c.value: c.result for c in self.carries if c.is_wide}}
 
     def results(self, values: Sequence[Value]) -> tuple[Value, ...]:

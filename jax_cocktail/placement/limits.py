@@ -1,4 +1,4 @@
-"""Limits decide whether cutting pays, and into how many parts, on a CPU and on a GPU."""
+"""Decides if cutting pays, and into how many parts, on a CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ CLOSE = 1.05  # fewer parts win if they are slower by less than this factor
 class Limits:
     """The limits on a CPU.
 
-    `flops`, `bytes`: one execution of a cluster reaches one of them (its barrier costs about 0.25 us on two
-    cores); `again`: largest share of a nested uTask's work that every part may recompute; `balance`: least
-    share of busy units; `most`: parts per unit; `least_part`: parts from this length on need not divide the
-    axis; `light`: a value of at most so many flops is recomputed, not stored; `pack_trips`: a loop of so many
-    trips packs its weights; `lanes`: least output features of a convolution in one part; `cache`: decides
-    the number of tiles of an independent axis; `crossing`: seconds of a barrier and of the first bytes after
-    it; `takes_operands`: a result may overwrite an operand of the program, which one unit copies if the
-    caller keeps it; `dense_bytes`: parts up to this size are packed even if dense, since packed parts stay
-    with their units; `packs_rows`: a packed right operand is stored row by row, so that one product
+    `flops`, `bytes`: one execution of a tile group needs so much of either to pay for its barrier (0.25 us on
+    two cores); `again`: largest share of a nested uTask's work that every part may recompute; `balance`:
+    least share of busy units; `most`: parts per unit; `least_part`: least length of parts that need not
+    divide the axis; `light`: most flops of a value that is recomputed, not stored; `pack_trips`: least trips
+    of a loop that packs its weights; `lanes`: least output features of a convolution in one part; `cache`:
+    the cache that decides the number of tiles of an independent axis; `crossing`: seconds of a barrier and of
+    the first bytes after it; `takes_operands`: a result may overwrite an operand of the program, which one
+    unit copies if the caller keeps it; `dense_bytes`: largest dense part that is packed, since packed parts
+    stay with their units; `packs_rows`: a packed right operand is stored row by row, so that one product
     computes all columns; `has_grids`: parts may be cut along a second axis.
     """
 
@@ -87,7 +87,7 @@ class Limits:
     ) -> bool:
         """True if one execution of the statements is enough work for a barrier.
 
-        `axes`, `parts`: their division; if not given, whether any division could pay.
+        `axes`, `parts`: their division; without one, True if any division could pay.
         """
         return self.suffices(total(statements))
 
@@ -103,11 +103,11 @@ class Limits:
         domains: tuple[float, int | None],
         split: Split,
     ) -> tuple[float, float]:
-        """Orders classes that want the same statements, best first: most shared work, then least time lost.
+        """A sort key for classes that compete for statements: most shared work first, then least time lost.
         Every part of a product reads the whole operand that is not cut.
 
-        `domains`: the result of `domains` for the loops among the statements; `split`: that of `split` for
-        the others.
+        `domains`: the result of `domains` for the loops among the statements; `split`: the result of `split`
+        for the other statements.
         """
         again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
         return again.weight - total(statements).weight, domains[0]
@@ -120,9 +120,9 @@ class Limits:
         divided: Divided,
         others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
-        """Seconds that the loops lose to cache misses, and the number of parts, with whole loops inside, that
-        loses least. `divided`: seconds of the loops with divided bodies; `others`: classes along which the
-        parts may be cut again."""
+        """Seconds that the loops lose to cache misses if each part runs whole loops, and the number of parts
+        that loses least. `divided`: seconds of the loops with divided bodies; `others`: classes along which
+        the parts may be cut again."""
         if not self.even_parts(cut, units, self.most * units):
             return 0.0, None
         offers = [
@@ -132,14 +132,14 @@ class Limits:
         return min(offers, default=(inf, None))
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
-        """The position of the chosen offer, and the blocks per part; None if parts should stay undivided, as
-        in the offer without a class."""
+        """The position of the chosen offer, and the number of blocks per part; None if the offer without a
+        class, with undivided parts, is best."""
         return None
 
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
-        """Seconds of the longest part, or of everything; 0 if no device's rates are known."""
+        """Seconds of the longest part, or of everything without parts; 0 if no device's rates are known."""
         return 0.0
 
     def parts(self, cut: AxisClass, units: int, whole: bool = False) -> int | None:
@@ -183,7 +183,7 @@ class DeviceLimits(Limits):
     """The limits on a GPU, in seconds of a thread block.
 
     An idle unit costs nothing, and weights stay in shared memory only if every unit has at most one part. So
-    the number of parts minimises the time of the longest part and never exceeds the number of units, except
+    the number of parts minimises the time of the longest part. It never exceeds the number of units, except
     for independent axes, whose tiles may take turns. `unit`: one unit of the device; `start`: least seconds
     that a second unit saves without barriers.
     """
@@ -209,8 +209,8 @@ class DeviceLimits(Limits):
         domains: tuple[float, int | None],
         split: Split,
     ) -> tuple[float, float]:
-        """Orders classes by the share of the time that statements still take: contested statements go to the
-        class that makes them fastest, not to the largest class."""
+        """A sort key for classes: the share of the time that statements still take. The class that makes
+        contested statements fastest gets them, not the largest class."""
         parts = domains[1]
         if parts is None:
             statements = [s for s in statements if not has_loop(s)]
@@ -240,7 +240,7 @@ class DeviceLimits(Limits):
     def _pairs(
         self, cut: AxisClass, others: Sequence[AxisClass], units: int, loops: Sequence[Statement]
     ) -> Iterator[tuple[float, int]]:
-        """Seconds, and parts of the first class, of 2-D tilings with enough blocks for the units."""
+        """(seconds, number of parts along `cut`) of 2-D tilings with enough blocks for the units."""
         assert self.unit is not None
         for other in others if self.has_grids else ():
             least = min(units, cut.parts * other.parts) / 2
@@ -278,14 +278,14 @@ class DeviceLimits(Limits):
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
-        """Seconds of the longest part; `parts` 0: the limit of infinitely many parts."""
+        """Seconds of the longest part; with `parts` 0, the limit for infinitely many parts."""
         assert self.unit is not None
         if axes is None:
             return unit_seconds(statements, self.unit)
         if not parts:
             return 0.0
         extent = min((v.type.shape[d] for v, d in axes.items()), default=parts)
-        runs = [extent // parts, extent % parts]  # one unit computes what is left over
+        runs = [extent // parts, extent % parts]  # one unit computes the remainder
         return sum(unit_seconds(statements, self.unit, Part(axes, n / extent)) for n in runs if n)
 
 

@@ -19,8 +19,7 @@ class UnitMesh:
 
 
 def set_resource(plan: MemoryPlan, units: int) -> UnitMesh:
-    """The units that a call of a planned program requests, out of at most `units` (SetResource of COCKTAILER,
-    OSDI'23, section 4): never more than have work. The runtime decides at every call how many it gets, and
-    deals the parts of the program to those.
-    """
+    """The units that a call of a planned program requests, at most `units`: never more than have work
+    (SetResource of COCKTAILER, OSDI'23, section 4). At every call the runtime decides how many the call gets,
+    and deals the parts of the program to those."""
     return UnitMesh(units=max(min(units, plan.most_units), 1))

@@ -69,8 +69,8 @@ def place(
     limits: Limits = Limits(),  # noqa: B008 (a frozen value)
     remark: Listener = nobody,
 ) -> UProgram:
-    """Returns its argument if no work is worth dividing. `notes` and `remark` (for the report) get a sentence
-    for every decision."""
+    """Returns its argument if no work is worth dividing. `notes` and `remark` (for the report) receive a
+    sentence for every decision."""
     if mesh.units < 2:
         return program
     notes = notes if notes is not None else []
@@ -84,7 +84,7 @@ def place(
 
 @dataclass(slots=True)
 class _Frame:
-    """A region that is being divided: its new statements, its visible values, and how often it runs."""
+    """A region that is being divided: its new statements, its visible values, and its number of runs."""
 
     region: Region
     trips: int
@@ -92,8 +92,8 @@ class _Frame:
     visible: set[Value] = field(default_factory=set)
     places: Mapping[Value, Value] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)  # positions
-    readers: dict[Value, list[int]] = field(default_factory=dict)  # the positions of those who read a value
-    made: set[Value] = field(default_factory=set)  # by the region's statements
+    readers: dict[Value, list[int]] = field(default_factory=dict)  # positions of the value's readers
+    made: set[Value] = field(default_factory=set)  # values that the region's statements define
 
     def __post_init__(self) -> None:
         for position, statement in enumerate(self.region.body):
@@ -102,11 +102,11 @@ class _Frame:
                 self.readers.setdefault(value, []).append(position)
 
     def is_read(self, value: Value, *but: Collection[int]) -> bool:
-        """True if a statement reads the value whose position is in none of these collections."""
+        """True if a statement at a position outside these collections reads the value."""
         return any(all(n not in each for each in but) for n in self.readers.get(value, ()))
 
     def is_needed(self, value: Value, positions: Collection[int]) -> bool:
-        """True if it is needed outside of the statements at these positions."""
+        """True if the value is needed outside of the statements at these positions."""
         return value in self.region.results or self.is_read(value, positions)
 
     def emit(self, statements: Sequence[Statement]) -> None:
@@ -117,7 +117,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A tile group: `results` are its values that are cut and `needed` outside of it."""
+    """A tile group: `results` are its values that are cut and that outside statements need (`needed`)."""
 
     tile_group: TileGroup
     statements: Sequence[Statement]
@@ -157,11 +157,11 @@ class _Placer:
         self.notes = notes
         self.operands = frozenset(program.entry.parameters)
         self.constants = scalar_constants(operators_in(program.entry))
-        self.placed = 0  # tile groups
+        self.placed = 0  # number of tile groups
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
         self.packs: dict[tuple[Value, int, tuple[int, ...], Units], Packed] = {}
-        self.wide: dict[Value, Value] = {}  # results and carries of stages -> the arrays that they stand in
+        self.wide: dict[Value, Value] = {}  # results and carries of stages -> the padded arrays with them
 
     def region(
         self,
@@ -171,9 +171,9 @@ class _Placer:
         wave: Wave = NO_WAVE,
         places: Mapping[Value, Value] = _NOWHERE,
     ) -> Region:
-        """Divides a region. `trips`: runs of the region per run of the region around it; `loop`: whose body
-        it is; `wave`: its stages, in a loop over diagonals; `places`: arrays that results of a branch
-        replace."""
+        """Divides a region. `trips`: runs of the region per run of the region around it; `loop`: the loop
+        with this body; `wave`: its stages, in a loop over diagonals; `places`: arrays that results of a
+        branch may overwrite."""
         body, groups = region.body, wave.groups
         grouped = {n for group in groups.values() for n in group.positions}
         division = divide(body, region.results, self.units, self.limits, grouped, region.parameters)
@@ -301,7 +301,7 @@ class _Placer:
         return found
 
     def _is_steady(self, value: Value) -> bool:
-        """True if the region runs again and again on the same value."""
+        """True if the region runs repeatedly on the same value."""
         home = self._home(value)
         return home is not None and prod(f.trips for f in self.frames[home + 1 :]) > 1
 
@@ -324,8 +324,8 @@ class _Placer:
     def _packed(
         self, statements: Sequence[Statement], axes: Mapping[Value, int], units: Units
     ) -> Mapping[tuple[Value, int], Packed]:
-        """Packed copies of the matrices that a loop reads repeatedly by parts that are not dense. If units
-        keep packed parts, also copies of all values that a stage of a wavefront reads by parts."""
+        """Packed copies of matrices that a loop reads repeatedly, if their parts are not dense or units can
+        keep them. If units keep parts, also copies of the values that a wavefront stage reads by parts."""
         found: dict[tuple[Value, int], Packed] = {}
         for statement in _dots(statements):
             if all(v not in axes for v in statement.outputs):
@@ -380,7 +380,7 @@ class _Placer:
 
 
 def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
-    """The products among statements and in branches. Loops packed theirs when they were built."""
+    """The products among the statements and in branches. Loops packed their own when they were built."""
     for statement in statements:
         if is_a(statement, "dot"):
             yield statement
@@ -392,8 +392,8 @@ def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
 def _read_by_parts(
     statements: Sequence[Statement], axes: Mapping[Value, int]
 ) -> Iterator[tuple[UOperator, Value, int]]:
-    """Operands of element-wise operators in a stage of a wavefront that are read by parts but not cut, with
-    their axes. Slices at dynamic positions are left out: one trip reads few of their elements."""
+    """Operands that element-wise operators of a wavefront stage read by parts, with their axes; values that
+    are cut are excluded. So are slices at dynamic positions: one trip reads few of their elements."""
     for statement in statements:
         if not isinstance(statement, BranchUTask) or statement.stage is None:
             continue
@@ -410,7 +410,7 @@ def _read_by_parts(
 def _recipes(
     outer: Mapping[Value, UOperator], body: Sequence[Statement], limits: Limits
 ) -> dict[Value, UOperator]:
-    """The operators that recompute light values; values from outside a loop only if that is free."""
+    """The operators that recompute light values; for values from outside a loop, only free operators."""
     found = {v: o for v, o in outer.items() if o.kind in _FREE}
     for position in light_positions(body, limits.light):
         operator = body[position]
@@ -422,7 +422,7 @@ def _recipes(
 
 def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
     """Results of a region of a branch -> values that another region returns unchanged. A result may overwrite
-    such a value if nothing reads it later; then neither way of the branch copies."""
+    such a value if nothing reads it later; then neither region copies."""
     made = {v for s in region.body for v in s.outputs}
     found: dict[Value, Value] = {}
     for other in branch.branches:
@@ -434,10 +434,10 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
 
 
 def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> dict[Value, Value]:
-    """For each result the array that it may overwrite: only these statements read it, each part its own.
+    """For each result, the array that it may overwrite: only these statements read it, each part its own.
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
-    the value that the other side of a branch returns; the last may have been read before.
+    the value that the other region of a branch returns; the last may have been read before.
     """
     region = frame.region
     own, axes = frozenset(tile_group.positions), tile_group.axes

@@ -23,9 +23,9 @@ def prune(region: Region) -> Region:
 def skeleton(statement: Statement, cut: Collection[Value]) -> tuple[Statement, ...]:
     """The statement without the values in `cut`; nothing if it makes no others.
 
-    Tiles compute counters, scalar state and flags again for themselves. If something outside needs them too,
-    this copy stays at device scope. Nothing in it reads a value that is cut: an operator that did so, and
-    whose result is not cut, would have consumed the class.
+    Tiles compute counters, scalar state and flags again for themselves. If outside statements need them too,
+    this copy stays at device scope. It reads no value that is cut: an operator that did so, and whose result
+    is not cut, would have consumed the class.
     """
     kept = [k for k, v in enumerate(statement.outputs) if v not in cut]
     if not kept:

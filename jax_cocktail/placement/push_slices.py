@@ -32,7 +32,7 @@ from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Shape, Source, TensorType, Value
 
-_SPLIT = ELEMENTWISE | RESHAPES | {"dynamic_slice", "dot"}  # whose attributes `_attributes` can adapt
+_SPLIT = ELEMENTWISE | RESHAPES | {"dynamic_slice", "dot"}  # kinds that `_attributes` can adapt
 
 
 def push_slices(program: UProgram) -> UProgram:
@@ -56,7 +56,7 @@ class _Frame:
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
     split: dict[tuple[Value, int, int], Value] = field(default_factory=dict)
-    missing: set[Value] = field(default_factory=set)  # only their split version has been computed
+    missing: set[Value] = field(default_factory=set)  # values with a split version only
 
     def emit(self, statement: Statement) -> None:
         self.out.append(statement)
@@ -134,7 +134,7 @@ class _Pusher:
             v if d is None else self._version(v, d, size, operator.source)
             for v, d in zip(operator.inputs, tie.inputs, strict=True)
         )
-        if operator.kind == "dynamic_slice":  # an axis taken whole starts at 0 whatever its start says
+        if operator.kind == "dynamic_slice":  # an axis taken whole starts at 0, whatever its start operand is
             inputs = (*inputs[: axis + 2], inputs[axis + 1], *inputs[axis + 2 :])
         result = self.fresh.make(split_type(operator.output.type, axis, size))
         attributes = _attributes(operator, axis, tie.inputs)
@@ -157,7 +157,7 @@ class _Pusher:
 
 
 def _slice_size(cut: AxisClass, body: Sequence[Statement]) -> int:
-    """The size of all slices that consume the class, or 0 if the class is not to be split.
+    """The size of all slices that consume the class, or 0 if the class must stay unsplit.
 
     Each slice starts at a multiple of the size. The class must hold a product.
     """

@@ -173,7 +173,7 @@ class Tiler(Emitter):
         self.axes = axes
         self.sources = sources
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
-        self.arrays: dict[Value, Value] = {}  # updated in place: what stands for all of the value
+        self.arrays: dict[Value, Value] = {}  # updated in place -> the stand-in for the whole value
         self.now: dict[Value, Value] = {}
         self._outside: dict[tuple[Value, int], Value] = {}
         self._links: set[Value] = set()  # made by updates that write into a parameter itself
@@ -337,14 +337,14 @@ class Tiler(Emitter):
         return not any(value in known for known in (self.now, self.own, self.arrays, self.sources.recipes))
 
     def _direct(self, operator: UOperator, axis: int) -> tuple[Value, ...]:
-        """The operands of a slice that takes the axis whole, for the own part: one slice instead of two."""
+        """The operands of one slice that reads the own part of a slice along an axis that is taken whole."""
         array, *starts = operator.inputs
         begins = [self.whole(v) for v in starts]
         begins[axis] = self.start(array.type.shape[axis])
         return (array, *begins)
 
     def _sliced(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
-        """The own part of the slice; for parts that may reach past the end of the array."""
+        """The own part of the slice, for parts that may reach past the end of the array."""
         inputs = tuple(self.whole(v) for v in operator.inputs)
         whole = self.fresh.make(operator.output.type)
         where.append(replace(operator, inputs=inputs, outputs=(whole,)))

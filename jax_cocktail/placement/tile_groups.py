@@ -84,7 +84,7 @@ class Division:
 
     @property
     def meetings(self) -> int:
-        """Supersteps with a barrier after them: barriers of one run of the region, without inner loops."""
+        """Supersteps with a barrier at their end: barriers of one run of the region, without inner loops."""
         return sum(bool(superstep.tile_groups) for superstep in self.supersteps)
 
 
@@ -100,7 +100,7 @@ def is_light(statement: Statement, limit: float) -> bool:
 
 def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[int]:
     """Statements that are light together with all statements that they depend on."""
-    needed: dict[Value, frozenset[int]] = {}  # by light statements; of others empty
+    needed: dict[Value, frozenset[int]] = {}  # for values of light statements: the light positions needed
     heavy: set[Value] = set()
     flops = [work(s).flops if is_light(s, limit) else inf for s in statements]
     for position, statement in enumerate(statements):
@@ -123,15 +123,15 @@ def divide(
     parameters: Collection[Value] = (),
 ) -> Division:
     """Chooses classes, most work first, and assigns statements to supersteps. `kept`: positions that stay at
-    mesh level; `parameters`: of the region, which its results may overwrite."""
+    mesh level; `parameters`: the region's parameters, which its results may overwrite."""
     return _Divider(statements, results, units, limits, kept, parameters).divide()
 
 
 class Fitting:
-    """Tells along which classes some statements can all be cut without a barrier between them."""
+    """Finds the classes along which some statements can all be cut without a barrier between them."""
 
     def __init__(self, statements: Sequence[Statement], region: Region, limits: Limits) -> None:
-        """`region`: the one that holds the statements."""
+        """`region`: the region that holds the statements."""
         self._divider = _Divider(statements, region.results, 1, limits, parameters=region.parameters)
         self._heavy = [n for n in range(len(statements)) if n not in self._divider.light]
         self.heavy_statements = [statements[n] for n in self._heavy]
@@ -167,10 +167,10 @@ class _Divider:
                 self.readers.setdefault(value, []).append(statement)
         self.results = frozenset(results)
         self.claims: dict[int, Choice] = {}
-        self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds, their bodies divided
+        self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.splits: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
         self.refused: list[tuple[AxisClass, str]] = []
-        self.apart: list[tuple[AxisClass, list[int]]] = []  # classes without a crossing, and what they fit
+        self.apart: list[tuple[AxisClass, list[int]]] = []  # without a crossing; the positions that they fit
 
     def divide(self) -> Division:
         self._claim()
@@ -211,7 +211,7 @@ class _Divider:
             free = [n for n in fitting if n not in self.claims]
             loops = [n for n in free if has_loop(self.statements[n])]
             parts = self._domains(cut, loops)[1] if loops else self._split(cut, free)
-            if parts is None and loops:  # a loop over what is left over would take too long
+            if parts is None and loops:  # a loop over the remainder would take too long
                 free = [n for n in free if n not in loops]
                 parts = self._split(cut, free)
             chosen = [self.statements[n] for n in free]

@@ -34,7 +34,7 @@ class MemoryPlan:
     workspace and of each unit's own and private memory; `scratch_space`, `scratch_offset`: the scratch, the
     last part of its space, free for one operator at a time (`scratch_bytes`); `most_units`: number of units
     that find work; `template_bytes`: near memory that templates use while they run; `parts`: workspace
-    buffers whose slices may instead be with the units that alone touch them; `cluster`: units are one cluster.
+    buffers whose slices may also be with the units that alone touch them; `cluster`: units are one cluster.
     """
 
     layouts: Mapping[Value, Layout]
