@@ -1,1 +1,1 @@
-"""Facts about programs that several passes ask for, and the verifier. Nothing here changes a program."""
+"""Facts about programs that several passes need, and the verifier. No module here changes a program."""

@@ -48,7 +48,7 @@ class Comparison:
         return text + (", convolutions decide" if self.hopeless() else "")
 
     def favours_stock(self) -> bool:
-        """The assumption where nothing can be measured."""
+        """True if stock XLA is the better assumption where nothing can be measured."""
         return self.ours.seconds > self.stock.seconds
 
     def heavy(self) -> bool:

@@ -51,16 +51,16 @@ CLOSE = 1.05  # fewer parts win if they are slower by less than this factor
 class Limits:
     """The limits on a CPU.
 
-    `flops`, `bytes`: one execution of a tile group needs so much of either to pay for its barrier (0.25 us on
-    two cores); `again`: largest share of a nested uTask's work that every part may recompute; `balance`:
-    least share of busy units; `most`: parts per unit; `least_part`: least length of parts that need not
-    divide the axis; `light`: most flops of a value that is recomputed, not stored; `pack_trips`: least trips
-    of a loop that packs its weights; `lanes`: least output features of a convolution in one part; `cache`:
-    the cache that decides the number of tiles of an independent axis; `crossing`: seconds of a barrier and of
-    the first bytes after it; `takes_operands`: a result may overwrite an operand of the program, which one
-    unit copies if the caller keeps it; `dense_bytes`: largest dense part that is packed, since packed parts
-    stay with their units; `packs_rows`: a packed right operand is stored row by row, so that one product
-    computes all columns; `has_grids`: parts may be cut along a second axis.
+    `flops`, `bytes`: one execution of a tile group needs so much of either to pay for its barrier (about 0.25
+    us on two cores); `again`: largest share of a nested uTask's work that every part may recompute;
+    `balance`: least share of busy units; `most`: parts per unit; `least_part`: least length of parts that
+    need not divide the axis; `light`: most flops of a value that is recomputed, not stored; `pack_trips`:
+    least trips of a loop that packs its weights; `lanes`: least output features of a convolution in one part;
+    `cache`: decides the number of tiles of an independent axis; `crossing`: seconds of a barrier and of the
+    first bytes after it; `takes_operands`: a result may overwrite an operand of the program, which one unit
+    copies if the caller keeps it; `dense_bytes`: largest dense part that is packed, since packed parts stay
+    with their units; `packs_rows`: a packed right operand is stored row by row, so that one product computes
+    all columns; `has_grids`: parts may be cut along a second axis.
     """
 
     flops: float = 20000
@@ -106,8 +106,8 @@ class Limits:
         """A sort key for classes that compete for statements: most shared work first, then least time lost.
         Every part of a product reads the whole operand that is not cut.
 
-        `domains`: the result of `domains` for the loops among the statements; `split`: the result of `split`
-        for the other statements.
+        `domains`: the result of `domains` for the loops among the statements; `split`: returns the result of
+        `split` for the other statements.
         """
         again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
         return again.weight - total(statements).weight, domains[0]
@@ -121,8 +121,8 @@ class Limits:
         others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
         """Seconds that the loops lose to cache misses if each part runs whole loops, and the number of parts
-        that loses least. `divided`: seconds of the loops with divided bodies; `others`: classes along which
-        the parts may be cut again."""
+        that loses least. `divided`: returns the seconds with divided loop bodies; `others`: classes along
+        which the parts may be cut again."""
         if not self.even_parts(cut, units, self.most * units):
             return 0.0, None
         offers = [

@@ -1,1 +1,1 @@
-"""Fusion stitching: which element operators are computed together (AStitch, FusionStitching / TAO)."""
+"""Fusion stitching: groups of element operators computed together (AStitch, FusionStitching / TAO)."""

@@ -222,7 +222,7 @@ class _RegionState:
         return lowest
 
     def _leaves(self, value: Value, identical: bool = True) -> Iterator[tuple[Value, bool]]:
-        """Values that computing `value` reads, and whether it reads them element by element."""
+        """Values that computing `value` reads; with each, True if it reads them element by element."""
         facts = self.facts
         operator = facts.operator(value)
         mode = facts.mode.get(value)

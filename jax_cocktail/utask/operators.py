@@ -216,7 +216,7 @@ def _updates(table: _Table) -> None:
 
 def _barriers(table: _Table) -> None:
     add = partial(table, "anchor", keeps_bits=True, kernels=0)
-    # the halves of the units' barrier: what a unit wrote before `arrive` is seen by all after their `wait`
+    # the halves of the units' barrier: after `wait`, a unit sees all writes that precede an `arrive`
     add(0, "arrive wait", results=0, together="units")
     # every unit gets all of each operand in its own memory, as soon as the writers have sent its blocks.
     # blocks: (axis, size, parts, first) of each operand: unit (first + p) mod n of n has written part p

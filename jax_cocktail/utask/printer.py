@@ -97,7 +97,7 @@ class _Printer:
         return ", ".join(map(self._name, values))
 
     def _defined(self, values: Sequence[Value], role: str) -> str:
-        """Definitions with role and type; values that leave the program are *output* wherever made."""
+        """Definitions with role and type; results of the program are always *output*."""
         roles = ("output" if value in self._results and role == "temporary" else role for value in values)
         return ", ".join(f"{r} {self._name(v)}: {v.type}" for v, r in zip(values, roles, strict=True))
 
