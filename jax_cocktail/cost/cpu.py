@@ -33,8 +33,8 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
 from jax_cocktail.utask.types import Value
 
-_FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # in any runtime
-_VIEWS = VIEWS - _FREE  # in a runtime that has views
+_FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # free in any runtime
+_VIEWS = VIEWS - _FREE  # free in a runtime that has views
 
 
 def stock_price(program: UProgram, cores: int) -> Price:
