@@ -1,13 +1,13 @@
-"""Joined gates get an axis of their own, so that units can make them column by column.
+"""Gives concatenated gates an axis of their own, so that units can compute them column by column.
 
     concatenate(a, b)            ->      reshape(concatenate(reshape(a), reshape(b)))
     [n, k], [n, k] -> [n, 2 k]           [n, 1, k], [n, 1, k] -> [n, 2, k] -> [n, 2 k]
 
-The gradient of a recurrent cell joins the gradients of its gates, side by side, for the product with the
-weights. Column j of each comes from hidden unit j, but stands far apart in the joined array, of which no part
-would be made from parts of the gates; with the gates on an axis, column j of all of them is one part. The
-product reads all of it either way, and the last reshape moves nothing. (`placement.push_slices` does the same
-for gates that are taken apart.)
+The gradient of a recurrent cell concatenates the gradients of its gates for the product with the weights.
+Column j of each gate comes from hidden unit j, but these columns are far apart in the concatenated array, so
+tiles of it would not match tiles of the gates. With the gates on an axis, column j of all gates is one tile.
+The product reads all of it either way, and the last reshape moves nothing. (`placement.push_slices` does the
+same for gates that are taken apart.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jax_cocktail.utask.types import Value
 
 
 def stack_gates(program: UProgram) -> UProgram:
-    """Returns its argument if no loop joins equal parts for a product."""
+    """Returns its argument if no loop concatenates equal parts for a product."""
     fresh = FreshValues(program)
 
     def change(region: Region, inside: bool) -> Region:
@@ -44,7 +44,7 @@ def _multiplied(statements: Sequence[Statement]) -> set[Value]:
 
 
 def _joins(operator: UOperator, multiplied: set[Value]) -> bool:
-    """True if an operator joins equal parts for a product, and more than every unit makes for itself."""
+    """True if an operator concatenates equal parts for a product and is too large to replicate."""
     if operator.kind != "concatenate" or operator.output not in multiplied:
         return False
     if operator.output.type.nbytes <= REPLICATED_BYTES:

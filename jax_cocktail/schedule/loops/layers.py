@@ -1,9 +1,11 @@
-"""Stacks of layers written as inner loops: unrolled, so that every layer has weights and state of its own.
+"""Unrolls inner loops over layers, so that every layer has its own weights and state.
 
-A loop over time around a loop over layers, whose weights are one stacked array, hides two facts that
-distribution needs: the layers' weights do not change over time, and their recurrences are separate. Unrolling
-the inner loop and splitting the stacked state (`scalar_replacement`) shows both. The pass changes nothing if
-that does not separate any layer.
+    for t: for l: h[l] = f(h[l], W[l])      ->      for t: h0 = f(h0, W[0]); h1 = f(h1, W[1]); ...
+
+A loop over time around a loop over layers with stacked weights hides two facts that distribution needs: the
+weights do not change over time, and the layers' recurrences are separate. Unrolling the inner loop and
+splitting the stacked state (`scalar_replacement`) shows both. The pass changes nothing if that separates no
+layer.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def separate_layers(
 
 
 def _divisible(program: UProgram, limits: Limits) -> int:
-    """Number of products that distribution could take out of loops."""
+    """The number of products that distribution could take out of loops."""
     found, fresh = 0, FreshValues(program)
     for statement in walk(hoist(program).entry):
         if isinstance(statement, LoopUTask):
@@ -84,8 +86,8 @@ def unroll_layers(program: UProgram, remark: Listener = nobody) -> UProgram:
 
 
 def is_over_layers(loop: LoopUTask, around: LoopUTask) -> bool:
-    """True if a loop is short and some product in it takes a slice of an array from outside `around`, by an
-    index that changes, while its other operand changes too."""
+    """True if a loop is short and some product in it reads a slice of an array from outside `around`, at an
+    index that changes, and another operand that changes too."""
     trips = loop.trip_count
     if trips is None or loop.parallel or not 1 < trips <= MOST_TRIPS:
         return False

@@ -1,8 +1,8 @@
-"""Scalar replacement for stacked state: a carried array that is used row by row becomes its rows.
+"""Scalar replacement for stacked state: a carried array that is used row by row becomes one carry per row.
 
-The state of a stack of layers is often one array, `h[L, ...]`, of which layer l reads and writes row l. As
-one carry it ties all layers into one recurrence; as L carries, every layer has its own (compare Callahan,
-Carr and Kennedy, "Improving register allocation for subscripted variables", PLDI 1990).
+The state of stacked layers is often one array, `h[L, ...]`, and layer l reads and writes row l. As one carry
+it ties all layers into one recurrence; as L carries, every layer has its own (compare Callahan, Carr and
+Kennedy, "Improving register allocation for subscripted variables", PLDI 1990).
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ class _Splitter:
 
 @dataclass(slots=True)
 class _Attempt:
-    """Rewrites one loop under the assumption that the carries in `wanted` can be split. `failed` are those
-    that cannot."""
+    """Rewrites one loop, assuming that the carries in `wanted` can be split. `failed`: those that cannot."""
 
     loop: LoopUTask
     wanted: set[int]
@@ -72,7 +71,7 @@ class _Attempt:
     definitions: dict[Value, UOperator]
     failed: set[int] = field(default_factory=set)
     rows: dict[Value, Rows] = field(default_factory=dict)
-    origin: dict[Value, int] = field(default_factory=dict)  # array that is gone -> carry that it comes from
+    origin: dict[Value, int] = field(default_factory=dict)  # removed array -> its carry
     names: dict[Value, Value] = field(default_factory=dict)
 
     def run(self) -> Sequence[Statement]:
@@ -116,13 +115,13 @@ class _Attempt:
         return self._spread(values, rows)
 
     def _slices(self, value: Value, out: list[Statement]) -> tuple[Value, ...]:
-        """The rows of a whole array."""
+        """Appends slices for the rows of a whole array."""
         b, row = Builder(self.fresh, self.loop.source, out), self._row(value).shape
         rest = (0,) * (value.type.rank - 1)
         return tuple(b.slice(value, (number, *rest), row) for number in range(value.type.shape[0]))
 
     def _following(self, out: list[Statement]) -> tuple[Value, ...]:
-        """Next carried values."""
+        """The next values of the carries."""
         found: list[Value] = []
         for k, value in enumerate(self.loop.body.results):
             if k not in self.wanted:
@@ -136,7 +135,7 @@ class _Attempt:
         return replaced(found, self.names)
 
     def _gathered(self, outputs: Sequence[Value]) -> list[Statement]:
-        """The final arrays, for whoever reads them as a whole."""
+        """The final arrays, concatenated for readers of the whole."""
         b, place = Builder(self.fresh, self.loop.source), 0
         for k, value in enumerate(self.loop.outputs):
             count = value.type.shape[0] if k in self.wanted else 1
@@ -148,7 +147,7 @@ class _Attempt:
 
     # -- bodies ------------------------------------------------------------------------------------------
     def _kept(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Values that something needs as they are: an array that is gone may not be among them."""
+        """The values, which have unsplit readers: a carry with a removed array among them fails."""
         self.failed.update(self.origin[v] for v in values if v in self.origin)
         return replaced(values, self.names)
 
@@ -163,7 +162,7 @@ class _Attempt:
         return tuple(out)
 
     def _nested(self, statement: Statement) -> Statement:
-        """Loops and branches may read rows, but hand no array on."""
+        """Loops and branches may read rows, but may not return a split array."""
         self._kept(statement.inputs)
 
         def inside(region: Region) -> Region:
@@ -193,7 +192,7 @@ class _Attempt:
             self.rows[operator.output] = (None,) * operator.output.type.shape[0]
 
     def _read(self, operator: UOperator, x: Value, out: list[Statement]) -> None:
-        """A slice of one row; anything more needs the array."""
+        """Replaces a slice of one row; a larger slice needs the array, so its carry fails."""
         starts = operator.ints("starts")
         if operator.output.type.shape[0] != 1:
             self._kept((x,))
@@ -206,7 +205,7 @@ class _Attempt:
         out.append(replace(operator, inputs=(row,), attributes=attributes))
 
     def _write(self, operator: UOperator, number: int, update: Value, out: list[Statement]) -> None:
-        """The array after a write: the old rows but one."""
+        """Records the array after a write: the old rows except one."""
         x = operator.inputs[0]
         rows = self.rows.get(x)
         if rows is None:

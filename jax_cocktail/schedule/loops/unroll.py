@@ -1,4 +1,4 @@
-"""Loop unrolling: full, or by a factor with the remaining trips behind the loop, or by two with a guard.
+"""Loop unrolling: full, or by a factor with the remaining iterations after the loop, or by two with a guard.
 
 Indices become constants, which `simplify` folds.
 """
@@ -18,7 +18,8 @@ from jax_cocktail.utask.types import Value
 
 
 def unroll(loop: LoopUTask, factor: int, fresh: FreshValues) -> tuple[Statement, ...]:
-    """A counted loop with `factor` copies of its body per trip; no loop at all if it has no more trips."""
+    """A counted loop with `factor` copies of its body per iteration; straight code if it has no more of
+    them."""
     assert loop.trip_count is not None and factor > 0
     if factor == 1:
         return (loop,)
@@ -45,7 +46,7 @@ def _widened(loop: LoopUTask, factor: int, rounds: int, outputs: tuple[Value, ..
 
 
 def _peeled(loop: LoopUTask, trips: range, values: tuple[Value, ...], b: Builder) -> None:
-    """Appends these trips, one after the other; the last one defines the outputs of the loop."""
+    """Appends these iterations in order; the last one defines the outputs of the loop."""
     bound: Mapping[Value, Value] = {}
     defined = {v for s in loop.body.body for v in s.outputs}
     for trip in trips:
@@ -55,7 +56,7 @@ def _peeled(loop: LoopUTask, trips: range, values: tuple[Value, ...], b: Builder
             bound = {r: o for r, o in reversed(list(pairs)) if r in defined}
         values = _trip(loop, (index,), values, bound, b)
     for value, output in zip(values, loop.outputs, strict=True):
-        if value != output:  # handed through: a reshape that changes nothing gives it the name
+        if value != output:  # passed through: a reshape to the same shape renames it
             b.define((output,), "reshape", (value,))
 
 
@@ -69,11 +70,11 @@ def _trip(
 
 
 def guarded(loop: LoopUTask, fresh: FreshValues) -> tuple[Statement, ...]:
-    """A loop with a condition and two trips in one: `while even and p(x): y = f(x); even = p(y); x = f(y) if
-    even else x`, and behind it `x if even else y`.
+    """Unrolls a while loop by two: `while even and p(x): y = f(x); even = p(y); x = f(y) if even else x`, and
+    after it `x if even else y`.
 
-    So nothing is copied from one of two buffers to the other. What is not written by parts has but one: of
-    that, x becomes y in the end.
+    No array is copied from one of its two buffers to the other. Values that parallel loops do not write have
+    one buffer, so their y replaces x.
     """
     two = _written_by_parts(loop)
     around, first = Builder(fresh, loop.source), Builder(fresh, loop.source)
@@ -103,9 +104,9 @@ def guarded(loop: LoopUTask, fresh: FreshValues) -> tuple[Statement, ...]:
 
 
 def out_of_place(loop: LoopUTask, constants: Mapping[Value, int], fresh: FreshValues) -> LoopUTask:
-    """The loop with carries that parts update in place, all of them, written to other buffers.
+    """The loop with parallel loops that write to other buffers instead of updating all of a carry in place.
 
-    In place, a carry that all units read cannot be written before all have read it.
+    A unit may not update a carry in place before all units that read it have done so.
     """
 
     def elsewhere(statement: Statement) -> Statement | list[Statement]:
@@ -119,7 +120,7 @@ def out_of_place(loop: LoopUTask, constants: Mapping[Value, int], fresh: FreshVa
 def _elsewhere(
     parts: LoopUTask, carried: Sequence[Value], constants: Mapping[Value, int], b: Builder
 ) -> list[Statement]:
-    """The parallel loop, and in front of it the fresh arrays that it writes instead of carries."""
+    """The parallel loop, after the fresh arrays that it writes instead of carries."""
     blocks = own_slices(parts, constants)
     makers = {v: s for s in parts.body.body for v in s.outputs}
     initial = list(parts.initial)
@@ -149,7 +150,7 @@ def _elsewhere(
 
 
 def _written_by_parts(loop: LoopUTask) -> list[int]:
-    """Positions of carried arrays whose next value parallel loops write, and not in place."""
+    """Positions of the carries whose next value a parallel loop writes, and not in place."""
     definitions = {v: s for s in loop.body.body for v in s.outputs}
     found = []
     for k, (carry, value) in enumerate(zip(loop.carried, loop.body.results, strict=True)):
@@ -183,11 +184,11 @@ def _choose(truth: Value, ways: tuple[Region, Region], outputs: tuple[Value, ...
 
 
 def stays(value: Value, carry: Value, definitions: Mapping[Value, Statement]) -> bool:
-    """True if the value is the carry, updated in place at most, or may take its place at once."""
+    """True if the value is the carry or an update of it in place, or may overwrite it at once."""
     while value != carry:
         made = definitions.get(value)
         if is_a(made, "exchange"):
-            return True  # complete when this unit has read the old one
+            return True  # the exchange ends after this unit has read the old one
         if is_a(made, "dynamic_update_slice"):
             value = made.inputs[0]
         elif isinstance(made, LoopUTask):

@@ -1,8 +1,8 @@
 """Brings contractions to the forms that the templates take.
 
-dot: contracted axes that are several become one (reshape in front, and transpose unless they stand side by
-side). conv: channels last, kernel (spatial, input feature, output feature), batch groups rewritten as feature
-groups. The transposes are views wherever memory allows, copies elsewhere: `stitch` decides.
+dot: several contracted axes become one (by a reshape, and a transpose unless they are adjacent). conv:
+channels last, kernel (spatial, input feature, output feature), batch groups as feature groups. A transpose is
+a view if memory allows, else a copy: `stitch` decides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def canonicalise(program: UProgram) -> UProgram:
 
 
 def _dot(b: Builder, operator: UOperator) -> bool:
-    """Appends the canonical product; false if it is canonical already."""
+    """Appends the canonical product; False if it is canonical already."""
     if len(operator.ints("lhs_contract")) <= 1:
         return False
     pairs = sorted(zip(operator.ints("lhs_contract"), operator.ints("rhs_contract"), strict=True))
@@ -52,7 +52,7 @@ def _dot(b: Builder, operator: UOperator) -> bool:
 
 
 def _gather_axes(b: Builder, x: Value, axes: tuple[int, ...]) -> tuple[Value, int]:
-    """Makes the axes, in order, one: in place if they stand side by side, else behind the others."""
+    """Merges the axes, in order: in place if they are adjacent, else after all others."""
     first, kept = axes[0], [d for d in range(x.type.rank) if d not in axes]
     place = first if axes == tuple(range(first, first + len(axes))) else len(kept)
     moved = b.transpose(x, [*kept[:place], *axes, *kept[place:]])
@@ -62,7 +62,7 @@ def _gather_axes(b: Builder, x: Value, axes: tuple[int, ...]) -> tuple[Value, in
 
 
 def _shifted(axes: tuple[int, ...], removed: tuple[int, ...], added: int) -> tuple[int, ...]:
-    """Where axes are when others have become one, `added`."""
+    """The positions of axes after others have become one, `added`."""
     left = (d - sum(r < d for r in removed) for d in axes)
     return tuple(d + (d >= added) for d in left)
 
@@ -71,7 +71,7 @@ def _shifted(axes: tuple[int, ...], removed: tuple[int, ...], added: int) -> tup
 
 
 def _conv(b: Builder, operator: UOperator) -> bool:
-    """Appends the canonical convolution; false if it is canonical already."""
+    """Appends the canonical convolution; False if it is canonical already."""
     rank = operator.inputs[0].type.rank
     last = (0, rank - 1, *range(1, rank - 1))
     kernel = (rank - 1, rank - 2, *range(rank - 2))

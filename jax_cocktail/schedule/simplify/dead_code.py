@@ -1,9 +1,9 @@
-"""Removes what no result of the program needs: operators, loop carries, branch outputs.
+"""Removes operators, loop carries and branch outputs that no result of the program needs.
 
-uTasks have no side effects, so a statement without a live output goes (also one that may fail: who wants to
-know reads its output). A carry is live if its final value is, or if the loop's condition or the next value of
-a live carry reads it. Liveness follows the needs of each value once, through all regions, so that it takes
-time in proportion to the program, however deep its loops are nested.
+uTasks have no side effects, so a statement without a live output is removed. So is `fail`: its output carries
+the failure. A carry is live if its final value is, or if the loop's condition or the next value of a live
+carry reads it. Liveness visits each value once, through all regions, so its time is linear in the program,
+however deep the loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def remove_dead_code(program: UProgram) -> UProgram:
 
 
 def _live(region: Region) -> Set[Value]:
-    """What the results of the region take, nested regions included."""
+    """The values that the results of the region need, nested regions included."""
     needs = _needs(region)
     live = set(region.results)
     waiting = list(live)
@@ -35,7 +35,8 @@ def _live(region: Region) -> Set[Value]:
 
 
 def _needs(region: Region) -> Mapping[Value, tuple[Value, ...]]:
-    """For every value what it is made of; for a carry, by each of its names, what its next value is."""
+    """For every value its operands; for each name of a carry, its initial and next value and the
+    condition."""
     found: dict[Value, tuple[Value, ...]] = {}
     for statement in walk(region):
         if isinstance(statement, LoopUTask):
@@ -52,13 +53,13 @@ def _needs(region: Region) -> Mapping[Value, tuple[Value, ...]]:
 
 
 def _names(loop: LoopUTask) -> list[tuple[Value, ...]]:
-    """For each carry its output, its parameter of the body and that of the condition."""
+    """For each carry its output, its parameter in the body and that in the condition."""
     tested = loop.condition.parameters if loop.condition is not None else loop.carried
     return list(zip(loop.outputs, loop.carried, tested, strict=True))
 
 
 def _region(region: Region, live: Set[Value]) -> Region:
-    """`region` cut down to what is live."""
+    """The live part of `region`."""
     return with_body(region, [_cut(s, live) for s in region.body if not live.isdisjoint(s.outputs)])
 
 

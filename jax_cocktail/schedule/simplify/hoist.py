@@ -1,8 +1,8 @@
-"""Hoisting: loop-invariant work leaves the loop.
+"""Hoisting: moves loop-invariant work out of the loop.
 
-Only work that is worth a buffer: anchors, expensive element operators, and what feeds an anchor's operand
-(so that transposed weights are one view outside). Cheap invariant elements stay: they fuse into the body's
-lane loops for nothing.
+Only work that is worth a buffer moves: anchors, expensive element operators, and producers of an anchor's
+operand (so that transposed weights are one view outside). Cheap invariant element operators stay: they fuse
+into the body's lane loops at no cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ WORTH = 8  # flops of one element from which an invariant element operator is wo
 
 
 def hoist(program: UProgram, remark: Listener = nobody) -> UProgram:
-    """Returns its argument if nothing moves. Inner loops first: what leaves them may leave outer ones too."""
+    """Returns its argument if nothing moves. Inner loops are first: their invariants may leave outer loops
+    too."""
     return rewrite(program, lambda s: _loop(s, remark) if isinstance(s, LoopUTask) else s)
 
 
@@ -36,8 +37,8 @@ def _loop(loop: LoopUTask, remark: Listener) -> list[Statement]:
 
 
 def _invariant(body: Region) -> dict[Value, UOperator]:
-    """Operators, by first result, that read nothing which changes from trip to trip. An array that every
-    trip fills anew stays inside: outside, every trip would have to copy it first."""
+    """Operators, by first result, whose operands no iteration changes. An array that every iteration fills
+    stays inside: outside, every iteration would have to copy it first."""
     varying = set(body.parameters)
     found: dict[Value, UOperator] = {}
     for statement in body.body:
@@ -50,7 +51,7 @@ def _invariant(body: Region) -> dict[Value, UOperator]:
 
 
 def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
-    """First results of the operators that leave: those worth it, and what they and matmuls read."""
+    """First results of the operators that leave: those worth it, and the operands of these and of matmuls."""
     made = {v: s for s in invariant.values() for v in s.outputs}
     wanted: set[Value] = set()
 
@@ -72,6 +73,6 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
 
 
 def _is_worth(operator: UOperator) -> bool:
-    if not operator.facts.total:  # where the loop has no trip, nothing fails
+    if not operator.facts.total:  # a loop without iterations never fails
         return False
     return not operator.is_element or operator.facts.cost >= WORTH

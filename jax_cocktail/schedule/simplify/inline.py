@@ -1,8 +1,8 @@
-"""Function inlining: references become the bodies of what they name (COCKTAILER, OSDI'23, section 4).
+"""Function inlining: replaces references by the bodies of their functions (COCKTAILER, OSDI'23, section 4).
 
-Runs before all other passes, so that these see loops, branches and operators only. A function that calls
-itself, directly or by way of others, stays, and so do references to it; whatever else is called in its body
-is inlined there.
+It runs before all other passes, so that these see loops, branches and operators only. A function that calls
+itself, directly or through others, stays, and so do references to it; all other calls in its body are
+inlined.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from jax_cocktail.utask.types import Value
 
 
 def inline(program: UProgram) -> UProgram:
-    """`program` without references to functions that do not recur, and without functions that nothing names.
-    Returns its argument if it has no such references and functions."""
+    """`program` without references to nonrecursive functions, and without unreferenced functions. Returns its
+    argument if it has neither."""
     if not program.functions:
         return program
     inliner = _Inliner(FreshValues(program))
@@ -50,7 +50,7 @@ def _named(regions: Iterable[Region]) -> set[str]:
 
 
 def _callees_first(functions: Sequence[FunctionUTask]) -> list[list[FunctionUTask]]:
-    """Functions in groups that call each other in circles; a group comes after those that it calls."""
+    """Functions in groups of mutual recursion; a group follows those that it calls."""
     numbers = {function.name: number for number, function in enumerate(functions)}
     calls = [sorted(numbers[name] for name in _named([f.body]) if name in numbers) for f in functions]
     return [[functions[n] for n in group] for group in reversed(strong_components(calls))]
@@ -66,7 +66,7 @@ def _reachable(entry: Region, functions: dict[str, FunctionUTask]) -> set[str]:
 
 
 class _Inliner:
-    """Rewrites regions; `bodies`: what is inlined; `now`: what the results of references became."""
+    """Rewrites regions. `bodies`: of the inlined functions; `now`: the new values of references' results."""
 
     def __init__(self, fresh: FreshValues) -> None:
         self.fresh = fresh

@@ -1,7 +1,7 @@
-"""Local rewrites: operators without effect, pairs of operators that are one, integer constants.
+"""Local rewrites: removes operators without effect, merges pairs of operators, folds integer constants.
 
-A rewrite looks at one operator and at the operators that define its operands. It gives the value that the
-operator equals, an operator that computes the same outputs from less, or None.
+A rewrite looks at one operator and at the operators that define its operands. It returns a value equal to the
+operator's, a cheaper operator for the same outputs, or None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, SIGNED, UNSIGNED, Value
 Definitions = Mapping[Value, UOperator]
 Outcome = Value | UOperator | None
 
-# bits of an integer that a float holds exactly
+# bits of the integers that a float represents exactly
 _EXACT_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 _WIDER = {
     "bfloat16": frozenset({"float32", "float64"}),
@@ -38,7 +38,7 @@ def peephole(operator: UOperator, definitions: Definitions) -> Outcome:
 
 
 def splat(value: Value, definitions: Definitions) -> bytes | None:
-    """The one element that a constant repeats, looking through broadcasts and reshapes."""
+    """The one element that a constant repeats, also through broadcasts and reshapes."""
     operator = definitions.get(value)
     while operator is not None and operator.kind in ("broadcast", "reshape"):
         operator = definitions.get(operator.inputs[0])
@@ -50,7 +50,7 @@ def splat(value: Value, definitions: Definitions) -> bytes | None:
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """True if every value of `source` is one of `target`."""
+    """True if `target` represents every value of `source`."""
     if source == target or source == "bool":
         return True
     if source in FLOATS:
@@ -132,7 +132,7 @@ def _slice(operator: UOperator, definitions: Definitions) -> Outcome:
 
 
 def _slice_of_concatenate(operator: UOperator, joined: UOperator) -> Outcome:
-    """The slice of the one operand that it falls into."""
+    """A slice within one operand of a concatenation is a slice of that operand."""
     axis = joined.number("dimension")
     starts, size = operator.ints("starts"), operator.output.type.shape[axis]
     last = starts[axis] + (size - 1) * operator.ints("strides")[axis]
@@ -214,7 +214,7 @@ def _select(operator: UOperator, definitions: Definitions) -> Outcome:
 
 
 def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
-    """Scalars of integers and bools, whose value no rounding can change."""
+    """Folds scalar integers and bools, which are never rounded."""
     if operator.kind not in ELEMENTWISE or operator.output.type.shape:
         return None
     if any(value.type.dtype in FLOATS for value in (*operator.inputs, operator.output)):

@@ -1,8 +1,8 @@
-"""Simplification: the program that says the same with less, in the uTask IR (COCKTAILER, OSDI'23, section 3).
+"""Simplification: removes redundancy from a program in the uTask IR (COCKTAILER, OSDI'23, section 3).
 
-One forward walk rewrites operators (`peephole`), shares equal ones (lexically: a nested region may use what
-an enclosing one has computed), and resolves loops and branches whose course is known; then `dead_code`
-removes what is left over. Both repeat until nothing changes.
+One forward walk rewrites operators (`peephole`), shares equal ones (lexically: a nested region may use values
+of an enclosing one), and resolves loops and branches whose course is known; then `dead_code` removes unused
+values. Both repeat until nothing changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def simplify(program: UProgram) -> UProgram:
 
 
 class _Rewriter:
-    """One forward walk. `_now` maps a value to what replaces it; ids are unique, so it needs no scope."""
+    """One forward walk. `_now` maps a value to its replacement; ids are unique, so it needs no scope."""
 
     def __init__(self, program: UProgram) -> None:
         self._program = program
@@ -85,7 +85,7 @@ class _Rewriter:
         if earlier is not None:
             self._replace(operator.outputs, earlier)
             return
-        if not operator.facts.distinct:  # two arrays that a loop fills must not share their beginnings
+        if not operator.facts.distinct:  # two arrays that a loop fills must not share an initial array
             known[key] = operator.outputs
         self._definitions.update((value, operator) for value in operator.outputs)
         body.append(operator)
@@ -113,7 +113,7 @@ class _Rewriter:
         self._replace(loop.outputs, loop.body.results)
 
     def _drop_invariant(self, loop: LoopUTask) -> LoopUTask:
-        """Carries that every iteration hands on unchanged are their initial value throughout."""
+        """Carries that no iteration changes equal their initial value throughout."""
         kept = []
         rows = zip(loop.initial, loop.carried, loop.body.results, strict=True)
         for i, (initial, carried, result) in enumerate(rows):
@@ -126,7 +126,7 @@ class _Rewriter:
         return loop.keep(kept)
 
     def _merge_equal(self, loop: LoopUTask) -> LoopUTask:
-        """Carries that start and step alike become one."""
+        """Carries with equal initial and next values become one."""
         leaders = _equal_carries(loop)
         kept = [i for i, leader in enumerate(leaders) if i == leader]
         for i, leader in enumerate(leaders):
@@ -167,8 +167,8 @@ class _Rewriter:
 def _equal_carries(loop: LoopUTask) -> list[int]:
     """For every carry the first one that always equals it.
 
-    Partition refinement: carries with one initial value are taken for equal, the body is numbered under that
-    assumption, and classes whose next values get different numbers are split, until none is.
+    Partition refinement: carries with the same initial value are assumed equal, the body is numbered under
+    that assumption, and classes with different next values are split, until no class splits.
     """
     leaders = _leaders(loop.initial)
     if leaders == list(range(len(leaders))):
@@ -193,7 +193,7 @@ def _leaders(keys: Sequence[object]) -> list[int]:
 
 
 def _number(statements: Sequence[Statement], numbers: dict[Value, object]) -> None:
-    """Equal objects for equal values of one region; nested uTasks count as different from everything."""
+    """Gives equal values of one region equal numbers; each nested uTask differs from all others."""
     seen: dict[object, Value] = {}
     for statement in statements:
         if not isinstance(statement, UOperator) or statement.facts.distinct:

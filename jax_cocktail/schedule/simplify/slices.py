@@ -1,6 +1,6 @@
-"""Rewrites of movements whose position is a constant: what an unrolled loop leaves behind.
+"""Rewrites slices and updates at constant positions, such as those of an unrolled loop.
 
-dynamic_slice becomes slice; a slice that lies within what a dynamic_update_slice has just written reads the
+dynamic_slice becomes slice; a slice within the part that a dynamic_update_slice has just written reads the
 update instead; a slice of a broadcast is a smaller broadcast. (See `peephole` for the form of a rewrite.)
 """
 
@@ -20,7 +20,7 @@ Definitions = Mapping[Value, UOperator]
 
 
 def numbers(value: Value, definitions: Definitions) -> tuple[int, ...] | None:
-    """The integers of a constant, looking through broadcasts of one number, reshapes and concatenations."""
+    """The integers of a constant, also through broadcasts of one number, reshapes and concatenations."""
     made = definitions.get(value)
     if made is None or value.type.dtype in FLOATS or value.type.size > 16:
         return None
@@ -41,7 +41,7 @@ def numbers(value: Value, definitions: Definitions) -> tuple[int, ...] | None:
 def clamped_starts(
     starts: tuple[Value, ...], whole: Shape, part: Shape, definitions: Definitions
 ) -> tuple[int, ...] | None:
-    """Where a slice with constant starts begins, clamped so that it fits."""
+    """The constant starts of a slice, clamped so that it fits."""
     found = []
     for start, n, size in zip(starts, whole, part, strict=True):
         known = (0,) if n == size else numbers(start, definitions)
@@ -62,9 +62,9 @@ def fixed_slice(operator: UOperator, definitions: Definitions) -> UOperator | No
 
 
 def slice_of_update(operator: UOperator, definitions: Definitions) -> UOperator | None:
-    """A slice that lies within a just written part is a slice of that part.
+    """A slice within the part just written is a slice of that part.
 
-    (One that lies beside it stays: read from the old array, it would keep the update from being in place.)
+    (A disjoint slice stays: a later read of the old array would keep the update from being in place.)
     """
     made = definitions.get(operator.inputs[0])
     if made is None or made.kind != "dynamic_update_slice" or not operator.output.type.size:
@@ -84,7 +84,7 @@ def slice_of_update(operator: UOperator, definitions: Definitions) -> UOperator 
 
 
 def slice_of_broadcast(operator: UOperator, definitions: Definitions) -> UOperator | None:
-    """A slice along axes that a broadcast has made is a smaller broadcast of the same operand."""
+    """A slice along the added axes of a broadcast is a smaller broadcast of the same operand."""
     made = definitions.get(operator.inputs[0])
     if made is None or made.kind != "broadcast":
         return None
@@ -96,10 +96,10 @@ def slice_of_broadcast(operator: UOperator, definitions: Definitions) -> UOperat
 
 
 def row_written(operator: UOperator, definitions: Definitions) -> tuple[int, Value] | None:
-    """The row of the leading axis that an operator replaces, if it replaces just one, and by what.
+    """The index and the new value of the row of the leading axis that an operator replaces, if just one.
 
-    A dynamic_update_slice at constant starts, or a scatter of one window as `x.at[3].set(row)` makes it; the
-    new row may lack unit axes.
+    The operator is a dynamic_update_slice at constant starts, or a scatter of one window, as from
+    `x.at[3].set(row)`; the new row may lack unit axes.
     """
     if operator.kind == "dynamic_update_slice":
         x, update, *starts = operator.inputs
@@ -116,7 +116,7 @@ def row_written(operator: UOperator, definitions: Definitions) -> tuple[int, Val
 
 
 def _window(operator: UOperator, at: tuple[int, ...] | None) -> tuple[Shape, tuple[int, ...] | None]:
-    """Shape, in the operand's rank, and place of the only window that a scatter writes."""
+    """Shape, in the operand's rank, and position of the only window that a scatter writes."""
     x, _, updates = operator.inputs
     window = operator.ints("update_window_dims")
     axes = operator.ints("scatter_dims_to_operand_dims")

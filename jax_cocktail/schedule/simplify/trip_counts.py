@@ -1,8 +1,10 @@
-"""While loops that count: their counter, and their trip count where it is known.
+"""Trip-count analysis: finds the counter of a while loop, and its trip count if that is known.
 
-`fori_loop` with traced bounds, and most hand-written loops, test one carry that moves by a constant against a
-bound that the loop does not change. If start and bound are constants, the loop is a counted one; otherwise
-it can still be run by chunks (`chunks`).
+    i = 0; while i < 10: body; i = i + 2      ->      5 iterations of body
+
+`fori_loop` with traced bounds, and most hand-written loops, compare one carry that moves by a constant with a
+loop-invariant bound. If start and bound are constants, the loop is counted; otherwise it can still run by
+chunks (`chunks`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Carry `position` moves by `step` per trip; the loop runs while `test` (lt, le, gt, ge) holds between it
-    and `bound`. `prefix`: operators of the condition that compute the bound, from outside values alone."""
+    """Carry `position` moves by `step` per iteration; the loop runs while `test` (lt, le, gt, ge) holds
+    between it and `bound`. `prefix`: operators of the condition that compute the bound from outside values
+    alone."""
 
     position: int
     step: int
@@ -36,7 +39,7 @@ class Counter:
 
 
 def integer(value: Value, definitions: Definitions) -> int | None:
-    """The number that a constant integer scalar is."""
+    """The number in a constant integer scalar."""
     made = definitions.get(value)
     if not is_a(made, "constant") or value.type.size != 1:
         return None
@@ -71,7 +74,7 @@ def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:
 def _invariant_slice(
     value: Value, condition: Region, inside: Mapping[Value, Statement]
 ) -> tuple[UOperator, ...] | None:
-    """The operators in the condition that compute a value, if it depends on no carry."""
+    """The operators of the condition that compute a value, if it depends on no carry."""
     wanted, waiting = set(), [value]
     while waiting:
         here = waiting.pop()

@@ -1,1 +1,1 @@
-"""Where units and threads wait for each other."""
+"""Synchronisation between units, and between the threads of a unit."""

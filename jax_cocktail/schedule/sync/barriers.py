@@ -1,10 +1,12 @@
-"""Derives the barriers of a planned program from who touches which shared memory (COCKTAILER, section 4).
+"""Derives the barriers of a planned program from the accesses to shared memory (COCKTAILER, section 4).
 
-Every access of a statement to shared memory has a performer: unit 0, all units, or the units part by part.
-Two accesses to overlapping memory conflict if one of them writes and they are not performed by the same unit.
-A barrier is inserted as late as possible, before the first statement that conflicts with something since the
-last one: for a straight line that is the smallest number of barriers. Its *arrive* stands right after the
-last statement it must wait for, so that what lies between is done while others are still on their way.
+    write x; z = f(a); read x     ->     write x; arrive; z = f(a); wait; read x
+
+Every access to shared memory has a performer: unit 0, all units, or the units tile by tile. Two accesses to
+overlapping memory conflict if one of them writes and different units perform them. A barrier is inserted as
+late as possible: before the first statement in conflict with an access since the last barrier. In a straight
+line this gives the fewest barriers. Its *arrive* directly follows the last access of the conflict, so that a
+unit works on while others are late.
 """
 
 from __future__ import annotations
@@ -32,18 +34,18 @@ from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-ROUNDS = 4  # of a loop body, until what crosses its back edge no longer changes
+ROUNDS = 4  # over a loop body, until the accesses that cross its back edge no longer change
 
 ALL = ("all",)
 FIRST = ("unit 0",)
-Performer = tuple[str | int, ...]  # ALL, FIRST, or "part" and how memory is divided into parts
-Band = tuple[int, int, int]  # of every so many bytes only those from the second number up to the third
+Performer = tuple[str | int, ...]  # ALL, FIRST, or "part" and the division of memory into tiles
+Band = tuple[int, int, int]  # (period, first, end): bytes `first` to `end` of every `period` bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes `begin` to `end` of a shared space; equal performers touch equal bytes in equal units. `bands`:
-    each holds all those touched, counted from `begin`."""
+    """Bytes `begin` to `end` of a shared space. With equal performers, the same unit touches the same bytes.
+    `bands`: each covers all bytes touched, counted from `begin`."""
 
     space: str
     begin: int
@@ -62,7 +64,7 @@ class Access:
         return self.performer != other.performer or self.performer == ALL or self.begin != other.begin
 
     def _beside(self, other: Access) -> bool:
-        """True for other rows or columns of the same array."""
+        """True for disjoint rows or columns of one array."""
         pairs = ((a, b) for a in self.bands for b in other.bands if self.begin == other.begin)
         return any(a[0] == b[0] and (a[2] <= b[1] or b[2] <= a[1]) for a, b in pairs)
 
@@ -81,22 +83,22 @@ State = dict[Access, int]  # access not yet covered by a barrier -> position in 
 
 @dataclass(slots=True)
 class _Barrier:
-    """`arrive` and `wait` stand before the statements at these positions."""
+    """`arrive` and `wait` precede the statements at these positions."""
 
     arrive: int
     wait: int
 
 
 class _Line:
-    """The barriers of one region while it is walked. They follow one another: arrive, wait, arrive, wait."""
+    """The barriers found so far in one region. They do not overlap: arrive, wait, arrive, wait."""
 
     def __init__(self, state: State) -> None:
         self.state = dict.fromkeys(state, -1)
-        self.floor = 0  # the first position before which a new `arrive` may stand
+        self.floor = 0  # the earliest position of a new `arrive`
         self.barriers: list[_Barrier] = []
 
     def begin(self, position: int, accesses: Iterable[Access]) -> None:
-        """Makes room for a statement that starts with these accesses."""
+        """Inserts a barrier before a statement whose accesses conflict with earlier ones."""
         by_space: dict[str, list[Access]] = {}
         for access in accesses:
             by_space.setdefault(access.space, []).append(access)
@@ -106,10 +108,10 @@ class _Line:
         self.meet(position, [at for a, at in state if any(map(a.conflicts, by_space[a.space]))])
 
     def meet(self, position: int, hit: Collection[int]) -> None:
-        """A barrier before the statement at `position` and after those at `hit`, if there are any."""
+        """Inserts a barrier before the statement at `position` and after those at `hit`, if any."""
         if not hit:
             return
-        if self.barriers and max(hit) < self.barriers[-1].wait:  # that one will do, if it arrives late enough
+        if self.barriers and max(hit) < self.barriers[-1].wait:  # reuse the last one, with a later arrive
             self.barriers[-1].arrive = max(self.barriers[-1].arrive, max(hit) + 1)
         else:
             self.barriers.append(_Barrier(max(self.floor, max(hit) + 1), position))
@@ -138,11 +140,11 @@ class _Deriver:
         self.plan = plan
         self.constants = constants
         self.layouts: Mapping[Value, Layout] = plan.layouts
-        self._accesses: dict[int, tuple[Statement, list[Access]]] = {}  # found out, by the statement's id()
+        self._accesses: dict[int, tuple[Statement, list[Access]]] = {}  # by the statement's id()
 
     # -- regions -----------------------------------------------------------------------------------------
     def region(self, region: Region, state: State, tail: Iterable[Access]) -> tuple[Region, State]:
-        """The region with its barriers, and what is open after it. `tail`: copies at its end."""
+        """The region with its barriers, and the accesses open after it. `tail`: copies at its end."""
         line = _Line(state)
         body: list[Statement] = []
         for position, statement in enumerate(region.body):
@@ -154,7 +156,7 @@ class _Deriver:
                 after, left = self._nested(statement, line.state | own)
                 if isinstance(after, LoopUTask) and line.state and waits(after):
                     once, rest = self._nested(statement, own)
-                    if waits(once) < waits(after):  # a barrier before the loop saves one in every trip
+                    if waits(once) < waits(after):  # one barrier before the loop saves one per iteration
                         line.meet(position, line.state.values())
                         after, left = once, rest
                 line.state = dict.fromkeys(left, position)
@@ -183,8 +185,8 @@ class _Deriver:
         return replace(statement, branches=tuple(branches)), left
 
     def _loop(self, loop: LoopUTask, state: State) -> tuple[Statement, State]:
-        """Walks the loop until what comes around its back edge is known: `ends` to the condition, `around` to
-        the body again."""
+        """Walks the loop until the accesses on its back edge settle: `ends` reach the condition, `around` the
+        body."""
         tail = tuple(self._transfer(loop.body.results, loop.carried))
         around: State = {}
         ends: State = {}
@@ -213,8 +215,8 @@ class _Deriver:
     def _back(
         self, loop: LoopUTask, body: Region, middle: State, tail: Iterable[Access], out: State
     ) -> State:
-        """What of `out`, open after the body, is so where another trip follows: none does after the way of a
-        branch that ends the loop."""
+        """The accesses of `out` that are open when another iteration follows: without those of the case that
+        ends the loop."""
         position = stopping_branch(loop)
         if position is None:
             return out
@@ -229,13 +231,13 @@ class _Deriver:
 
     # -- accesses ----------------------------------------------------------------------------------------
     def _known(self, statement: Statement) -> list[Access]:
-        """What a statement touches, found out once: loops are walked several times."""
+        """The accesses of a statement, cached because loops are walked several times."""
         if id(statement) not in self._accesses:
             self._accesses[id(statement)] = statement, list(self.accesses(statement))
         return self._accesses[id(statement)][1]
 
     def accesses(self, statement: Statement) -> Iterator[Access]:
-        """What a statement itself touches; of loops and branches, what happens before their regions."""
+        """The accesses of a statement itself; of a loop or branch, those before its regions."""
         if isinstance(statement, LoopUTask):
             if statement.parallel:
                 yield from self._parts(statement)
@@ -254,8 +256,8 @@ class _Deriver:
         operands: Iterable[Value],
         updates: Mapping[Value, UOperator] = _NONE,
     ) -> Iterator[Access]:
-        """Unit 0 alone does what makes shared arrays; every unit makes the scalars for itself. `updates`: how
-        results are written of which only a part is."""
+        """Unit 0 alone computes shared arrays; every unit computes scalars for itself. `updates`: operators
+        that write only a part of a result."""
         scalars = any(v.type.is_scalar for v in statement.outputs)
         alone = not scalars and any(self._shared(v) for v in statement.outputs)
         for value in operands:
@@ -265,7 +267,7 @@ class _Deriver:
             yield from self._whole(value, True, FIRST, bands)
 
     def _updated(self, update: UOperator) -> tuple[Band, ...]:
-        """Which part of an array an update at a constant place writes."""
+        """The part of an array that an update at constant starts writes."""
         layout = self.layouts.get(update.output)
         if layout is None or not layout.is_whole:
             return ()
@@ -338,7 +340,7 @@ class _Deriver:
                     yield from self._whole(value, True, performer, bands)
 
     def _exchange(self, exchange: UOperator) -> Iterator[Access]:
-        """Every unit reads what it wrote itself; tagged words order nothing else."""
+        """Every unit reads its own tile; tagged words order no other access."""
         for value, blocks in zip(exchange.inputs, blocks_of(exchange), strict=True):
             runs = (Run(blocks.axis, blocks.size, Digit(1, blocks.parts)),)
             performer = self._performer(value, runs, blocks.first, blocks.parts)
@@ -366,8 +368,8 @@ class _Deriver:
     def _whole(
         self, value: Value, write: bool, performer: Performer, bands: tuple[Band, ...] = ()
     ) -> Iterator[Access]:
-        """The memory behind a value, if several units see it and somebody may write it. `bands`: of what is
-        touched, where that is less than what the value shows."""
+        """The memory behind a value, if units share it and may write it. `bands`: the bytes touched, if fewer
+        than the value shows."""
         if value not in self.layouts or not value.type.size:
             return
         slot = self.plan.place(value)
@@ -379,7 +381,7 @@ class _Deriver:
             yield Access(f"{space} {index}", 0, size, write, performer, bands or self._shown(value))
 
     def _shown(self, value: Value) -> tuple[Band, ...]:
-        """Which part of its buffer a slice at a constant place shows."""
+        """The part of its buffer that a slice at constant starts shows."""
         layout = self.layouts[value]
         if layout.is_whole or layout.base != layout.root:
             return ()

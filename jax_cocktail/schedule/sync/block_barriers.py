@@ -1,9 +1,11 @@
-"""Derives the barriers among the threads of a unit: between lane loops (AStitch's Regional scheme).
+"""Derives block barriers, among the threads of a unit: between lane loops (AStitch's Regional scheme).
 
-Where a unit is a block of threads, every thread runs the whole text and a share of every lane loop. What one
-lane loop wrote, another may read only after a block barrier. A barrier is inserted as late as possible,
-before the first statement that touches memory in conflict with something since the last one. To wait for the
-other units is to wait, too. Scalars are computed by every thread for itself and need none.
+    lane loop: write x; lane loop: read x     ->     lane loop: write x; block_barrier; lane loop: read x
+
+If a unit is a block of threads, every thread runs the whole text and a share of every lane loop. A lane loop
+may read the results of another one only after a block barrier. It is inserted as late as possible: before the
+first statement in conflict with a touch since the last one. A barrier between units includes a block barrier.
+Every thread computes scalars for itself, so they need none.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from jax_cocktail.utask.operators import BLOCK_SCRATCH, ELEMENTWISE, NO_RESULTS
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-ROUNDS = 8  # of a loop body, until what crosses its back edge no longer changes
+ROUNDS = 8  # over a loop body, until the touches that cross its back edge no longer change
 _BLOCK_BARRIER = UOperator("block_barrier", (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """Bytes `begin` to `end` of a memory space. `lanes`: touches of the same bytes with equal `lanes` are by
-    the same thread, element for element; 0: nothing is known."""
+    """Bytes `begin` to `end` of a memory space. `lanes`: with equal `lanes`, the same thread touches each
+    element of the same bytes; 0: unknown."""
 
     space: str
     begin: int
@@ -49,15 +51,15 @@ class Touch:
         return not (self.lanes and same)
 
 
-ONE = 1  # `lanes` of what the first thread does alone
-State = frozenset[Touch]  # what was touched since the last block barrier
+ONE = 1  # `lanes` of a touch by the first thread alone
+State = frozenset[Touch]  # touches since the last block barrier
 NOTHING: State = frozenset()
 SCRATCH = Touch("scratch", 0, 1, True)
-TAGS = Touch("tags", 0, 1, True)  # all threads have received a step before one of them sends the next
+TAGS = Touch("tags", 0, 1, True)  # all threads receive a step before any of them sends the next
 
 
 def insert_block_barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
-    """Inserts `block_barrier`. Expects a planned program with its barriers between units."""
+    """Inserts `block_barrier`. Expects a planned program that has its barriers between units."""
     deriver = _Deriver(plan)
     entry, _ = deriver.region(program.entry, NOTHING, deriver.results(program.entry.results))
     return program if entry is program.entry else replace(program, entry=entry)
@@ -68,13 +70,13 @@ class _Deriver:
         self.plan = plan
 
     def region(self, region: Region, state: State, tail: Iterable[Touch]) -> tuple[Region, State]:
-        """The region with its meets, and what is open after it. `tail`: copies at its end."""
+        """The region with its block barriers, and the touches open after it. `tail`: copies at its end."""
         body: list[Statement] = []
         for statement in region.body:
             if isinstance(statement, UOperator) and statement.kind in NO_RESULTS:
                 state = (
                     state if statement.kind == "arrive" else NOTHING
-                )  # a lone unit only waits with a block barrier
+                )  # for a lone unit, a wait is a block barrier
                 body.append(statement)
                 continue
             touches = frozenset(self.touches(statement))
@@ -106,7 +108,7 @@ class _Deriver:
         return statement if same else replace(statement, branches=tuple(branches)), left
 
     def _loop(self, loop: LoopUTask, state: State) -> tuple[Statement, State]:
-        """Walks the loop until what comes around its back edge is known."""
+        """Walks the loop until the touches on its back edge settle."""
         tail = tuple(self.transfer(loop.body.results, loop.carried))
         around: State = NOTHING
         for _ in range(ROUNDS):
@@ -128,7 +130,7 @@ class _Deriver:
 
     # -- touches -----------------------------------------------------------------------------------------
     def touches(self, statement: Statement) -> Iterator[Touch]:
-        """What a statement itself touches; of loops and branches, what happens before their regions."""
+        """The touches of a statement itself; of a loop or branch, those before its regions."""
         if isinstance(statement, LoopUTask):
             yield from self.transfer(statement.initial, statement.carried)
         elif isinstance(statement, StitchedUTask):
@@ -146,8 +148,8 @@ class _Deriver:
             yield from self._work(statement.inputs, statement.outputs)
 
     def _lanes(self, group: StitchedUTask) -> Iterator[Touch]:
-        """A lane loop. Where it does nothing but element-wise work on whole dense arrays, or reduces one to a
-        scalar, element i of each belongs to one and the same thread, in this loop and in all of that size."""
+        """The touches of a lane loop. If it only does element-wise work on whole dense arrays, or reduces one
+        to a scalar, one thread has element i of each array, in this loop and in all others of that size."""
         closer = group.members[-1]
         update = closer.kind == "dynamic_update_slice"
         whole = closer.inputs[0] if closer.kind == "reduce" else closer.output
@@ -173,7 +175,7 @@ class _Deriver:
         return layout is not None and layout.root != operator.outputs[0]
 
     def _moved(self, operator: UOperator) -> Iterator[Touch]:
-        """An update brings its array to the result's place, if it is not there."""
+        """An update copies its array to the place of the result, unless it is there."""
         if operator.kind == "dynamic_update_slice":
             yield from self.transfer(operator.inputs[:1], operator.outputs)
 
@@ -219,7 +221,7 @@ class _Deriver:
 
 
 def _own_element(operator: UOperator) -> bool:
-    """True if element i of the result takes at most element i of every array."""
+    """True if element i of the result reads at most element i of every array."""
     if operator.kind in ELEMENTWISE or operator.kind in ("constant", "iota"):
         return True
     return operator.kind == "broadcast" and operator.inputs[0].type.is_scalar

@@ -1,4 +1,7 @@
-"""Double buffering: loops whose carries need a second buffer are unrolled by two; nothing is copied back."""
+"""Double buffering: a loop whose carries need a second buffer is unrolled by two, so nothing is copied back.
+
+    loop: y = f(x); copy y to x     ->     loop: y = f(x); x = f(y)
+"""
 
 from __future__ import annotations
 
@@ -26,17 +29,17 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
-FEWEST_TRIPS = 4  # of a loop that is worth alternating between two buffers
-MOST_STATEMENTS = 600  # of a loop that is worth compiling twice: beside more, a barrier hardly counts
+FEWEST_TRIPS = 4  # the least trip count that is worth two buffers
+MOST_STATEMENTS = 600  # of a loop that is worth compiling twice: in longer ones, a barrier hardly counts
 
 
 def unroll_pairs(program: UProgram) -> UProgram:
     """Unrolls by two the loops around parallel loops whose arrays need a second buffer.
 
-    The next value of a carry is complete only after all parts have read the old one. Two trips in a row
-    write to two buffers in turn, and no copy brings the new value back to where the old one was. So does what
-    a trip hands on from unit to unit: nobody waits until that of the last trip has been read. Loops whose
-    trips only the run counts are planned both ways, and unrolled where that saves barriers.
+    The next value of a carry must not overwrite the old one before all tiles have read that. Successive
+    iterations alternate between two buffers, so no copy brings the new value back. Values that units exchange
+    alternate too: no unit waits until others have read those of the last iteration. Loops of unknown trip
+    count are planned both ways, and unrolled if that saves barriers.
     """
     fresh = FreshValues(program)
     entry = _pairs(program.entry, fresh)
@@ -48,7 +51,7 @@ def unroll_pairs(program: UProgram) -> UProgram:
     planned = _barriers(program)
     for outputs in waiting:
         loop = next((s for s in _waiting(program.entry) if s.outputs == outputs), None)
-        if loop is None:  # too long by now, with a loop inside that is there twice
+        if loop is None:  # it is too long now that a loop inside has been doubled
             continue
         fewest, chosen = 2 * planned(loop), program
         apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
@@ -64,7 +67,7 @@ def unroll_pairs(program: UProgram) -> UProgram:
 
 
 def _waiting(region: Region) -> Iterator[LoopUTask]:
-    """Loops with a condition and parallel loops inside, that are not too long; inner loops first."""
+    """Loops with a condition and parallel loops inside, unless too long; inner loops first."""
     for statement in region.body:
         for inner in regions_of(statement):
             yield from _waiting(inner)
@@ -80,7 +83,7 @@ def _waiting(region: Region) -> Iterator[LoopUTask]:
 
 
 def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> Region:
-    """The region with other statements in the place of a loop."""
+    """The region with the statements `twice` in place of a loop."""
     body: list[Statement] = []
     for statement in region.body:
         if statement is loop:
@@ -96,7 +99,7 @@ def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> 
 
 
 def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
-    """How many there are in a trip of the loop with the same outputs, once the program is planned."""
+    """The barriers per iteration of a loop in the planned program, where it has the same outputs."""
     found: dict[Value, float] = {}
     try:
         final = finish(stitch(simplify(program))).program

@@ -1,19 +1,20 @@
-"""Small values cross units as tagged words, instead of by a barrier and a gather: one hop, no barrier.
+"""Sends small values between units as tagged words: one hop instead of a barrier and a gather.
 
-In a recurrence on many units, a parallel loop writes the next state slice by slice, and in the next trip
-every unit reads all of it. In between stands a barrier. Here such a state x gets a copy y = exchange(x) in
-each unit's own memory, for those who read more than the slice that they wrote. Then x is touched slice by
-slice alone, and no barrier is derived for it.
+    for t: parallel for i: x[i] = f(x)      ->      for t: parallel for i: x[i] = f(y)
+           barrier                                         y = exchange(x)
 
-An exchange needs no credits because every unit sends and receives in every step (see `utask.exchange`). That
-holds as each unit runs each exchange equally often: exchanges stand at device scope only, where control flow
-is uniform (predicates are scalars that every unit computes from equal bits), in no parallel loop, hence in no
-stage of a wavefront that has units of its own. The verifier refuses any other place, as it does for barriers.
+In a recurrence on many units, a parallel loop writes the next state x tile by tile. In the next iteration
+every unit reads all of x, so there is a barrier in between. With the exchange, each unit reads foreign tiles
+from its own copy y. It touches only its own tile of x, so x needs no barrier.
 
-What is exchanged is chosen by one trial: the program with all exchanges that there could be is planned and
-synchronised. Where a barrier could still stand between those who write a value and those who read it, it is
-there for others too, and that exchange is left out again. An exchange costs less than the barrier that it
-saves (`VALUE_BYTES`), so prices are not compared.
+An exchange needs no credits because every unit sends and receives in every step (see `utask.exchange`). Every
+unit therefore has to run each exchange equally often. So exchanges are at device scope, where control flow is
+uniform (every unit computes predicates from equal bits), and never in a parallel loop or a wavefront stage
+with units of its own. The verifier refuses any other place, as it does for barriers.
+
+One trial chooses the exchanges: the program with all possible exchanges is planned and synchronised. If it
+still has a barrier between the writers and the readers of a value, other values need that barrier, and the
+exchange saves nothing. An exchange costs less than a barrier (`VALUE_BYTES`), so prices are not compared.
 """
 
 from __future__ import annotations
@@ -46,14 +47,13 @@ from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.substitute import FreshValues, with_reads
 from jax_cocktail.utask.types import Shape, Source, Value
 
-Place = tuple[str, int]  # that reads a value: a statement (its id), or a result of its region (the position)
+Place = tuple[str, int]  # the reader of a value: a statement (its id), or a region result (its position)
 Uses = dict[Place, frozenset[str]]
-WHOLE, OWN, BASE = "whole", "own", "base"  # uses: more than one's slice, one's slice, to update it in place
+WHOLE, OWN, BASE = "whole", "own", "base"  # reads foreign tiles, reads its own tile, updates in place
 
 
 def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
-    """Expects a placed program that is not stitched yet. Returns its argument if no exchange saves a
-    barrier."""
+    """Expects a placed, unstitched program. Returns its argument if no exchange saves a barrier."""
     found = _candidates(program)
     if not found:
         return program
@@ -75,9 +75,9 @@ def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
 
 # -- which ---------------------------------------------------------------------------------------------------
 def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
-    """Of what is exchanged the values that save a barrier, and whether no barrier is left in a loop.
+    """The values whose exchange saves a barrier, and True if no loop keeps a barrier.
 
-    The trial unrolls no loop by two, so a barrier that only a missing second buffer needs counts, too."""
+    The trial unrolls no loop by two, so it also counts barriers that a second buffer would save."""
     try:
         final = finish(stitch(simplify(exchanged))).program
     except PlacementError:
@@ -91,7 +91,7 @@ def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A position in a region, and the loop or branch whose region it is."""
+    """A position in a region, and the loop or branch that owns the region."""
 
     region: Region
     position: int
@@ -101,7 +101,7 @@ class _Frame:
 def _exchanges(
     region: Region, outer: tuple[_Frame, ...], owner: LoopUTask | BranchUTask | None = None
 ) -> Iterator[tuple[UOperator, tuple[_Frame, ...]]]:
-    """Every exchange, and where it stands, outermost region first."""
+    """Every exchange with its position in each region around it, outermost first."""
     for position, statement in enumerate(region.body):
         frames = (*outer, _Frame(region, position, owner))
         if isinstance(statement, UOperator) and statement.kind == "exchange":
@@ -112,8 +112,8 @@ def _exchanges(
 
 
 def _meet(received: Iterable[Value], frames: Sequence[_Frame]) -> bool:
-    """True if some barrier could as well stand before whoever reads first what was received: units arrive at
-    it before that. A loop goes on at its beginning."""
+    """True if the exchange is inside a barrier, or a barrier lies between it and the first reader of its
+    results. The search leaves enclosing branches; in a loop it wraps around to the start of the body."""
     here, names = frames[-1], set(received)
     before = [k for s in here.region.body[: here.position] if (k := _barrier(s))]
     if before[-1:] == ["arrive"]:
@@ -132,7 +132,7 @@ def _meet(received: Iterable[Value], frames: Sequence[_Frame]) -> bool:
 
 
 def _first(body: Sequence[Statement], names: set[Value]) -> bool | None:
-    """Of statements, what comes first: True if it is a barrier, False if one reads a value of these names."""
+    """True if a barrier comes first in `body`, False if a reader of `names` does, None without either."""
     for statement in body:
         if _barrier(statement):
             return True
@@ -151,8 +151,7 @@ def _barrier(statement: Statement) -> str:
 # -- candidates ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A value that units write by these blocks. `uses`: of it, by who reads it. `source`: of the loop
-    around."""
+    """A value that units write in `blocks`. `uses`: by reader. `source`: of the enclosing loop."""
 
     blocks: Blocks
     uses: Uses
@@ -169,13 +168,13 @@ def _candidates(program: UProgram) -> dict[Value, _Candidate]:
 
 @dataclass(slots=True)
 class _Finder:
-    """Collects what parallel loops in loops write, and others read as a whole."""
+    """Collects the values that a parallel loop inside a loop writes and others read as a whole."""
 
     facts: _Facts
     found: dict[Value, _Candidate] = field(default_factory=dict)
 
     def region(self, region: Region, loop: LoopUTask | None, around: LoopUTask | None) -> None:
-        """`loop`: whose body the region is; `around`: the loop that it is in."""
+        """`loop`: the owner of the region, if a loop; `around`: the innermost enclosing loop."""
         for position, statement in enumerate(region.body):
             if isinstance(statement, LoopUTask) and statement.parallel:
                 if around is not None:
@@ -198,7 +197,7 @@ class _Finder:
             if value.type.is_scalar:
                 continue
             if size * parts < shape[axis] and writer.initial[number] not in self.facts.empty:
-                continue  # what lies beyond the parts was there before
+                continue  # elements beyond the tiles keep their old values
             blocks = Blocks(axis, size, parts, writer.first)
             walk = _Walk(self.facts, _Owner.of(blocks, shape), loop)
             uses = walk.uses(value, region.body[position + 1 :], region.results)
@@ -207,13 +206,13 @@ class _Finder:
 
 
 def _moves(uses: frozenset[str]) -> bool:
-    """True if who uses it so reads what was received."""
+    """True if a reader with these uses reads the received copy."""
     return WHOLE in uses and BASE not in uses
 
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """Which elements of an array are whose, whatever its shape: of every `period` elements, part p has `run`
+    """The owner of every element, whatever the shape: of each `period` elements, part p owns `run` elements
     from p * run on."""
 
     run: int
@@ -229,7 +228,7 @@ class _Owner:
 
 @dataclass(slots=True)
 class _Facts:
-    """What statements read and touch, found out once for each."""
+    """A cache of the values that each statement reads and of the tiles that it touches."""
 
     constants: Mapping[Value, int]
     empty: frozenset[Value]
@@ -249,7 +248,7 @@ class _Facts:
 
 @dataclass(slots=True)
 class _Walk:
-    """From the writer of a value on to those who use it. `loop`: whose body they are."""
+    """Follows a value from its writer to its readers. `loop`: the owner of the region, if a loop."""
 
     facts: _Facts
     owner: _Owner
@@ -288,7 +287,7 @@ class _Walk:
         return _Owner.of(blocks, value.type.shape) == self.owner
 
     def _carried(self, number: int) -> frozenset[str]:
-        """The uses of a carry in the next trip."""
+        """The uses of a carry in the next iteration."""
         assert self.loop is not None
         carry, body = self.loop.carried[number], self.loop.body
         if carry in self.seen:
@@ -325,7 +324,7 @@ class _Rewriter:
         out: list[Statement] = []
         received: dict[Value, Value] = {}
         pending: list[Value] = []
-        place = 0  # behind the last writer of what is pending
+        place = 0  # after the last writer of a pending value
         for statement in region.body:
             if any(not self._use(value, ("statement", id(statement))) <= {OWN} for value in pending):
                 self._flush(out, place, pending, received)
@@ -361,11 +360,11 @@ class _Rewriter:
         pending.clear()
 
     def _statement(self, statement: Statement, received: dict[Value, Value]) -> Statement:
-        """With what it reads as a whole from where that was received."""
+        """The statement, reading foreign tiles from the received copies."""
         place = ("statement", id(statement))
         now = {x: y for x, y in received.items() if _moves(self._use(x, place))}
         if isinstance(statement, LoopUTask) and statement.parallel:
-            body = with_reads(statement, now).body  # updated in place is what was written
+            body = with_reads(statement, now).body  # the update in place keeps the original array
             return replace(statement, body=body)
         if isinstance(statement, LoopUTask):
             statement = replace(statement, body=self._region(statement.body))

@@ -1,10 +1,10 @@
-"""The end of planning: where values lie, and who waits for whom.
+"""The end of planning: memory, then barriers.
 
     plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers
 
-`finish` runs these stages on a stitched program, for the compiler as for passes that try what a program
-costs (`exchange`, `double_buffer`). A trial counts the barriers among units alone, so it is made for the
-host, which has no other ones.
+`finish` runs these stages on a stitched program, for the compiler and for passes that try a program
+(`exchange`, `double_buffer`). A trial counts only the barriers between units, so it plans for the host, which
+has no others.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ NOWHERE = MemoryPlan({}, {}, (), 0)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A stitched program and where its values lie; `NOWHERE` until that is known."""
+    """A stitched program and its memory plan, `NOWHERE` until there is one."""
 
     program: UProgram
     plan: MemoryPlan = NOWHERE
 
 
 Stage = Callable[[Planned], Planned]
-Watcher = Callable[[str, Planned, float], None]  # (stage, what it has made, seconds)
+Watcher = Callable[[str, Planned, float], None]  # (stage, its result, seconds)
 
 
 def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage], ...]:
-    """The stages for a machine, in order, by the names of their modules. `cluster`: of so many units; 0: they
-    need not be one."""
+    """The stages for a machine, in order, by module name. `cluster`: the number of its units; 0: no cluster
+    is required."""
     plan: Stage = partial(_planned, machine=machine, cluster=cluster)
     first: tuple[tuple[str, Stage], ...] = (("plan", plan), ("explicit_copies", _copies), ("plan", plan))
     if machine.spec is None:
@@ -60,7 +60,7 @@ def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage]
 def finish(
     program: UProgram, machine: Machine = HOST, cluster: int = 0, watch: Watcher | None = None
 ) -> Planned:
-    """A stitched program with its memory and its barriers. `watch` is told of every stage."""
+    """A stitched program with its memory plan and its barriers. `watch` observes every stage."""
     planned = Planned(program)
     for name, run in stages(machine, cluster):
         start = time.perf_counter()
@@ -71,7 +71,7 @@ def finish(
 
 
 def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
-    """Plans a program that has no plan, or lost it to a stage that changed it."""
+    """Plans a program that has no plan, or whose plan a stage has made invalid."""
     if planned.plan is not NOWHERE:
         return planned
     if machine.spec is None:
@@ -80,13 +80,13 @@ def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
 
 
 def _copies(planned: Planned) -> Planned:
-    """Other statements lie elsewhere."""
+    """Drops the plan if it inserts a copy."""
     program = explicit_copies(planned.program, planned.plan)
     return planned if program is planned.program else Planned(program)
 
 
 def _near_planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
-    """Shared memory holds what templates take, then what is each unit's own, then a mailbox."""
+    """Shared memory holds the templates' scratch, then the unit's own values, then a mailbox."""
     template_bytes = machine.target.template_bytes(planned.program)
     room = _near_bytes(planned.program, machine, cluster) - template_bytes
     plan = plan_memory(planned.program, room - MAILBOX_BYTES)

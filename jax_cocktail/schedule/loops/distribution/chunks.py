@@ -1,10 +1,10 @@
-"""Chunks of a while loop: as long as the counter has room for them, the next steps form a counted loop.
+"""Runs a while loop by chunks: while the counter has room, the next `chunk` steps form a counted loop.
 
     while i < n: body      ->      while i < n and n - i >= chunk: counted loop of `chunk` bodies
                                    while i < n: body
 
-No step runs that would not have run, so nothing is masked and nothing needs to be total; a loop of few trips
-runs as it did. The counted loop can be distributed like any other.
+No additional step runs, so nothing is masked and no operator needs to be total. A loop of few iterations runs
+as before. The counted loop can be distributed like any other.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jax_cocktail.utask.ir import LoopUTask, Region, Statement
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-LONGEST_WAY = 1 << 31  # that a counter goes in a chunk: sums of two such numbers never overflow
+LONGEST_WAY = 1 << 31  # by which a counter moves in a chunk: sums of two such numbers never overflow
 
 
 def fits(counter: Counter, steps: int) -> bool:
-    """True if a chunk of that many steps can be told from the counter without overflow."""
+    """True if the test for a chunk of `steps` steps does not overflow."""
     return abs(counter.step) * steps < LONGEST_WAY and counter.bound.type.shape == ()
 
 
 def one_chunk(loop: LoopUTask, steps: int, fresh: FreshValues) -> LoopUTask:
-    """The counted loop over the steps of a chunk, under the names of the while loop's body."""
+    """The counted loop over the steps of a chunk, with the value names of the while loop's body."""
     b = Builder(fresh)
     carried, outputs = b.like(loop.carried), b.like(loop.carried)
     body = Region((fresh.make(INDEX), *loop.carried), loop.body.body, loop.body.results)
@@ -37,7 +37,7 @@ def one_chunk(loop: LoopUTask, steps: int, fresh: FreshValues) -> LoopUTask:
 def by_chunks(
     loop: LoopUTask, counter: Counter, chunk: LoopUTask, divided: tuple[Statement, ...], fresh: FreshValues
 ) -> tuple[Statement, ...]:
-    """The loop over chunks, with a divided `chunk` in it, and the loop over what is left."""
+    """The loop over chunks, with the `divided` chunk in it, and the loop over the remaining steps."""
     assert loop.condition is not None and chunk.trip_count is not None
     between = Builder(fresh).like(loop.outputs)
     names: dict[Value, Value] = {}
@@ -55,7 +55,7 @@ def by_chunks(
 
 
 def _has_room(loop: LoopUTask, counter: Counter, bound: Value, steps: int, fresh: FreshValues) -> Region:
-    """The counter is on its side of the bound, and far enough from it."""
+    """The condition that the counter has not reached the bound and is far enough from it."""
     b = Builder(fresh, loop.source)
     parameters = b.like(loop.carried)
     here, there = parameters[counter.position], bound

@@ -1,18 +1,20 @@
-"""Loop distribution: what lies on no loop-carried cycle is computed for many steps at once.
+"""Loop distribution: matrix products on no loop-carried cycle are computed for many steps at once.
+
+    for t: h = f(x[t] @ W, h)      ->      y = x @ W
+                                           for t: h = f(y[t], h)
 
 The body of a counted loop is divided at the strongly connected components of its loop-carried dependence
 graph (Kennedy and McKinley, "Loop distribution with arbitrary control flow", SC 1990). A matrix product with
-loop-invariant weights that lies on no cycle (the input projection ``x_t @ W`` of a recurrent layer) becomes
-one product over all steps: a GEMV becomes a GEMM. Each recurrence becomes a loop of its own, whose weights
-stay in the core's cache: ten LSTM layers inside one loop over time become ten loops over time. Where what is
-kept per step would not stay in cache, the loop is strip-mined first, and each strip is divided; what is left
-after the last strip is a loop of its own. A while loop with a counter is run by chunks, which
+loop-invariant weights on no cycle becomes one product over all steps: a GEMV becomes a GEMM. Each recurrence
+becomes a loop of its own, whose weights stay in the core's cache: ten LSTM layers in one loop over time
+become ten loops. If the values kept per step would exceed the cache, the loop is first strip-mined. Each
+strip is divided, and the remainder is a loop of its own. A while loop with a counter runs by chunks, which
 are divided; in any other while loop, products that depend on counters alone are computed ahead (`run_ahead`).
 
-Positions: loop 0, products 1, loop 1, products 2, ... A statement is in the earliest loop that has all it
-reads. Values that cross from one loop to a later one are kept per step. Cheap values that depend on the index
-alone, and scalar recurrences such as counters, are computed again wherever they are needed. A recurrence that
-only adds up products, as the gradient of weights does, is one product behind the loops (`reductions`).
+The order of positions is loop 0, products 1, loop 1, products 2, ... A statement takes the earliest position
+after its operands. A value that a later loop reads is kept per step. Every loop recomputes the cheap values
+of the index and the scalar recurrences, such as counters, that it needs. A recurrence that only sums
+products, such as the gradient of weights, becomes one product after the loops (`reductions`).
 """
 
 from __future__ import annotations
@@ -37,11 +39,10 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When dividing pays.
+    """The limits within which dividing pays.
 
-    `flops`: of one step's product, below which a separate pass over the steps does not; `trips`: of a strip,
-    likewise; `kept_bytes`: what a strip may keep for later loops, so that it is still in cache then; `chunk`:
-    steps that a while loop takes at once.
+    `flops`: the fewest of one step's product; `trips`: the fewest steps of a strip; `kept_bytes`: the most
+    that a strip may keep for later loops, to stay in cache; `chunk`: steps that a while loop takes at once.
     """
 
     flops: int = 8192
@@ -60,12 +61,12 @@ def distribute(
 
 
 class _Distributor:
-    """One walk over a program; `remark` hears what happens to every loop."""
+    """One walk over a program; `remark` gets one remark for every loop."""
 
     def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
         self.limits, self.remark = limits, remark
         self.fresh = FreshValues(program)
-        self.definitions: dict[Value, UOperator] = {}  # constants, and what is made of one
+        self.definitions: dict[Value, UOperator] = {}  # constants and their broadcasts
 
     def change(self, statement: Statement) -> Statement | Sequence[Statement]:
         if isinstance(statement, LoopUTask):
@@ -160,8 +161,8 @@ class _Distributor:
 
 
 def _strip(trips: int, bytes_per_step: int, limits: Limits) -> int | None:
-    """Steps of a strip: all, or as few strips as keep little enough each. A divisor of the trip count is
-    preferred, since it leaves no remainder, unless the strips would be less than half as long."""
+    """Steps of a strip: all, or those of the fewest strips within the limit. A divisor of the trip count
+    leaves no remainder and is preferred, unless it is less than half as long."""
     most = limits.kept_bytes // max(bytes_per_step, 1)
     if trips <= most:
         return trips

@@ -1,4 +1,4 @@
-"""Which loop every part of a body goes to: the analysis behind loop distribution (see `distribute`)."""
+"""Assigns every statement of a body to a loop: the analysis behind loop distribution (see `distribute`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Which loop every part of a body goes to.
+    """The loop of every node. Nodes are statements (by index in the body) and, after them, carries.
 
-    Nodes are statements (by position) and, after them, carries. `position[node]`: number of the loop, or of
-    the batched product before that loop; `again`: nodes that every loop computes for itself; `products`:
-    positions of the batched products; `crossing`: values kept per step; `sums`, `stacks`: carries that are
-    added up behind all loops, and that are the results of a product, which have no position; `steps`: where
-    the trips stand among all steps.
+    `position[node]`: number of its loop, or of the loop after it for a batched product; `again`: nodes that
+    every loop computes for itself; `products`: nodes of the batched products; `crossing`: values kept per
+    step; `sums`, `stacks`: carries without a position, summed after all loops or equal to the result of a
+    product; `steps`: the range of the iterations among all steps.
     """
 
     loop: LoopUTask
@@ -37,7 +36,7 @@ class Division:
 
     @property
     def bytes_per_step(self) -> int:
-        """Memory that one step needs for what later loops read: the most that is alive at one position."""
+        """Memory for one step of the values that later loops read: the most that is live at one position."""
         last = _last_uses(self)
         alive: Counter[int] = Counter()
         products = [self.loop.body.body[n].outputs[0] for n in self.products]
@@ -48,7 +47,7 @@ class Division:
 
 
 def _last_uses(division: Division) -> dict[Value, int]:
-    """Of every value of a body the highest position that reads it."""
+    """The last position that reads each value of the body."""
     body, last = division.loop.body.body, dict[Value, int]()
     readers = [(n, reads(s)) for n, s in enumerate(body)]
     readers += [(len(body) + k, (r,)) for k, r in enumerate(division.loop.body.results)]
@@ -87,9 +86,9 @@ def analyse(
     together: frozenset[int] = frozenset(),
     steps: Steps = Steps(),  # noqa: B008 (a frozen value)
 ) -> Division | None:
-    """The division of a loop, or None if nothing can leave it and nothing is to stay `together`.
+    """The division of a loop, or None if nothing can leave it and `together` is empty.
 
-    `together`: nodes that stay in one loop, with every node on a way from one of them to another.
+    `together`: nodes that stay in one loop, including every node on a path between two of them.
     """
     body = loop.body.body
     needs, users, node_of = graph_of(loop)
@@ -118,7 +117,7 @@ def analyse(
 def _gathered(
     components: list[list[int]], users: list[list[int]], together: frozenset[int]
 ) -> list[list[int]]:
-    """The components, in topological order, with those of `together` as one."""
+    """The components in topological order, with those of `together` merged."""
     if not together:
         return components
     after = downstream(together, users)
@@ -128,7 +127,7 @@ def _gathered(
 
 
 def downstream(nodes: Iterable[int], users: Sequence[Sequence[int]]) -> frozenset[int]:
-    """The nodes and all that depends on them; with sources for users, all that they depend on."""
+    """The nodes and all their dependents; if `users` holds sources, the nodes and all that they depend on."""
     waiting, found = list(nodes), set[int]()
     while waiting:
         node = waiting.pop()
@@ -139,7 +138,7 @@ def downstream(nodes: Iterable[int], users: Sequence[Sequence[int]]) -> frozense
 
 
 def computed_again(loop: LoopUTask, components: list[list[int]], needs: list[list[int]]) -> frozenset[int]:
-    """Movement and scalars that depend on the index alone, and scalar recurrences over such values."""
+    """Views and scalar work on the index alone, and scalar recurrences over such values."""
     body, count = loop.body.body, len(loop.body.body)
     again: set[int] = set()
     for component in components:
@@ -190,7 +189,8 @@ def _positions(
 
 
 def _crossing(division: Division) -> tuple[Value, ...]:
-    """Values that a later loop, or a product, reads: kept per step. Products' results are kept anyway."""
+    """Values to keep per step, because a later loop or a product reads them. Results of products are kept
+    anyway."""
     body, count = division.loop.body.body, len(division.loop.body.body)
     found: dict[Value, None] = {}
     for node, statement in enumerate(body):
@@ -215,13 +215,13 @@ def _crossing(division: Division) -> tuple[Value, ...]:
 
 
 def free_of_recurrence(division: Division) -> frozenset[int]:
-    """The products that need nothing but what every loop computes again: counters and movement by them."""
+    """The products whose operands every loop computes again: counters, and views that they index."""
     needs, _, _ = graph_of(division.loop)
     return frozenset(n for n in division.products if division.again.issuperset(needs[n]))
 
 
 def why_undivided(loop: LoopUTask, minimum_flops: int) -> str:
-    """The reason that `analyse` gives no division."""
+    """The reason why `analyse` gives no division."""
     body = loop.body.body
     node_of = {v: n for n, s in enumerate(body) for v in s.outputs} | {p: -1 for p in loop.carried}
     dots = [s for s in body if is_a(s, "dot")]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Regrouper:
-    """One division, turned into statements. What is kept per step is stacked in the order in which most rows
-    are read: step t is row t, or, `rows.backward`, row t from behind."""
+    """Turns one division into statements. Values kept per step are stacked in the order in which most rows
+    are read: step t is row t, or with `rows.backward` row t from the end."""
 
     def __init__(self, division: Division, fresh: FreshValues) -> None:
         self.division = division
@@ -29,11 +29,10 @@ class Regrouper:
         self.count = len(self.loop.body.body)
         self.b = Builder(fresh, self.loop.source)
         self.stacked: dict[Value, Value] = {}  # value of one step -> array of all steps
-        self.bases: dict[Value, Value] = {}  # value that is kept -> what is kept for it, in another shape
+        self.bases: dict[Value, Value] = {}  # kept value -> the value kept in its place, in another shape
 
     def statements(self) -> Sequence[Statement]:
-        """Products and loops, position by position, and at last the carries that every loop has, and the
-        sums."""
+        """Products and loops by position, the last loop with the carries of all; then sums and stacks."""
         highest = max(self.division.position.values(), default=0)
         for position in range(highest + 1):
             for node in sorted(self.division.products):
@@ -47,7 +46,7 @@ class Regrouper:
         return self.b.out
 
     def products_ahead(self, nodes: Iterable[int]) -> dict[Value, Value]:
-        """Only these products, which need nothing that a loop keeps: result of a step -> array of all."""
+        """Appends only these products, which read no kept value. Returns: result of a step -> all results."""
         found = [cast(UOperator, self.loop.body.body[node]) for node in sorted(nodes)]
         for dot in found:
             self._product(dot)
@@ -58,7 +57,7 @@ class Regrouper:
 
     # -- products ----------------------------------------------------------------------------------------
     def _product(self, dot: UOperator) -> None:
-        """The same product with the steps as one more free axis."""
+        """Appends the product with the steps as an additional free axis."""
         side = 0 if dot.inputs[0] in self.division.node_of else 1
         operand = self.all_steps(dot.inputs[side])
         inputs = (operand, dot.inputs[1]) if side == 0 else (dot.inputs[0], operand)
@@ -80,14 +79,14 @@ class Regrouper:
         self.stacked[dot.output] = result
 
     def all_steps(self, value: Value) -> Value:
-        """All steps of a value that a product or a sum reads."""
+        """The array of all steps of a value that a product or a sum reads."""
         if value not in self.stacked:
             rows = self._rows(value)
             self.stacked[value] = rows if rows is not None else self._collect(value)
         return self.stacked[value]
 
     def _rows(self, value: Value) -> Value | None:
-        """If the steps of the value are rows of an outer array, that array, without other rows."""
+        """The rows of an outer array, if they are the steps of the value."""
         array = self.rows.array(value)
         if array is None:
             return None
@@ -103,7 +102,7 @@ class Regrouper:
         return self.b.emit("reshape", (array,), self._stacked_type(value.type))
 
     def _result(self, stack: Stack) -> None:
-        """A carry that is all steps of a product; of a strip, its rows among those of other strips."""
+        """Defines a carry that stacks the results of a product; a strip updates its own rows of the stack."""
         initial, output = self.loop.initial[stack.carry], self.loop.outputs[stack.carry]
         array = self.all_steps(stack.value)
         if self.division.steps.base is None:
@@ -115,7 +114,7 @@ class Regrouper:
         self.b.define((output,), "dynamic_update_slice", (initial, rows, *starts))
 
     def _first_row(self) -> Value:
-        """Of a strip's rows the first in memory."""
+        """The index of a strip's first row in memory."""
         steps = self.division.steps
         assert steps.base is not None
         if not self.rows.backward:
@@ -123,7 +122,7 @@ class Regrouper:
         return self.b.binary("sub", self.b.constant(steps.of(self.loop) - self.trips), steps.base)
 
     def _collect(self, value: Value) -> Value:
-        """A loop that computes a value of the index alone for every step."""
+        """Appends a loop that computes, for every step, a value that depends on the index alone."""
         array = self.b.emit("empty", (), self._stacked_type(value.type))
         self._build({}, [], [(value, array)])
         return self.stacked[value]
@@ -149,7 +148,7 @@ class Regrouper:
                 self.bases[value] = base
 
     def _before_reshape(self, value: Value, own: Container[int]) -> Value:
-        """The same elements as they are made: on axes that parts can be made along."""
+        """The value before a reshape: its axes can be tiled."""
         node = self.division.node_of[value]
         made = self.loop.body.body[node] if node < self.count else None
         if not is_a(made, "reshape"):
@@ -160,7 +159,7 @@ class Regrouper:
     def _build(
         self, own: dict[int, None], carries: Sequence[int], arrays: Sequence[tuple[Value, Value]]
     ) -> None:
-        """A loop over these nodes, with these carries, that keeps these values per step."""
+        """Appends a loop over these nodes, with these carries, that keeps these values per step."""
         body = _Body(self, own, frozenset(carries))
         for k in carries:
             body.carry(k)
@@ -173,11 +172,11 @@ class Regrouper:
 
 
 class _Body:
-    """One loop under construction. What is computed again gets fresh names; all else keeps its own."""
+    """One loop under construction. Values computed again get fresh names; all others keep theirs."""
 
     def __init__(self, regrouper: Regrouper, own: dict[int, None], final: frozenset[int]) -> None:
         self.regrouper, self.own = regrouper, own
-        self.final = final  # carries whose outputs this loop gives; others are computed again
+        self.final = final  # carries whose outputs this loop defines; others are computed again
         self.division, self.loop = regrouper.division, regrouper.loop
         self.b = regrouper.b.to([])
         self.index = self.b.fresh.make(INDEX)
@@ -188,7 +187,7 @@ class _Body:
         self.kept: list[tuple[Value, Value, Value, Value]] = []  # initial, parameter, next value, output
 
     def carry(self, k: int) -> None:
-        """Carry k of the original loop lives in this one."""
+        """Adds carry k of the original loop to this one."""
         if k in self.carried:
             return
         parameter = self.loop.carried[k]
@@ -199,7 +198,7 @@ class _Body:
         self.need(self.loop.body.results[k])
 
     def need(self, wanted: Value) -> None:
-        """Notes what has to be computed here, or read from what is kept per step, for a value to be there."""
+        """Collects the nodes to compute here, and the kept values to read, for a value."""
         waiting = [wanted]
         while waiting:
             value = waiting.pop()
@@ -216,7 +215,7 @@ class _Body:
                 waiting += reads(self.loop.body.body[node])
 
     def compute(self) -> None:
-        """The statements that are needed, in their old order."""
+        """Appends the needed statements in their old order."""
         for value in self.read:
             self.names[value] = self.b.row(self.regrouper.stacked[value], self._row())
         for node in sorted(n for n in self.nodes if n < self.regrouper.count):
@@ -228,13 +227,13 @@ class _Body:
             self.b.out.append(statement)
 
     def _row(self) -> Value:
-        """Where this step stands in what is stacked."""
+        """The row of this step in stacked arrays."""
         if not self.regrouper.rows.backward:
             return self.index
         return self.b.binary("sub", self.b.constant(self.regrouper.trips - 1), self.index)
 
     def keep(self, value: Value, array: Value) -> None:
-        """Writes the value to its row of an array of all steps."""
+        """Writes the value to its row in the array of all steps."""
         parameter, output = self.b.like((array, array))
         here = self.names.get(value, value)
         one = self.b.emit("reshape", (here,), value.type.dtype, (1, *value.type.shape))
@@ -258,5 +257,5 @@ class _Body:
 
 
 def zeros(b: Builder, number: int) -> list[Value]:
-    """`number` times the index 0."""
+    """The index 0, `number` times."""
     return [b.constant(0)] * number if number else []

@@ -1,13 +1,13 @@
-"""Sums over the steps of a loop, which leave it as one product over all steps.
+"""Reduction hoisting: a sum over the steps of a loop becomes one product over all steps, after the loop.
 
     C = C + transpose(g_t @ x_t)      ->      C = C + transpose(g @ x), contracted over the steps too
 
 The gradient of a loop's weights is such a sum: every step reads and writes all of it to add a product of few
-rows. Where nothing else reads a carry, what is added to it is a linear function of products (or of
-reductions), and what those multiply is there for all steps, or cheaper to keep than the sum is to read and to
-write again, one product does it after the loop (see `distribute`, which keeps it within bounds by strips).
+rows. A sum can leave if nothing else reads its carry and each step adds a linear function of products (or of
+reductions). It should leave if the operands of all steps are arrays already, or cheaper to keep than the sum
+is to read and write in every step (`distribute` bounds the kept bytes by strips).
 
-Rounding: a sum is kept in at least float32 until all of it is there, and rounded once.
+Rounding: a sum is kept in at least float32 until it is complete, and rounded once.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LINEAR = STATIC_VIEWS | {"neg"}
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A carry that is read by the addition of what a step gives, and by nothing else.
+    """A carry whose only reader is the addition of a step's term.
 
-    `carry`: its number; `nodes`: positions of the statements that are done once, for all steps; `leaves`:
-    those of them, products and reductions, that read values of every step, `operands`.
+    `carry`: its number; `nodes`: the statements to run once, for all steps, by index in the body; `leaves`:
+    the products and reductions among them, which read the `operands`, values of every step.
     """
 
     carry: int
@@ -50,7 +50,7 @@ class Sum:
 # ---- which there are ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """Positions of statements that are linear in the leaves among them."""
+    """Nodes of statements that are linear in the leaves among them."""
 
     nodes: frozenset[int] = frozenset()
     leaves: frozenset[int] = frozenset()
@@ -82,7 +82,7 @@ class _Finder:
         return Sum(carry, found.nodes, found.leaves, operands)
 
     def _made_once(self, value: Value) -> tuple[int, UOperator] | None:
-        """The operator that makes a value which is read once."""
+        """The operator that computes a value, and its node, if the value has one reader."""
         node = self.made.get(value)
         made = None if node is None else self.body[node]
         if node is None or not isinstance(made, UOperator) or self.readers[value] != 1:
@@ -90,7 +90,7 @@ class _Finder:
         return node, made
 
     def _gain(self, value: Value, start: Value) -> _Term | None:
-        """What is added to `start` on the way to a value."""
+        """The terms added to `start` on the path to `value`."""
         if value == start:
             return _Term()
         found = self._made_once(value)
@@ -104,7 +104,7 @@ class _Finder:
         return None
 
     def _term(self, value: Value) -> _Term | None:
-        """What a value of one step is linear in."""
+        """The term of one step, if it is linear in products or reductions."""
         found = self._made_once(value)
         if found is None:
             return None
@@ -121,7 +121,7 @@ class _Finder:
         return _Term(here.nodes, here.nodes) if product or sums else None
 
     def _is_linear(self, operator: UOperator) -> bool:
-        """Integers wrap around, so that what is made wider or narrower has to be added up first."""
+        """Integers wrap around, so they must be summed before a conversion."""
         if operator.kind == "convert":
             return FLOATS.issuperset((operator.inputs[0].type.dtype, operator.output.type.dtype))
         if operator.kind == "pad":
@@ -139,11 +139,11 @@ def _uses(statement: Statement) -> Sequence[Value]:
 
 
 def sums_of(loop: LoopUTask, rows: Rows, products: Iterable[int], minimum_flops: int) -> tuple[Sum, ...]:
-    """The sums that are worth taking out.
+    """The sums that are worth taking out of the loop.
 
-    A sum of products is, if each step has flops enough and what has to be kept for it per step is no more
-    than the sum itself, which every step would read and write. A sum of reductions goes with the products,
-    `products` that leave the loop anyway included, that what it reduces is kept for.
+    A sum of products is, if each step has enough flops and the values kept per step are no larger than the
+    sum itself, which every step would read and write. A sum of reductions is, if its operands are kept
+    anyway: for these products, or for those of `products`, which leave the loop in any case.
     """
     finder = _Finder(loop, rows.steps.outside)
     found = [s for s in map(finder.sum, range(len(loop.carried))) if s is not None]
@@ -161,7 +161,7 @@ def _multiplies(loop: LoopUTask, total: Sum) -> bool:
 
 
 def _flops(loop: LoopUTask, total: Sum) -> int:
-    """Of one step's products."""
+    """The flops of one step's products."""
     dots = (dot for n in total.leaves if (dot := _dot(loop.body.body[n])) is not None)
     return sum(
         2 * dot.output.type.size * prod(dot.inputs[0].type.shape[d] for d in dot.ints("lhs_contract"))
@@ -175,7 +175,7 @@ def _dot(statement: Statement) -> UOperator | None:
 
 # ---- what becomes of them ----------------------------------------------------------------------------------
 class Total:
-    """Says one sum for all steps, behind the loops of a division."""
+    """Appends one sum over all steps, after the loops of a division."""
 
     def __init__(self, regrouper: Regrouper, total: Sum) -> None:
         self.regrouper, self.total = regrouper, total
@@ -195,7 +195,7 @@ class Total:
         self.regrouper.b.define((output,), kind, (found,))
 
     def _value(self, value: Value) -> Value | None:
-        """The sum over all steps of a value, in `dtype`; None for zeros that are added to something."""
+        """The sum of a value over all steps, in `dtype`; None for zeros that are added to another value."""
         made = self.made.get(value)
         if made is None:
             return self._initial()
@@ -228,7 +228,7 @@ class Total:
         return None if _is_zero(initial, self.regrouper.division.steps.outside) else self._wide(initial)
 
     def _product(self, dot: UOperator, swapped: bool = False) -> Value:
-        """Contracted over the steps first. `swapped`: the free axes of the right operand come first."""
+        """The product, contracted over the steps first. `swapped`: with its operands exchanged."""
         sides = [
             self._side(v, dot.ints(f"{name}_batch"), dot.ints(f"{name}_contract"))
             for v, name in zip(dot.inputs, _SIDES, strict=True)
@@ -243,7 +243,7 @@ class Total:
         return self._reshaped(found, [wanted[d] for d in _swapped(dot)] if swapped else wanted)
 
     def _reduction(self, operator: UOperator) -> Value:
-        """Each step for itself first: a long sum in one go would round worse."""
+        """Reduces each step first: one long sum would round worse."""
         side = self._side(operator.inputs[0], (), operator.ints("axes"))
         shape = (self.regrouper.trips, *side.free)
         steps = self._emit("reduce", (self._wide(side.array),), shape, axes=side.summed, op="sum")
@@ -254,7 +254,8 @@ class Total:
         return value if value.type.shape == tuple(shape) else self._emit("reshape", (value,), shape)
 
     def _side(self, value: Value, batch: Sequence[int], summed: Sequence[int]) -> _Side:
-        """All steps of an operand, on the axes it is kept on if those that are not free are among them."""
+        """All steps of an operand, on the axes on which it is kept if batch and summed axes are among
+        them."""
         array, base = self.regrouper.all_steps(value), self.regrouper.bases.get(value)
         runs: list[tuple[int, ...]] = [(d,) for d in range(value.type.rank)]
         if base is not None:
@@ -266,7 +267,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """An operand of a sum: all steps, on axis 0; its batch axes; what is summed over beside the steps."""
+    """An operand of a sum: all steps, on axis 0; its batch axes; the other axes summed over."""
 
     array: Value
     batch: tuple[int, ...]
@@ -274,7 +275,7 @@ class _Side:
 
     @property
     def free(self) -> list[int]:
-        """The lengths of the other axes."""
+        """The lengths of its remaining axes."""
         taken = {0, *self.batch, *self.summed}
         return [n for d, n in enumerate(self.array.type.shape) if d not in taken]
 
@@ -283,13 +284,13 @@ _SIDES = ("lhs", "rhs")
 
 
 def _widest(dtypes: Iterable[str]) -> str:
-    """What sums of these types are kept in."""
+    """The type in which sums of these types are kept."""
     widest = max(dtypes, key=lambda dtype: ITEM_SIZE[dtype])
     return "float32" if widest in FLOATS and ITEM_SIZE[widest] < 4 else widest
 
 
 def _swapped(dot: UOperator) -> tuple[int, ...]:
-    """The order of a product's axes that makes it the product of its operands in the other order."""
+    """The permutation that turns a product into the product of its exchanged operands."""
     batch, rank = len(dot.ints("lhs_batch")), dot.output.type.rank
     middle = dot.inputs[0].type.rank - len(dot.ints("lhs_contract"))
     return (*range(batch), *range(middle, rank), *range(batch, middle))
@@ -300,7 +301,7 @@ def _swaps(transpose: UOperator, dot: UOperator | None) -> bool:
 
 
 def _runs(shape: Sequence[int], finer: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """For every axis the axes of a finer shape that it is made of; None if some axis is made of none."""
+    """For every axis the axes of a finer shape that form it; None if there are none for some axis."""
     found: list[tuple[int, ...]] = []
     place = 0
     for n in shape:

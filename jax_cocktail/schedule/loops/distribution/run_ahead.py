@@ -1,16 +1,16 @@
-"""Running ahead in a while loop whose end only its data tell.
+"""Computes products ahead in a while loop whose end depends on its data.
 
-What depends on nothing but counters (a projection of the next rows of an input) can be computed for a chunk
-of steps before it is known how many of them will run. That is sound because every operator is total: it has
-no side effect, does not fail and ends. The carries are those of the step that the loop stopped at, since only
-the products run ahead, with movement by counters: no `fail`.
+Products of counters alone (a projection of the next input rows) can be computed for a chunk of steps before
+it is known how many of them will run. This is sound because every operator involved is total: it has no side
+effect, does not fail and terminates. Only the products and the views that counters index run ahead, not
+`fail`, so the carries are those of the step at which the loop stopped.
 
     while p: body      ->      while p and fewer than `chunk` steps so far: body
                                while p: products of `chunk` steps
                                         while p and fewer than `chunk` steps: body, without the products
 
-The first steps run as they did: a loop of few trips pays nothing, and one of many can afford to have computed
-some rows for nothing at its end.
+The first steps run as before, so a loop of few iterations pays nothing. A loop of many can afford some unused
+rows at its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jax_cocktail.utask.types import Value
 def run_ahead(
     loop: LoopUTask, steps: int, minimum_flops: int, fresh: FreshValues
 ) -> tuple[tuple[Statement, ...], int]:
-    """The statements that do it, and the number of products; none if no product is free of the recurrence."""
+    """The new statements and the number of products; none if no product is free of the recurrence."""
     chunk = one_chunk(loop, steps, fresh)
     division = analyse(chunk, minimum_flops)
     ahead = frozenset() if division is None else free_of_recurrence(division)
@@ -63,8 +63,8 @@ def _limited(
     stacked: Mapping[Value, Value],
     fresh: FreshValues,
 ) -> tuple[tuple[Statement, ...], tuple[Value, ...]]:
-    """A copy of the loop that stops after `steps` trips, too; what `stacked` has is read from there. Also the
-    final carries."""
+    """A copy of the loop that also stops after `steps` iterations and reads values of `stacked` from there,
+    and its final carries."""
     front, test, b = (Builder(fresh, loop.source) for _ in range(3))
     zero, limit = front.constant(0), front.constant(steps)
     rest = copied(loop, {}, fresh)
@@ -86,7 +86,7 @@ def _limited(
 
 
 def _body(loop: LoopUTask, step: Value, stacked: Mapping[Value, Value], fresh: FreshValues) -> Region:
-    """A copy of the body that reads its row of what has been computed ahead."""
+    """A copy of the body that reads its row of the results computed ahead."""
     b = Builder(fresh, loop.source)
     rows: dict[Value, Value] = {}
     for value, array in stacked.items():

@@ -1,10 +1,10 @@
-"""Products of concatenations, taken apart where only some parts are recurrent.
+"""Splits products of concatenations if only some parts are recurrent.
 
     concatenate(x, h) @ W      ->      x @ W[:k] + h @ W[k:]
 
-A cell that is written with one matrix has its input projection on the cycle of its recurrence. Once apart,
-the projection can be distributed (see `distribute`); the recurrent part stays. Narrow floats are summed as
-float32 and rounded once, as the whole product was.
+A cell with a single weight matrix has its input projection on the cycle of its recurrence. The split lets the
+projection be distributed (see `distribute`); the recurrent part stays. Narrow floats are summed as float32
+and rounded once, as in the whole product.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NARROW = ("bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """A dot; the side (0 or 1) of its operand that is a concatenation along a contracted axis; that axis; the
-    same axis of the other operand."""
+    """A dot with the position (0 or 1) of the operand that is a concatenation along a contracted axis, that
+    axis, and its counterpart in the other operand."""
 
     dot: UOperator
     side: int
@@ -38,7 +38,7 @@ class _Joined:
 def split_products(
     loop: LoopUTask, minimum_flops: int, fresh: FreshValues
 ) -> tuple[tuple[Statement, ...], LoopUTask]:
-    """Slices of weights for in front of the loop, and the loop with all such products taken apart."""
+    """Slices of the weights, to precede the loop, and the loop with all such products split."""
     found = _candidates(loop, minimum_flops)
     if not found:
         return (), loop
@@ -53,7 +53,7 @@ def split_products(
 
 
 def _candidates(loop: LoopUTask, minimum_flops: int) -> dict[Value, _Joined]:
-    """By their results, dots with fixed weights that are on a cycle which some part is not on."""
+    """By result, the dots with fixed weights that are on a cycle although some part is not."""
     body = loop.body.body
     if not any(is_a(s, "concatenate") for s in body):
         return {}
@@ -90,7 +90,7 @@ def _joined(statement: Statement, body: Sequence[Statement], node_of: dict[Value
 
 
 def _flops(joined: _Joined, recurrent: Sequence[bool]) -> int:
-    """Of the largest part that leaves the cycle."""
+    """The flops of the largest part that leaves the cycle."""
     names = (("lhs_contract", "rhs_contract"), ("lhs_batch", "rhs_batch"))
     taken = {d for pair in names for d in joined.dot.ints(pair[joined.side])}
     free = [n for d, n in enumerate(joined.parts[0].type.shape) if d not in taken]
@@ -114,7 +114,7 @@ def _apart(joined: _Joined, before: list[Statement], b: Builder) -> list[Stateme
 
 
 def _weights(joined: _Joined, b: Builder) -> list[Value]:
-    """The slice of the other operand that belongs to each part."""
+    """For each part its slice of the other operand."""
     weights, first, found = joined.dot.inputs[1 - joined.side], 0, []
     for part in joined.parts:
         shape, starts = list(weights.type.shape), [0] * weights.type.rank

@@ -1,7 +1,7 @@
-"""Arrays whose row t is what step t of a loop works on, from the first row or from the last.
+"""Finds arrays that a loop reads or writes row by row, from the first row or from the last.
 
 A scan reads row t of its inputs in step t; a reversed one, and so the gradient of a scan, row n - 1 - t.
-Either way all steps of such a value are the array itself, and nothing has to be copied.
+Either way the array itself is the value of all steps, and no copy is needed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Where the trips of a loop stand among the steps that it is a part of.
+    """The range of a loop's iterations among all steps.
 
-    `total`: steps of all strips together; 0: the trips are all. `base`: the first step of a strip; None: 0.
-    `outside`: operators in front of the loop, as far as they are constants or made of such.
+    `total`: steps of all strips together; 0: the loop has all. `base`: the first step of a strip; None: 0.
+    `outside`: the constants before the loop, and operators on constants.
     """
 
     total: int = 0
@@ -34,7 +34,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A carry, by number, that becomes all steps of a value; `nodes`: statements that do it, by position."""
+    """A carry, by number, that collects all steps of a value; `nodes`: the statements that write it."""
 
     carry: int
     value: Value
@@ -42,7 +42,7 @@ class Stack:
 
 
 class Rows:
-    """What a body reads row by row; `backward`: most of it the last row first."""
+    """The arrays that a body reads row by row; `backward`: most of them from the last row."""
 
     def __init__(self, loop: LoopUTask, steps: Steps) -> None:
         self.loop, self.steps = loop, steps
@@ -55,7 +55,7 @@ class Rows:
         self.backward = len(last) > len(first)
 
     def array(self, value: Value) -> Value | None:
-        """The array whose rows, in this order, are the steps of a value; it may have rows left over."""
+        """The array whose rows, in this order, are the steps of a value; it may have further rows."""
         row = self.made.get(value)
         while is_a(row, "reshape"):
             row = self.made.get(row.inputs[0])
@@ -69,7 +69,7 @@ class Rows:
         return array if full else None
 
     def stack(self, carry: int) -> Stack | None:
-        """What step t writes to row t of a carry, in this order, if nothing else is done with it."""
+        """The value that step t writes to row t of a carry, in this order, if nothing else uses the carry."""
         array = self.loop.carried[carry]
         end = self.loop.body.results[carry]
         update = self.made.get(end)

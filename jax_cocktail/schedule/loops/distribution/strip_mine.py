@@ -1,4 +1,8 @@
-"""Strip-mining: a counted loop becomes a loop over strips of a loop over the steps of a strip."""
+"""Strip-mining: a counted loop becomes a loop over strips around a loop over the steps of a strip.
+
+    for t < n: body      ->      for s < n // steps: for t < steps: body
+                                 for t < n % steps: body
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,10 @@ from jax_cocktail.utask.types import Value
 
 
 def strip_mine(loop: LoopUTask, steps: int, fresh: FreshValues) -> tuple[LoopUTask, LoopUTask, Value]:
-    """As many strips of `steps` trips as fit.
+    """Makes as many strips of `steps` iterations as fit.
 
-    Returns the loop over strips, whose body still lacks the loop over steps; that loop; and the value, in the
-    outer body, of the strip's first index.
+    Returns the loop over strips, whose body still lacks the loop over steps; that loop; and, in the outer
+    body, the strip's first index.
     """
     assert loop.trip_count is not None and loop.index is not None
     source = loop.source
@@ -44,8 +48,8 @@ def strip_mine(loop: LoopUTask, steps: int, fresh: FreshValues) -> tuple[LoopUTa
 def remainder(
     loop: LoopUTask, first: int, initial: tuple[Value, ...], fresh: FreshValues
 ) -> tuple[Statement, Value, LoopUTask]:
-    """The trips from `first` on as a loop of their own, from these carried values; and in front the constant
-    `first` and its value."""
+    """The constant `first`, its value, and a loop over the iterations from `first` on with these initial
+    values."""
     assert loop.trip_count is not None and loop.index is not None
     front, b = Builder(fresh, loop.source), Builder(fresh, loop.source)
     start, step = front.constant(first), fresh.make(INDEX)

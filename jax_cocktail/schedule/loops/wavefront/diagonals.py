@@ -15,8 +15,8 @@ from jax_cocktail.utask.types import TensorType, Value
 
 @dataclass(frozen=True, slots=True)
 class _Carry:
-    """A carry of the loop over diagonals. `following`: the value of the old body that it becomes while its
-    stage runs; `result`: its next value, made by the stage's branch."""
+    """A carry of the loop over diagonals. `following`: its next value in the old body, while its stage runs;
+    `result`: its next value, an output of the stage's branch."""
 
     initial: Value
     parameter: Value
@@ -27,7 +27,7 @@ class _Carry:
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    """A stacked result: carry `number` of the old loop, written by `update` alone, which reads `row` through
+    """A stacked result: carry `number` of the old loop. Only `update` writes it, and reads `row` through
     `views`."""
 
     number: int
@@ -37,7 +37,7 @@ class _Stack:
 
 
 class Wavefront:
-    """One loop, from its stages."""
+    """Builds the loop over diagonals from the stages of one loop."""
 
     def __init__(self, stages: Stages, fresh: FreshValues) -> None:
         self.stages, self.fresh, self.loop = stages, fresh, stages.loop
@@ -48,8 +48,8 @@ class Wavefront:
         self.definitions = {v: s for s in self.loop.body.body for v in s.outputs}
         found = (self._stack(k) for k in range(len(self.loop.carried)))
         self.stacks = {s.number: s for s in found if s is not None}
-        self.carries: list[dict[Value, _Carry]] = []  # of every stage, by what it is the home of
-        self.handed: list[dict[Value, _Carry]] = []  # of every stage: value -> carry that hands it on
+        self.carries: list[dict[Value, _Carry]] = []  # of every stage, by old parameter
+        self.handed: list[dict[Value, _Carry]] = []  # of every stage: value -> carry that passes it on
 
     def statements(self) -> Sequence[Statement]:
         exports = self._exports()
@@ -73,7 +73,7 @@ class Wavefront:
 
     # -- what is carried ---------------------------------------------------------------------------------
     def _exports(self) -> list[dict[Value, None]]:
-        """Of every stage the values that it hands on: made by it, or handed on from further back."""
+        """The values that every stage passes on: its own, or those of earlier stages."""
         exports: list[dict[Value, None]] = [{} for _ in range(self.stages.count)]
         for node, values in self.stages.readers():
             for value in values:
@@ -90,8 +90,8 @@ class Wavefront:
         return exports
 
     def _carries(self, number: int) -> dict[Value, _Carry]:
-        """The old loop's carries of a stage, and its own copies of those that every stage needs; by their old
-        parameters. Stacked results are written outside of the stage."""
+        """The old loop's carries of a stage, and its copies of those that every stage needs, by old
+        parameter. Stacked results are written outside of the stage."""
         loop, stages = self.loop, self.stages
         own = [
             k
@@ -110,7 +110,7 @@ class Wavefront:
         return found
 
     def _again(self, nodes: Sequence[int]) -> set[int]:
-        """What these nodes need, and themselves, of what every stage computes for itself."""
+        """Of these nodes and their sources, those that every stage computes for itself."""
         waiting = [s for n in nodes for s in (n, *self.stages.needs[n])]
         found: set[int] = set()
         while waiting:
@@ -125,7 +125,8 @@ class Wavefront:
         return _Carry(initial, parameter, output, following, result)
 
     def _hand_on(self, number: int, values: dict[Value, None]) -> dict[Value, _Carry]:
-        """A carry for every value that a stage hands on; its own if that becomes the value anyway."""
+        """A carry for every value that a stage passes on: an existing carry if the value is its next
+        value."""
         found: dict[Value, _Carry] = {}
         for value in values:
             own = (c for c in self.carries[number].values() if c.following == value)
@@ -136,7 +137,7 @@ class Wavefront:
         return found
 
     def _anything(self, type_: TensorType) -> Value:
-        """What nobody reads: the stage before has always run when a value is read."""
+        """An initial value that is never read: the stage before has always run by then."""
         front = self.b.to(self.before)
         if not type_.is_scalar:
             return front.emit("empty", (), type_)
@@ -144,7 +145,7 @@ class Wavefront:
 
     # -- stages ------------------------------------------------------------------------------------------
     def _stage(self, number: int) -> list[_Carry]:
-        """The guarded stage and what is stacked of it, whose carries are returned."""
+        """Appends the guarded stage and the writes of its stacked results. Returns the carries of these."""
         step, active = self._step(number)
         names: dict[Value, Value] = {}
         if self.loop.index is not None:
@@ -172,12 +173,12 @@ class Wavefront:
         return [self._write(stack, self.handed[number][stack.row].result, outer) for stack in mine]
 
     def _homes(self, number: int) -> list[int]:
-        """The nodes of the carries that a stage has."""
+        """The nodes of a stage's carries."""
         carried = self.loop.carried
         return [self.stages.carry(k) for k, v in enumerate(carried) if v in self.carries[number]]
 
     def _step(self, number: int) -> tuple[Value, Value]:
-        """The step of a stage, kept within its range, and 1 (int32) if it runs."""
+        """The step of a stage, clamped to its range, and 1 (int32) if it runs."""
         behind, low, high = (self.b.constant(n) for n in (number, 0, self.trips - 1))
         at = self.b.binary("sub", self.index, behind)
         step = self.b.emit("clamp", (low, at, high), INDEX)
@@ -185,7 +186,7 @@ class Wavefront:
 
     # -- stacked results ---------------------------------------------------------------------------------
     def _stack(self, k: int) -> _Stack | None:
-        """Carry k, if all that happens to it is that a row is written at a place that the index tells."""
+        """Carry k, if its only use is an update of one row at a position that depends on the index alone."""
         loop, stages = self.loop, self.stages
         update = self.definitions.get(loop.body.results[k])
         if not is_a(update, "dynamic_update_slice"):

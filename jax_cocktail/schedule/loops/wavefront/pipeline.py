@@ -1,22 +1,22 @@
 """Pipelining: recurrences that feed each other run side by side, one step apart (a wavefront).
 
-Ten layers inside one loop over time are ten recurrences. `distribute` makes them ten loops, one after the
-other, whose units meet once per step and layer. Here they become one loop over *diagonals*:
+Ten layers inside one loop over time are ten recurrences. `distribute` makes them ten successive loops, whose
+units need one barrier per step and layer. Here they become one loop over *diagonals*:
 
     for t < T: layer 0, layer 1, ... layer k-1     ->     for d < T + k - 1: for all j: layer j at step d - j
 
-The layers of a diagonal do not depend on each other: layer j reads what layer j-1 handed on in the diagonal
-before. So each can have units of its own (`BranchUTask.stage`, see `placement.groups`), its weights stay with
-them, and all of them meet once per diagonal: T + k - 1 times instead of T * k times (the wavefront method of
-Lamport, "The parallel execution of DO loops", CACM 1974, for a chain of recurrences).
+The layers of a diagonal are independent: layer j reads a result of layer j-1 from the diagonal before. So
+each layer can have units of its own (`BranchUTask.stage`, see `placement.groups`), which keep its weights.
+There is one barrier per diagonal: T + k - 1 barriers instead of T * k (the wavefront method of Lamport, "The
+parallel execution of DO loops", CACM 1974, for a chain of recurrences).
 
-A stage is guarded by a branch, so it is run for its own T steps and on the values that it always had; its
-carries pass through unchanged before and after. What a stage hands on is one more carry, which the next stage
-reads at its value of the diagonal before; if it is the next value of a carry of the stage itself, that carry
+A branch guards each stage, so it runs for its own T steps, on the same values as before. Outside these steps
+its carries pass through unchanged. A value that a stage passes on is an additional carry, and the next stage
+reads its value of the diagonal before. If the value is the next value of a carry of the stage, that carry
 serves. Rows of stacked results are written outside of the guard: before its first step a stage writes its
-first row, which is overwritten by the right one, and after the last step it writes the same last row again.
-Products upstream of the first recurrence and downstream of the last are left to batched products, as in
-`distribute`, which runs next.
+first row, which the right one overwrites, and after its last step it writes the same last row again. Products
+upstream of the first recurrence and downstream of the last become batched products in `distribute`, which
+runs next.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When pipelining pays.
+    """The limits within which pipelining pays.
 
-    `flops`: of one step's product, from which it is taken out of the loop if it is upstream or downstream of
-    all recurrences; `trips`: of the loop; `kept_bytes`: what may be kept of all steps for and from that;
-    `handed_bytes`: what one stage may hand to the next per step; `stages`: each is code of its own.
+    `flops`: the fewest of one step's product that leaves the loop, upstream or downstream of all recurrences;
+    `kept_bytes`: the most kept of all steps for such products; `trips`: the fewest of the loop;
+    `handed_bytes`: the most that one stage passes to the next per step; `stages`: the most, since each is
+    code of its own.
     """
 
     flops: int = 8192
@@ -77,7 +78,7 @@ class _Pipeliner:
         return self._loop(statement) if isinstance(statement, LoopUTask) else statement
 
     def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
-        """The wavefront, with what goes before and after it; or the loop itself."""
+        """The wavefront with the statements before and after it, or the loop itself."""
         text, found = self._pipelined(loop)
         trips = "a while loop" if loop.trip_count is None else f"a loop of {loop.trip_count} trips"
         if text:
@@ -106,7 +107,7 @@ class _Pipeliner:
         return text, made
 
     def _around(self, loop: LoopUTask) -> Sequence[Statement]:
-        """The loop over all recurrences and what is between them, with batched products around it."""
+        """The loop over all recurrences and the statements between them, with batched products around it."""
         together, trips = between(loop, recurrences(loop)), loop.trip_count
         division = analyse(loop, self.limits.flops, together)
         assert division is not None and trips is not None
@@ -120,7 +121,7 @@ def _is_recurrent(statement: Statement) -> bool:
 
 
 def _refusal(stages: Stages, limits: Limits) -> str:
-    """Why the loop stays as it is, or ""."""
+    """The reason why the loop stays as it is, or ""."""
     if stages.count < 2:
         return "its recurrences do not feed each other"
     if stages.count > limits.stages:

@@ -1,9 +1,9 @@
-"""Which stage of a wavefront every part of a body belongs to: the analysis behind `pipeline`.
+"""Assigns every statement of a body to a stage of a wavefront: the analysis behind `pipeline`.
 
-A stage ends where a matrix product reads what another recurrence has made: there the units of a stage meet.
-Products are in the earliest stage that has what they read. Element-wise work on no cycle is in the stage that
-consumes it, or, if a product does, in the one before, whose units share it; what only moves elements is not
-worth that.
+A stage ends where a matrix product reads a result of another recurrence: its units need a barrier there. A
+product is in the earliest stage in which its operands are available. Element-wise work on no cycle is in the
+stage that consumes it. If a product consumes it, it is in the stage before, whose units share the work; views
+are not worth that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from jax_cocktail.utask.types import Value
 class Stages:
     """Nodes are statements (by position) and, after them, carries.
 
-    `stage[node]`; `again`: nodes that every stage computes for itself; `needs`: sources of every node;
-    `updated`: values that are a carry updated in place, or that carry.
+    `stage[node]`: its stage; `again`: nodes that every stage computes for itself; `needs`: sources of every
+    node; `updated`: carries that are updated in place, and the updated values.
     """
 
     loop: LoopUTask
@@ -38,7 +38,7 @@ class Stages:
         return 1 + max(self.stage.values(), default=-1)
 
     def of(self, value: Value) -> int | None:
-        """The stage that makes a value of the body; None for one that any stage has or makes for itself."""
+        """The stage that computes a value; None if every stage has or computes it."""
         node = self.node_of.get(value)
         return None if node is None else self.stage.get(node)
 
@@ -47,7 +47,7 @@ class Stages:
         return len(self.loop.body.body) + k
 
     def readers(self) -> list[tuple[int, tuple[Value, ...]]]:
-        """Every node that has a stage, with what it reads of the body."""
+        """Every node that has a stage, with the values that it reads."""
         body = self.loop.body.body
         found = [(n, reads(s)) for n, s in enumerate(body) if n in self.stage]
         results = enumerate(self.loop.body.results)
@@ -55,7 +55,7 @@ class Stages:
 
 
 def recurrences(loop: LoopUTask) -> list[list[int]]:
-    """The cycles of a body that a matrix product is on, as nodes."""
+    """The cycles of a body that contain a matrix product, as nodes."""
     _, users, _ = graph_of(loop)
     body = loop.body.body
     found = (c for c in strong_components(users) if len(c) > 1)
@@ -63,7 +63,7 @@ def recurrences(loop: LoopUTask) -> list[list[int]]:
 
 
 def between(loop: LoopUTask, ends: Sequence[Sequence[int]]) -> frozenset[int]:
-    """These nodes, and all on a way from one of them to another."""
+    """These nodes, and all on a path between two of them."""
     needs, users, _ = graph_of(loop)
     nodes = [n for component in ends for n in component]
     return downstream(nodes, users) & downstream(nodes, needs)
@@ -78,7 +78,7 @@ def stages_of(loop: LoopUTask) -> Stages:
     stage: dict[int, int] = {}
 
     def distance(node: int, source: int) -> int:
-        """1 if the units must have met before the node can read what the source has made."""
+        """1 if the node may read the result of the source only after a barrier."""
         return int(node < len(body) and _multiplies(body[node]) and source in recurrent)
 
     for component in components:
@@ -92,7 +92,7 @@ def stages_of(loop: LoopUTask) -> Stages:
         if node in again or others or node in users[node] or node >= len(body):
             continue
         if users[node] and (node not in recurrent or not _multiplies(body[node])):
-            ahead = 0 if _moves(body[node]) else 1  # each part of a product would compute it, all of it
+            ahead = 0 if _moves(body[node]) else 1  # every tile of a product would compute all of it
             latest = [stage[user] - ahead * distance(user, node) for user in users[node] if user in stage]
             stage[node] = max(min(latest, default=0), stage[node])
     updated = _updated(loop, components, users)
@@ -102,7 +102,7 @@ def stages_of(loop: LoopUTask) -> Stages:
 def _updated(
     loop: LoopUTask, components: Sequence[Sequence[int]], users: Sequence[Sequence[int]]
 ) -> frozenset[Value]:
-    """The values on cycles that hold an update in place."""
+    """The values on cycles that contain an update in place."""
     body = loop.body.body
     found: set[Value] = set()
     for component in components:
