@@ -52,18 +52,18 @@ def body_of_call(equation: Any) -> Any | None:
 
 
 def forced_to_stock(equation: Any) -> bool:
-    """Whether the equation is an inner `jax_cocktail.jit` with the option force="stock"."""
+    """True if the equation is an inner `jax_cocktail.jit` with the option force="stock"."""
     mark = read_mark(equation.params.get("name"))
     return mark is not None and mark.options.force == "stock"
 
 
 def control_flow_in(jaxpr: Any) -> bool:
-    """Whether a jaxpr contains a loop, a branch or a recursion, at any depth."""
+    """True if a jaxpr contains a loop, a branch or a recursion, at any depth."""
     return any(holds_control_flow(equation) for equation in open_jaxpr(jaxpr).eqns)
 
 
 def holds_control_flow(equation: Any) -> bool:
-    """Whether an equation is or contains a loop, a branch or a recursion."""
+    """True if an equation is or contains a loop, a branch or a recursion."""
     if primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION:
         return True
     return any(control_flow_in(inner) for inner in nested_jaxprs(equation))
@@ -82,7 +82,7 @@ def source_of(equation: Any) -> Source:
 
 
 def is_key(aval: Any) -> bool:
-    """Whether values of this type are typed PRNG keys."""
+    """True if values of this type are typed PRNG keys."""
     return bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
 
 

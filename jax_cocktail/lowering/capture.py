@@ -111,7 +111,7 @@ def _convert(adapter: Adapter, equation: Any) -> tuple[Equation | None, Unsuppor
 
 
 def _expensive(equation: Any) -> bool:
-    """Whether a leaf equation is so expensive that stock XLA should run it if it is at a region's border."""
+    """True if a leaf equation is so expensive that stock XLA should run it if it is at a region's border."""
     name = primitive_name(equation)
     shapes = [getattr(atom.aval, "shape", ()) for atom in (*equation.invars, *equation.outvars)]
     elements = max((_elements(shape) for shape in shapes), default=0)

@@ -44,7 +44,7 @@ def choices(
 
 
 def element_branch_in(jaxpr: Any) -> bool:
-    """Whether a jaxpr contains the select of a vmapped branch, at any depth."""
+    """True if a jaxpr contains the select of a vmapped branch, at any depth."""
     equations = open_jaxpr(jaxpr).eqns
     return bool(_branches(equations)) or any(
         element_branch_in(inner) for equation in equations for inner in nested_jaxprs(equation)

@@ -99,7 +99,7 @@ def device(platform: str, arch: str = "") -> str:
 
 
 def present(platform: str) -> bool:
-    """Whether this process can run programs for the platform."""
+    """True if this process can run programs for the platform."""
     return platform == PLATFORM or bool(gpu_call.gpu().kind)
 
 

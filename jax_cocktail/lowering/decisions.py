@@ -117,7 +117,7 @@ def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, capture
       times: of stock XLA, of captured stock XLA if `captured`, and of the plans, in this order.
       heavy: heavy operators dominate the run time.
       cores: the number of cores; 0 for a GPU.
-      captured: whether `times` contains captured stock XLA.
+      captured: `times` contains captured stock XLA.
     """
     names: tuple[str, ...] = (STOCK, CAPTURED) if captured else (STOCK,)
     stock, ours = times.seconds[0], times.seconds[len(names) :]

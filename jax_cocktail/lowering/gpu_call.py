@@ -83,7 +83,7 @@ def spec_of(arch: str = "") -> DeviceSpec:
 
 
 def expected() -> bool:
-    """Whether this process probably uses an NVIDIA GPU: jax_platforms names it, or it is unset and jax's CUDA
+    """True if this process probably uses an NVIDIA GPU: jax_platforms names it, or it is unset and jax's CUDA
     plugin is installed."""
     chosen = jax.config.jax_platforms
     if chosen:

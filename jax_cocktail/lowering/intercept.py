@@ -23,12 +23,12 @@ _UNORDERED = frozenset({"DebugEffect", "IOEffect", "NamedAxisEffect", "NoDCEEffe
 
 
 def available() -> bool:
-    """Whether our lowering rule is installed."""
+    """True if our lowering rule is installed."""
     return _stock is not None
 
 
 def reaches(name: str) -> bool:
-    """Whether our lowering rule will see a call of a `jit` with this name."""
+    """True if our lowering rule will see a call of a `jit` with this name."""
     return available() and read_mark(name) is not None
 
 

@@ -56,7 +56,7 @@ UNIT = {"cpu": "core", "cuda": "block of threads"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The jaxpr for the stock rule, and whether stock XLA runs marked calls inside it (see `state`)."""
+    """The jaxpr for the stock rule, and True if stock XLA runs marked calls inside it (see `state`)."""
 
     jaxpr: Any
     stock: bool
@@ -156,7 +156,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
 
 
 def _again(known: decisions.Decision, mark: Mark) -> bool:
-    """Whether to measure again: the user wants all candidates, and only the best few were timed."""
+    """True to measure again: the user wants all candidates, and only the best few were timed."""
     return mark.options.profile == "full" and not known.thorough
 
 

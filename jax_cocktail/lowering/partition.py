@@ -102,7 +102,7 @@ def _members(node: Node, position: int, chosen: Sequence[bool], depths: Sequence
 def _ancestry(
     nodes: Sequence[Node], chosen: Sequence[bool], depths: Sequence[int]
 ) -> tuple[list[bool], list[bool]]:
-    """For each equation, whether it feeds and whether it follows control flow of its own group."""
+    """For each equation, True if it feeds, and True if it follows, control flow of its own group."""
     before, after = [False] * len(nodes), [False] * len(nodes)
     for position, node in enumerate(nodes):
         members = _members(node, position, chosen, depths)

@@ -128,7 +128,7 @@ def _turn(run: Run) -> float:
 
 
 def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
-    """Whether to stop. Slow programs get a few rounds beyond the budget, unless a round takes very long."""
+    """True to stop. Slow programs get a few rounds beyond the budget, unless a round takes very long."""
     seconds = watch.seconds()
     if rounds < effort.fewest_rounds:
         return rounds > 0 and seconds > effort.longest

@@ -189,7 +189,7 @@ def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Pric
 
 
 def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
-    """Whether to compile a region, and how far Algorithm 1 (COCKTAILER, section 4) would grow it."""
+    """True if a region is worth compiling, and its growth by Algorithm 1 (COCKTAILER, section 4)."""
     profile = model_profiler(cores(), units, prepared.machine)
     return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.machine))
 

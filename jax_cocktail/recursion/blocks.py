@@ -83,8 +83,8 @@ class Switch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Invoke:
-    """Calls a function and resumes at `block`, whose `received` are the results. `guard`: whether the call
-    happens (`recursion.guards`)."""
+    """Calls a function and resumes at `block`, whose `received` are the results. `guard`: the condition of
+    the call (`recursion.guards`)."""
 
     call: Call
     block: int
@@ -334,7 +334,7 @@ def _live_before(block: Block, live: Sequence[set[Var]]) -> set[Var]:
 
 
 def _step_back(step: Step, needed: set[Var]) -> bool:
-    """Whether the step is live; updates `needed` to the variables that are live before it."""
+    """True if the step is live; updates `needed` to the variables that are live before it."""
     if not isinstance(step, Op):
         needed.update(v for v in step.inputs if isinstance(v, Var))
         return True
@@ -365,7 +365,7 @@ def _needed_steps(block: Block, live: Sequence[set[Var]]) -> Iterator[Step]:
 
 
 def only_returns(blocks: Sequence[Block], at: int, values: Sequence[Var]) -> bool:
-    """Whether the code from block `at` on only returns `values`."""
+    """True if the code from block `at` on only returns `values`."""
     names: dict[Var, Atom] = {v: v for v in values}
     while True:
         block = blocks[at]

@@ -18,7 +18,7 @@ Place = tuple[int, int]  # (function, argument)
 
 
 def endless(bodies: Sequence[Any]) -> bool:
-    """Whether no call of the first function ever returns. `bodies`: jaxprs with references."""
+    """True if no call of the first function ever returns. `bodies`: jaxprs with references."""
     open_ended = set(range(len(bodies)))
     while True:
         ended = {k for k in open_ended if not _always_calls(bodies[k], open_ended)}

@@ -50,7 +50,7 @@ def branches(blocks: Sequence[Block], function: int) -> list[Branch]:
 
 
 def is_cheap(blocks: Sequence[Block], branch: Branch) -> bool:
-    """Whether running all sides costs little."""
+    """True if running all sides costs little."""
     steps = [step for side in branch.sides for k in side for step in blocks[k].steps]
     return not any(isinstance(step, Keep) for step in steps) and not _has(blocks, branch, _COSTLY)
 

@@ -108,7 +108,7 @@ def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
 
 
 def plan_machine(task: Task, most_trips: int = SHORT) -> StackPlan:
-    """Plans blocks, live variables and frames. `most_trips`: the most trips of an unrolled scan."""
+    """Plans blocks, live variables and frames. `most_trips`: the most iterations of an unrolled scan."""
     return plan_of(task, bodies_of(task, most_trips))
 
 

@@ -132,7 +132,7 @@ class Order:
     There are `count` calls in arrays of length `room`. Each has a `path`, `element` (batch element) and
     `number`; the `begin` and `end` of its run, whose calls have one height and path; `integers`, its integer
     arguments; and `calls`, the positions of its callees (`room`: no call). `roots`: the positions of the
-    first calls. `status`: whether there was room.
+    first calls. `status`: an error if there was no room.
 
     From `stop` to the end of a run, its last call is repeated so that few groups cover the run. Its results
     are then written several times, but it counts once.

@@ -111,7 +111,7 @@ class Levels:
 
     @property
     def has_guards(self) -> bool:
-        """Whether some calls are conditional."""
+        """True if some calls are conditional."""
         return any(invoke.guard is not None for path in self.paths for invoke, _ in path.calls)
 
     @property
@@ -225,7 +225,7 @@ def _ways(plan: StackPlan) -> tuple[Path, ...] | str:
 
 
 def worth(levels: Levels) -> bool:
-    """Whether calls share matrices of weights that are large enough for grouping calls to pay."""
+    """True if calls share matrices of weights that are large enough for grouping calls to pay."""
     shared = levels.plan.shared
     return any(
         isinstance(step, Op)
@@ -237,7 +237,7 @@ def worth(levels: Levels) -> bool:
 
 
 def _hides_loop(name: str, item: Any) -> bool:
-    """Whether a branch or loop contains an unbounded loop, which vmap would run for skipped calls too."""
+    """True if a branch or loop contains an unbounded loop, which vmap would run for skipped calls too."""
     inner = [e for jaxpr in nested_jaxprs(item) for e in open_jaxpr(jaxpr).eqns]
     if name in ("cond", "while") and any(_loops(e) for e in inner):
         return True
@@ -288,7 +288,7 @@ def _tests(blocks: Sequence[Block], at: int, path: Path) -> Iterator[Var]:
 
 
 def _uses_received(path: Path) -> bool:
-    """Whether a path uses results of calls, apart from tokens."""
+    """True if a path uses results of calls, apart from tokens."""
     received = frozenset(v for _, outputs in path.calls for v in outputs[1:])
     tainted = path.depends(received)
     if any(isinstance(a, Var) and a in tainted for a in path.results):

@@ -19,7 +19,7 @@ from jax_cocktail.primitives.jaxprs import call_body, constants, nested_jaxprs, 
 from jax_cocktail.recursion.task import Aval, aval_of
 
 REFERENCE = "reference"
-SHORT = 8  # a scan with at most this many trips is unrolled
+SHORT = 8  # a scan with at most this many iterations is unrolled
 WRITTEN = 256  # a longer scan is unrolled into at most this many equations
 
 
@@ -106,7 +106,7 @@ def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structu
     """The tree of a closed jaxpr.
 
     `opens_loops`: turn loops with references into `Repeat`, and inline all calls, since nothing will be
-    differentiated; otherwise such loops become `Op`. `most_trips`: the most trips of an unrolled scan.
+    differentiated; otherwise such loops become `Op`. `most_trips`: the most iterations of an unrolled scan.
     """
     builder = _Builder(opens_loops, most_trips)
     parameters = tuple(Var(aval_of(v.aval)) for v in open_jaxpr(jaxpr).invars)
@@ -115,12 +115,12 @@ def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structu
 
 
 def refers(jaxpr: Any) -> bool:
-    """Whether a jaxpr contains a reference, at any depth."""
+    """True if a jaxpr contains a reference, at any depth."""
     return any(holds_reference(equation) for equation in open_jaxpr(jaxpr).eqns)
 
 
 def holds_reference(equation: Any) -> bool:
-    """Whether an equation is or contains a reference."""
+    """True if an equation is or contains a reference."""
     if equation.primitive.name == REFERENCE:
         return True
     return any(refers(inner) for inner in nested_jaxprs(equation))
@@ -247,7 +247,7 @@ class _Builder:
 
 
 def _makes_zeros(equation: Any) -> bool:
-    """Whether an equation is a `broadcast_in_dim` of a literal zero."""
+    """True if an equation is a `broadcast_in_dim` of a literal zero."""
     first = next(iter(equation.invars), None)
     if equation.primitive.name != "broadcast_in_dim" or not isinstance(first, jex.Literal):
         return False

@@ -91,7 +91,7 @@ def _better(
 
 
 def _is_outer(product: Op) -> bool:
-    """Whether this is the outer product of two vectors, whose transpose is the product in reverse order."""
+    """True if this is the outer product of two vectors, whose transpose is the product in reverse order."""
     return product.outputs[0].aval.ndim == 2 and all(factor.aval.ndim == 1 for factor in product.inputs)
 
 

@@ -159,7 +159,7 @@ def aval_of(value: Any) -> Aval:
 
 
 def is_float(aval: Any) -> bool:
-    """Whether values of this type can be differentiated."""
+    """True if values of this type can be differentiated."""
     return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
 
 

@@ -76,7 +76,7 @@ class _Member:
     body: Any = None
 
     def takes(self, tree: Any, leaves: Sequence[Any]) -> bool:
-        """Whether the arguments match the function's types."""
+        """True if the arguments match the function's types."""
         pairs = zip(leaves, self.arguments, strict=False)
         return tree == self.tree and all(_fits(leaf, aval) for leaf, aval in pairs)
 
@@ -368,7 +368,7 @@ def _as_typed(value: Any, aval: Aval, what: str, place: Callable[[], str]) -> An
 
 
 def _fits(value: Any, aval: Aval) -> bool:
-    """Whether JAX's promotion can give a value this type: Python scalars and weak types convert, but floats
+    """True if JAX's promotion can give a value this type: Python scalars and weak types convert, but floats
     never become integers."""
     found = aval_of(value)
     if found.shape != aval.shape or found.dtype == aval.dtype:

@@ -1,9 +1,8 @@
-"""Policy: which ways to compile a program are worth trying, and how far a program grows around its loops.
+"""Policy: selects the candidates worth trying, and decides how far a program grows around its loops.
 
-The search space is small (`Candidate`). Planning a candidate takes far less time than building it, and its
-price is read off the planned program, where shared work, barriers and what stays in cache are visible. So the
-model only has to name the few that deserve the compiler and a stopwatch. The stopwatch decides
-(`lowering.decisions`).
+The search space is small (`Candidate`). Planning a candidate takes far less time than building it. The
+planned program gives its price, since it shows shared work, barriers and cached data. So the model only has
+to select the few that are worth building and timing. The measurement decides (`lowering.decisions`).
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from jax_cocktail.utask.types import Source
 
 MOST_UNITS = 256  # the runtime's limit
 MOST_TIMED = 3
-UNSURE = 1.5  # the model is not trusted to tell candidates apart whose prices are closer than this
-MANY_STATEMENTS = 1000  # from here on planning is not cheap: the usual ways have to do
+UNSURE = 1.5  # the model cannot rank candidates whose prices differ by a smaller factor
+MANY_STATEMENTS = 1000  # planning a longer program is not cheap, so it gets only the usual candidates
 
 
 def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST) -> tuple[Candidate, ...]:
-    """What may be worth planning for the programs of one call, the simplest first.
+    """The candidates that may be worth planning for the programs of one call, the simplest first.
 
     Args:
-      programs: as they were translated.
-      units: how many units there may be.
-      machine: that runs them. A GPU has units enough to give recurrences that feed each other units of their
-        own; how many of the units an axis takes, placement finds (`DeviceLimits.split`).
+      programs: the translated programs.
+      units: the most units.
+      machine: the machine that runs them. A GPU has enough units to give each recurrence of a wavefront its
+        own; placement decides how many units an axis takes (`DeviceLimits.split`).
     """
     statements = [s for program in programs for s in walk(program.entry)]
     divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MANY_STATEMENTS
@@ -51,8 +50,8 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
 
 
 def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> bool:
-    """Whether to plan a candidate, given the prices of what is planned already: planning for many units takes
-    longest, and what division does to a program shows with one unit. So does a cluster too small for it."""
+    """True if a candidate should be planned, given the prices of those already planned: planning for many
+    units takes longest, and prices for one unit show the effect of fission and too small a cluster."""
     if candidate.cluster and Candidate(1) in prices:
         return prices[Candidate(1)] <= BLOCK.l2_share * candidate.units * min(prices.values())
     divided, whole = (prices.get(Candidate(1, distribute)) for distribute in (True, False))
@@ -64,7 +63,7 @@ def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> b
 def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
     """The candidates to time, best first, as positions in `seconds`, their prices.
 
-    All of them if `thorough`; else the best few that the model cannot tell apart.
+    All of them if `thorough`; else the best few that the model cannot rank.
     """
     ranked = sorted(range(len(seconds)), key=lambda i: seconds[i])  # stable: the simplest wins a tie
     if thorough or not ranked:
@@ -80,10 +79,10 @@ Profiler = Callable[[Statement], tuple[float, float]]  # seconds of one executio
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Whether a loop or branch becomes part of a program of ours.
+    """The decision about a loop or branch. `taken`: it becomes part of a program of ours.
 
     Seconds of one execution: `ours`: all in one program of ours; `stock`: all under stock XLA; `cut`: stock
-    XLA with programs of ours for what was taken inside. `inner`: the loops and branches inside.
+    XLA with programs of ours for the parts taken inside. `inner`: the loops and branches inside.
     """
 
     kind: str
@@ -105,12 +104,12 @@ class Growth:
 def schedule_control_flow(
     statements: Sequence[Statement], profile: Profiler, launch: float = SERVER.launch_seconds
 ) -> tuple[Growth, ...]:
-    """How far a program grows: Algorithm 1 of COCKTAILER (OSDI'23, section 4.2).
+    """Grows programs around loops and branches: Algorithm 1 of COCKTAILER (OSDI'23, section 4.2).
 
-    The traversal is bottom-up. Innermost loops and branches are scheduled first; one around them is taken
-    into the same program if the profiler says that this is no slower than to let stock XLA run it, with
-    each execution of a body then paying the launch of what was taken inside. The paper's profiler runs what
-    it asks for; here it may as well be the model (`model_profiler`), and whole calls are timed afterwards.
+    The traversal is bottom-up. Innermost loops and branches are scheduled first. An enclosing one joins the
+    same program if the profiler says that this is no slower than stock XLA, which would pay for the launches
+    of the inner programs in each execution of a body. The paper's profiler runs the code; here it may also be
+    the model (`model_profiler`), and whole calls are timed afterwards.
 
     `launch`: seconds of a call of ours in stock XLA's program.
     """
@@ -132,16 +131,17 @@ def _grow(statement: LoopUTask | BranchUTask, profile: Profiler, launch: float) 
 
 
 def model_profiler(cores: int, units: int, machine: Machine = HOST) -> Profiler:
-    """A profiler that asks the price."""
+    """A profiler that returns the model's price."""
     return partial(profile, cores=cores, units=units, machine=machine)
 
 
 def worth_taking(
     program: UProgram, profile: Profiler, launch: float = SERVER.launch_seconds
 ) -> tuple[bool, tuple[Growth, ...]]:
-    """Whether a region of one call is worth a program of ours, and how far Algorithm 1 would grow it.
+    """True if a region of one call is worth a program of ours, and the growth by Algorithm 1.
 
-    A region is taken whole or not at all: where Algorithm 1 would stop inside, whole has to beat nothing.
+    A region is taken whole or not at all. If Algorithm 1 would stop inside, the whole must beat nothing
+    taken.
     """
     grown = schedule_control_flow(program.entry.body, profile, launch)
     ours = sum(g.ours for g in grown) + launch

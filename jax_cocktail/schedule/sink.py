@@ -1,19 +1,18 @@
-"""Moves what belongs to a branch into it, so that a branch makes its results where they stay.
+"""Code sinking: moves statements into a branch, so that its cases compute their results in place.
 
     y = a @ b                              x' = branch s { case 0: write x, nan, at
     z = branch s { nan } { y }      ->                     case 1: y = a @ b
     x' = write x, z, at                                            write x, y, at }
 
-An array that one case alone gives on is made in that case, and an update by what a branch gives is done in
-every case. `stitch` then lets what makes the array write straight into its place: a product made beside it
-and moved costs as much again as the product of a few rows. Where a case fills a part of an array of which
-nothing is known (`empty`), that part is all it writes.
+An array that only one case returns is computed in that case. An update by a result of a branch moves into
+every case. `stitch` then lets the producer of the array write directly to its place: copying a product of few
+rows costs as much again as the product. A case that fills a part of an `empty` array writes only that part.
 
 A statement that moves down must not find its operands overwritten: they would have to be copied, and an array
-that a parallel loop carries cannot be. So what reads an array stays before what may write over it.
+that a parallel loop carries cannot be. So a reader of an array stays before statements that may overwrite it.
 
-Barriers depend on which statements stand where all units pass, so programs of several units are changed only
-inside the parts that units do by themselves.
+Barriers depend on the statements that all units run together, so a program for several units changes only
+inside tiles.
 """
 
 from __future__ import annotations
@@ -64,13 +63,13 @@ class _Sinker:
         self.moved = False
 
     def inside(self, region: Region, alone: bool) -> Region:
-        """The region with everything in it sunk; `alone`: whoever gets here does it alone."""
+        """The region after sinking at any depth. `alone`: a single unit runs the region."""
         if alone and any(isinstance(s, BranchUTask) for s in region.body):
             region = self._updates(self._makers(region))
         return map_body(region, lambda s: map_regions(s, lambda r: self.inside(r, alone or _is_parallel(s))))
 
     def _makers(self, region: Region) -> Region:
-        """Moves what makes an array into the only case that gives it on."""
+        """Moves the producer of an array into the only case that returns it."""
         uses = _uses(region)
         body = list(region.body)
         for branch in [s for s in body if isinstance(s, BranchUTask)]:
@@ -89,9 +88,9 @@ class _Sinker:
         return replace(region, body=tuple(body))
 
     def _updates(self, region: Region) -> Region:
-        """Moves updates by what a branch gives, as it is or reshaped, into its cases."""
+        """Moves updates by a result of a branch, possibly reshaped, into its cases."""
         uses = _uses(region)
-        body = sorted(region.body, key=lambda s: not is_a(s, "constant"))  # starts are there before a branch
+        body = sorted(region.body, key=lambda s: not is_a(s, "constant"))  # so that starts precede branches
         for first in [s for s in body if isinstance(s, BranchUTask)]:
             branch, at = first, _at(body, first)
             late = {v for s in body[at:] for v in s.outputs}
@@ -114,8 +113,8 @@ class _Sinker:
         return replace(region, body=tuple(body))
 
     def _finds(self, maker: Statement, region: Region, start: int, end: int) -> bool:
-        """Whether the arrays that `maker` reads are as they were behind the statements from `start` to `end`,
-        without a copy that nobody else needs."""
+        """True if the arrays that `maker` reads are unchanged after the statements from `start` to `end`,
+        without an additional copy."""
         between, late = region.body[start:end], region.body[end:]
         made = {v for s in region.body for v in s.outputs}
         homes = {v.type for s in between for v in s.outputs if v in region.results}
@@ -123,30 +122,30 @@ class _Sinker:
             is_read = self._reader(root)
             if any(map(is_read, late)) or root in map(self._root, region.results):
                 continue
-            if root not in made and root.type in homes:  # of a carry, whose next value may be there by then
+            if root not in made and root.type in homes:  # a carry: its next value may be there by then
                 return False
             if any(is_read(s) and not _only_multiplies(s) for s in between):
                 return False
         return True
 
     def _shown(self, value: Value) -> Iterator[Value]:
-        """A value, and what it is a view of."""
+        """A value, and the values that it is a view of."""
         yield value
         while value in self.views:
             value = self.views[value]
             yield value
 
     def _root(self, value: Value) -> Value:
-        """The array that a value shows, if it is only another view of it."""
+        """The array that a value is a view of, or the value itself."""
         return list(self._shown(value))[-1]
 
     def _reader(self, array: Value) -> Callable[[Statement], bool]:
-        """What tells whether a statement reads an array, or shows it."""
+        """A test for statements that read an array or a view of it."""
         root = self._root(array)
         return lambda statement: any(self._root(v) == root for v in _named(statement))
 
     def _with_update(self, branch: BranchUTask, made: Value, moves: Sequence[UOperator]) -> BranchUTask:
-        """The branch, whose cases do by themselves what is done with an array that it has `made`."""
+        """The branch with the `moves`, which reshape and write its result `made`, in each of its cases."""
         place, result = branch.outputs.index(made), moves[-1].output
 
         def case(region: Region) -> Region:
@@ -159,7 +158,7 @@ class _Sinker:
         return replace(branch, branches=tuple(map(case, branch.branches)), outputs=outputs)
 
     def _pays(self, made: Value, branch: BranchUTask) -> bool:
-        """Whether a case makes what the branch gives by a product or another branch, or fills only a part."""
+        """True if a case computes the result by a product or another branch, or fills only a part of it."""
         place = branch.outputs.index(made)
 
         def case(region: Region) -> bool:
@@ -172,11 +171,11 @@ class _Sinker:
         return any(map(case, branch.branches))
 
     def _is_filled(self, statement: Statement | None) -> TypeGuard[UOperator]:
-        """Whether it writes a part of an array of which nothing is known."""
+        """True if a statement writes a part of an `empty` array."""
         return is_a(statement, "dynamic_update_slice") and statement.inputs[0] in self.empty
 
     def _short(self, case: Region, place: int) -> Region:
-        """The case, whose last update writes what has been made, and not what is unknown beside it."""
+        """The case with a last update that writes only the filled part, not the undefined rest."""
         makers = {v: s for s in case.body for v in s.outputs}
         update = makers[case.results[place]]
         assert isinstance(update, UOperator)
@@ -195,7 +194,7 @@ class _Sinker:
 
 
 def _starts(update: UOperator, filled: UOperator) -> tuple[Value, ...] | None:
-    """Where an update writes what another one has put into the array that it writes, if a start says it."""
+    """The starts at which an update writes the part that `filled` has filled, if single starts express it."""
     found = []
     whole, middle, part = update.output.type.shape, filled.output.type.shape, filled.inputs[1].type.shape
     for axis, (outer, inner) in enumerate(zip(update.inputs[2:], filled.inputs[2:], strict=True)):
@@ -206,7 +205,7 @@ def _starts(update: UOperator, filled: UOperator) -> tuple[Value, ...] | None:
 
 
 def _uses(region: Region) -> Counter[Value]:
-    """How often the statements of a region, nested ones included, and its results name a value."""
+    """The number of uses of each value in a region, nested statements and results included."""
     found = Counter(region.results)
     for statement in region.body:
         found.update(_named(statement))
@@ -222,22 +221,22 @@ def _named(statement: Statement) -> Iterable[Value]:
 
 
 def _makes_arrays(statement: Statement) -> bool:
-    """Whether it makes arrays that it could as well make elsewhere: what stitching lets write into a part."""
+    """True if a statement computes arrays that stitching lets it write directly into a part of another."""
     if isinstance(statement, UOperator):
         return statement.kind == "dot" and not statement.output.type.is_scalar
     if not isinstance(statement, BranchUTask) or any(v.type.is_scalar for v in statement.outputs):
         return False
     found = (o for region in statement.branches for o in operators_in(region))
-    return all(o.facts.total for o in found)  # that fails whatever others choose
+    return all(o.facts.total for o in found)  # an operator that may fail must not move
 
 
 def _only_multiplies(statement: Statement) -> bool:
-    """Whether it writes over nothing that it reads: a product, or a view."""
+    """True if a statement overwrites none of its operands: a product, or a view."""
     return isinstance(statement, UOperator) and statement.kind in (VIEWS | {"dot"})
 
 
 def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> int | None:
-    """The case that gives on all that `maker` makes, if nobody else reads any of it."""
+    """The case that returns all results of `maker`, if they have no other reader."""
     for number, region in enumerate(cases):
         if all(uses[v] == 1 and v in region.results for v in maker.outputs):
             return number
@@ -245,5 +244,5 @@ def _only_case(maker: Statement, cases: list[Region], uses: Counter[Value]) -> i
 
 
 def _at(body: Sequence[Statement], statement: Statement) -> int:
-    """The position of that very statement: to compare programs with each other takes time."""
+    """The position of a statement, by identity, since comparing statements takes time."""
     return next(position for position, other in enumerate(body) if other is statement)

@@ -1,4 +1,4 @@
-"""Tells a program how many units it is planned for, so that it keeps the way that is best for so many."""
+"""Replaces the operator `units` by the number of units, so that a program keeps its best code for it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ KIND = "units"
 
 
 def asks_units(program: UProgram) -> bool:
-    """Whether the program has a way for one unit and another one for several."""
+    """True if the program has different code for one unit and for several."""
     return any(operator.kind == KIND for region in program.regions for operator in operators_in(region))
 
 
 def no_price_tells(program: UProgram) -> bool:
-    """Whether only a measurement can tell how many units are best: the program asks, or has trips for several
-    units of which only the run tells how long they take."""
+    """True if only a measurement shows the best number of units: the program asks for it, or has iterations
+    for several units whose durations are known only at run time."""
     constants = scalar_constants(operators_in(program.entry))
     loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
     return asks_units(program) or any(goes_by_trips(loop, 2, constants) is not None for loop in loops)
 
 
 def know_units(program: UProgram, units: int) -> UProgram:
-    """Returns its argument if it does not ask."""
+    """Returns its argument if the program does not ask for the number."""
     if not asks_units(program):
         return program
     constants = scalar_constants(operators_in(program.entry))  # as placement sees them

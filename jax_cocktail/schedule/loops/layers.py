@@ -28,9 +28,9 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
 MOST_TRIPS = 32
-MOST_OPERATORS = 800  # that unrolling may make; scalars do not count, they fold
+MOST_OPERATORS = 800  # that unrolling may make; scalars do not count because they fold
 
-# Between a stacked array and the product that reads one layer of it.
+# The operators between a stacked array and a product that reads one layer of it.
 _THROUGH = ("reshape", "transpose", "convert", "slice")
 
 

@@ -18,8 +18,7 @@ from jax_cocktail.utask.types import Value
 
 
 def unroll(loop: LoopUTask, factor: int, fresh: FreshValues) -> tuple[Statement, ...]:
-    """A counted loop with `factor` copies of its body per iteration; straight code if it has no more of
-    them."""
+    """A counted loop with `factor` copies of its body per iteration; no loop if it has no more of them."""
     assert loop.trip_count is not None and factor > 0
     if factor == 1:
         return (loop,)
@@ -178,7 +177,7 @@ def _even_and(loop: LoopUTask, carried: Sequence[Value], b: Builder) -> Region:
 
 
 def _choose(truth: Value, ways: tuple[Region, Region], outputs: tuple[Value, ...], b: Builder) -> None:
-    """Appends a branch: the first way if a bool[] is false, else the second."""
+    """Appends a branch: the first of `ways` if a bool[] is false, else the second."""
     if outputs:
         b.out.append(BranchUTask(b.convert(truth, "int32"), ways, outputs, b.source))
 

@@ -1,1 +1,1 @@
-"""Which values share memory, and which memory the units share."""
+"""Memory planning: sharing among values, and among units."""

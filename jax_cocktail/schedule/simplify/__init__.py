@@ -1,1 +1,1 @@
-"""Passes that make a program smaller or plainer, and never slower."""
+"""Passes that make a program smaller or simpler, and never slower."""

@@ -1,9 +1,9 @@
 """Removes operators, loop carries and branch outputs that no result of the program needs.
 
-uTasks have no side effects, so a statement without a live output is removed. So is `fail`: its output carries
-the failure. A carry is live if its final value is, or if the loop's condition or the next value of a live
-carry reads it. Liveness visits each value once, through all regions, so its time is linear in the program,
-however deep the loops.
+uTasks have no side effects, so a statement without a live output is removed. So is one that may fail: a
+reader of the failure reads its output. A carry is live if its final value is, or if the loop's condition or
+the next value of a live carry reads it. Liveness visits each value once, through all regions, so its time is
+linear in the program, however deep the loops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _live(region: Region) -> Set[Value]:
 
 
 def _needs(region: Region) -> Mapping[Value, tuple[Value, ...]]:
-    """For every value its operands; for each name of a carry, its initial and next value and the
+    """For every value its operands; for a carry, under each name, its initial and next value and
     condition."""
     found: dict[Value, tuple[Value, ...]] = {}
     for statement in walk(region):

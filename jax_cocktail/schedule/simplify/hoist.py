@@ -20,8 +20,7 @@ WORTH = 8  # flops of one element from which an invariant element operator is wo
 
 
 def hoist(program: UProgram, remark: Listener = nobody) -> UProgram:
-    """Returns its argument if nothing moves. Inner loops are first: their invariants may leave outer loops
-    too."""
+    """Returns its argument if nothing moves. Inner loops are first: their work may leave outer loops too."""
     return rewrite(program, lambda s: _loop(s, remark) if isinstance(s, LoopUTask) else s)
 
 
@@ -73,6 +72,6 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
 
 
 def _is_worth(operator: UOperator) -> bool:
-    if not operator.facts.total:  # a loop without iterations never fails
+    if not operator.facts.total:  # a loop without iterations must not fail
         return False
     return not operator.is_element or operator.facts.cost >= WORTH

@@ -1,8 +1,7 @@
 """Function inlining: replaces references by the bodies of their functions (COCKTAILER, OSDI'23, section 4).
 
 It runs before all other passes, so that these see loops, branches and operators only. A function that calls
-itself, directly or through others, stays, and so do references to it; all other calls in its body are
-inlined.
+itself, directly or through others, stays, and so do references to it; other calls in its body are inlined.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class _Rewriter:
         kept: dict[tuple[Value, ...], int] = {}
         for i, output in enumerate(branch.outputs):
             results = tuple(region.results[i] for region in branch.branches)
-            if len(set(results)) == 1:  # a value that all branches see comes from outside
+            if len(set(results)) == 1:  # a value common to all branches is from outside
                 self._replace((output,), results[:1])
             elif results in kept:
                 self._replace((output,), (branch.outputs[kept[results]],))

@@ -49,7 +49,7 @@ def integer(value: Value, definitions: Definitions) -> int | None:
 
 
 def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:
-    """The counter of a while loop whose condition is one comparison; `definitions`: of outer constants."""
+    """The counter of a while loop whose condition is one comparison. `definitions`: of outer constants."""
     condition = loop.condition
     if condition is None:
         return None

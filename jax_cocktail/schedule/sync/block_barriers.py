@@ -1,4 +1,4 @@
-"""Derives block barriers, among the threads of a unit: between lane loops (AStitch's Regional scheme).
+"""Derives block barriers, among the threads of a unit, between lane loops (AStitch's Regional scheme).
 
     lane loop: write x; lane loop: read x     ->     lane loop: write x; block_barrier; lane loop: read x
 
@@ -213,7 +213,7 @@ class _Deriver:
         return slot.space, slot.index
 
     def _whole(self, value: Value, write: bool, lanes: int = 0) -> Iterator[Touch]:
-        """All of the memory behind a value."""
+        """The whole memory behind a value."""
         if value not in self.plan.layouts or not value.type.size:
             return
         space, begin = self._place(value)

@@ -1,6 +1,8 @@
-"""Double buffering: a loop whose carries need a second buffer is unrolled by two, so nothing is copied back.
+"""Double buffering: unrolls by two the loops whose carries need a second buffer.
 
     loop: y = f(x); copy y to x     ->     loop: y = f(x); x = f(y)
+
+No array is copied back.
 """
 
 from __future__ import annotations

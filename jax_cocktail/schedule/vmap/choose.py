@@ -35,7 +35,7 @@ class Chooser:
     remark: Listener
     one_by_one: Callable[[Cut, Sequence[Place], Emitter, bool], None]
     indexed: set[Value] = field(default_factory=set)
-    #: values that this has made
+    #: values made here
     _done: set[Value] = field(default_factory=set)
     #: selects whose result only matters under these conditions, and their batch axis
     _within: dict[Value, tuple[int, tuple[Condition, ...]]] = field(default_factory=dict)
@@ -188,7 +188,7 @@ class Chooser:
         return in_order(units)
 
     def _note(self, choices: Choices, group: Group, moved: frozenset[int]) -> None:
-        """Notes selects that only matter to one side of these, and stay."""
+        """Records the selects that stay and matter to one side of these alone."""
         outer = self._conditions(group, choices)
         for wanted in (False, True):
             inner = {v for p in group.sides[wanted].positions - moved for v in choices.body[p].outputs}

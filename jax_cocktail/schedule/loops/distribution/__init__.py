@@ -1,1 +1,1 @@
-"""Loop distribution: what a recurrence does not need leaves its loop."""
+"""Loop distribution: work on no recurrence leaves the loop."""

@@ -61,7 +61,7 @@ def distribute(
 
 
 class _Distributor:
-    """One walk over a program; `remark` gets one remark for every loop."""
+    """One walk over a program, with one remark for every loop."""
 
     def __init__(self, program: UProgram, limits: Limits, remark: Listener) -> None:
         self.limits, self.remark = limits, remark

@@ -254,8 +254,7 @@ class Total:
         return value if value.type.shape == tuple(shape) else self._emit("reshape", (value,), shape)
 
     def _side(self, value: Value, batch: Sequence[int], summed: Sequence[int]) -> _Side:
-        """All steps of an operand, on the axes on which it is kept if batch and summed axes are among
-        them."""
+        """All steps of an operand, on the axes of its kept form if batch and summed axes are among them."""
         array, base = self.regrouper.all_steps(value), self.regrouper.bases.get(value)
         runs: list[tuple[int, ...]] = [(d,) for d in range(value.type.rank)]
         if base is not None:

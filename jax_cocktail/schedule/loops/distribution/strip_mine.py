@@ -1,7 +1,8 @@
 """Strip-mining: a counted loop becomes a loop over strips around a loop over the steps of a strip.
 
     for t < n: body      ->      for s < n // steps: for t < steps: body
-                                 for t < n % steps: body
+
+The remaining `n % steps` iterations form a loop of their own.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ class Wavefront:
 
     def __init__(self, stages: Stages, fresh: FreshValues) -> None:
         self.stages, self.fresh, self.loop = stages, fresh, stages.loop
-        self.b = Builder(fresh, stages.loop.source)  # the loop's body
+        self.b = Builder(fresh, stages.loop.source)  # of the new body
         self.trips = stages.loop.trip_count or 0
         self.index = fresh.make(INDEX)
-        self.before: list[Statement] = []  # the loop
+        self.before: list[Statement] = []  # statements before the new loop
         self.definitions = {v: s for s in self.loop.body.body for v in s.outputs}
         found = (self._stack(k) for k in range(len(self.loop.carried)))
         self.stacks = {s.number: s for s in found if s is not None}
@@ -125,8 +125,7 @@ class Wavefront:
         return _Carry(initial, parameter, output, following, result)
 
     def _hand_on(self, number: int, values: dict[Value, None]) -> dict[Value, _Carry]:
-        """A carry for every value that a stage passes on: an existing carry if the value is its next
-        value."""
+        """A carry for every value that a stage passes on, or the carry that already becomes the value."""
         found: dict[Value, _Carry] = {}
         for value in values:
             own = (c for c in self.carries[number].values() if c.following == value)

@@ -15,8 +15,7 @@ its carries pass through unchanged. A value that a stage passes on is an additio
 reads its value of the diagonal before. If the value is the next value of a carry of the stage, that carry
 serves. Rows of stacked results are written outside of the guard: before its first step a stage writes its
 first row, which the right one overwrites, and after its last step it writes the same last row again. Products
-upstream of the first recurrence and downstream of the last become batched products in `distribute`, which
-runs next.
+before the first recurrence and after the last become batched products, as in `distribute`, which is next.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ class Limits:
     """The limits within which pipelining pays.
 
     `flops`: the fewest of one step's product that leaves the loop, upstream or downstream of all recurrences;
-    `kept_bytes`: the most kept of all steps for such products; `trips`: the fewest of the loop;
-    `handed_bytes`: the most that one stage passes to the next per step; `stages`: the most, since each is
-    code of its own.
+    `kept_bytes`: the most kept of all steps for them; `trips`: the fewest of the loop; `handed_bytes`: the
+    most that one stage passes to the next per step; `stages`: the most, since each is code of its own.
     """
 
     flops: int = 8192
