@@ -72,7 +72,7 @@ def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
     return tuple(i for i in ranked[:MOST_TIMED] if seconds[i] <= limit)
 
 
-# ---- how far a program grows -------------------------------------------------------------------------------
+# ---- growth ------------------------------------------------------------------------------------------------
 
 Profiler = Callable[[Statement], tuple[float, float]]  # seconds of one execution: ours, stock
 

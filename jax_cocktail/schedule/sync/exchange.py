@@ -73,7 +73,7 @@ def exchange(program: UProgram, remark: Listener = nobody) -> UProgram:
     return exchanged
 
 
-# -- which ---------------------------------------------------------------------------------------------------
+# -- choice --------------------------------------------------------------------------------------------------
 def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
     """The values whose exchange saves a barrier, and True if no loop keeps a barrier.
 

@@ -72,7 +72,7 @@ class Chooser:
         parts = self._parts(choices, group, groups)
         return self._sunk(choices, group, parts, inside) if any(parts) else None
 
-    # -- what is worth it --------------------------------------------------------------------------------
+    # -- worth -----------------------------------------------------------------------------------------
     def _parts(self, choices: Choices, group: Group, groups: Sequence[Group]) -> tuple[_Part | None, ...]:
         """The false and true sides, None if not worth sinking."""
         found: list[_Part | None] = []

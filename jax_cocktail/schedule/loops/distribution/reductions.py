@@ -47,7 +47,7 @@ class Sum:
     operands: tuple[Value, ...]
 
 
-# ---- which there are ---------------------------------------------------------------------------------------
+# ---- finding sums ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Term:
     """Nodes of statements that are linear in the leaves among them."""
@@ -173,7 +173,7 @@ def _dot(statement: Statement) -> UOperator | None:
     return statement if is_a(statement, "dot") else None
 
 
-# ---- what becomes of them ----------------------------------------------------------------------------------
+# ---- sums over all steps -----------------------------------------------------------------------------------
 class Total:
     """Appends one sum over all steps, after the loops of a division."""
 

@@ -48,8 +48,8 @@ class Wavefront:
         self.definitions = {v: s for s in self.loop.body.body for v in s.outputs}
         found = (self._stack(k) for k in range(len(self.loop.carried)))
         self.stacks = {s.number: s for s in found if s is not None}
-        self.carries: list[dict[Value, _Carry]] = []  # of every stage, by old parameter
-        self.handed: list[dict[Value, _Carry]] = []  # of every stage: value -> carry that passes it on
+        self.carries: list[dict[Value, _Carry]] = []  # by stage, then by old parameter
+        self.handed: list[dict[Value, _Carry]] = []  # by stage: value -> carry that passes it on
 
     def statements(self) -> Sequence[Statement]:
         exports = self._exports()
@@ -71,7 +71,7 @@ class Wavefront:
         )
         return (*self.before, loop)
 
-    # -- what is carried ---------------------------------------------------------------------------------
+    # -- carries -----------------------------------------------------------------------------------------
     def _exports(self) -> list[dict[Value, None]]:
         """The values that every stage passes on: its own, or those of earlier stages."""
         exports: list[dict[Value, None]] = [{} for _ in range(self.stages.count)]
