@@ -15,6 +15,8 @@ from jax_cocktail.device.spec import A100, B200, H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import candidates
 
+pytestmark = pytest.mark.one_jax  # long, and about passes, of which jax knows nothing
+
 HOST_UNITS = 2
 TARGETS = {"cpu": None, "sm_80": A100, "sm_90": H200, "sm_100": B200}
 MOST_SECONDS = 5.0  # of CPU time: several times what an idle core takes, for machines that do much else
