@@ -51,7 +51,7 @@ def test_models_of_functions(name, sanitizer, monkeypatch):
     found, launches = run(monkeypatch, function, arguments, 2, outline_limit=0, sanitizer=sanitizer)
     assert all(largest_difference(each, stock) <= model.tolerance for each in found)
     (source,) = {emitted.source for emitted, _, _ in launches}
-    assert "ck_far(x" in source and "stage0<RESIDENT>(" in source
+    assert "ck_far(x" in source and "outlined0<RESIDENT>(" in source
 
 
 def steps(x, y):
