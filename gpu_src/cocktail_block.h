@@ -5,7 +5,7 @@
 // Those that use the scratch memory begin with a ck_block_barrier() of their own, so that they may follow
 // each other.
 //
-// Rows that groups of threads reduce are written so (GROUP: 1, 2, 4 ... 32; CK_THREADS: one row at a time):
+// Rows that groups of threads reduce are written so (GROUP: 1, 2, 4 ... CK_WARP; CK_THREADS: one row at a time):
 //
 //   CK_FOR_ROWS(GROUP, row, rows) {  // all threads make the same number of turns: row may be beyond the end
 //     f32 total = 0;
@@ -22,13 +22,15 @@
 
 static_assert(CK_SCRATCH_BYTES >= 1024, "the templates of a block need 1024 bytes of scratch memory");
 
+enum : i32 { CK_MOST_WARPS = 32 };  // of a block
+
 // ---- threads and groups of threads ----------------------------------------------------------------------
 
 // A group is a part of a warp, or the block.
 template <i32 GROUP>
 CK_INLINE constexpr i32 ck_groups() {
   static_assert(GROUP == CK_THREADS || (GROUP > 0 && GROUP <= CK_WARP && (GROUP & (GROUP - 1)) == 0),
-                "a group is 1, 2, 4 ... 32 threads or the whole block");
+                "a group is 1, 2, 4 ... CK_WARP threads or the whole block");
   return CK_THREADS / GROUP;
 }
 // This thread's group, and its number in there.
@@ -202,7 +204,7 @@ CK_INLINE void ck_group_arg(T& best, i32& at) {
   }
   if constexpr (ck_groups<GROUP>() == 1 && CK_WARPS > 1) {
     i32* places = (i32*)ck_scratch();
-    T* slots = (T*)(ck_scratch() + 128);  // behind the places of 32 warps
+    T* slots = (T*)(ck_scratch() + CK_MOST_WARPS * sizeof(i32));  // behind the places of all warps
     ck_block_barrier();
     if (ck_warp_lane() == 0) {
       slots[ck_warp()] = best;

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from jax_cocktail.errors import BuildError
 
-DEFAULT_LIMIT_BYTES = 1 << 30
+DEFAULT_LIMIT_BYTES = 1 << 30  # of the option `cache_limit_bytes`
 BINARY = "program.so"
 META = "meta.json"
 _ENTRIES = "entries"

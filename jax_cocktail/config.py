@@ -11,8 +11,11 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
+from jax_cocktail.device.spec import ARCHES
 
 VERSION = "0.1.0"
 
@@ -41,65 +44,61 @@ class Option:
         return f"JAX_COCKTAIL_{self.name.upper()}"
 
 
-REGISTRY: tuple[Option, ...] = (
-    Option(
-        "force",
-        "auto",
-        "auto times stock XLA and jax_cocktail on the first concrete arguments and keeps the faster one;"
-        " cocktail and stock choose one without measuring",
-        choices=("auto", "cocktail", "stock"),
-    ),
-    Option("strict", False, "raise an error if a loop or branch cannot be compiled"),
-    Option("dump_to", "", "a folder to write every program to: jaxpr, IR after each pass, source, command"),
-    Option("cache_limit_bytes", 1 << 30, "the maximum size of the folder of built programs, in bytes"),
-    Option(
-        "profile",
-        "auto",
-        "auto times stock XLA and the best few of our candidates; full times all of them, for longer; off"
-        " never measures: it uses the stored decision, or the cost model if there is none",
-        choices=("auto", "off", "full"),
-    ),
-    Option(
-        "units",
-        0,
-        "the number of threads (on a GPU: thread blocks) that programs are planned for; 0: one per core that"
-        " the process may use (on a GPU: one per multiprocessor)",
-        in_cache_key=True,
-    ),
-    Option(
-        "gpu_arch",
-        "",
-        'the GPU architecture to generate code for; "": that of the device, or sm_90 without a device',
-        choices=("", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"),
-        in_cache_key=True,
-    ),
-    Option(
-        "errors",
-        "deferred",
-        "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
-        " end of every call",
-        choices=("deferred", "sync"),
-    ),
-)
-_BY_NAME = {option.name: option for option in REGISTRY}
+def _option(
+    default: str | bool | int, doc: str, choices: tuple[str, ...] = (), in_cache_key: bool = False
+) -> Any:
+    """A field of `Options`, with what an `Option` says about it."""
+    return field(
+        default=default,
+        metadata={"default": default, "doc": doc, "choices": choices, "in_cache_key": in_cache_key},
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A value for each option in `REGISTRY`, whose `doc` fields describe them.
+    """A value for each option. `REGISTRY` lists the options.
 
     Raises:
       TypeError, ValueError: a value has the wrong type or is not allowed.
     """
 
-    force: str = "auto"
-    strict: bool = False
-    dump_to: str = ""
-    cache_limit_bytes: int = 1 << 30
-    profile: str = "auto"
-    units: int = 0
-    gpu_arch: str = ""
-    errors: str = "deferred"
+    force: str = _option(
+        "auto",
+        "auto times stock XLA and jax_cocktail on the first concrete arguments and keeps the faster one;"
+        " cocktail and stock choose one without measuring",
+        choices=("auto", "cocktail", "stock"),
+    )
+    strict: bool = _option(False, "raise an error if a loop or branch cannot be compiled")
+    dump_to: str = _option(
+        "", "a folder to write every program to: jaxpr, IR after each pass, source, command"
+    )
+    cache_limit_bytes: int = _option(
+        DEFAULT_LIMIT_BYTES, "the maximum size of the folder of built programs, in bytes"
+    )
+    profile: str = _option(
+        "auto",
+        "auto times stock XLA and the best few of our candidates; full times all of them, for longer; off"
+        " never measures: it uses the stored decision, or the cost model if there is none",
+        choices=("auto", "off", "full"),
+    )
+    units: int = _option(
+        0,
+        "the number of threads (on a GPU: thread blocks) that programs are planned for; 0: one per core that"
+        " the process may use (on a GPU: one per multiprocessor)",
+        in_cache_key=True,
+    )
+    gpu_arch: str = _option(
+        "",
+        'the GPU architecture to generate code for; "": that of the device, or sm_90 without a device',
+        choices=("", *ARCHES),
+        in_cache_key=True,
+    )
+    errors: str = _option(
+        "deferred",
+        "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
+        " end of every call",
+        choices=("deferred", "sync"),
+    )
 
     def __post_init__(self) -> None:
         for option in REGISTRY:
@@ -115,6 +114,8 @@ class Options:
         return token
 
 
+REGISTRY = tuple(Option(each.name, **each.metadata) for each in fields(Options))
+_BY_NAME = {option.name: option for option in REGISTRY}
 _TOKENS: dict[str, Options] = {}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})

@@ -16,6 +16,7 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import CARDS, H200, PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.runtime.cuda.driver import FIRST_WITH_CLUSTERS
 from jax_cocktail.schedule.policy import MOST_UNITS
 from jax_cocktail.utask.candidate import MOST_IN_CLUSTER
 
@@ -68,6 +69,7 @@ def number(header, pattern):
         ("cuda_src/cocktail_base.h", "define CK_WARP ", H200.warp),
         ("cuda_src/cocktail_base.h", "CK_THREADS <=", H200.threads_per_block),
         ("cuda_src/handler_programs.h", "kPortableCluster =", PORTABLE_CLUSTER),
+        ("cuda_src/handler_programs.h", "kFirstWithClusters =", FIRST_WITH_CLUSTERS),
         ("cpu_src/cocktail_units.h", "CK_MOST_UNITS =", MOST_UNITS),
     ],
 )

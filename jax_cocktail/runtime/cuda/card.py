@@ -14,11 +14,13 @@ import numpy as np
 from jax_cocktail.device.spec import ARCHES, PORTABLE_CLUSTER, DeviceSpec, card_like
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
+    ATTRIBUTES,
     CAPTURE_RELAXED,
     DYNAMIC_SHARED_BYTES,
     LAUNCH_CLUSTER,
     LAUNCH_COOPERATIVE,
     NON_PORTABLE_CLUSTER,
+    Functions,
     LaunchAttribute,
     LaunchConfig,
     driver_path,
@@ -27,63 +29,7 @@ from jax_cocktail.runtime.cuda.driver import (
 Array = np.ndarray[Any, Any]
 
 _NON_BLOCKING = 1  # the stream does not wait for the default stream
-_P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuInit": (_U,),
-    "cuDriverGetVersion": (_P,),
-    "cuDeviceGetCount": (_P,),
-    "cuDeviceGet": (_P, _I),
-    "cuDeviceGetName": (_P, _I, _I),
-    "cuDeviceGetAttribute": (_P, _I, _I),
-    "cuDeviceTotalMem_v2": (_P, _I),
-    "cuDevicePrimaryCtxRetain": (_P, _I),
-    "cuDevicePrimaryCtxRelease_v2": (_I,),
-    "cuCtxPushCurrent_v2": (_P,),
-    "cuCtxPopCurrent_v2": (_P,),
-    "cuStreamCreate": (_P, _U),
-    "cuStreamDestroy_v2": (_P,),
-    "cuStreamSynchronize": (_P,),
-    "cuEventCreate": (_P, _U),
-    "cuEventDestroy_v2": (_P,),
-    "cuEventRecord": (_P, _P),
-    "cuEventSynchronize": (_P,),
-    "cuEventElapsedTime": (_P, _P, _P),
-    "cuMemAlloc_v2": (_P, _S),
-    "cuMemFree_v2": (_A,),
-    "cuMemcpyHtoDAsync_v2": (_A, _P, _S, _P),
-    "cuMemcpyDtoHAsync_v2": (_P, _A, _S, _P),
-    "cuMemcpyDtoDAsync_v2": (_A, _A, _S, _P),
-    "cuMemsetD8Async": (_A, c.c_ubyte, _S, _P),
-    "cuModuleLoadData": (_P, _P),
-    "cuModuleUnload": (_P,),
-    "cuModuleGetFunction": (_P, _P, c.c_char_p),
-    "cuFuncSetAttribute": (_P, _I, _I),
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_P, _P, _I, _S),
-    "cuLaunchKernelEx": (_P, _P, _P, _P),
-    "cuStreamBeginCapture_v2": (_P, _I),
-    "cuStreamEndCapture": (_P, _P),
-    "cuGraphInstantiateWithFlags": (_P, _P, _A),
-    "cuGraphLaunch": (_P, _P),
-    "cuGraphExecDestroy": (_P,),
-    "cuGraphDestroy": (_P,),
-}
-_ATTRIBUTES = {
-    "threads_per_block": 1,
-    "warp": 10,
-    "clock_khz": 13,
-    "units": 16,
-    "memory_clock_khz": 36,
-    "bus_bits": 37,
-    "l2_bytes": 38,
-    "threads_per_unit": 39,
-    "major": 75,
-    "minor": 76,
-    "shared_per_unit": 81,
-    "registers": 82,
-    "cooperative": 95,
-    "shared_bytes": 97,
-    "blocks_per_unit": 106,
-}
+_P, _S, _A = c.c_void_p, c.c_size_t, c.c_uint64
 
 
 class CudaError(RuntimeError):
@@ -109,28 +55,23 @@ class Facts:
         return f"sm_{self.attributes['major']}{self.attributes['minor']}"
 
 
-class Library:
+class Library(Functions):
     """The driver's functions, each of which raises `CudaError` on failure."""
 
     def __init__(self) -> None:
-        path = driver_path()
         try:
-            self._library = c.CDLL(path)
+            super().__init__()
         except OSError as error:
             raise CudaError(f"the CUDA driver cannot be loaded ({error})") from error
-        for name, types in _SIGNATURES.items():
-            function = getattr(self._library, name, None)
-            if function is None:
-                raise CudaError(f"the CUDA driver {path} is too old: it has no {name}")
-            function.argtypes, function.restype = types, c.c_int
         self("cuInit", 0)
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        result = getattr(self._library, name)(*arguments)
+        if name not in self.functions:
+            raise CudaError(f"the CUDA driver {driver_path()} is too old: it has no {name}")
+        result = self.functions[name](*arguments)
         if result:
-            word = c.c_char_p()
-            self._library.cuGetErrorName(result, c.byref(word))
-            raise CudaError(f"{name}: {(word.value or b'unknown error').decode()} ({result})", result)
+            error = self.words("cuGetErrorName", result) or "unknown error"
+            raise CudaError(f"{name}: {error} ({result})", result)
 
     def number(self, name: str, *arguments: Any, kind: Any = c.c_int, before: tuple[Any, ...] = ()) -> int:
         """The value that a function writes to the argument between `before` and `arguments`."""
@@ -157,7 +98,7 @@ def _facts(library: Library, device: int) -> Facts:
     name = c.create_string_buffer(256)
     library("cuDeviceGetName", name, 256, device)
     attributes = {
-        key: library.number("cuDeviceGetAttribute", number, device) for key, number in _ATTRIBUTES.items()
+        key: library.number("cuDeviceGetAttribute", number, device) for key, number in ATTRIBUTES.items()
     }
     memory = library.number("cuDeviceTotalMem_v2", device, kind=_S)
     return Facts(name.value.decode(), library.number("cuDriverGetVersion"), memory, attributes)

@@ -1,4 +1,7 @@
-"""The CUDA driver through ctypes, for the handler in Python; the counterpart of handler_driver.h."""
+"""The CUDA driver through ctypes: its functions and numbers, and the errors of the handler in Python.
+
+The counterpart of handler_driver.h.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,25 @@ from typing import Any
 
 from jax_cocktail.runtime.ffi import FAILED_PRECONDITION, INTERNAL, RESOURCE_EXHAUSTED, Call
 
-MULTIPROCESSORS, MAJOR, MINOR, COOPERATIVE, SHARED_OPT_IN = 16, 75, 76, 95, 97
+# The attributes of a device that are asked for, by our names.
+ATTRIBUTES = {
+    "threads_per_block": 1,
+    "warp": 10,
+    "clock_khz": 13,
+    "units": 16,
+    "memory_clock_khz": 36,
+    "bus_bits": 37,
+    "l2_bytes": 38,
+    "threads_per_unit": 39,
+    "major": 75,
+    "minor": 76,
+    "shared_per_unit": 81,
+    "registers": 82,
+    "cooperative": 95,
+    "shared_bytes": 97,
+    "blocks_per_unit": 106,
+}
+FIRST_WITH_CLUSTERS = 9  # the major compute capability
 DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER = 8, 14
 LAUNCH_COOPERATIVE, LAUNCH_CLUSTER = 2, 4
 CAPTURE_RELAXED = 2
@@ -32,35 +53,61 @@ class LaunchConfig(c.Structure):
     )
 
 
-_P = c.c_void_p
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "cuInit": (c.c_uint,),
+_P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
+_NEEDED: dict[str, tuple[Any, ...]] = {  # by the handler
+    "cuInit": (_U,),
     "cuDriverGetVersion": (_P,),
-    "cuGetErrorName": (c.c_int, _P),
-    "cuGetErrorString": (c.c_int, _P),
+    "cuGetErrorName": (_I, _P),
+    "cuGetErrorString": (_I, _P),
     "cuStreamGetCtx": (_P, _P),
     "cuStreamSynchronize": (_P,),
     "cuCtxGetCurrent": (_P,),
     "cuCtxPushCurrent_v2": (_P,),
     "cuCtxPopCurrent_v2": (_P,),
     "cuCtxGetDevice": (_P,),
-    "cuDeviceGetAttribute": (_P, c.c_int, c.c_int),
+    "cuDeviceGetAttribute": (_P, _I, _I),
     "cuModuleLoadData": (_P, _P),
     "cuModuleUnload": (_P,),
     "cuModuleGetFunction": (_P, _P, c.c_char_p),
-    "cuFuncSetAttribute": (_P, c.c_int, c.c_int),
-    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_P, _P, c.c_int, c.c_size_t),
-    "cuMemHostAlloc": (_P, c.c_size_t, c.c_uint),
+    "cuFuncSetAttribute": (_P, _I, _I),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_P, _P, _I, _S),
+    "cuMemHostAlloc": (_P, _S, _U),
     "cuMemFreeHost": (_P,),
-    "cuMemHostGetDevicePointer_v2": (_P, _P, c.c_uint),
-    "cuMemsetD8Async": (c.c_uint64, c.c_ubyte, c.c_size_t, _P),
+    "cuMemHostGetDevicePointer_v2": (_P, _P, _U),
+    "cuMemsetD8Async": (_A, c.c_ubyte, _S, _P),
     "cuLaunchKernelEx": (_P, _P, _P, _P),
     "cuThreadExchangeStreamCaptureMode": (_P,),
 }
 _OPTIONAL: dict[str, tuple[Any, ...]] = {
     "cuOccupancyMaxActiveClusters": (_P, _P, _P),
     "cuCtxGetId": (_P, _P),
-    "cuFuncGetParamInfo": (_P, c.c_size_t, _P, _P),
+    "cuFuncGetParamInfo": (_P, _S, _P, _P),
+}
+_OF_CARDS: dict[str, tuple[Any, ...]] = {  # what `card` needs beside the above
+    "cuDeviceGetCount": (_P,),
+    "cuDeviceGet": (_P, _I),
+    "cuDeviceGetName": (_P, _I, _I),
+    "cuDeviceTotalMem_v2": (_P, _I),
+    "cuDevicePrimaryCtxRetain": (_P, _I),
+    "cuDevicePrimaryCtxRelease_v2": (_I,),
+    "cuStreamCreate": (_P, _U),
+    "cuStreamDestroy_v2": (_P,),
+    "cuEventCreate": (_P, _U),
+    "cuEventDestroy_v2": (_P,),
+    "cuEventRecord": (_P, _P),
+    "cuEventSynchronize": (_P,),
+    "cuEventElapsedTime": (_P, _P, _P),
+    "cuMemAlloc_v2": (_P, _S),
+    "cuMemFree_v2": (_A,),
+    "cuMemcpyHtoDAsync_v2": (_A, _P, _S, _P),
+    "cuMemcpyDtoHAsync_v2": (_P, _A, _S, _P),
+    "cuMemcpyDtoDAsync_v2": (_A, _A, _S, _P),
+    "cuStreamBeginCapture_v2": (_P, _I),
+    "cuStreamEndCapture": (_P, _P),
+    "cuGraphInstantiateWithFlags": (_P, _P, _A),
+    "cuGraphLaunch": (_P, _P),
+    "cuGraphExecDestroy": (_P,),
+    "cuGraphDestroy": (_P,),
 }
 _NO_GPU = "there is no NVIDIA GPU here, or CUDA_VISIBLE_DEVICES hides it"
 _NOT_THIS_GPU = (
@@ -111,33 +158,46 @@ def driver_version() -> int:
     return 0 if failed else version.value
 
 
-class Driver:
-    """The driver's library. `problem`: the reason why it cannot be used, or ""."""
+class Functions:
+    """The functions of the driver's library, as far as it has them. Raises OSError if there is none."""
 
     def __init__(self) -> None:
-        path = driver_path()
-        self.problem, self.version = "", 0
         self.functions: dict[str, Callable[..., int]] = {}
+        library = c.CDLL(driver_path())
+        for name, types in {**_NEEDED, **_OPTIONAL, **_OF_CARDS}.items():
+            if hasattr(library, name):
+                function = getattr(library, name)
+                function.argtypes, function.restype = types, c.c_int
+                self.functions[name] = function
+
+    def words(self, function: str, result: int) -> str:
+        """The name or the description of a result, or ""."""
+        text = c.c_char_p()
+        self.functions[function](result, c.byref(text))
+        return (text.value or b"").decode(errors="replace")
+
+
+class Driver(Functions):
+    """The driver as the handler needs it. `problem`: the reason why it cannot be used, or ""."""
+
+    def __init__(self) -> None:
+        self.problem, self.version = "", 0
         try:
-            library = c.CDLL(path)
+            super().__init__()
         except OSError as error:
             self.problem = (
                 f"the CUDA driver cannot be loaded ({error}): install NVIDIA's driver, or name its library in"
                 " JAX_COCKTAIL_CUDA_DRIVER"
             )
             return
-        for name, types in {**_SIGNATURES, **_OPTIONAL}.items():
-            if hasattr(library, name):
-                function = getattr(library, name)
-                function.argtypes, function.restype = types, c.c_int
-                self.functions[name] = function
         if "cuDriverGetVersion" in self.functions:
             self.version = self._number("cuDriverGetVersion")
-        missing = [name for name in _SIGNATURES if name not in self.functions]
+        missing = [name for name in _NEEDED if name not in self.functions]
         if missing:
             self.problem = (
-                f"the CUDA driver {path} is too old (CUDA {self.version // 1000}.{self.version % 1000 // 10},"
-                f" without {missing[-1]}): CUDA 11.8 or newer is needed; update NVIDIA's driver"
+                f"the CUDA driver {driver_path()} is too old"
+                f" (CUDA {self.version // 1000}.{self.version % 1000 // 10}, without {missing[-1]}):"
+                " CUDA 11.8 or newer is needed; update NVIDIA's driver"
             )
             return
         result = self.functions["cuInit"](0)
@@ -150,12 +210,6 @@ class Driver:
         value = c.c_int()
         self.functions[name](c.byref(value))
         return value.value
-
-    def words(self, function: str, result: int) -> str:
-        """The name or the description of a result, or ""."""
-        text = c.c_char_p()
-        self.functions[function](result, c.byref(text))
-        return (text.value or b"").decode(errors="replace")
 
     def call(self, call: Call, name: str, *arguments: Any) -> None:
         """Calls a function of the driver. Raises Refused if it fails."""

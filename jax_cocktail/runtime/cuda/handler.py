@@ -11,24 +11,21 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.runtime.cuda.driver import (
+    ATTRIBUTES,
     CAPTURE_RELAXED,
-    COOPERATIVE,
     DYNAMIC_SHARED_BYTES,
+    FIRST_WITH_CLUSTERS,
     HOST_DEVICE_MAP,
     HOST_PORTABLE,
     LAUNCH_CLUSTER,
     LAUNCH_COOPERATIVE,
-    MAJOR,
-    MINOR,
-    MULTIPROCESSORS,
     NO_BINARY,
     NON_PORTABLE_CLUSTER,
-    SHARED_OPT_IN,
     Driver,
     LaunchAttribute,
     LaunchConfig,
@@ -75,7 +72,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Properties of a device. `shared_bytes`: per block; `cooperative`: 0 or 1."""
+    """The attributes of a device, by their names in the driver's table. `cooperative`: 0 or 1."""
 
     units: int
     shared_bytes: int
@@ -159,8 +156,8 @@ def _facts(driver: Driver, call: Call) -> _Facts:
     device, value = c.c_int(), c.c_int()
     driver.call(call, "cuCtxGetDevice", c.byref(device))
     found = []
-    for attribute in (MULTIPROCESSORS, SHARED_OPT_IN, COOPERATIVE, MAJOR, MINOR):
-        driver.call(call, "cuDeviceGetAttribute", c.byref(value), attribute, device)
+    for field in fields(_Facts):
+        driver.call(call, "cuDeviceGetAttribute", c.byref(value), ATTRIBUTES[field.name], device)
         found.append(value.value)
     return _Facts(*found)
 
@@ -179,7 +176,7 @@ def _co_resident(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p
 def _in_one_cluster(driver: Driver, call: Call, facts: _Facts, function: c.c_void_p, shared: int) -> int:
     """The number of blocks of a kernel if they fit as one cluster, else 0."""
     ask = driver.functions.get("cuOccupancyMaxActiveClusters")
-    if ask is None or facts.major < 9 or shared > facts.shared_bytes:
+    if ask is None or facts.major < FIRST_WITH_CLUSTERS or shared > facts.shared_bytes:
         return 0
     driver.call(call, "cuFuncSetAttribute", function, DYNAMIC_SHARED_BYTES, shared)
     blocks = call.plan.most_units

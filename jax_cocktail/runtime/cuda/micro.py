@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jax_cocktail.build.device import build_device_program, device_toolchain
-from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.spec import PORTABLE_CLUSTER, DeviceSpec
 from jax_cocktail.runtime.cuda import micro_kernels as kernels
 from jax_cocktail.runtime.cuda.card import Card, CudaError, Facts, Launch, spec_of
 from jax_cocktail.runtime.cuda.micro_kernels import Kernel, Run
@@ -119,8 +119,9 @@ def barriers(bench: Bench) -> Iterator[Figure]:
 
     for grid in grids:
         yield f"barrier, {grid} blocks", functools.partial(barrier, grid)
-    if bench.card.facts.attributes["major"] >= 9:
-        for size in (8, 16):
+    most = spec_of(bench.card.facts).cluster_units
+    if most > 1:
+        for size in sorted({PORTABLE_CLUSTER, most}):
             for grid in (size, 64):
                 name = f"cluster barrier of {size}, {grid} blocks"
                 yield name, functools.partial(cluster, size, grid)
