@@ -196,7 +196,8 @@ LaunchConfig ConfigOf(const LaunchPlan& plan, unsigned grid, unsigned shared_byt
 // clusters, old drivers and small slices of a device say no in ways of their own.
 int64_t InOneCluster(const Driver& driver, const Call& call, const DeviceFacts& facts, Function function,
                      int64_t shared_bytes, Problem* problem) {
-  if (driver.MaxActiveClusters == nullptr || facts.major < kFirstWithClusters || shared_bytes > facts.shared_bytes) return 0;
+  if (driver.MaxActiveClusters == nullptr || facts.major < kFirstWithClusters) return 0;
+  if (shared_bytes > facts.shared_bytes) return 0;
   Result result = driver.FuncSetAttribute(function, kFunctionDynamicSharedBytes, int(shared_bytes));
   if (!Check(driver, call, result, "cuFuncSetAttribute", problem)) return -1;
   int64_t blocks = call.plan.most_units;

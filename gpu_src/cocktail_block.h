@@ -5,7 +5,7 @@
 // Those that use the scratch memory begin with a ck_block_barrier() of their own, so that they may follow
 // each other.
 //
-// Rows that groups of threads reduce are written so (GROUP: 1, 2, 4 ... CK_WARP; CK_THREADS: one row at a time):
+// Rows that groups of threads reduce are written so (GROUP: 1, 2 ... CK_WARP; CK_THREADS: one row at a time):
 //
 //   CK_FOR_ROWS(GROUP, row, rows) {  // all threads make the same number of turns: row may be beyond the end
 //     f32 total = 0;

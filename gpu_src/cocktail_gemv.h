@@ -40,9 +40,8 @@ struct CkDotSteps {
   i32 blocks, block;
   bool exact;  // no step is past the end
 };
-// Most left factors of a block, if packs may be read whole, and if each element is read by itself. More of them
-// cost registers.
-constexpr i32 kCkDotAhead = 32, kCkDotAheadSingly = 8;
+// Most left factors of a block: if packs are read whole, and if elements are read by themselves.
+constexpr i32 kCkDotAhead = 32, kCkDotSingly = 8;
 CK_INLINE constexpr CkDotSteps ck_dot_steps(i64 pieces, i64 groups, i64 most) {
   const i64 steps = ck_dot_ceil(pieces, groups), blocks = ck_dot_ceil(steps, ck_dot_most(1, most));
   const i64 block = ck_dot_ceil(steps, blocks);
@@ -91,7 +90,7 @@ CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const 
   constexpr i32 M = i32(f.m), V = p.v, KV = p.kv, LANES = p.lanes, COLUMNS = LANES * V;
   constexpr i32 IN_WARP = CK_WARP / LANES, GROUPS = PARTS * IN_WARP, TEAMS = CK_WARPS / PARTS;
   constexpr i32 CHUNKS = i32(ck_dot_ceil(f.n, COLUMNS)), COUNT = i32(ck_dot_power(M)) * V;
-  constexpr CkDotSteps steps = ck_dot_steps(f.k / KV, GROUPS, (FITS ? kCkDotAhead : kCkDotAheadSingly) / (M * KV));
+  constexpr CkDotSteps steps = ck_dot_steps(f.k / KV, GROUPS, (FITS ? kCkDotAhead : kCkDotSingly) / (M * KV));
   const i32 lane = ck_warp_lane(), team = ck_warp() / PARTS, part = ck_warp() % PARTS;
   const i32 group = part * IN_WARP + lane / LANES, items = i32(batch) * CHUNKS;
   CK_NO_UNROLL
@@ -161,7 +160,7 @@ CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const ty
   constexpr i32 GROUPS = PARTS * LANES, TEAMS = CK_THREADS / GROUPS;  // GROUPS: threads of a team
   constexpr i32 CHUNKS = i32(ck_dot_ceil(f.n, COLUMNS)), COUNT = i32(ck_dot_power(M)) * COLUMNS;
   constexpr i32 CHAINS = COUNT <= 2 ? V : 1;  // sums of their own for the elements of a pack: short chains
-  constexpr CkDotSteps steps = ck_dot_steps(f.k / V, GROUPS, (FITS ? kCkDotAhead : kCkDotAheadSingly) / (M * V));
+  constexpr CkDotSteps steps = ck_dot_steps(f.k / V, GROUPS, (FITS ? kCkDotAhead : kCkDotSingly) / (M * V));
   const i32 team = ck_lane() / GROUPS, member = ck_lane() % GROUPS, items = i32(batch) * CHUNKS;
   CK_NO_UNROLL
   for (i32 base = 0; base < items; base += TEAMS) {
