@@ -17,9 +17,8 @@ from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, variable
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
-
-FEWEST_ROWS = 8  # rows per thread of a block below which running sums are made by whole blocks, inverted
 
 
 def emit_anchor(context: Context, operator: UOperator) -> None:
@@ -36,7 +35,7 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
     outer = [1 if d == axis else n for d, n in enumerate(shape)]
     # long running sums of f32 lose digits: they are kept in f64
     wide = "f64" if COMPUTE[dtype] == "f32" and op in ("sum", "prod") else COMPUTE[dtype]
-    by_block = context.target.has_threads and prod(outer) * FEWEST_ROWS < context.target.threads
+    by_block = context.target.has_threads and prod(outer) * BLOCK.scan_threads < context.target.threads
     if by_block and not x.type.is_scalar:
         _emit_scan(context, operator, outer, wide)
         return

@@ -19,11 +19,10 @@ from jax_cocktail.codegen.loops import loop_indices, loop_over
 from jax_cocktail.codegen.passes import batch, hoisted, unrolled
 from jax_cocktail.codegen.text import MOST_ELEMENTS
 from jax_cocktail.codegen.writer import code, joined
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
 
 Axes = Sequence[tuple[Name, int]]  # loop variable and count, outermost first
-FEW_ROWS = 4  # up to here the whole block works on one row after the other
-LONG_ROW = 8  # elements per thread of the block from which that pays
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
 
 
@@ -157,7 +156,7 @@ def groups_for(rows: int, length: int, threads: int, warp: int) -> Groups:
     """The groups of threads for rows of `length` elements."""
     if length <= 1:
         return Groups(1, rows)
-    if rows == 1 or (rows <= FEW_ROWS and length >= LONG_ROW * threads):
+    if rows == 1 or (rows <= BLOCK.whole_rows and length >= BLOCK.whole_length * threads):
         return Groups(threads, rows)
     size = 1
     while size < warp and size < length and rows * size < threads:

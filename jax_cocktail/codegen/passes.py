@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jax_cocktail.codegen.kernel import Call, Declaration, Load, Loop, Node, Store, length, names_in, nodes_in
-
-LONG_BODY = 96  # lines of the unrolled iterations of a loop, a call counted as
-LONG_CALL = 4
+from jax_cocktail.device.tuning import BLOCK
 
 
 def hoisted(loop: Loop) -> list[Node]:
@@ -42,11 +40,11 @@ def batch(body: Sequence[Node], trips: int, most: int) -> int:
     if not any(isinstance(node, Load) for node in nodes_in(*body)):
         return 1
     calls = sum(any(isinstance(part, Call) for part in nodes_in(node)) for node in body)
-    return _together(len(body) + (LONG_CALL - 1) * calls, min(trips, most))
+    return _together(len(body) + (BLOCK.call_lines - 1) * calls, min(trips, most))
 
 
 def _together(lines: int, most: int) -> int:
     together = 1
-    while 2 * together <= most and 2 * together * lines <= LONG_BODY:
+    while 2 * together <= most and 2 * together * lines <= BLOCK.batch_lines:
         together *= 2
     return together

@@ -1,12 +1,35 @@
-"""Rates and times that programs, ours and stock XLA's, reach on GPUs (`device.spec` has those of the cards).
+"""The tuning constants of generated programs, and the times of stock XLA on GPUs.
 
-Each number is [M] measured by others in public microbenchmarks of H100, or [E] estimated, until somebody fits
-it to a card. If a header of `gpu_src` has the same number, a test compares the two.
+The numbers of cards are in `device.spec`, those of the host in `device.host`, and a number that defines one
+algorithm is in its module. Each number here is [M] measured by others in public microbenchmarks of H100, or
+[E] estimated, until somebody fits it to a card. If a header of `gpu_src` has the same number, a test compares
+the two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTuning:
+    """Generated programs on every machine [E]."""
+
+    # Length of the text. Compilers take long for large functions, and spill the registers of large loops.
+    lane_loop: int = 48  # operators of a lane loop, and the depth up to which they are nested
+    scalar_group: int = 256  # operators of a group of scalars, which is straight-line code
+    unrolled_layers: int = 32  # stacked layers that become separate statements, or rows of stacked state
+    unrolled_operators: int = 800  # of all unrolled layers; scalars do not count because they fold
+    doubled_statements: int = 600  # of a loop that is unrolled by two; in longer ones a barrier hardly counts
+
+    # Flops of one element.
+    recomputed_flops: int = 4  # recomputing more costs more than a store and a load
+    hoisted_flops: int = 8  # an invariant element operator with fewer is not worth a buffer
+
+    # Bytes.
+    replicated_bytes: int = 32 << 10  # up to this size every unit computes its own copy of a mesh array
+    updated_bytes: int = 512 << 10  # the same of an array that loops update by pieces of `replicated_bytes`
+    overlap_bytes: int = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +40,26 @@ class BlockTuning:
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
     few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
 
+    # Lane loops [E].
+    batch_lines: int = 96  # lines of the iterations that a thread takes together; more fill all registers
+    call_lines: int = 4  # lines as which a call counts
+    whole_rows: int = 4  # up to so many rows are reduced by the whole block, one after the other, ...
+    whole_length: int = 8  # ... if a row has so many elements per thread
+    scan_threads: int = 8  # threads per row above which running sums are made by whole blocks, inverted
+
+    # 2-D tilings and other divisions [E].
+    most_turns: int = 8  # blocks that a unit takes one after the other
+    grid_share: float = 0.9  # one pays if it takes less than this share of the time of parts along one axis
+    close: float = 1.05  # fewer parts win if they are slower by less than this factor
+
     # Bytes.
     small_bytes: int = 8 << 10  # [E] scratch: partial sums of such products, exchange between warps
     dot_bytes: int = 36 << 10  # [E] scratch: stages of the tiles of two matrices; more gains little
     conv_bytes: int = 48 << 10  # [E] the same of a convolution
     portable_bytes: int = 4 << 20  # [E] of the workspace, for buffers otherwise in shared memory
+    # [E] Of a value that crosses as tagged words. A barrier with the read after it takes 1 us, an exchange
+    # 0.6 us, and each of its words 1/5000 us (8 bytes for each of 130 units at 5.5 TB/s): at most 0.8 us.
+    exchange_bytes: int = 4096
     tagged_bytes: int = 8  # of a 32-bit word that crosses units with the number of its step
 
     # Shares of the data sheet's rates that blocks reach at the sizes of loop bodies [E].
@@ -62,5 +100,6 @@ class StockTuning:
     memory_share: float = 0.7
 
 
+PROGRAM = ProgramTuning()
 BLOCK = BlockTuning()
 STOCK = StockTuning()

@@ -40,11 +40,8 @@ class GridOffer:
     cut: AxisClass | None = None
 
 
-MOST_LENGTHS = 12
-LONGER = 1.02
-MOST_TURNS = 8  # blocks that a unit takes one after the other
-MOST_LEFT = 0.9  # a grid pays if it takes less than this share of the time of parts along one axis
-CLOSE = 1.05  # fewer parts win if they are slower by less than this factor
+MOST_LENGTHS = 12  # that `_counts` offers
+LONGER = 1.02  # each by at least this factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +230,7 @@ class DeviceLimits(Limits):
         found = _fewest(offers)
         seconds = min((s for s, n in offers if n == found), default=inf)
         best, parts = min(self._pairs(cut, others, units, loops), default=(inf, 0))
-        if found is not None and best < MOST_LEFT * seconds:
+        if found is not None and best < BLOCK.grid_share * seconds:
             seconds, found = best, found if found % parts == 0 else parts
         return seconds, None if found is None or divided() < seconds else found
 
@@ -245,7 +242,7 @@ class DeviceLimits(Limits):
         for other in others if self.has_grids else ():
             least = min(units, cut.parts * other.parts) / 2
             for parts, across in product(_divisors(cut), _divisors(other)):
-                if least <= parts * across <= MOST_TURNS * units:
+                if least <= parts * across <= BLOCK.most_turns * units:
                     block = Part(other.axes, 1 / across, within=Part(cut.axes, 1 / parts))
                     once = unit_seconds(loops, self.unit, block)
                     yield ceil(parts * across / units) * once, parts
@@ -258,15 +255,15 @@ class DeviceLimits(Limits):
             if offer.cut is None:
                 plain = self._turns(offer, 1, units)
                 continue
-            most = units * (MOST_TURNS if any(map(has_loop, offer.statements)) else 1)
+            most = units * (BLOCK.most_turns if any(map(has_loop, offer.statements)) else 1)
             for across in range(2, min(offer.cut.parts, most // offer.parts) + 1):
                 if offer.cut.parts % across == 0:
                     blocks = offer.parts * across
                     found.append((self._turns(offer, across, units), blocks, across, number))
         best = min((seconds for seconds, *_ in found), default=inf)
-        if plain - best < max(self.start, (1 - MOST_LEFT) * plain):
+        if plain - best < max(self.start, (1 - BLOCK.grid_share) * plain):
             return None
-        _, _, across, number = min((f for f in found if f[0] <= CLOSE * best), key=lambda f: f[1:])
+        _, _, across, number = min((f for f in found if f[0] <= BLOCK.close * best), key=lambda f: f[1:])
         return number, across
 
     def _turns(self, offer: GridOffer, across: int, units: int) -> float:
@@ -332,4 +329,4 @@ def _counts(cut: AxisClass, units: int) -> list[int]:
 def _fewest(offers: Sequence[tuple[float, int]]) -> int | None:
     """The fewest parts whose time is close to the best."""
     best = min((seconds for seconds, _ in offers), default=inf)
-    return min((n for seconds, n in offers if seconds <= CLOSE * best), default=None)
+    return min((n for seconds, n in offers if seconds <= BLOCK.close * best), default=None)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.recursion.blocks import Goto, Invoke, Leave, Switch
 from jax_cocktail.recursion.failure import DEPTH
 from jax_cocktail.recursion.machine import Machine, StackPlan, State
@@ -29,7 +30,6 @@ from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.task import NUMBER, Numbering, row_bytes
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
-from jax_cocktail.utask.plan import REPLICATED_BYTES
 
 FRONTIER = 64  # calls that run in parallel; a power of two
 ROOM = 512  # capacity of the queue, taken calls included, if they are small
@@ -59,7 +59,8 @@ def siblings_of(plan: StackPlan) -> Siblings | str:
     if task.numbering is not Numbering.NONE or task.accumulated or task.rows or task.row_results:
         return "every call is recorded for derivatives"
     widest = max(row_bytes((a,)) for a in (NUMBER, *task.entry.arguments, *task.entry.results))
-    room = min(ROOM, REPLICATED_BYTES // widest - FRONTIER)  # every unit has its own copy of the queue
+    calls = PROGRAM.replicated_bytes // widest  # every unit has its own copy of the queue
+    room = min(ROOM, calls - FRONTIER)
     if room < min(ROOM, LEAST_ROOM):
         return "arguments or results are too large for a queue of calls"
     paths = independent_paths(plan)

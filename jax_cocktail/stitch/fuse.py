@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.stitch.residence import Residences, survey
 from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, is_a, reads
 from jax_cocktail.utask.layout import core, is_unit_change
 from jax_cocktail.utask.operators import ELEMENTWISE
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import Shape, Value
-
-MEMBER_LIMIT = 48  # larger lane loops spill registers and slow down the host compiler
-SCALAR_LIMIT = 256
 
 
 @dataclass(slots=True)
@@ -197,7 +195,7 @@ class _RegionState:
     ) -> None:
         needed = operator.inputs if needed is None else needed
         lowest = max([earliest, *(self._bound(x, key, operator) for x in needed)])
-        limit = MEMBER_LIMIT if key else SCALAR_LIMIT
+        limit = PROGRAM.lane_loop if key else PROGRAM.scalar_group
         for index in range(len(self.items) - 1, lowest - 1, -1):
             item = self.items[index]
             if item.key == key and not item.barred and len(item.members) < limit:

@@ -15,13 +15,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import count
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, is_a, regions_of
 from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
-
-DEEPEST = 48  # nested operators: a deeper value is stored, since a lane loop holds about as many
-EXPENSIVE = 4  # flops per element: recomputing more costs more than a store and a load
 
 
 @dataclass(slots=True)
@@ -75,7 +73,7 @@ class Residences:
             return "view"
         if any(not self._fuses(value, use, where) for use, where in self.uses[value]):
             return "memory"
-        deep = self._depth(operator) >= DEEPEST
+        deep = self._depth(operator) >= PROGRAM.lane_loop
         return "inline" if not deep and self._worth_inlining(operator) else "memory"
 
     def _depth(self, operator: UOperator) -> int:
@@ -123,9 +121,9 @@ class Residences:
         if operator.kind in MOVEMENT and not any(self.cost.get(x) for x in operator.inputs):
             cost = 0
         spread = any(use is not None and _spreads(use, value) for use, _ in self.uses[value])
-        if cost >= EXPENSIVE and spread:
+        if cost >= PROGRAM.recomputed_flops and spread:
             return False
-        return len(self.uses[value]) <= 1 or cost < EXPENSIVE
+        return len(self.uses[value]) <= 1 or cost < PROGRAM.recomputed_flops
 
 
 def survey(program: UProgram) -> Residences:

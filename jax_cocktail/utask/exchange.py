@@ -19,10 +19,6 @@ from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import Shape
 
 WORD_BYTES = 4  # of an element that can travel with a tag
-# Of a value that crosses as tagged words. A barrier with the read after it takes 1 us, an exchange 0.6 us,
-# and each of its words 1/5000 us (8 bytes for each of 130 units at 5.5 TB/s): at most 0.8 us together.
-VALUE_BYTES = 4096
-MOST_WORDS = VALUE_BYTES // WORD_BYTES  # of one exchange: every unit reads all of them
 WORDS = frozenset({"float32", "int32", "uint32"})
 
 

@@ -11,7 +11,6 @@ from jax_cocktail.utask.types import Value
 
 _LAUNCH_VERSION = 2
 ALIGNMENT = 64  # bytes of every buffer: a line of the host's cache, and its widest vector
-REPLICATED_BYTES = 32 << 10  # up to this size every unit computes its own copy of a mesh array
 MAILBOX_BYTES = ALIGNMENT  # at the end of a unit's own memory: one thread leaves a scalar there for others
 
 

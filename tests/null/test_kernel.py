@@ -23,8 +23,9 @@ from jax_cocktail.codegen.kernel import (
     text,
 )
 from jax_cocktail.codegen.outline import OutlineTable, Parameter, touches
-from jax_cocktail.codegen.passes import LONG_BODY, batch, hoisted, unrolled
+from jax_cocktail.codegen.passes import batch, hoisted, unrolled
 from jax_cocktail.codegen.writer import Writer, call, code, down, joined, up, variable
+from jax_cocktail.device.tuning import BLOCK
 
 L, K, T1, T2 = Name("i"), Name("k"), Name("t1"), Name("t2")
 X, Y = Pointer(Name("p0", outer=True), "f32", "input"), Pointer(Name("w0", outer=True), "f32", "workspace")
@@ -159,7 +160,14 @@ def body(calls, others):
 
 @pytest.mark.parametrize(
     "calls, others, trips, together",
-    [(0, 2, 100, 8), (0, 2, 7, 4), (0, 2, 1, 1), (3, 0, 100, 8), (4, 0, 100, 4), (0, LONG_BODY, 100, 1)],
+    [
+        (0, 2, 100, 8),
+        (0, 2, 7, 4),
+        (0, 2, 1, 1),
+        (3, 0, 100, 8),
+        (4, 0, 100, 4),
+        (0, BLOCK.batch_lines, 100, 1),
+    ],
 )
 def test_batches_hold_loads_as_long_as_there_is_room(calls, others, trips, together):
     assert batch(body(calls, others), trips, 8) == together
@@ -169,7 +177,9 @@ def test_there_is_no_batch_without_loads():
     assert batch([copy("0.0f")], 100, 8) == 1
 
 
-@pytest.mark.parametrize("lines_inside, together", [(1, 8), (10, 8), (11, 4), (46, 2), (LONG_BODY, 1)])
+@pytest.mark.parametrize(
+    "lines_inside, together", [(1, 8), (10, 8), (11, 4), (46, 2), (BLOCK.batch_lines, 1)]
+)
 def test_long_trips_are_unrolled_less(lines_inside, together):
     whole = loop(*[copy(T1)] * lines_inside)
     assert unrolled(whole, 100, 8) == [loop(*whole.body, pragma=f"#pragma unroll {together}")]

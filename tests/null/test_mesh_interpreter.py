@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import PlacementError, VerificationError
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
@@ -40,7 +41,7 @@ MATRIX = "float32[4,6]"
 @pytest.fixture
 def shared_arrays(monkeypatch):
     """Mesh-level arrays are made once, by unit 0, however small."""
-    monkeypatch.setattr(sharing, "REPLICATED_BYTES", 0)
+    monkeypatch.setattr(sharing, "PROGRAM", replace(PROGRAM, replicated_bytes=0))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
@@ -166,7 +167,7 @@ def test_a_loop_may_become_too_long_by_what_it_holds(monkeypatch):
     once = place(simplify(build(["float32[24]"], roots)), UnitMesh(units=2), limits=limits)
     outer = next(s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition)
     statements = sum(1 for region in outer.regions for _ in walk(region))
-    monkeypatch.setattr(double_buffer, "MOST_STATEMENTS", statements)
+    monkeypatch.setattr(double_buffer, "PROGRAM", replace(PROGRAM, doubled_statements=statements))
     after = unroll_pairs(once)
     verify(after)
     assert after is not once, "the inner loop is short enough"

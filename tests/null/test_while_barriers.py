@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.cost.work import waits as run_waits
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
@@ -219,9 +222,9 @@ def test_long_loops_are_compiled_once(monkeypatch):
     assert unroll_pairs(once) is not once
     (loop,) = [s for s in walk(once.entry) if isinstance(s, LoopUTask) and s.condition]
     statements = sum(1 for region in loop.regions for _ in walk(region))
-    monkeypatch.setattr(double_buffer, "MOST_STATEMENTS", statements - 1)
+    monkeypatch.setattr(double_buffer, "PROGRAM", replace(PROGRAM, doubled_statements=statements - 1))
     assert unroll_pairs(once) is once
-    monkeypatch.setattr(double_buffer, "MOST_STATEMENTS", statements)
+    monkeypatch.setattr(double_buffer, "PROGRAM", replace(PROGRAM, doubled_statements=statements))
     assert unroll_pairs(once) is not once
 
 
@@ -423,15 +426,15 @@ def test_donated_operands_still_become_results():
 
 
 def test_arrays_updated_by_rows_are_each_units_own(monkeypatch):
-    monkeypatch.setattr(sharing, "REPLICATED_BYTES", 64)
+    monkeypatch.setattr(sharing, "PROGRAM", replace(PROGRAM, replicated_bytes=64))
     once = divided("tree", 2)
     assert spaces(planned(once)) == {"own"}
-    monkeypatch.setattr(sharing, "UPDATED_BYTES", 64)
+    monkeypatch.setattr(sharing, "PROGRAM", replace(PROGRAM, replicated_bytes=64, updated_bytes=64))
     assert spaces(planned(once)) == {"workspace"}
 
 
 def test_arrays_rewritten_in_a_loop_are_shared(monkeypatch):
-    monkeypatch.setattr(sharing, "REPLICATED_BYTES", 64)
+    monkeypatch.setattr(sharing, "PROGRAM", replace(PROGRAM, replicated_bytes=64))
 
     def body(b, x, w):
         def step(count, rows):

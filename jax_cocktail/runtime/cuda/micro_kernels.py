@@ -11,12 +11,12 @@ import numpy as np
 from jax_cocktail.build.job import source_folder
 from jax_cocktail.codegen.gpu import LINE_BYTES, header_bytes
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.exchange import MOST_WORDS
+from jax_cocktail.utask.exchange import WORD_BYTES
 
 Array = np.ndarray[Any, Any]
 
 SPIN_LIMIT = 1 << 24  # polls before a wait fails the launch, after some seconds
-WORDS = MOST_WORDS
+WORDS = BLOCK.exchange_bytes // WORD_BYTES
 SHARED_BYTES = 64 << 10
 THREADS = BLOCK.threads
 _SIGNALS, _TAGGED, _MOST_UNITS = 2, 2 * WORDS, 1024

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a
-from jax_cocktail.utask.plan import REPLICATED_BYTES
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
@@ -47,7 +47,7 @@ def _joins(operator: UOperator, multiplied: set[Value]) -> bool:
     """True if an operator concatenates equal parts for a product and is too large to replicate."""
     if operator.kind != "concatenate" or operator.output not in multiplied:
         return False
-    if operator.output.type.nbytes <= REPLICATED_BYTES:
+    if operator.output.type.nbytes <= PROGRAM.replicated_bytes:
         return False
     axis = operator.number("dimension")
     lengths = {v.type.shape[axis] for v in operator.inputs}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.schedule.loops.distribution.distribute import Limits
 from jax_cocktail.schedule.loops.distribution.division import analyse
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
@@ -26,9 +27,6 @@ from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
-
-MOST_TRIPS = 32
-MOST_OPERATORS = 800  # that unrolling may make; scalars do not count because they fold
 
 # The operators between a stacked array and a product that reads one layer of it.
 _THROUGH = ("reshape", "transpose", "convert", "slice")
@@ -78,7 +76,7 @@ def unroll_layers(program: UProgram, remark: Listener = nobody) -> UProgram:
             if not isinstance(s, LoopUTask) or around is None or not is_over_layers(s, around):
                 return s
             remark(Remark("unroll", True, f"a loop over {s.trip_count} layers", s.source))
-            return unroll(s, MOST_TRIPS, fresh)
+            return unroll(s, PROGRAM.unrolled_layers, fresh)
 
         return map_body(region, statement)
 
@@ -89,10 +87,10 @@ def is_over_layers(loop: LoopUTask, around: LoopUTask) -> bool:
     """True if a loop is short and some product in it reads a slice of an array from outside `around`, at an
     index that changes, and another operand that changes too."""
     trips = loop.trip_count
-    if trips is None or loop.parallel or not 1 < trips <= MOST_TRIPS:
+    if trips is None or loop.parallel or not 1 < trips <= PROGRAM.unrolled_layers:
         return False
     operators = sum(not all(v.type.is_scalar for v in s.outputs) for s in walk(loop.body))
-    if operators * trips > MOST_OPERATORS:
+    if operators * trips > PROGRAM.unrolled_operators:
         return False
     definitions: Mapping[Value, Statement] = {v: s for s in loop.body.body for v in s.outputs}
     outside = set(free_values(around.body))

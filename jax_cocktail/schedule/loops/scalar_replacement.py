@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.schedule.simplify.slices import row_written
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
@@ -24,8 +25,6 @@ from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_regions, rewrite, with_body
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import TensorType, Value
-
-MOST_ROWS = 32
 
 Rows = tuple[Value | None, ...]  # None: not written yet
 
@@ -47,9 +46,8 @@ class _Splitter:
         return self._loop(statement) if isinstance(statement, LoopUTask) else statement
 
     def _loop(self, loop: LoopUTask) -> Sequence[Statement]:
-        wanted = {
-            k for k, v in enumerate(loop.carried) if v.type.rank > 1 and 1 < v.type.shape[0] <= MOST_ROWS
-        }
+        most = PROGRAM.unrolled_layers
+        wanted = {k for k, v in enumerate(loop.carried) if v.type.rank > 1 and 1 < v.type.shape[0] <= most}
         while wanted and not loop.parallel:
             attempt = _Attempt(loop, wanted, self.fresh, self.definitions)
             found = attempt.run()

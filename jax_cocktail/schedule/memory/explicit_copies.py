@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
-from jax_cocktail.utask.plan import REPLICATED_BYTES, MemoryPlan
+from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import map_body, map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues, replaced
 
@@ -52,7 +53,7 @@ def _results_apart(program: UProgram, fresh: FreshValues) -> UProgram:
     taken = {entry.parameters[k].type for k in program.donated}  # results may replace these operands
     made = [v for s in entry.body if isinstance(s, LoopUTask) and not s.parallel for v in s.outputs]
     small = [v for v in made if v in entry.results and v.type.size > 1 and v.type not in taken]
-    small = [v for v in small if v.type.nbytes <= REPLICATED_BYTES]
+    small = [v for v in small if v.type.nbytes <= PROGRAM.replicated_bytes]
     if not small:
         return program
     copies = {v: UOperator("copy", (v,), (fresh.make(v.type),)) for v in small}

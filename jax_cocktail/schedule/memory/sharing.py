@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.scopes import Scope, program_scope
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -25,11 +26,7 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.operators import UPDATES
-from jax_cocktail.utask.plan import REPLICATED_BYTES
 from jax_cocktail.utask.types import Value
-
-UPDATED_BYTES = 512 << 10  # the same of an array that loops update by pieces of `REPLICATED_BYTES`
-OVERLAP_BYTES = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
 
 Find = Callable[[Value], Value]
 
@@ -41,7 +38,7 @@ class Sharing:
     find: Find
     shared: frozenset[Value]
     most_units: int
-    overlap_bytes: int = OVERLAP_BYTES
+    overlap_bytes: int = PROGRAM.overlap_bytes
 
     def is_shared(self, root: Value) -> bool:
         return self.find(root) in self.shared
@@ -59,7 +56,7 @@ def sharing_of(
     inside = {find(layouts[v].root) for v in survey.inside if v in layouts}
     for leader in survey.mesh:
         by_pieces = leader in survey.updated - survey.rewritten
-        if leader.type.nbytes > (UPDATED_BYTES if by_pieces else REPLICATED_BYTES):
+        if leader.type.nbytes > (PROGRAM.updated_bytes if by_pieces else PROGRAM.replicated_bytes):
             survey.shared.add(leader)
     survey.settle()
     return Sharing(find, frozenset(survey.shared - (inside - survey.mesh)), survey.most_units)
@@ -123,7 +120,7 @@ class _Survey:
         for value in statement.outputs:
             layout = self.layouts.get(value)
             if layout is not None and layout.root == value:
-                small = pieces.get(value, value.type.nbytes) <= REPLICATED_BYTES
+                small = pieces.get(value, value.type.nbytes) <= PROGRAM.replicated_bytes
                 (self.updated if small else self.rewritten).update(self.leaders((value,)))
 
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...]) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_regions, rewrite, with_body
 from jax_cocktail.utask.types import Value
-
-WORTH = 8  # flops of one element from which an invariant element operator is worth a buffer
 
 
 def hoist(program: UProgram, remark: Listener = nobody) -> UProgram:
@@ -74,4 +73,4 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
 def _is_worth(operator: UOperator) -> bool:
     if not operator.facts.total:  # a loop without iterations must not fail
         return False
-    return not operator.is_element or operator.facts.cost >= WORTH
+    return not operator.is_element or operator.facts.cost >= PROGRAM.hoisted_flops

@@ -13,6 +13,7 @@ from math import inf
 
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.cost.work import waits
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
 from jax_cocktail.schedule.simplify.simplify import simplify
@@ -32,7 +33,6 @@ from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
 FEWEST_TRIPS = 4  # the least trip count that is worth two buffers
-MOST_STATEMENTS = 600  # of a loop that is worth compiling twice: in longer ones, a barrier hardly counts
 
 
 def unroll_pairs(program: UProgram) -> UProgram:
@@ -74,7 +74,7 @@ def _waiting(region: Region) -> Iterator[LoopUTask]:
         for inner in regions_of(statement):
             yield from _waiting(inner)
         inside = (s for region in regions_of(statement) for s in walk(region) if isinstance(s, LoopUTask))
-        short = sum(1 for region in regions_of(statement) for _ in walk(region)) <= MOST_STATEMENTS
+        short = sum(1 for region in regions_of(statement) for _ in walk(region)) <= PROGRAM.doubled_statements
         if (
             isinstance(statement, LoopUTask)
             and statement.condition

@@ -14,7 +14,8 @@ with units of its own. The verifier refuses any other place, as it does for barr
 
 One trial chooses the exchanges: the program with all possible exchanges is planned and synchronised. If it
 still has a barrier between the writers and the readers of a value, other values need that barrier, and the
-exchange saves nothing. An exchange costs less than a barrier (`VALUE_BYTES`), so prices are not compared.
+exchange saves nothing. An exchange costs less than a barrier (`BLOCK.exchange_bytes`), so prices are not
+compared.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from typing import cast
 
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
 from jax_cocktail.cost.work import waits
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.exchange import MOST_WORDS, VALUE_BYTES, WORDS, Blocks
+from jax_cocktail.utask.exchange import WORDS, Blocks
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -191,7 +193,7 @@ class _Finder:
         slices = own_slices(writer, self.facts.constants)
         for number, value in enumerate(writer.outputs):
             block, shape = slices.get(number), value.type.shape
-            if block is None or value.type.dtype not in WORDS or value.type.nbytes > VALUE_BYTES:
+            if block is None or value.type.dtype not in WORDS or value.type.nbytes > BLOCK.exchange_bytes:
                 continue
             (axis, size), parts = block, writer.trip_count or 0
             if value.type.is_scalar:
@@ -331,7 +333,7 @@ class _Rewriter:
             out.append(self._statement(statement, received))
             for value in statement.outputs:
                 if value in self.chosen:
-                    if sum(v.type.size for v in (*pending, value)) > MOST_WORDS:
+                    if sum(v.type.nbytes for v in (*pending, value)) > BLOCK.exchange_bytes:
                         self._flush(out, place, pending, received)
                     pending.append(value)
                     place = len(out)
