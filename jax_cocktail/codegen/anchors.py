@@ -12,11 +12,10 @@ from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
 from jax_cocktail.codegen.lanes import emit_copy
-from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
-from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, variable
+from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, replaced, variable
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
 
@@ -32,32 +31,27 @@ def _emit_cumulative(context: Context, operator: UOperator) -> None:
     axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
     shape, dtype, writer = x.type.shape, x.type.dtype, context.writer
     source = context.array(x)
-    outer = [1 if d == axis else n for d, n in enumerate(shape)]
+    outer = replaced(shape, axis, 1)
     # long running sums of f32 lose digits: they are kept in f64
     wide = "f64" if COMPUTE[dtype] == "f32" and op in ("sum", "prod") else COMPUTE[dtype]
     by_block = context.target.has_threads and prod(outer) * BLOCK.scan_threads < context.target.threads
     if by_block and not x.type.is_scalar:
         _emit_scan(context, operator, outer, wide)
         return
-    with context.result(operator.output) as target:
-
-        def row(indices: tuple[Index, ...]) -> None:
-            total = writer.fresh("a")
-            start = identity("max" if op == "logsumexp" else op, dtype)
-            writer.var(wide, total, start)
-            with writer.loop(Name("k"), shape[axis]):
-                along = variable(Name("k"))
-                if operator["reverse"]:
-                    along = along * -1 + (shape[axis] - 1)
-                here = (*indices[:axis], along, *indices[axis + 1 :])
-                if op == "logsumexp":
-                    context.needs.add("math")
-                    _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
-                else:
-                    writer.set(total, step(op, total, source.read(here)))
-                writer.add(target.store(here, total if wide == COMPUTE[dtype] else code("f32({})", total)))
-
-        rows_over(context, outer, row)
+    with context.result(operator.output) as target, rows_over(context, outer) as indices:
+        start = identity("max" if op == "logsumexp" else op, dtype)
+        total = writer.var(wide, writer.fresh("a"), start)
+        with writer.loop(Name("k"), shape[axis]):
+            along = variable(Name("k"))
+            if operator["reverse"]:
+                along = along * -1 + (shape[axis] - 1)
+            here = replaced(indices, axis, along)
+            if op == "logsumexp":
+                context.needs.add("math")
+                _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
+            else:
+                writer.set(total, step(op, total, source.read(here)))
+            writer.add(target.store(here, total if wide == COMPUTE[dtype] else code("f32({})", total)))
 
 
 def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide: str) -> None:
@@ -68,13 +62,10 @@ def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide
     context.needs |= {"block", "math"} if op == "logsumexp" else {"block"}
     name = "CkLogAddExp" if op == "logsumexp" else functor(op)
     reverse = "true" if operator["reverse"] else "false"
-
-    def row(indices: tuple[Index, ...]) -> None:
+    with context.writer.nest(outer) as indices:
         here = [code("&{}, {}", array.at(indices), array.strides[axis]) for array in (source, target)]
         scan = "ck_block_scan<{}, {}>({}, {}, {});"
         context.writer.line(scan, name, wide, joined(", ", here), x.type.shape[axis], reverse)
-
-    loop_over(context.writer, outer, row)
 
 
 def _logaddexp(writer: Writer, total: Name, element: Expression, compute: str) -> None:
@@ -104,11 +95,8 @@ def _emit_scatter(context: Context, operator: UOperator) -> None:
             once = context.one_thread(of_one_unit=False)
             context.writer.store(Load(target.pointer, "0"), held, once)
         context.fence()
-        loop_over(
-            context.writer,
-            updates.type.shape,
-            lambda u: _scatter_one(context, operator, u, starts, source, target),
-        )
+        with context.writer.nest(updates.type.shape) as u:
+            _scatter_one(context, operator, u, starts, source, target)
 
 
 def _scatter_one(

@@ -9,7 +9,6 @@ from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index
-from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.utask.ir import UOperator
@@ -51,8 +50,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
         m, outer_rows = _split(rows)
         n, outer_columns = _split(columns)
         outer += outer_rows + outer_columns
-
-        def product(indices: tuple[Index, ...]) -> None:
+        with context.writer.nest([axis.size for axis in outer]) as indices:
             arrays: list[Expression] = []
             for side, array in enumerate((a, b, o)):
                 place = Index()
@@ -68,8 +66,6 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             context.writer.add(call)
             if outer:  # the next call uses the same scratch memory
                 context.fence()
-
-        loop_over(context.writer, [axis.size for axis in outer], product)
 
 
 def _split(axes: Sequence[_Axis]) -> tuple[_Axis, list[_Axis]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import cast
@@ -12,7 +12,6 @@ from jax_cocktail.codegen.context import ArrayView, Context
 from jax_cocktail.codegen.contraction import emit_dot
 from jax_cocktail.codegen.element import ElementWriter, Indices
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Store
-from jax_cocktail.codegen.loops import loop_indices
 from jax_cocktail.codegen.mapping import (
     Batches,
     batches,
@@ -23,12 +22,11 @@ from jax_cocktail.codegen.mapping import (
 )
 from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
-from jax_cocktail.codegen.writer import Writer, call, clamped, code, down
+from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, clamped, code, down, indices_of, iterated
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.layout import core, row_major
 from jax_cocktail.utask.types import Shape, Value
 
-Axes = list[tuple[Name, int]]
 Merged = frozenset[Name]
 SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f64
 
@@ -144,13 +142,13 @@ def emit_nest(
     context: Context, members: Sequence[UOperator], targets: Sequence[Destination], sizes: Shape
 ) -> None:
     """One loop nest over `sizes` that computes the elements of all targets, then stores them."""
-    names = [Name(f"i{d}") for d in range(len(sizes))]
+    loops = axes_of(sizes)
     dry = _elements(context, members, Writer())
-    dry.writer.add(*_nest_elements(dry, targets, names))
-    axes, merged = merge_axes(list(zip(names, sizes, strict=True)), dry)
+    dry.writer.add(*_nest_elements(dry, targets, loops))
+    axes, merged = merge_axes(loops, dry)
 
     def body() -> list[Store]:
-        return _nest_elements(_elements(context, members, context.writer, merged), targets, names)
+        return _nest_elements(_elements(context, members, context.writer, merged), targets, loops)
 
     found = batches(context, axes, dry.writer.nodes)
     if found is not None:
@@ -182,15 +180,13 @@ def _emit_batches(
             writer.add(*body())
 
 
-def _nest_elements(
-    elements: ElementWriter, targets: Sequence[Destination], names: Sequence[Name]
-) -> list[Store]:
+def _nest_elements(elements: ElementWriter, targets: Sequence[Destination], loops: Axes) -> list[Store]:
     """Computes an element of each target, and returns the stores that remain."""
     stores = []
     for target in targets:
         shape = target.value.type.shape
-        rest = iter(names)
-        indices = loop_indices([next(rest) if n != 1 else Name("") for n in shape], shape)
+        rest = iter(indices_of(loops))
+        indices = tuple(next(rest) if n != 1 else Index() for n in shape)
         value = elements.element(target.value, indices)
         place = target.base
         for index, stride in zip(indices, target.strides, strict=True):
@@ -204,7 +200,7 @@ def _nest_elements(
 def merge_axes(axes: Axes, dry: ElementWriter) -> tuple[Axes, Merged]:
     """Merges adjacent loop axes that every access traverses contiguously (row-major). Returns the axes that
     remain, and the variables of those that do not."""
-    kept: Axes = []
+    kept: list[tuple[Name, int]] = []
     merged: set[Name] = set()
     terms = [dict(place.terms) for place in dry.addresses]
     for name, count in axes:
@@ -307,10 +303,10 @@ class _Reduction:
 
 def _emit_reduce(context: Context, group: StitchedUTask, anchor: UOperator) -> None:
     shape, reduced, dtype = anchor.inputs[0].type.shape, anchor.ints("axes"), anchor.output.type.dtype
-    names = [Name(f"i{d}") for d in range(len(shape))]
-    kept = [(names[d], n) for d, n in enumerate(shape) if d not in reduced and n != 1]
-    inner = [(names[d], n) for d, n in enumerate(shape) if d in reduced and n != 1]
-    reduction = _Reduction(context, group.members, anchor, loop_indices(names, shape), kept, inner)
+    axes = axes_of(shape)
+    kept = iterated([axis for d, axis in enumerate(axes) if d not in reduced])
+    inner = iterated([axis for d, axis in enumerate(axes) if d in reduced])
+    reduction = _Reduction(context, group.members, anchor, indices_of(axes), kept, inner)
     fastest = max((d for d, n in enumerate(shape) if n != 1), default=-1)
     column = bool(kept) and bool(inner) and fastest not in reduced and COMPUTE[dtype] == STORAGE[dtype]
     column = column and not reduction.is_long(_positions(inner)) and not reduction.is_empty
@@ -347,9 +343,7 @@ def _emit_row_reduce(r: _Reduction) -> None:
         dry.element(r.operator.inputs[0], r.indices)
         inner, merged = merge_axes(inner, dry)
     wide = r.is_long(_positions(inner))
-    with ExitStack() as stack:
-        for name, count in r.kept:
-            stack.enter_context(writer.loop(name, count))
+    with writer.loops(r.kept):
         total = r.start(wide)
         if wide and not r.is_empty:
             _emit_long_sum(r, inner, merged, total)
@@ -367,11 +361,7 @@ def _emit_reduce_loop(r: _Reduction, inner: Axes, merged: Merged, total: Name) -
     context, writer, lanes_op = r.context, r.context.writer, vector_operator(r.op, r.dtype)
     if lanes_op.startswith("ck_"):
         context.needs.add("reduce")
-    with ExitStack() as loops:
-        for position, (name, count) in enumerate(inner):
-            last = position == len(inner) - 1 and bool(lanes_op)
-            pragma = _pragma(context, lanes_op, total) if last else ""
-            loops.enter_context(writer.loop(name, count, pragma))
+    with writer.loops(inner, _pragma(context, lanes_op, total) if lanes_op else ""):
         writer.set(total, step(r.op, total, r.element(writer, merged)))
 
 
@@ -385,10 +375,7 @@ def _emit_long_sum(r: _Reduction, inner: Axes, merged: Merged, total: Name) -> N
     """Adds blocks of the last axis in f32 lanes, and their sums in f64."""
     writer, (name, count) = r.context.writer, inner[-1]
     block, end, part = Name(f"{name.text}b"), Name(f"{name.text}e"), writer.fresh("a")
-    with ExitStack() as loops:
-        for outer, outer_count in inner[:-1]:
-            loops.enter_context(writer.loop(outer, outer_count))
-        loops.enter_context(writer.loop(block, count, step=SUM_BLOCK))
+    with writer.loops(inner[:-1]), writer.loop(block, count, step=SUM_BLOCK):
         last = code("{} + {}", block, SUM_BLOCK)
         writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
         writer.var("f32", part, "0")
@@ -401,12 +388,8 @@ def _emit_column_reduce(r: _Reduction) -> None:
     """Adds whole rows into the result, lane by lane: the innermost axis is kept."""
     writer, target, lanes = r.context.writer, r.place(), r.context.target.lanes
     lane, width = r.kept[-1]
-    with ExitStack() as stack:
-        for name, count in r.kept[:-1]:
-            stack.enter_context(writer.loop(name, count))
+    with writer.loops(r.kept[:-1]):
         with writer.loop(lane, width, lanes):
             writer.store(target, identity(r.op, r.dtype))
-        for name, count in r.inner:
-            stack.enter_context(writer.loop(name, count))
-        with writer.loop(lane, width, lanes):
+        with writer.loops(r.inner), writer.loop(lane, width, lanes):
             writer.store(target, step(r.op, target, r.element(writer)))

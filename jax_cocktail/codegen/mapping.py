@@ -8,21 +8,19 @@ the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from math import prod
 
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.kernel import Expression, Index, Loop, Name, Node
-from jax_cocktail.codegen.loops import loop_indices, loop_over
+from jax_cocktail.codegen.kernel import Expression, Index, Name, Node
 from jax_cocktail.codegen.passes import batch, hoisted, unrolled
 from jax_cocktail.codegen.text import MOST_ELEMENTS
-from jax_cocktail.codegen.writer import code, joined
+from jax_cocktail.codegen.writer import Axes, Finish, axes_of, code, indices_of, iterated, joined, unchanged
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
 
-Axes = Sequence[tuple[Name, int]]  # loop variable and count, outermost first
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
 
 
@@ -35,11 +33,7 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
             _unravel(context, axes)
             yield
         return
-    with ExitStack() as stack:
-        for name, count in axes[:-1]:
-            stack.enter_context(writer.loop(name, count))
-        for name, count in axes[-1:]:
-            stack.enter_context(writer.loop(name, count, target.lanes if count > 1 else "", finish=hoisted))
+    with writer.loops(axes, target.lanes if axes and axes[-1][1] > 1 else "", hoisted):
         yield
 
 
@@ -50,14 +44,12 @@ def lane_loop(context: Context, name: Name, count: int) -> AbstractContextManage
     return context.writer.loop(name, count)
 
 
-def rows_over(context: Context, shape: Sequence[int], body: Callable[[tuple[Index, ...]], None]) -> None:
-    """Runs `body` for every position of `shape`; the iterations are independent."""
-    if not context.target.has_threads:
-        loop_over(context.writer, shape, body)
-        return
-    names = [Name(f"i{d}") for d in range(len(shape))]
-    with lane_nest(context, [(name, n) for name, n in zip(names, shape, strict=True) if n != 1]):
-        body(loop_indices(names, shape))
+@contextmanager
+def rows_over(context: Context, shape: Sequence[int]) -> Iterator[tuple[Index, ...]]:
+    """Loops over the positions of a shape; the iterations are independent. Yields the indices."""
+    axes, threads = axes_of(shape), context.target.has_threads
+    with lane_nest(context, iterated(axes)) if threads else context.writer.loops(iterated(axes)):
+        yield indices_of(axes)
 
 
 def _counted(axes: Axes) -> int:
@@ -68,9 +60,7 @@ def _counted(axes: Axes) -> int:
     return count
 
 
-def _dealt(
-    context: Context, axes: Axes, finish: Callable[[Loop], Sequence[Node]] = lambda loop: [loop]
-) -> AbstractContextManager[None]:
+def _dealt(context: Context, axes: Axes, finish: Finish = unchanged) -> AbstractContextManager[None]:
     """A loop whose iterations the threads share in turn."""
     name, threads = _flat(axes), context.target.threads
     return context.writer.loop(name, _counted(axes), start="ck_lane()", step=threads, finish=finish)
@@ -81,7 +71,7 @@ def _flat(axes: Axes, name: str = "l") -> Name:
     return axes[0][0] if len(axes) == 1 else Name(name)
 
 
-def _bounded(context: Context, trips: int) -> Callable[[Loop], Sequence[Node]]:
+def _bounded(context: Context, trips: int) -> Finish:
     return lambda loop: unrolled(loop, trips, context.target.most_together)
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
-from jax_cocktail.codegen.loops import loop_indices, loop_over
 from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop
 from jax_cocktail.codegen.reduction import identity
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
-from jax_cocktail.codegen.writer import call, code, variable
+from jax_cocktail.codegen.writer import axes_of, call, code, indices_of, iterated, replaced, variable
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
 
+Indices = Sequence[Index]
 _X, _K, _FROM = Name("x"), Name("k"), Name("from")
 SELECT_SHARE = 1 / 8  # of the elements: up to here selection is cheaper than sorting
 
@@ -28,28 +28,22 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
     source, writer = context.array(x), context.writer
     compare = ">" if operator["op"] == "max" else "<"
     outer = [n for d, n in enumerate(shape) if d != axis]
-    index_type = COMPUTE[operator.output.type.dtype]
     if context.target.has_threads:
         _emit_group_arg(context, operator)
         return
-    with context.result(operator.output) as target:
-
-        def row(indices: tuple[Index, ...]) -> None:
-            first = (*indices[:axis], Index(), *indices[axis:])
-            best, at = writer.fresh("a"), writer.fresh("n")
-            writer.var(COMPUTE[dtype], best, source.read(first))
-            writer.var("i64", at, "0")
-            with writer.loop(_K, shape[axis]):
-                here = (*indices[:axis], variable(_K), *indices[axis:])
-                writer.let(COMPUTE[dtype], _X, source.read(here))
-                wins = code("{} {} {}", _X, compare, best)
-                if dtype in FLOATS:
-                    wins = code("({}) | (({} != {}) & ({} == {}))", wins, _X, _X, best, best)
-                with writer.block(code("if ({})", wins)):
-                    writer.line("{} = {}; {} = {};", best, _X, at, _K)
-            writer.add(target.store(indices, code("{}({})", index_type, at)))
-
-        loop_over(writer, outer, row)
+    with context.result(operator.output) as target, writer.nest(outer) as indices:
+        first = (*indices[:axis], Index(), *indices[axis:])
+        best, at = writer.fresh("a"), writer.fresh("n")
+        writer.var(COMPUTE[dtype], best, source.read(first))
+        writer.var("i64", at, "0")
+        with writer.loop(_K, shape[axis]):
+            writer.let(COMPUTE[dtype], _X, source.read(replaced(first, axis, variable(_K))))
+            wins = code("{} {} {}", _X, compare, best)
+            if dtype in FLOATS:
+                wins = code("({}) | (({} != {}) & ({} == {}))", wins, _X, _X, best, best)
+            with writer.block(code("if ({})", wins)):
+                writer.line("{} = {}; {} = {};", best, _X, at, _K)
+        writer.add(target.store(indices, code("{}({})", COMPUTE[operator.output.type.dtype], at)))
 
 
 def _emit_group_arg(context: Context, operator: UOperator) -> None:
@@ -58,19 +52,18 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
     source, writer, index = context.array(x), context.writer, context.target.index
     context.needs.add("block")
-    names = [Name(f"i{d}") for d in range(len(shape))]
-    indices = loop_indices(names, shape)
-    kept = [(names[d], n) for d, n in enumerate(shape) if d != axis and n != 1]
+    axes = axes_of(shape)
+    indices = indices_of(axes)
+    kept = iterated([*axes[:axis], *axes[axis + 1 :]])
     groups = groups_for(prod(n for _, n in kept), shape[axis], *context.block)
     is_max = operator["op"] == "max"
-    out = tuple(i for d, i in enumerate(indices) if d != axis)
+    out = (*indices[:axis], *indices[axis + 1 :])
     integer = COMPUTE[operator.output.type.dtype]
     with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
         best, at = writer.fresh("a"), writer.fresh("n")
-        start = identity("max" if is_max else "min", dtype)
-        writer.var(COMPUTE[dtype], best, start)
+        writer.var(COMPUTE[dtype], best, identity("max" if is_max else "min", dtype))
         writer.var(index, at, "0x7fffffff")
-        with group_elements(context, groups, [(names[axis], shape[axis])]):
+        with group_elements(context, groups, [axes[axis]]):
             writer.let(COMPUTE[dtype], _X, source.read(indices))
             wins = code("{} {} {} || {} == 0x7fffffff", _X, ">" if is_max else "<", best, at)
             if dtype in FLOATS:
@@ -87,40 +80,23 @@ def emit_sort(context: Context, operator: UOperator) -> None:
     """Sorts an index array, then permutes every operand by it."""
     context.needs.add("sort")
     axis, shape = cast(int, operator["dimension"]), operator.inputs[0].type.shape
-    writer, length = context.writer, operator.inputs[0].type.shape[axis]
-    if context.target.has_threads and length > MOST_ELEMENTS // 2:
-        raise UnsupportedError(f"a sort of {length} elements: a GPU program sorts up to {MOST_ELEMENTS // 2}")
+    length, most = shape[axis], MOST_ELEMENTS // 2
+    if context.target.has_threads and length > most:
+        raise UnsupportedError(f"a sort of {length} elements: a GPU program sorts up to {most}")
     sources = [context.array(x) for x in operator.inputs]
-    keys = range(cast(int, operator["num_keys"]))
-    outer = [1 if d == axis else n for d, n in enumerate(shape)]
     if operator.outputs[0].type.is_scalar:
         for x, y in zip(operator.inputs, operator.outputs, strict=True):
             context.set(y, context.register(x))
         return
-    order = context.scratch("int32")
-    spare = context.scratch("int32", 4 * length)
     targets = [context.array(y) for y in operator.outputs]
 
-    def row(indices: tuple[Index, ...]) -> None:
-        def at(array: ArrayView, name: str) -> Expression:
-            return array.read((*indices[:axis], variable(Name(name)), *indices[axis + 1 :]))
+    def compare(p: Indices, q: Indices) -> None:
+        for key in sources[: cast(int, operator["num_keys"])]:
+            _compare(context, key.dtype, key.read(p), key.read(q))
+        context.writer.line("return false;")
 
-        with writer.block(code("ck_sort_index({}, {}, {}, [&](i32 p, i32 q)", length, order, spare)):
-            for key in keys:
-                _compare(
-                    context, operator.inputs[key].type.dtype, at(sources[key], "p"), at(sources[key], "q")
-                )
-            writer.line("return false;")
-        writer.line(");")
-        context.fence()
-        with lane_loop(context, _K, length):
-            writer.let("i64", _FROM, Load(order, _K))
-            for source, target in zip(sources, targets, strict=True):
-                place = (*indices[:axis], variable(_K), *indices[axis + 1 :])
-                writer.add(target.store(place, at(source, "from")))
-        context.fence()
-
-    loop_over(writer, outer, row)
+    moves = list(zip(targets, sources, strict=True))
+    _emit_ordered(context, shape, axis, length, _sorts(context, length), compare, moves)
 
 
 def _compare(context: Context, dtype: str, p: Expression, q: Expression) -> None:
@@ -139,34 +115,56 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
     """The k largest along an axis, ties by position."""
     context.needs.add("sort")
     (x,), (values, positions) = operator.inputs, operator.outputs
-    axis, shape, k = cast(int, operator["axis"]), x.type.shape, cast(int, operator["k"])
-    writer, length, dtype = context.writer, x.type.shape[axis], x.type.dtype
+    axis, k = cast(int, operator["axis"]), cast(int, operator["k"])
     source = context.array(x)
-    order, spare = context.scratch("int32"), context.scratch("int32", 4 * length)
-    outer = [1 if d == axis else n for d, n in enumerate(shape)]
-    head = code("ck_sort_index({}, {}, {}, [&](i32 p, i32 q)", length, order, spare)
+
+    def compare(p: Indices, q: Indices) -> None:
+        pair = [source.read(p), source.read(q)]
+        if x.type.dtype in FLOATS:
+            pair = [call("ck_total_order", each) for each in pair]
+        context.writer.line("return {} > {};", *pair)
+
+    length = x.type.shape[axis]
+    head = _sorts(context, length)
     if k <= SELECT_SHARE * length:
-        head = code("ck_select_index({}, {}, {}, [&](i32 p, i32 q)", length, k, order)
+        head = code("ck_select_index({}, {}, {}", length, k, context.scratch("int32"))
     with context.result(values) as best, context.result(positions) as where:
+        _emit_ordered(context, x.type.shape, axis, k, head, compare, [(best, source), (where, None)])
 
-        def row(indices: tuple[Index, ...]) -> None:
-            def place(name: str) -> Sequence[Index]:
-                return (*indices[:axis], variable(Name(name)), *indices[axis + 1 :])
 
-            with writer.block(head):
-                first, second = source.read(place("p")), source.read(place("q"))
-                if dtype in FLOATS:
-                    first, second = call("ck_total_order", first), call("ck_total_order", second)
-                writer.line("return {} > {};", first, second)
-            writer.line(");")
-            context.fence()
-            with lane_loop(context, _K, k):
-                writer.let("i64", _FROM, Load(order, _K))
-                writer.add(best.store(place("k"), source.read(place("from"))))
-                writer.add(where.store(place("k"), code("i32({})", _FROM)))
-            context.fence()
+def _sorts(context: Context, length: int) -> Expression:
+    """The beginning of a call that sorts positions, up to its comparator."""
+    order, spare = context.scratch("int32"), context.scratch("int32", 4 * length)
+    return code("ck_sort_index({}, {}, {}", length, order, spare)
 
-        loop_over(writer, outer, row)
+
+def _emit_ordered(
+    context: Context,
+    shape: Sequence[int],
+    axis: int,
+    count: int,
+    head: Expression,
+    compare: Callable[[Indices, Indices], None],
+    moves: Sequence[tuple[ArrayView, ArrayView | None]],
+) -> None:
+    """Orders the positions of each row by a comparator, the last argument of the call `head`, and stores the
+    first `count` elements. `moves`: (target, source); without a source, the positions are stored."""
+    writer = context.writer
+    with writer.nest(replaced(shape, axis, 1)) as indices:
+
+        def at(name: str) -> Indices:
+            return replaced(indices, axis, variable(Name(name)))
+
+        with writer.block(code("{}, [&](i32 p, i32 q)", head)):
+            compare(at("p"), at("q"))
+        writer.line(");")
+        context.fence()
+        with lane_loop(context, _K, count):
+            writer.let("i64", _FROM, Load(context.scratch("int32"), _K))
+            for target, source in moves:
+                element = source.read(at("from")) if source else code("i32({})", _FROM)
+                writer.add(target.store(at("k"), element))
+        context.fence()
 
 
 EMITTERS: dict[str, Emitter] = {"arg_reduce": emit_arg_reduce, "sort": emit_sort, "top_k": emit_top_k}

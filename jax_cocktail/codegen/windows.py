@@ -6,7 +6,6 @@ from typing import cast
 
 from jax_cocktail.codegen.context import Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
-from jax_cocktail.codegen.loops import loop_over
 from jax_cocktail.codegen.mapping import rows_over
 from jax_cocktail.codegen.reduction import identity, step
 from jax_cocktail.codegen.text import COMPUTE
@@ -25,25 +24,17 @@ def emit_reduce_window(context: Context, operator: UOperator) -> None:
     source, writer = context.array(x), context.writer
     strides, spread = operator.ints("strides"), operator.ints("base_dilation")
     dilation, lows = operator.ints("window_dilation"), _lows(operator)
-    with context.result(operator.output) as target:
-
-        def element(out: tuple[Index, ...]) -> None:
-            total = writer.fresh("a")
-            writer.var(COMPUTE[dtype], total, identity(op, dtype))
-
-            def tap(window: tuple[Index, ...]) -> None:
-                inside: list[Expression] = []
-                place: list[Index] = []
-                for d, n in enumerate(shape):
-                    position = out[d] * strides[d] + window[d] * dilation[d] + -lows[d]
-                    place.append(_inside(position, n, spread[d], inside))
-                guard = joined(" && ", inside) if inside else ""
-                writer.set(total, step(op, total, source.read(place)), guard)
-
-            loop_over(writer, operator.ints("window"), tap, "k")
-            writer.add(target.store(out, total))
-
-        rows_over(context, operator.output.type.shape, element)
+    with context.result(operator.output) as target, rows_over(context, operator.output.type.shape) as out:
+        total = writer.var(COMPUTE[dtype], writer.fresh("a"), identity(op, dtype))
+        with writer.nest(operator.ints("window"), "k") as window:
+            inside: list[Expression] = []
+            place: list[Index] = []
+            for d, n in enumerate(shape):
+                position = out[d] * strides[d] + window[d] * dilation[d] + -lows[d]
+                place.append(_inside(position, n, spread[d], inside))
+            guard = joined(" && ", inside) if inside else ""
+            writer.set(total, step(op, total, source.read(place)), guard)
+        writer.add(target.store(out, total))
 
 
 def _inside(position: Index, size: int, spread: int, inside: list[Expression]) -> Index:
@@ -65,35 +56,28 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
     strides, lows = operator.ints("strides"), _lows(operator)
     compare = ">" if operator["select"] == "ge" else "<"
     with context.result(operator.output) as target:
-        rows_over(context, shape, lambda i: writer.add(target.store(i, f"{COMPUTE[dtype]}(0)")))
+        with rows_over(context, shape) as place:
+            writer.add(target.store(place, f"{COMPUTE[dtype]}(0)"))
         context.fence()
-
-        def window(out: tuple[Index, ...]) -> None:
+        with writer.nest(source.type.shape) as out:
             best, at, found = writer.fresh("a"), writer.fresh("n"), writer.fresh("f")
             start = "{} {} = 0; i64 {} = 0; bool {} = false;"
             writer.line(start, COMPUTE[dtype], best, at, found)
-
-            def tap(inner: tuple[Index, ...]) -> None:
+            with writer.nest(operator.ints("window"), "k") as inner:
                 inside: list[Expression] = []
-                place = [
-                    _inside(out[d] * strides[d] + inner[d] + -lows[d], n, 1, inside)
-                    for d, n in enumerate(shape)
-                ]
+                moved = [o * s + i + -low for o, s, i, low in zip(out, strides, inner, lows, strict=True)]
+                place = tuple(_inside(i, n, 1, inside) for i, n in zip(moved, shape, strict=True))
                 with writer.block(code("if ({})", joined(" && ", inside) if inside else "true")):
                     x = writer.let(COMPUTE[dtype], Name("x"), values.read(place))
                     is_nan = code("{} != {} && {} == {}", x, x, best, best)
                     take = code("!{} || {} {} {} || ({})", found, x, compare, best, is_nan)
                     keep = "if ({}) {{ {} = {}; {} = {}; {} = true; }}"
                     writer.line(keep, take, best, x, at, target.place(place), found)
-
-            loop_over(writer, operator.ints("window"), tap, "k")
             owned: Expression = found
             if context.target.has_threads:  # every element has one thread that adds to it, in order
                 owned = code("{} && {} % {} == ck_lane()", found, at, context.target.threads)
             old = Load(target.pointer, at)
             writer.store(old, down(code("{} + {}", up(old, dtype), given.read(out)), dtype), owned)
-
-        loop_over(writer, source.type.shape, window)
 
 
 EMITTERS: dict[str, Emitter] = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from string import Formatter
+from typing import TypeVar
 
 from jax_cocktail.codegen.kernel import (
     Assign,
@@ -22,6 +23,10 @@ from jax_cocktail.codegen.kernel import (
     Store,
 )
 from jax_cocktail.codegen.text import MOST_ELEMENTS, NARROW, STORAGE
+
+_T = TypeVar("_T")
+Axes = Sequence[tuple[Name, int]]  # loop variables and their counts, outermost first
+Finish = Callable[[Loop], Sequence[Node]]  # a pass over a loop
 
 
 def code(template: str, *operands: Expression | int, **named: Expression | int) -> Spelled:
@@ -67,6 +72,31 @@ def down(value: Expression, dtype: str) -> Expression:
 def variable(name: Name) -> Index:
     """A loop variable as an index."""
     return Index(0, ((name, 1),))
+
+
+def axes_of(shape: Sequence[int], prefix: str = "i") -> Axes:
+    """A loop variable for each axis of a shape."""
+    return [(Name(f"{prefix}{d}"), n) for d, n in enumerate(shape)]
+
+
+def indices_of(axes: Axes) -> tuple[Index, ...]:
+    """The loop variables as indices; 0 along unit axes."""
+    return tuple(variable(name) if n != 1 else Index() for name, n in axes)
+
+
+def iterated(axes: Axes) -> list[tuple[Name, int]]:
+    """The axes that get a loop: all but unit axes."""
+    return [(name, n) for name, n in axes if n != 1]
+
+
+def replaced(items: Sequence[_T], axis: int, item: _T) -> tuple[_T, ...]:
+    """Sizes or indices with another one at `axis`."""
+    return (*items[:axis], item, *items[axis + 1 :])
+
+
+def unchanged(loop: Loop) -> Sequence[Node]:
+    """The pass that does nothing."""
+    return [loop]
 
 
 class Writer:
@@ -120,7 +150,7 @@ class Writer:
         start: Expression = "0",
         step: Expression | int = "",
         declared: bool = False,
-        finish: Callable[[Loop], Sequence[Node]] = lambda loop: [loop],
+        finish: Finish = unchanged,
     ) -> Iterator[None]:
         """A counted loop, see `Loop`. `declared`: its variable exists already. `finish`: a pass over it."""
         index = "i64" if isinstance(stop, int) and stop > MOST_ELEMENTS else self.index
@@ -128,6 +158,23 @@ class Writer:
             yield
         stop, step = (str(n) if isinstance(n, int) else n for n in (stop, step))
         self.add(*finish(Loop("" if declared else index, name, start, stop, tuple(body), step, pragma)))
+
+    @contextmanager
+    def loops(self, axes: Axes, pragma: Expression = "", finish: Finish = unchanged) -> Iterator[None]:
+        """A loop for each axis. `pragma`, `finish`: of the innermost one."""
+        with ExitStack() as stack:
+            for name, count in axes[:-1]:
+                stack.enter_context(self.loop(name, count))
+            for name, count in axes[-1:]:
+                stack.enter_context(self.loop(name, count, pragma, finish=finish))
+            yield
+
+    @contextmanager
+    def nest(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Index, ...]]:
+        """Sequential loops over the positions of a shape. Yields the indices."""
+        axes = axes_of(shape, prefix)
+        with self.loops(iterated(axes)):
+            yield indices_of(axes)
 
     @contextmanager
     def _inside(self) -> Iterator[list[Node]]:
