@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jax_cocktail.codegen.kernel import Barrier, Expression, Index, Load, Name, Pointer, Store
-from jax_cocktail.codegen.outline import OutlineTable, Parameter
+from jax_cocktail.codegen.outline import Outer, OutlineTable
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.machine import Machine
@@ -49,16 +49,6 @@ class ArrayView:
         return Store(self.at(indices), down(value, self.dtype), condition)
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """The declaration of a pointer. `fixed`: it points to the same place on every unit."""
-
-    type: str
-    address: str
-    space: str
-    fixed: bool
-
-
 @dataclass(slots=True)
 class Context:
     """Mutable state of one emission."""
@@ -68,13 +58,9 @@ class Context:
     writer: Writer
     needs: set[str] = field(default_factory=lambda: {"base", "index", "arith"})
     registers: dict[Value, Expression] = field(default_factory=dict)
-    declared: dict[Name, str] = field(default_factory=dict)  # register -> C type
-    buffers: dict[Name, Buffer] = field(default_factory=dict)
-    views: dict[Name, str] = field(default_factory=dict)  # run-time pointer -> C type
-    near: set[Name] = field(default_factory=set)  # pointers to memory that may lie near the unit
+    names: dict[Name, Outer] = field(default_factory=dict)  # registers and pointers
+    indices: dict[Name, str] = field(default_factory=dict)  # of the loops around the statement -> C type
     outlines: OutlineTable | None = None
-    given: dict[Name, str] = field(default_factory=dict)  # parameters from the enclosing function -> C type
-    indices: list[Name] = field(default_factory=list)  # of the loops around the statement at hand
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
 
@@ -88,14 +74,9 @@ class Context:
         """The threads of a unit, and those of its warps, which run in step."""
         return self.target.threads, 1 if self.machine.spec is None else self.machine.spec.warp
 
-    def about(self, name: Name) -> Parameter:
-        """The declaration of a name that a function takes as a parameter."""
-        if name in self.buffers:
-            type_ = self.buffers[name].type
-        else:
-            type_ = self.views.get(name) or self.declared.get(name) or self.given.get(name, "i64")
-        where = self.target.near if name in self.near else self.target.far
-        return Parameter(type_, where if type_.endswith("*") else "")
+    def about(self, name: Name) -> Outer:
+        """What a name stands for that a function takes as a parameter."""
+        return self.names.get(name) or Outer(self.indices[name])
 
     # -- registers ---------------------------------------------------------------------------------------
     def register(self, value: Value) -> Expression:
@@ -103,7 +84,7 @@ class Context:
         if value not in self.registers:
             name = Name(f"v{value.id}", outer=True)
             self.registers[value] = name
-            self.declared[name] = COMPUTE[value.type.dtype]
+            self.names[name] = Outer(COMPUTE[value.type.dtype])
         return self.registers[value]
 
     def alias(self, value: Value, other: Value) -> None:
@@ -140,19 +121,23 @@ class Context:
             name = Name(f"{_PREFIX[slot.space]}{slot.index}_{storage}", outer=True)
             fixed = slot.space == "workspace" and not self.is_near(slot)
             address = self._memory(slot.space, slot.index)
-            self.buffers[name] = Buffer(f"{storage}*", address, slot.space, fixed)
-            self.near |= {name} if self.is_near(slot) else set()
+            self.names[name] = Outer(f"{storage}*", self.where(slot), address, slot.space, fixed)
         else:
             space, prefix, const = (
                 ("results", "r", "") if slot.space == "output" else ("operands", "p", "const ")
             )
             name = Name(f"{prefix}{slot.index}", outer=True)
-            self.buffers[name] = Buffer(f"{const}{storage}*", f"{space}[{slot.index}]", slot.space, True)
+            address = f"{space}[{slot.index}]"
+            self.names[name] = Outer(f"{const}{storage}*", self.where(slot), address, slot.space, fixed=True)
         return Pointer(name, storage, slot.space)
 
     def is_near(self, slot: Slot) -> bool:
         """True for memory of one unit, which may be kept near it."""
         return slot.space == "own" or Slot(slot.space, slot.index) in self.plan.parts
+
+    def where(self, slot: Slot) -> str:
+        """Declares where a pointer to this memory points, see `Target`."""
+        return self.target.near if self.is_near(slot) else self.target.far
 
     def _memory(self, space: str, offset: int) -> str:
         """Text of an address."""

@@ -261,6 +261,12 @@ def names_in(*nodes: Expression | Node) -> list[Name]:
     return [node for node in nodes_in(*nodes) if isinstance(node, Name)]
 
 
+def declared_in(nodes: Sequence[Node]) -> set[Name]:
+    """The variables that statements declare."""
+    found = {node.name for node in nodes if isinstance(node, Declaration | Loop)}
+    return found.union(*(declared_in(node.body) for node in nodes if isinstance(node, Block | Loop)))
+
+
 def length(*nodes: Node) -> int:
     """The number of lines."""
     return len(printed(nodes))

@@ -7,7 +7,7 @@ lane loop becomes a function; equal ones (the same layer ten times) become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.codegen.kernel import (
@@ -16,6 +16,7 @@ from jax_cocktail.codegen.kernel import (
     Line,
     Name,
     Node,
+    declared_in,
     names_in,
     nodes_in,
     printed,
@@ -58,11 +59,45 @@ def touches(nodes: Sequence[Node], register: Name) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A possible parameter of a function: its C type, and a line that says where it points, with `{name}`."""
+class Outer:
+    """What an outer name stands for.
+
+    Attributes:
+      type: its C type.
+      where: for a pointer, a line that says where it points, with `{name}`.
+      address, space: for a pointer to memory of the plan, where that is; see `utask.plan.Slot`.
+      fixed: that address is the same on every unit.
+    """
 
     type: str
     where: str = ""
+    address: str = ""
+    space: str = ""
+    fixed: bool = False
+
+
+def body_of(nodes: Sequence[Node], about: Callable[[Name], Outer]) -> tuple[list[Line], dict[Name, Outer]]:
+    """The lines of a function, and the outer names in them that are not declared there."""
+    lines, declared = printed(nodes), declared_in(nodes)
+    return lines, {name: about(name) for name in _outer(lines) if name not in declared}
+
+
+def _outer(lines: Sequence[Line]) -> list[Name]:
+    """The outer names in some lines, each once, in order of appearance."""
+    names = (piece for line in lines for piece in line if isinstance(piece, Name) and piece.outer)
+    return list(dict.fromkeys(names))
+
+
+def declarations(names: Mapping[Name, Outer]) -> list[Line]:
+    """The declarations of pointers, then those of registers."""
+    found: list[Node] = []
+    for name, about in sorted(names.items(), key=lambda item: (not item[1].address, item[0])):
+        if about.address:
+            value = f"({about.type})({about.address})"
+            found.append(Declaration(f"{about.type} const", name, value, const=False))
+        else:
+            found.append(Declaration(about.type, name, const=False))
+    return printed(found)
 
 
 class OutlineTable:
@@ -72,36 +107,30 @@ class OutlineTable:
         self._target = target
         self._functions: dict[tuple[str, ...], str] = {}  # head, result, parameters, body -> name
 
-    def call(self, nodes: Sequence[Node], about: Callable[[Name], Parameter], result: Name | None) -> Node:
+    def call(self, nodes: Sequence[Node], about: Callable[[Name], Outer], result: Name | None) -> Node:
         """Calls a function of these statements, made unless an equal one exists. `result`: the register that
         they set and do not read."""
         type_ = about(result).type if result else "void"
         if result:
             nodes = [Declaration(type_, result, const=False), *nodes, code("return {};", result)]
-        lines = printed(nodes)
-        given = [name for name in _outer(lines) if name != result]
+        lines, parameters = body_of(nodes, about)
         head, call = self._target.outline
-        name = self._function("outlined", head, lines, {name: about(name) for name in given}, type_)
-        called = code(call, name=name, parameters=joined(", ", given))
+        name = self._function("outlined", head, lines, parameters, type_)
+        called = code(call, name=name, parameters=joined(", ", list(parameters)))
         return Assign(result, called) if result else code("{};", called)
 
-    def part(
-        self, nodes: Sequence[Node], about: Callable[[Name], Parameter], known: Collection[Name]
-    ) -> Node:
-        """The same for the statements of a parallel loop. `known`: their possible parameters."""
+    def part(self, lines: Sequence[Line], parameters: Mapping[Name, Outer]) -> Node:
+        """The same for the lines of a parallel loop."""
         head, call = self._target.part
-        lines = printed(nodes)
-        given = [name for name in _outer(lines) if name in known]
-        name = self._function("part", head, lines, {name: about(name) for name in given})
-        parameters = joined("", [code(", {}", each) for each in given])
-        return code(call + ";", name=name, parameters=parameters)
+        name = self._function("part", head, lines, parameters)
+        return code(call + ";", name=name, parameters=joined("", [code(", {}", each) for each in parameters]))
 
     def _function(
         self,
         kind: str,
         head: str,
         lines: Sequence[Line],
-        parameters: Mapping[Name, Parameter],
+        parameters: Mapping[Name, Outer],
         result: str = "void",
     ) -> str:
         """Numbers names in order of appearance: statements that differ only in names share a function."""
@@ -119,9 +148,3 @@ class OutlineTable:
             f"{head.format(name=name, result=result, parameters=parameters)}\n{body}\n}}"
             for (head, result, parameters, body), name in self._functions.items()
         ]
-
-
-def _outer(lines: Sequence[Line]) -> list[Name]:
-    """The names of the enclosing function, each once, in order of appearance."""
-    names = (piece for line in lines for piece in line if isinstance(piece, Name) and piece.outer)
-    return list(dict.fromkeys(names))

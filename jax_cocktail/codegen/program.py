@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import cast
@@ -10,29 +10,20 @@ from typing import cast
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.failure import error_text
-from jax_cocktail.codegen.kernel import (
-    Assign,
-    Block,
-    Comment,
-    Declaration,
-    Expression,
-    Load,
-    Name,
-    Node,
-    printed,
-    text,
-)
+from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Load, Name, text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
-from jax_cocktail.codegen.outline import OutlineTable, gives_register, is_outlined, touches, wants_outlining
-from jax_cocktail.codegen.text import (
-    COMPUTE,
-    MOST_ELEMENTS,
-    STORAGE,
-    literal,
-    table,
-    table_type,
+from jax_cocktail.codegen.outline import (
+    Outer,
+    OutlineTable,
+    body_of,
+    declarations,
+    gives_register,
+    is_outlined,
+    touches,
+    wants_outlining,
 )
+from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal, table, table_type
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
@@ -63,10 +54,12 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     outlines = OutlineTable(target) if wants_outlining(program, target.outline_limit) else None
     codes = first_codes(operators_in(program.entry))
     context = Context(machine, plan, Writer(target.index), outlines=outlines, first_codes=codes)
+    begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
+    context.writer.add(*map(code, begin))
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)
-    begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
+    context.writer.add(*map(code, end))
     if context.has_units or target.has_threads:
         context.needs.add("units")
     features = [f for f in target.headers if f in context.needs]
@@ -80,28 +73,19 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     head += _tables(program, plan, target) + error_text(program, target)
     head += context.outlines.lines() if context.outlines else []
     head += ["", f"{target.entry} {{"]
-    spelled = _spelled(context)
-    body = [*_declarations(context, spelled), *map(code, begin), *context.writer.nodes, *map(code, end)]
-    return "\n".join([*head, text(printed(body), spelled), "}", *target.footer, ""])
+    lines, names = body_of(context.writer.nodes, context.about)
+    spelled = _spelled(context, names)
+    declared = declarations({name: about for name, about in names.items() if name not in spelled})
+    return "\n".join([*head, text([*declared, *lines], spelled), "}", *target.footer, ""])
 
 
-def _spelled(context: Context) -> dict[Name, str]:
+def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:
     """A program with outlined functions reads pointers to operands and results at their uses: hundreds of
     them would take all registers of a thread."""
     if context.outlines is None or not context.target.has_threads:
         return {}
-    buffers = context.buffers.items()
-    return {n: f"(({b.type})({b.address}))" for n, b in buffers if b.space in ("input", "output")}
-
-
-def _declarations(context: Context, spelled: Container[Name] = ()) -> list[Node]:
-    """The declarations of a function: its registers, and its pointers except those spelled at their uses."""
-    pointers = sorted((name, b) for name, b in context.buffers.items() if name not in spelled)
-    registers = sorted(context.declared.items())
-    return [
-        *(Declaration(f"{b.type} const", n, f"({b.type})({b.address})", const=False) for n, b in pointers),
-        *(Declaration(type_, name, const=False) for name, type_ in registers),
-    ]
+    arrays = ((name, about) for name, about in names.items() if about.space in ("input", "output"))
+    return {name: f"(({about.type})({about.address}))" for name, about in arrays}
 
 
 def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
@@ -237,8 +221,7 @@ def _emit_view(context: Context, operator: UOperator) -> None:
         if n != size:
             pieces.append(code("{} * {}", clamped(context.register(start), n - size), stride))
     name, type_ = Name(f"d{value.id}", outer=True), f"const {STORAGE[value.type.dtype]}*"
-    context.views[name] = type_
-    context.near |= {name} if context.is_near(context.slot(source)) else set()
+    context.names[name] = Outer(type_, context.where(context.slot(source)))
     context.writer.var(f"{type_} const", name, joined(" + ", pieces))
 
 
@@ -256,21 +239,14 @@ def _emit_parts(context: Context, loop: LoopUTask, outlines: OutlineTable) -> No
     are the registers and operands that it reads, and every buffer with the same address on all units, so
     that equal loops share one function; it writes memory only."""
     context.needs.add("program")
-    outer = context.writer, context.declared, context.buffers, context.views
-    context.given = {
-        **context.declared,
-        **context.views,
-        **dict.fromkeys(context.indices, context.writer.index),
-    }
-    context.writer, context.declared, context.buffers, context.views = Writer(outer[0].index), {}, {}, {}
+    outer, indices, known = context.writer, context.indices, set(context.names) | set(context.indices)
+    context.writer, context.indices = Writer(outer.index), dict.fromkeys(indices, outer.index)
     _emit_inline_loop(context, loop)
-    arrays = {name: buffer for name, buffer in context.buffers.items() if buffer.fixed}
-    context.buffers = {name: buffer for name, buffer in context.buffers.items() if name not in arrays}
-    body = [*_declarations(context), *context.writer.nodes]
-    context.writer, context.declared, context.buffers, context.views = outer
-    context.buffers |= arrays
-    context.writer.add(outlines.part(body, context.about, {**context.given, **arrays}))
-    context.given = {}
+    lines, names = body_of(context.writer.nodes, context.about)
+    own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known)}
+    parameters = {n: o for n, o in names.items() if n not in own}
+    outer.add(outlines.part([*declarations(own), *lines], parameters))
+    context.writer, context.indices = outer, indices
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
@@ -282,11 +258,11 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
         assert loop.index is not None
         name, dtype = Name(f"v{loop.index.id}", outer=True), COMPUTE[loop.index.type.dtype]
         context.registers[loop.index] = name if dtype == context.writer.index else code("{}({})", dtype, name)
-        context.indices.append(name)
+        context.indices[name] = "i64"
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
             emit_transfer(context, loop.body.results, loop.carried)
-        context.indices.pop()
+        del context.indices[name]
         return
     for parameter, home in zip(loop.condition.parameters, loop.carried, strict=True):
         if parameter.type.is_scalar:

@@ -22,7 +22,7 @@ from jax_cocktail.codegen.kernel import (
     printed,
     text,
 )
-from jax_cocktail.codegen.outline import OutlineTable, Parameter, touches
+from jax_cocktail.codegen.outline import Outer, OutlineTable, body_of, touches
 from jax_cocktail.codegen.passes import batch, hoisted, unrolled
 from jax_cocktail.codegen.writer import Writer, call, code, down, joined, up, variable
 from jax_cocktail.device.tuning import BLOCK
@@ -192,7 +192,7 @@ def test_compilers_unroll_short_loops_as_they_like(trips, most):
 
 # -- outlining -----------------------------------------------------------------------------------------------
 def about(name):
-    return Parameter("f32*" if name.text[0] in "pw" else "f32")
+    return Outer("f32*" if name.text[0] in "pw" else "f32")
 
 
 def scaled(source, register, target):
@@ -230,8 +230,9 @@ def test_a_function_may_return_a_register():
 def test_parts_get_what_is_known_and_declare_the_rest():
     table = OutlineTable(cuda())
     nodes = [Declaration("f32* const", Y.base, "workspace", const=False), *scaled(X, REGISTER, Y)]
-    known = {X.base: Parameter("f32*", "far({name});"), REGISTER: Parameter("f32")}
-    called = text(printed([table.part(nodes, known.__getitem__, known)], 0), {})
+    known = {X.base: Outer("f32*", "far({name});"), REGISTER: Outer("f32")}
+    lines, names = body_of(nodes, known.__getitem__)
+    called = text(printed([table.part(lines, names)], 0), {})
     assert called == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
     assert "  far(x0);\n  f32* const x1 = workspace;\n" in table.lines()[0]
     assert "u32* error, f32* x0, f32 x2)" in table.lines()[0]
