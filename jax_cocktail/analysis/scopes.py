@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 from jax_cocktail.utask.ir import (
-    LoopUTask,
     Region,
     Statement,
     UOperator,
     UProgram,
     UTaskRef,
+    is_parallel,
     regions_of,
     walk,
 )
@@ -57,7 +57,7 @@ def scope_of(statement: Statement, functions: Scopes = _NONE, within: Scope = Sc
             return _operator_scope(s)
         if isinstance(s, UTaskRef):
             return functions.get(s.function, Scope.LANE)
-        if isinstance(s, LoopUTask) and s.parallel and within is Scope.DEVICE:
+        if is_parallel(s) and within is Scope.DEVICE:
             return Scope.DEVICE
         joined = s.outputs if regions_of(s) else ()  # values that a join or a carry copies
         return max((_array_scope(joined), *map(_highest, inside)))
@@ -103,7 +103,7 @@ def scope_fault(program: UProgram) -> tuple[Statement | None, str]:
 
 def _device_scope_part(region: Region, functions: Scopes) -> Statement | None:
     """The first statement in a parallel loop that needs the device."""
-    loops = (s for s in walk(region) if isinstance(s, LoopUTask) and s.parallel)
+    loops = (s for s in walk(region) if is_parallel(s))
     leaves = (s for loop in loops for s in walk(loop.body) if not regions_of(s))
     return next((s for s in leaves if scope_of(s, functions, Scope.UNIT) is Scope.DEVICE), None)
 

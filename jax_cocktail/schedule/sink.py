@@ -25,12 +25,12 @@ from typing import TypeGuard
 from jax_cocktail.utask.copies import copied
 from jax_cocktail.utask.ir import (
     BranchUTask,
-    LoopUTask,
     Region,
     Statement,
     UOperator,
     UProgram,
     is_a,
+    is_parallel,
     operators_in,
     reads,
     regions_of,
@@ -44,14 +44,10 @@ from jax_cocktail.utask.types import Value
 
 def sink(program: UProgram) -> UProgram:
     """Expects no stitched groups. Returns its argument if nothing moves."""
-    divided = any(_is_parallel(s) for s in walk(program.entry))
+    divided = any(map(is_parallel, walk(program.entry)))
     sinker = _Sinker(program)
     entry = sinker.inside(program.entry, alone=not divided)
     return replace(program, entry=entry) if sinker.moved else program
-
-
-def _is_parallel(statement: Statement) -> bool:
-    return isinstance(statement, LoopUTask) and statement.parallel
 
 
 class _Sinker:
@@ -66,7 +62,7 @@ class _Sinker:
         """The region after sinking at any depth. `alone`: a single unit runs the region."""
         if alone and any(isinstance(s, BranchUTask) for s in region.body):
             region = self._updates(self._makers(region))
-        return map_body(region, lambda s: map_regions(s, lambda r: self.inside(r, alone or _is_parallel(s))))
+        return map_body(region, lambda s: map_regions(s, lambda r: self.inside(r, alone or is_parallel(s))))
 
     def _makers(self, region: Region) -> Region:
         """Moves the producer of an array into the only case that returns it."""

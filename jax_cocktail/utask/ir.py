@@ -351,6 +351,11 @@ def is_a(statement: Statement | None, *kinds: str) -> TypeGuard[UOperator]:
     return isinstance(statement, UOperator) and statement.kind in kinds
 
 
+def is_parallel(statement: Statement | None) -> TypeGuard[LoopUTask]:
+    """True if a statement is a parallel loop."""
+    return isinstance(statement, LoopUTask) and statement.parallel
+
+
 def operators_of(statement: Statement) -> tuple[UOperator, ...]:
     """The operator that a statement is, or the members of a stitched group; none for other statements."""
     if isinstance(statement, StitchedUTask):

@@ -251,6 +251,7 @@ ELEMENTWISE = _where(lambda kind: kind.sort == "elementwise")
 MOVEMENT = _where(lambda kind: kind.sort == "movement")
 ANCHORS = _where(lambda kind: kind.sort == "anchor")
 LEAVES = _where(lambda kind: kind.sort == "movement" and kind.arity == 0)
+UNWRITTEN = _where(lambda kind: kind.free and kind.arity == 0)  # their memory is there; no code writes it
 
 VIEWS = _where(lambda kind: kind.view)
 STATIC_VIEWS = _where(lambda kind: kind.view and kind.arity == 1)  # their positions are static
@@ -267,3 +268,4 @@ NEEDS_WIDTH = _where(lambda kind: kind.needs_width)
 
 BARRIERS = _where(lambda kind: kind.together == "units")  # all units execute them together
 NO_RESULTS = _where(lambda kind: kind.results == 0)  # they only synchronise
+HALVES = BARRIERS & NO_RESULTS  # of a split barrier

@@ -14,7 +14,7 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import FIRST, Access
+from jax_cocktail.schedule.sync.hazards import FIRST, Access
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
 from tests.null.meshes import (

@@ -15,8 +15,8 @@ from jax_cocktail.schedule.loops.distribution.distribute import Limits as Distri
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.wavefront.pipeline import Limits
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import Access
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync.hazards import Access
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, UOperator, walk

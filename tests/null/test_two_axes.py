@@ -25,8 +25,8 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.barriers import ALL, Access
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync.hazards import ALL, Access
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, free_values, operators_in, walk
 from tests.null.gpus import plan_for, recurrence

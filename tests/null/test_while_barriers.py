@@ -18,8 +18,8 @@ from jax_cocktail.schedule.loops.unroll import guarded, out_of_place
 from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync import double_buffer
-from jax_cocktail.schedule.sync.barriers import ALL, FIRST, Access
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
+from jax_cocktail.schedule.sync.hazards import ALL, FIRST, Access
 from jax_cocktail.utask.guard import stopping_branch
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, UOperator, UProgram, operators_in, walk

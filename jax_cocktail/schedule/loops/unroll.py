@@ -11,7 +11,7 @@ from dataclasses import replace
 from jax_cocktail.analysis.parallel import own_slices
 from jax_cocktail.utask.builder import INDEX, Builder
 from jax_cocktail.utask.copies import Names, copied
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_a
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_a, is_parallel
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import Value
@@ -109,7 +109,7 @@ def out_of_place(loop: LoopUTask, constants: Mapping[Value, int], fresh: FreshVa
     """
 
     def elsewhere(statement: Statement) -> Statement | list[Statement]:
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             return _elsewhere(statement, loop.carried, constants, Builder(fresh, statement.source))
         return statement
 
@@ -156,7 +156,7 @@ def _written_by_parts(loop: LoopUTask) -> list[int]:
         made = definitions.get(value)
         while is_a(made, "reshape", "dynamic_update_slice"):
             made = definitions.get(made.inputs[0])
-        if isinstance(made, LoopUTask) and made.parallel and not stays(value, carry, definitions):
+        if is_parallel(made) and not stays(value, carry, definitions):
             found.append(k)
     return found
 

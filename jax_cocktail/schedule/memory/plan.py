@@ -13,7 +13,7 @@ from dataclasses import replace
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.liveness import Liveness, liveness
 from jax_cocktail.schedule.memory.sharing import Sharing, sharing_of
-from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, is_a, walk
+from jax_cocktail.utask.ir import UOperator, UProgram, is_a, is_parallel, walk
 from jax_cocktail.utask.layout import Layout
 from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, layouts_of, scratch_bytes
 from jax_cocktail.utask.types import Value
@@ -187,7 +187,7 @@ def _shared_for_sure(program: UProgram, layouts: Mapping[Value, Layout]) -> list
     """Roots that are shared in any case: operands, constants, and arrays of parallel loops."""
     found = _parameters(program, layouts) + _constants(program, layouts)
     for statement in walk(program.entry):
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             found += [layouts[v].root for v in (*statement.carried, *statement.outputs) if v in layouts]
     return found
 

@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     defined_in,
+    is_parallel,
     operators_of,
 )
 from jax_cocktail.utask.layout import Layout
@@ -88,7 +89,7 @@ class _Survey:
     def _statement(self, statement: Statement) -> None:
         outputs = self.leaders(statement.outputs)
         self.mesh.update(outputs)
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             self.shared.update(outputs)
             self.inside += (v for s in statement.body.body for v in defined_in(s))
             self._check(statement)

@@ -8,8 +8,8 @@ No array is copied back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from math import inf
+from typing import TypeGuard
 
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.cost.work import waits
@@ -20,15 +20,16 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import (
-    BranchUTask,
     LoopUTask,
     Region,
     Statement,
     UProgram,
+    is_parallel,
     operators_in,
     regions_of,
     walk,
 )
+from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
@@ -44,9 +45,7 @@ def unroll_pairs(program: UProgram) -> UProgram:
     count are planned both ways, and unrolled if that saves barriers.
     """
     fresh = FreshValues(program)
-    entry = _pairs(program.entry, fresh)
-    if entry is not program.entry:
-        program = replace(program, entry=entry)
+    program = rewrite(program, lambda s: unroll(s, 2, fresh) if _alternates(s) else s)
     waiting = [loop.outputs for loop in _waiting(program.entry)]
     if not waiting:
         return program
@@ -59,7 +58,7 @@ def unroll_pairs(program: UProgram) -> UProgram:
         apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
         for trial in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
             twice = guarded(trial, fresh)
-            wide = replace(program, entry=_replaced(program.entry, loop, twice))
+            wide = _with(program, loop, twice)
             (inner,) = (s for s in twice if isinstance(s, LoopUTask))
             trial_plan = _barriers(wide)
             if trial_plan(inner) < fewest:
@@ -73,31 +72,15 @@ def _waiting(region: Region) -> Iterator[LoopUTask]:
     for statement in region.body:
         for inner in regions_of(statement):
             yield from _waiting(inner)
-        inside = (s for region in regions_of(statement) for s in walk(region) if isinstance(s, LoopUTask))
-        short = sum(1 for region in regions_of(statement) for _ in walk(region)) <= PROGRAM.doubled_statements
-        if (
-            isinstance(statement, LoopUTask)
-            and statement.condition
-            and any(s.parallel for s in inside)
-            and short
-        ):
-            yield statement
+        if isinstance(statement, LoopUTask) and statement.condition is not None:
+            inside = [s for region in statement.regions for s in walk(region)]
+            if len(inside) <= PROGRAM.doubled_statements and any(map(is_parallel, inside)):
+                yield statement
 
 
-def _replaced(region: Region, loop: LoopUTask, twice: tuple[Statement, ...]) -> Region:
-    """The region with the statements `twice` in place of a loop."""
-    body: list[Statement] = []
-    for statement in region.body:
-        if statement is loop:
-            body += twice
-            continue
-        if isinstance(statement, LoopUTask) and not statement.parallel:
-            statement = replace(statement, body=_replaced(statement.body, loop, twice))
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(_replaced(r, loop, twice) for r in statement.branches)
-            statement = replace(statement, branches=branches)
-        body.append(statement)
-    return replace(region, body=tuple(body))
+def _with(program: UProgram, loop: LoopUTask, twice: tuple[Statement, ...]) -> UProgram:
+    """The program with the statements `twice` in place of a loop."""
+    return rewrite(program, lambda statement: twice if statement is loop else statement)
 
 
 def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
@@ -114,30 +97,10 @@ def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
     return lambda loop: next((found[v] for v in loop.outputs if v in found), inf)
 
 
-def _pairs(region: Region, fresh: FreshValues) -> Region:
-    body: list[Statement] = []
-    for statement in region.body:
-        if isinstance(statement, LoopUTask):
-            condition = statement.condition and _pairs(statement.condition, fresh)
-            inner = _pairs(statement.body, fresh)
-            if inner is not statement.body or condition is not statement.condition:
-                statement = replace(statement, condition=condition, body=inner)
-            body += unroll(statement, 2, fresh) if _alternates(statement) else (statement,)
-        elif isinstance(statement, BranchUTask):
-            branches = tuple(_pairs(r, fresh) for r in statement.branches)
-            if any(a is not b for a, b in zip(branches, statement.branches, strict=True)):
-                statement = replace(statement, branches=branches)
-            body.append(statement)
-        else:
-            body.append(statement)
-    same = len(body) == len(region.body) and all(a is b for a, b in zip(body, region.body, strict=True))
-    return region if same else Region(region.parameters, tuple(body), region.results)
-
-
-def _alternates(loop: LoopUTask) -> bool:
-    if loop.trip_count is None or loop.trip_count < FEWEST_TRIPS or loop.parallel:
+def _alternates(loop: Statement) -> TypeGuard[LoopUTask]:
+    if not isinstance(loop, LoopUTask) or loop.parallel or (loop.trip_count or 0) < FEWEST_TRIPS:
         return False
-    if not any(isinstance(s, LoopUTask) and s.parallel for s in loop.body.body):
+    if not any(map(is_parallel, loop.body.body)):
         return False
     definitions = {v: s for s in loop.body.body for v in s.outputs}
     pairs = zip(loop.carried, loop.body.results, strict=True)

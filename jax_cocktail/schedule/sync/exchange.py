@@ -21,9 +21,8 @@ compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
-from typing import cast
 
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
 from jax_cocktail.cost.work import waits
@@ -41,12 +40,16 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     free_values,
+    is_a,
+    is_parallel,
     operators_in,
     reads,
     walk,
 )
+from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
-from jax_cocktail.utask.substitute import FreshValues, with_reads
+from jax_cocktail.utask.rewrite import map_regions, with_body
+from jax_cocktail.utask.substitute import FreshValues, region_reads, with_reads
 from jax_cocktail.utask.types import Shape, Source, Value
 
 Place = tuple[str, int]  # the reader of a value: a statement (its id), or a region result (its position)
@@ -106,7 +109,7 @@ def _exchanges(
     """Every exchange with its position in each region around it, outermost first."""
     for position, statement in enumerate(region.body):
         frames = (*outer, _Frame(region, position, owner))
-        if isinstance(statement, UOperator) and statement.kind == "exchange":
+        if is_a(statement, "exchange"):
             yield statement, frames
         elif isinstance(statement, LoopUTask | BranchUTask):
             for inner in statement.regions:
@@ -117,7 +120,7 @@ def _meet(received: Iterable[Value], frames: Sequence[_Frame]) -> bool:
     """True if the exchange is inside a barrier, or a barrier lies between it and the first reader of its
     results. The search leaves enclosing branches; in a loop it wraps around to the start of the body."""
     here, names = frames[-1], set(received)
-    before = [k for s in here.region.body[: here.position] if (k := _barrier(s))]
+    before = [s.kind for s in here.region.body[: here.position] if is_a(s, *HALVES)]
     if before[-1:] == ["arrive"]:
         return True
     for frame in reversed(frames):
@@ -136,18 +139,13 @@ def _meet(received: Iterable[Value], frames: Sequence[_Frame]) -> bool:
 def _first(body: Sequence[Statement], names: set[Value]) -> bool | None:
     """True if a barrier comes first in `body`, False if a reader of `names` does, None without either."""
     for statement in body:
-        if _barrier(statement):
+        if is_a(statement, *HALVES):
             return True
         if not names.isdisjoint(reads(statement)):
             if not (isinstance(statement, UOperator) and statement.is_element):
                 return False
             names.update(statement.outputs)  # the same array in another shape
     return None
-
-
-def _barrier(statement: Statement) -> str:
-    is_one = isinstance(statement, UOperator) and statement.kind in ("arrive", "wait")
-    return cast(UOperator, statement).kind if is_one else ""
 
 
 # -- candidates ----------------------------------------------------------------------------------------------
@@ -178,7 +176,7 @@ class _Finder:
     def region(self, region: Region, loop: LoopUTask | None, around: LoopUTask | None) -> None:
         """`loop`: the owner of the region, if a loop; `around`: the innermost enclosing loop."""
         for position, statement in enumerate(region.body):
-            if isinstance(statement, LoopUTask) and statement.parallel:
+            if is_parallel(statement):
                 if around is not None:
                     self._written(statement, region, position, loop, around)
             elif isinstance(statement, LoopUTask):
@@ -272,12 +270,12 @@ class _Walk:
     def _statement(
         self, value: Value, statement: Statement, rest: Sequence[Statement], results: Sequence[Value]
     ) -> frozenset[str]:
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             base = frozenset({BASE} if value in statement.initial else ())
             if value not in free_values(statement.body):
                 return base
             return base | {OWN if self._is_own(value, statement) else WHOLE}
-        if isinstance(statement, UOperator) and statement.kind == "reshape":
+        if is_a(statement, "reshape"):
             return _all(self.uses(statement.output, rest, results))
         return frozenset({WHOLE})
 
@@ -320,7 +318,7 @@ class _Rewriter:
         self.fresh = FreshValues(program)
 
     def run(self) -> UProgram:
-        return replace(self.program, entry=self._region(self.program.entry))
+        return map_regions(self.program, self._region)
 
     def _region(self, region: Region) -> Region:
         out: list[Statement] = []
@@ -342,7 +340,7 @@ class _Rewriter:
             received[v] if v in received and _moves(self._use(v, ("result", number))) else v
             for number, v in enumerate(region.results)
         )
-        return Region(region.parameters, tuple(out), results)
+        return with_body(region, out, results)
 
     def _use(self, value: Value, place: Place) -> frozenset[str]:
         return self.found[value].uses.get(place, frozenset())
@@ -365,11 +363,6 @@ class _Rewriter:
         """The statement, reading foreign tiles from the received copies."""
         place = ("statement", id(statement))
         now = {x: y for x, y in received.items() if _moves(self._use(x, place))}
-        if isinstance(statement, LoopUTask) and statement.parallel:
-            body = with_reads(statement, now).body  # the update in place keeps the original array
-            return replace(statement, body=body)
-        if isinstance(statement, LoopUTask):
-            statement = replace(statement, body=self._region(statement.body))
-        elif isinstance(statement, BranchUTask):
-            statement = replace(statement, branches=tuple(map(self._region, statement.branches)))
-        return with_reads(statement, now)
+        if is_parallel(statement):  # the update in place keeps the original array
+            return map_regions(statement, lambda body: region_reads(body, now))
+        return with_reads(map_regions(statement, self._region), now)

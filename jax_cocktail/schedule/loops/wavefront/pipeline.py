@@ -28,7 +28,7 @@ from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
 from jax_cocktail.schedule.loops.wavefront.diagonals import Wavefront
 from jax_cocktail.schedule.loops.wavefront.stages import Stages, between, recurrences, stages_of
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UProgram, is_parallel
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues
@@ -70,7 +70,7 @@ class _Pipeliner:
         return map_body(region, self._statement)
 
     def _statement(self, statement: Statement) -> Statement | Sequence[Statement]:
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             return statement
         statement = map_regions(statement, self.region)
         return self._loop(statement) if isinstance(statement, LoopUTask) else statement
