@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from jax_cocktail.schedule.sync.hazards import ALL, BLOCK_BARRIER, FIRST, Access, Synchroniser
+from jax_cocktail.schedule.sync.hazards import ALL, BLOCK_BARRIER, FIRST, Access, State, Synchroniser
 from jax_cocktail.utask.ir import LoopUTask, Statement, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import BLOCK_SCRATCH
 from jax_cocktail.utask.plan import MemoryPlan
@@ -28,6 +28,11 @@ def insert_block_barriers(program: UProgram, plan: MemoryPlan) -> UProgram:
 
 class _BlockBarriers(Synchroniser):
     """An access to an array has a performer if the same thread touches each element of the same bytes."""
+
+    def inside(self, statement: Statement, state: State) -> tuple[Statement, State]:
+        """What is open before a loop stays open after it: a unit may run none of its iterations."""
+        after, left = super().inside(statement, state)
+        return after, {**state, **left} if isinstance(statement, LoopUTask) else left
 
     def accesses(self, statement: Statement) -> Iterator[Access]:
         if isinstance(statement, LoopUTask):

@@ -30,7 +30,9 @@ FIRST = ("first",)
 Performer = tuple[str | int, ...]  # ALL, FIRST, or how the executors share the memory
 Band = tuple[int, int, int]  # (period, first, end): bytes `first` to `end` of every `period` bytes
 
-ARRIVE, WAIT, BLOCK_BARRIER = (UOperator(kind, (), ()) for kind in ("arrive", "wait", "block_barrier"))
+ARRIVE = UOperator("arrive", (), ())
+WAIT = UOperator("wait", (), ())
+BLOCK_BARRIER = UOperator("block_barrier", (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ class Synchroniser(ABC):
                 f" rounds; a fault of the pass that inserts {self.barrier.kind}, report it with the program"
             )
         if loop.condition is None:
-            last = {**state, **out} if loop.parallel or not loop.trip_count else out  # may run no trip
+            last = out if loop.trip_count else state
         same = condition is loop.condition and body is loop.body
         return loop if same else replace(loop, condition=condition, body=body), last
 

@@ -18,16 +18,12 @@ from dataclasses import dataclass
 from functools import reduce
 from math import prod
 from operator import or_
-from typing import TYPE_CHECKING
 
+from jax_cocktail.schedule.loops.distribution.step_rows import Rows
 from jax_cocktail.schedule.simplify.peephole import splat
-from jax_cocktail.utask.ir import Attribute, LoopUTask, Statement, UOperator, is_a, reads
+from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, reads
 from jax_cocktail.utask.operators import STATIC_VIEWS
-from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, Value
-
-if TYPE_CHECKING:
-    from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
-    from jax_cocktail.schedule.loops.distribution.step_rows import Rows
+from jax_cocktail.utask.types import FLOATS, INTEGERS, Value
 
 # f(x) + f(y) = f(x + y), for the first operand
 _LINEAR = STATIC_VIEWS | {"neg"}
@@ -47,7 +43,6 @@ class Sum:
     operands: tuple[Value, ...]
 
 
-# ---- finding sums ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Term:
     """Nodes of statements that are linear in the leaves among them."""
@@ -125,11 +120,12 @@ class _Finder:
         if operator.kind == "convert":
             return FLOATS.issuperset((operator.inputs[0].type.dtype, operator.output.type.dtype))
         if operator.kind == "pad":
-            return _is_zero(operator.inputs[1], self.operators)
+            return is_zero(operator.inputs[1], self.operators)
         return operator.kind in _LINEAR
 
 
-def _is_zero(value: Value, definitions: Mapping[Value, UOperator]) -> bool:
+def is_zero(value: Value, definitions: Mapping[Value, UOperator]) -> bool:
+    """True if all elements of a value are known to be 0."""
     element = splat(value, definitions)
     return element is not None and not any(element)
 
@@ -171,144 +167,3 @@ def _flops(loop: LoopUTask, total: Sum) -> int:
 
 def _dot(statement: Statement) -> UOperator | None:
     return statement if is_a(statement, "dot") else None
-
-
-# ---- sums over all steps -----------------------------------------------------------------------------------
-class Total:
-    """Appends one sum over all steps, after the loops of a division."""
-
-    def __init__(self, regrouper: Regrouper, total: Sum) -> None:
-        self.regrouper, self.total = regrouper, total
-        self.loop = regrouper.loop
-        body = self.loop.body.body
-        self.made = {s.outputs[0]: s for s in (body[n] for n in total.nodes) if isinstance(s, UOperator)}
-        self.leaves = {body[n].outputs[0] for n in total.leaves}
-        self.dtype = _widest([v.type.dtype for v in self.made])
-
-    def append(self) -> None:
-        """Defines the loop's output."""
-        carry = self.total.carry
-        found = self._value(self.loop.body.results[carry])
-        assert found is not None
-        output = self.loop.outputs[carry]
-        kind = "reshape" if found.type == output.type else "convert"
-        self.regrouper.b.define((output,), kind, (found,))
-
-    def _value(self, value: Value) -> Value | None:
-        """The sum of a value over all steps, in `dtype`; None for zeros that are added to another value."""
-        made = self.made.get(value)
-        if made is None:
-            return self._initial()
-        if value in self.leaves:
-            return self._product(made) if made.kind == "dot" else self._reduction(made)
-        if made.kind == "add":
-            x, y = (self._value(v) for v in made.inputs)
-            return self._emit("add", (x, y), value.type.shape) if x is not None and y is not None else x or y
-        if made.kind == "transpose" and _swaps(made, self.made.get(made.inputs[0])):
-            return self._product(self.made[made.inputs[0]], swapped=True)
-        x = self._value(made.inputs[0])
-        if made.kind == "convert" or x is None:
-            return x
-        zeros = (self._zero(),) if made.kind == "pad" else ()
-        return self._emit(made.kind, (x, *zeros), value.type.shape, **dict(made.attributes))
-
-    def _zero(self) -> Value:
-        return self._emit("constant", (), (), data=bytes(ITEM_SIZE[self.dtype]))
-
-    def _emit(
-        self, kind: str, inputs: Sequence[Value], shape: Sequence[int], /, **attributes: Attribute
-    ) -> Value:
-        return self.regrouper.b.emit(kind, inputs, self.dtype, shape, **attributes)
-
-    def _wide(self, value: Value) -> Value:
-        return value if value.type.dtype == self.dtype else self._emit("convert", (value,), value.type.shape)
-
-    def _initial(self) -> Value | None:
-        initial = self.loop.initial[self.total.carry]
-        return None if _is_zero(initial, self.regrouper.division.steps.outside) else self._wide(initial)
-
-    def _product(self, dot: UOperator, swapped: bool = False) -> Value:
-        """The product, contracted over the steps first. `swapped`: with its operands exchanged."""
-        sides = [
-            self._side(v, dot.ints(f"{name}_batch"), dot.ints(f"{name}_contract"))
-            for v, name in zip(dot.inputs, _SIDES, strict=True)
-        ]
-        attributes: dict[str, Attribute] = {n: v for n, v in dot.attributes if n == "precision"}
-        shape = [sides[0].array.type.shape[d] for d in sides[0].batch]
-        for name, side in zip(_SIDES, sides[::-1] if swapped else sides, strict=True):
-            attributes |= {f"{name}_batch": side.batch, f"{name}_contract": (0, *side.summed)}
-            shape += side.free
-        found = self._emit("dot", [s.array for s in (sides[::-1] if swapped else sides)], shape, **attributes)
-        wanted = dot.output.type.shape
-        return self._reshaped(found, [wanted[d] for d in _swapped(dot)] if swapped else wanted)
-
-    def _reduction(self, operator: UOperator) -> Value:
-        """Reduces each step first: one long sum would round worse."""
-        side = self._side(operator.inputs[0], (), operator.ints("axes"))
-        shape = (self.regrouper.trips, *side.free)
-        steps = self._emit("reduce", (self._wide(side.array),), shape, axes=side.summed, op="sum")
-        found = self._emit("reduce", (steps,), side.free, axes=(0,), op="sum")
-        return self._reshaped(found, operator.output.type.shape)
-
-    def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
-        return value if value.type.shape == tuple(shape) else self._emit("reshape", (value,), shape)
-
-    def _side(self, value: Value, batch: Sequence[int], summed: Sequence[int]) -> _Side:
-        """All steps of an operand, on the axes of its kept form if batch and summed axes are among them."""
-        array, base = self.regrouper.all_steps(value), self.regrouper.bases.get(value)
-        runs: list[tuple[int, ...]] = [(d,) for d in range(value.type.rank)]
-        if base is not None:
-            finer = _runs(value.type.shape, base.type.shape)
-            if finer and all(len(finer[d]) == 1 for d in (*batch, *summed)):
-                array, runs = self.regrouper.stacked[base], finer
-        return _Side(array, tuple(runs[d][0] + 1 for d in batch), tuple(runs[d][0] + 1 for d in summed))
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """An operand of a sum: all steps, on axis 0; its batch axes; the other axes summed over."""
-
-    array: Value
-    batch: tuple[int, ...]
-    summed: tuple[int, ...]
-
-    @property
-    def free(self) -> list[int]:
-        """The lengths of its remaining axes."""
-        taken = {0, *self.batch, *self.summed}
-        return [n for d, n in enumerate(self.array.type.shape) if d not in taken]
-
-
-_SIDES = ("lhs", "rhs")
-
-
-def _widest(dtypes: Iterable[str]) -> str:
-    """The type in which sums of these types are kept."""
-    widest = max(dtypes, key=lambda dtype: ITEM_SIZE[dtype])
-    return "float32" if widest in FLOATS and ITEM_SIZE[widest] < 4 else widest
-
-
-def _swapped(dot: UOperator) -> tuple[int, ...]:
-    """The permutation that turns a product into the product of its exchanged operands."""
-    batch, rank = len(dot.ints("lhs_batch")), dot.output.type.rank
-    middle = dot.inputs[0].type.rank - len(dot.ints("lhs_contract"))
-    return (*range(batch), *range(middle, rank), *range(batch, middle))
-
-
-def _swaps(transpose: UOperator, dot: UOperator | None) -> bool:
-    return dot is not None and dot.kind == "dot" and transpose.ints("permutation") == _swapped(dot)
-
-
-def _runs(shape: Sequence[int], finer: Sequence[int]) -> list[tuple[int, ...]] | None:
-    """For every axis the axes of a finer shape that form it; None if there are none for some axis."""
-    found: list[tuple[int, ...]] = []
-    place = 0
-    for n in shape:
-        begin, size = place, 1
-        while place < len(finer) and (size < n or place == begin):
-            size *= finer[place]
-            place += 1
-        if size != n:
-            return None
-        found.append((*range(begin, place),))
-    return found if place == len(finer) else None
