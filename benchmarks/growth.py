@@ -8,8 +8,8 @@ from collections import Counter
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.schedule.sync.plan_tail import Planned
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
 

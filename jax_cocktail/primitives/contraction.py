@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Atom, Equation, Literal
 from jax_cocktail.primitives.reduction import combiner_of
-from jax_cocktail.primitives.rule import RULES, Rule, ints, output_type, rule
+from jax_cocktail.primitives.rule import ints, output_type, rule
 from jax_cocktail.primitives.rule import without_bool as ordered
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 
@@ -36,7 +35,7 @@ def _precision(equation: Equation, accumulator: str) -> dict[str, str]:
 
 
 @rule("dot_general", library=True)
-def dot_general(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def dot_general(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = equation.params["dimension_numbers"]
     result = output_type(equation)
     x, y, accumulator = _operands(builder, inputs, result.dtype)
@@ -51,7 +50,7 @@ def dot_general(builder: Builder, equation: Equation, inputs: tuple[Value, ...])
         rhs_contract=ints(rhs_contract),
         **_precision(equation, accumulator),
     )
-    return (builder.convert(product, result.dtype),)
+    return builder.convert(product, result.dtype)
 
 
 def _pairs(padding: Any) -> tuple[tuple[int, ...], ...]:
@@ -59,7 +58,7 @@ def _pairs(padding: Any) -> tuple[tuple[int, ...], ...]:
 
 
 @rule("conv_general_dilated", library=True)
-def conv_general_dilated(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def conv_general_dilated(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     params, result = equation.params, output_type(equation)
     x, w, accumulator = _operands(builder, inputs, result.dtype)
     if accumulator == "bool":
@@ -81,7 +80,7 @@ def conv_general_dilated(builder: Builder, equation: Equation, inputs: tuple[Val
         window_strides=ints(params["window_strides"]),
         **_precision(equation, accumulator),
     )
-    return (builder.convert(product, result.dtype),)
+    return builder.convert(product, result.dtype)
 
 
 def _pool(builder: Builder, equation: Equation, x: Value, op: str) -> Value:
@@ -104,15 +103,9 @@ def _pool(builder: Builder, equation: Equation, x: Value, op: str) -> Value:
     return builder.convert(pooled, result.dtype)
 
 
-def _pooling(op: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        return (_pool(builder, equation, inputs[0], op),)
-
-    return translate
-
-
-for _op in ("sum", "max", "min"):
-    RULES[f"reduce_window_{_op}"] = _pooling(_op)
+@rule("reduce_window_sum", "reduce_window_max", "reduce_window_min")
+def pooling(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    return _pool(builder, equation, inputs[0], equation.primitive.removeprefix("reduce_window_"))
 
 
 def _is_identity(atom: Atom, op: str) -> bool:
@@ -127,31 +120,27 @@ def _is_identity(atom: Atom, op: str) -> bool:
 
 
 @rule("reduce_window")
-def reduce_window(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def reduce_window(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     op = combiner_of(equation.params["jaxpr"]) if len(inputs) == 2 else ""
     if op not in ("sum", "prod", "max", "min") or not _is_identity(equation.inputs[1], op):
         raise UnsupportedError("reduce_window other than sum, prod, max, min from the identity")
-    return (_pool(builder, equation, inputs[0], op),)
+    return _pool(builder, equation, inputs[0], op)
 
 
 @rule("select_and_scatter_add")
-def select_and_scatter_add(
-    builder: Builder, equation: Equation, inputs: tuple[Value, ...]
-) -> Sequence[Value]:
+def select_and_scatter_add(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     params, result = equation.params, output_type(equation)
     select = str(getattr(params["select_prim"], "name", params["select_prim"]))
     if select not in ("ge", "le"):
         raise UnsupportedError(f"select_and_scatter_add that selects by {select!r}")
     source, operand = inputs
-    return (
-        builder.emit(
-            "select_and_scatter_add",
-            (source, operand),
-            result.dtype,
-            result.shape,
-            padding=_pairs(params["padding"]),
-            select=select,
-            strides=ints(params["window_strides"]),
-            window=ints(params["window_dimensions"]),
-        ),
+    return builder.emit(
+        "select_and_scatter_add",
+        (source, operand),
+        result.dtype,
+        result.shape,
+        padding=_pairs(params["padding"]),
+        select=select,
+        strides=ints(params["window_strides"]),
+        window=ints(params["window_dimensions"]),
     )

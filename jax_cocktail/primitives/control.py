@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation, Program
 from jax_cocktail.primitives.reduction import reduce_value
 from jax_cocktail.primitives.rule import physical_type, rule, spread
 from jax_cocktail.primitives.translate import inline
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region
 from jax_cocktail.utask.types import Value
 
@@ -38,7 +38,7 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
                 for new, old in zip(following, carried, strict=True)
             ]
     outputs = builder.like(initial)
-    builder.append(
+    builder.out.append(
         LoopUTask(
             initial=initial,
             outputs=outputs,
@@ -74,7 +74,7 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
         ]
     outputs = builder.like(initial)
     region = Region((index, *carried), tuple(body), (*results[:num_carry], *written))
-    builder.append(
+    builder.out.append(
         LoopUTask(initial=initial, outputs=outputs, body=region, trip_count=length, source=equation.source)
     )
     return outputs
@@ -102,5 +102,5 @@ def cond(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
         regions.append(Region((), tuple(body), tuple(results)))
     types = [physical_type(output) for output in equation.outputs]
     outputs = tuple(builder.value(t.dtype, t.shape) for t in types)
-    builder.append(BranchUTask(selector, tuple(regions), outputs, equation.source))
+    builder.out.append(BranchUTask(selector, tuple(regions), outputs, equation.source))
     return outputs

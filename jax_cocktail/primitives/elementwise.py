@@ -7,67 +7,53 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import (
-    RULES,
-    Rule,
+    ON_BOOL,
     bitcast,
     constant_like,
     output_type,
     rule,
     spread,
 )
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, SIGNED, Value
 
 _UNARY = (
     "neg abs sign floor ceil population_count clz sqrt rsqrt exp exp2 expm1 log log1p tanh logistic sin cos"
     " erf cbrt tan asin acos atan sinh cosh asinh acosh atanh erfc erf_inv lgamma digamma bessel_i0e"
-    " bessel_i1e not"
+    " bessel_i1e not is_finite"
 )
 _BINARY = (
-    "add sub mul div rem max min and or xor atan2 nextafter shift_left shift_right_logical"
+    "add add_any sub mul div rem max min and or xor atan2 nextafter shift_left shift_right_logical"
     " shift_right_arithmetic"
 )
-_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-_ON_BOOL = {"max": "or", "min": "and"}
 _LOG2_E = 1.4426950408889634
 
 
-def _unary(kind: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        (x,) = inputs
-        return (builder.emit(kind, (x,), x.type.dtype, x.type.shape),)
-
-    return translate
+@rule(*_UNARY.split())
+def unary(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    result = output_type(equation)
+    return builder.emit(equation.primitive, inputs, result.dtype, result.shape)
 
 
-def _binary(kind: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        result = output_type(equation)
-        # `out_dtype` of mul and similar operators widens the operands before the operation
-        x, y = (builder.convert(spread(builder, v, result.shape), result.dtype) for v in inputs)
-        name = _ON_BOOL.get(kind, kind) if result.dtype == "bool" else kind
-        if result.dtype == "bool" and name not in ("and", "or", "xor"):
-            raise UnsupportedError(f"{kind} of bool operands")
-        return (builder.binary(name, x, y),)
-
-    return translate
+@rule(*_BINARY.split())
+def binary(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    kind, result = equation.primitive.removesuffix("_any"), output_type(equation)
+    # `out_dtype` of mul and similar operators widens the operands before the operation
+    x, y = (builder.convert(spread(builder, v, result.shape), result.dtype) for v in inputs)
+    name = ON_BOOL.get(kind, kind) if result.dtype == "bool" else kind
+    if result.dtype == "bool" and name not in ("and", "or", "xor"):
+        raise UnsupportedError(f"{kind} of bool operands")
+    return builder.binary(name, x, y)
 
 
-def _comparison(kind: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        if equation.inputs[0].key_impl:
-            return (_compare_keys(builder, equation, kind, inputs),)
-        shape = output_type(equation).shape
+@rule("eq", "ne", "lt", "le", "gt", "ge")
+def comparison(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    kind, shape = equation.primitive, output_type(equation).shape
+    if not equation.inputs[0].key_impl:
         x, y = (spread(builder, v, shape) for v in inputs)
-        return (builder.compare(kind, x, y),)
-
-    return translate
-
-
-def _compare_keys(builder: Builder, equation: Equation, kind: str, inputs: tuple[Value, ...]) -> Value:
-    shape = output_type(equation).shape
+        return builder.compare(kind, x, y)
     x, y = (builder.broadcast(v, (*shape, 2), _trailing(v, len(shape) + 1)) for v in inputs)
     words = builder.compare(kind, x, y)
     op = "and" if kind == "eq" else "or"
@@ -77,6 +63,13 @@ def _compare_keys(builder: Builder, equation: Equation, kind: str, inputs: tuple
 def _trailing(x: Value, rank: int) -> tuple[int, ...]:
     """The axes of a key operand in the result. A scalar key has only the word axis, which is the last one."""
     return (*range(x.type.rank - 1), rank - 1)
+
+
+@rule("eq_to", "le_to", "lt_to")
+def total_comparison(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    shape = output_type(equation).shape
+    x, y = (_total_order(builder, spread(builder, v, shape)) for v in inputs)
+    return builder.compare(equation.primitive.removesuffix("_to"), x, y)
 
 
 def _total_order(builder: Builder, x: Value) -> Value:
@@ -90,78 +83,53 @@ def _total_order(builder: Builder, x: Value) -> Value:
     return builder.select(negative, flipped, bits)
 
 
-def _total_comparison(kind: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        shape = output_type(equation).shape
-        x, y = (_total_order(builder, spread(builder, v, shape)) for v in inputs)
-        return (builder.compare(kind, x, y),)
-
-    return translate
-
-
-for _name in _UNARY.split():
-    RULES[_name] = _unary(_name)
-for _name in _BINARY.split():
-    RULES[_name] = _binary(_name)
-RULES["add_any"] = _binary("add")
-for _name in _COMPARISONS:
-    RULES[_name] = _comparison(_name)
-for _name in ("eq", "le", "lt"):
-    RULES[f"{_name}_to"] = _total_comparison(_name)
-
-
-@rule("is_finite")
-def is_finite(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (builder.emit("is_finite", inputs, "bool", inputs[0].type.shape),)
-
-
 @rule("round")
-def round_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def round_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     method = equation.params.get("rounding_method", 0)
     kind = "round_even" if int(getattr(method, "value", method)) == 1 else "round_away"
-    return (builder.emit(kind, (x,), x.type.dtype, x.type.shape),)
+    return builder.emit(kind, (x,), x.type.dtype, x.type.shape)
 
 
 @rule("square")
-def square(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (builder.binary("mul", inputs[0], inputs[0]),)
+def square(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    return builder.binary("mul", inputs[0], inputs[0])
 
 
 @rule("one_minus_square")
-def one_minus_square(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def one_minus_square(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     one = constant_like(builder, x, 1)
-    return (builder.binary("mul", builder.binary("add", one, x), builder.binary("sub", one, x)),)
+    return builder.binary("mul", builder.binary("add", one, x), builder.binary("sub", one, x))
 
 
 @rule("log2")
-def log2(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def log2(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     natural = builder.emit("log", (x,), x.type.dtype, x.type.shape)
-    return (builder.binary("mul", natural, constant_like(builder, x, _LOG2_E)),)
+    return builder.binary("mul", natural, constant_like(builder, x, _LOG2_E))
 
 
 @rule("integer_pow")
-def integer_pow(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def integer_pow(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     exponent = int(equation.params["y"])
     if exponent < 0 and x.type.dtype in INTEGERS:
         raise UnsupportedError("a negative power of an integer")
-    return (builder.emit("integer_pow", (x,), x.type.dtype, x.type.shape, exponent=exponent),)
+    return builder.emit("integer_pow", (x,), x.type.dtype, x.type.shape, exponent=exponent)
 
 
 @rule("pow")
-def pow_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def pow_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     result = output_type(equation)
     if result.dtype not in FLOATS:
         raise UnsupportedError("pow of two integer arrays")
     x, y = (builder.convert(spread(builder, v, result.shape), result.dtype) for v in inputs)
-    return (builder.binary("pow", x, y),)
+    return builder.binary("pow", x, y)
 
 
 @rule("mulhi")
-def mulhi(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def mulhi(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     result = output_type(equation)
     width = 8 * ITEM_SIZE[result.dtype]
     if width == 64:
@@ -171,39 +139,37 @@ def mulhi(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Se
     product = builder.binary("mul", x, y)
     shift = "shift_right_arithmetic" if result.dtype in SIGNED else "shift_right_logical"
     high = builder.binary(shift, product, constant_like(builder, product, width))
-    return (builder.convert(high, result.dtype),)
+    return builder.convert(high, result.dtype)
 
 
 @rule("polynomial")
-def polynomial(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def polynomial(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     """Horner's scheme, with the coefficients in order from the constant term up."""
     shape = output_type(equation).shape
     x, *coefficients = (spread(builder, v, shape) for v in inputs)
     if not coefficients:
-        return (constant_like(builder, x, 0),)
+        return constant_like(builder, x, 0)
     total = coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         total = builder.binary("add", builder.binary("mul", total, x), coefficient)
-    return (total,)
+    return total
 
 
 @rule("clamp")
-def clamp(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def clamp(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     result = output_type(equation)
     low, x, high = (spread(builder, v, result.shape) for v in inputs)
-    return (builder.emit("clamp", (low, x, high), result.dtype, result.shape),)
+    return builder.emit("clamp", (low, x, high), result.dtype, result.shape)
 
 
 @rule("select_n")
-def select_n(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def select_n(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     which, *cases = inputs
     shape = output_type(equation).shape
     cases = [spread(builder, case, shape) for case in cases]
-    if len(cases) == 1:
-        return cases
-    if which.type.dtype == "bool":
-        return (builder.select(spread(builder, which, shape), cases[1], cases[0]),)
-    return (_search(builder, which, 0, cases),)
+    if which.type.dtype == "bool" and len(cases) == 2:
+        return builder.select(spread(builder, which, shape), cases[1], cases[0])
+    return _search(builder, which, 0, cases)
 
 
 def _search(builder: Builder, which: Value, offset: int, cases: Sequence[Value]) -> Value:
@@ -218,36 +184,34 @@ def _search(builder: Builder, which: Value, offset: int, cases: Sequence[Value])
 
 
 @rule("convert_element_type")
-def convert_element_type(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (builder.convert(inputs[0], output_type(equation).dtype),)
+def convert_element_type(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    return builder.convert(inputs[0], output_type(equation).dtype)
 
 
 @rule("reduce_precision")
-def reduce_precision(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def reduce_precision(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     exponent, mantissa = int(equation.params["exponent_bits"]), int(equation.params["mantissa_bits"])
-    return (
-        builder.emit(
-            "reduce_precision",
-            (x,),
-            x.type.dtype,
-            x.type.shape,
-            exponent_bits=exponent,
-            mantissa_bits=mantissa,
-        ),
+    return builder.emit(
+        "reduce_precision",
+        (x,),
+        x.type.dtype,
+        x.type.shape,
+        exponent_bits=exponent,
+        mantissa_bits=mantissa,
     )
 
 
 @rule("bitcast_convert_type")
-def bitcast_convert_type(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def bitcast_convert_type(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     result = output_type(equation)
     if "bool" in (x.type.dtype, result.dtype) and x.type.dtype != result.dtype:
         raise UnsupportedError("bitcast of bool")
     old, new = ITEM_SIZE[x.type.dtype], ITEM_SIZE[result.dtype]
     if old == new:
-        return (bitcast(builder, x, result.dtype),)
-    return ((_split_bits if old > new else _join_bits)(builder, x, result.dtype, result.shape),)
+        return bitcast(builder, x, result.dtype)
+    return (_split_bits if old > new else _join_bits)(builder, x, result.dtype, result.shape)
 
 
 def _bit_offsets(builder: Builder, dtype: str, shape: Sequence[int], step: int) -> Value:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import ints, output_type, physical_type, rule
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import Value
 
 
@@ -55,74 +55,55 @@ def _key_axes(equation: Equation) -> int:
 
 
 @rule("broadcast_in_dim")
-def broadcast_in_dim(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def broadcast_in_dim(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     shape = output_type(equation).shape
     dimensions = ints(equation.params["broadcast_dimensions"])
     if _key_axes(equation):
         dimensions = (*dimensions, len(shape) - 1)
-    return (builder.broadcast(inputs[0], shape, dimensions),)
-
-
-def permute(builder: Builder, x: Value, permutation: tuple[int, ...]) -> Value:
-    if permutation == tuple(range(len(permutation))):
-        return x
-    shape = [x.type.shape[axis] for axis in permutation]
-    return builder.emit("transpose", (x,), x.type.dtype, shape, permutation=permutation)
+    return builder.broadcast(inputs[0], shape, dimensions)
 
 
 @rule("reshape")
-def reshape(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def reshape(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     dimensions = equation.params.get("dimensions")
     if dimensions is not None:
-        x = permute(builder, x, (*ints(dimensions), *range(x.type.rank - _key_axes(equation), x.type.rank)))
-    return (builder.reshape(x, output_type(equation).shape),)
+        x = builder.transpose(x, (*ints(dimensions), *range(x.type.rank - _key_axes(equation), x.type.rank)))
+    return builder.reshape(x, output_type(equation).shape)
 
 
 @rule("squeeze", "expand_dims")
-def squeeze(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (builder.reshape(inputs[0], output_type(equation).shape),)
+def squeeze(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    return builder.reshape(inputs[0], output_type(equation).shape)
 
 
 @rule("transpose")
-def transpose(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def transpose(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     permutation = ints(equation.params["permutation"])
     if _key_axes(equation):
         permutation = (*permutation, len(permutation))
-    return (permute(builder, inputs[0], permutation),)
-
-
-def take_slice(
-    builder: Builder, x: Value, starts: Sequence[int], shape: Sequence[int], strides: Sequence[int] = ()
-) -> Value:
-    """A static slice of this shape. Missing trailing starts and strides default to 0 and 1."""
-    missing = x.type.rank - len(starts)
-    starts = (*starts, *(0,) * missing)
-    strides = (*strides, *(1,) * (x.type.rank - len(strides)))
-    if tuple(shape) == x.type.shape:
-        return x
-    return builder.emit("slice", (x,), x.type.dtype, shape, starts=starts, strides=strides)
+    return builder.transpose(inputs[0], permutation)
 
 
 @rule("slice")
-def slice_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def slice_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     starts = ints(equation.params["start_indices"])
     strides = equation.params["strides"]
     steps = ints(strides) if strides is not None else ()
-    return (take_slice(builder, inputs[0], starts, output_type(equation).shape, steps),)
+    return builder.slice(inputs[0], starts, output_type(equation).shape, steps)
 
 
 @rule("pad")
-def pad(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def pad(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     if _key_axes(equation):
         raise UnsupportedError("pad of a typed key array")
     x, fill = inputs
     config = [ints(axis) for axis in equation.params["padding_config"]]
     if all(axis == (0, 0, 0) for axis in config):
-        return (x,)
+        return x
     low, interior = tuple(c[0] for c in config), tuple(c[2] for c in config)
     shape = output_type(equation).shape
-    return (builder.emit("pad", (x, fill), x.type.dtype, shape, low=low, interior=interior),)
+    return builder.emit("pad", (x, fill), x.type.dtype, shape, low=low, interior=interior)
 
 
 def join(builder: Builder, parts: Sequence[Value], shape: Sequence[int], dimension: int) -> Value:
@@ -132,15 +113,15 @@ def join(builder: Builder, parts: Sequence[Value], shape: Sequence[int], dimensi
 
 
 @rule("concatenate")
-def concatenate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (join(builder, inputs, output_type(equation).shape, int(equation.params["dimension"])),)
+def concatenate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    return join(builder, inputs, output_type(equation).shape, int(equation.params["dimension"]))
 
 
 @rule("stack")
-def stack(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def stack(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     axis, shape = int(equation.params["axis"]), output_type(equation).shape
     part = (*shape[:axis], 1, *shape[axis + 1 :])
-    return (join(builder, [builder.reshape(x, part) for x in inputs], shape, axis),)
+    return join(builder, [builder.reshape(x, part) for x in inputs], shape, axis)
 
 
 @rule("unstack")
@@ -148,7 +129,7 @@ def unstack(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> 
     (x,) = inputs
     axis, shape = int(equation.params["axis"]), x.type.shape
     part = (*shape[:axis], 1, *shape[axis + 1 :])
-    slices = (take_slice(builder, x, (*(0,) * axis, i), part) for i in range(shape[axis]))
+    slices = (builder.slice(x, (*(0,) * axis, i), part) for i in range(shape[axis]))
     rest = (*shape[:axis], *shape[axis + 1 :])
     return [builder.reshape(piece, rest) for piece in slices]
 
@@ -160,39 +141,34 @@ def split(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Se
     starts = (0, *accumulate(sizes))
     shapes = [physical_type(output).shape for output in equation.outputs]
     return [
-        take_slice(builder, x, (*(0,) * axis, start), shape)
-        for start, shape in zip(starts, shapes, strict=False)
+        builder.slice(x, (*(0,) * axis, start), shape) for start, shape in zip(starts, shapes, strict=False)
     ]
 
 
 @rule("tile")
-def tile(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def tile(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     reps = ints(equation.params["reps"]) + (1,) * _key_axes(equation)
     spread = tuple(n for pair in zip(reps, x.type.shape, strict=True) for n in pair)
     axes = tuple(range(1, len(spread), 2))
-    return (builder.reshape(builder.broadcast(x, spread, axes), output_type(equation).shape),)
+    return builder.reshape(builder.broadcast(x, spread, axes), output_type(equation).shape)
 
 
 @rule("rev")
-def rev(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def rev(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     (x,) = inputs
     dimensions = ints(equation.params["dimensions"])
-    if not dimensions:
-        return inputs
-    return (builder.emit("reverse", (x,), x.type.dtype, x.type.shape, dimensions=dimensions),)
+    return builder.emit("reverse", (x,), x.type, dimensions=dimensions) if dimensions else x
 
 
 @rule("iota")
-def iota(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def iota(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     result = output_type(equation)
-    return (
-        builder.emit("iota", (), result.dtype, result.shape, dimension=int(equation.params["dimension"])),
-    )
+    return builder.emit("iota", (), result.dtype, result.shape, dimension=int(equation.params["dimension"]))
 
 
 @rule("empty", "empty2", "zeros_like")
-def zeros(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def zeros(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     """Fills `empty` with zeros. JAX leaves it unspecified but does the same on the CPU; users may read it."""
     result = output_type(equation)
-    return (builder.full(0, result.dtype, result.shape),)
+    return builder.full(0, result.dtype, result.shape)

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from math import prod
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
-from jax_cocktail.primitives.movement import take_slice
 from jax_cocktail.primitives.rule import constant_like, ints, output_type, rule, spread
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 _Words = tuple[Value, Value]
@@ -30,7 +29,7 @@ def _key_words(builder: Builder, key: Value) -> _Words:
     shape = key.type.shape[:-1]
     lead = (0,) * len(shape)
     first, second = (
-        builder.reshape(take_slice(builder, key, (*lead, word), (*shape, 1)), shape) for word in (0, 1)
+        builder.reshape(builder.slice(key, (*lead, word), (*shape, 1)), shape) for word in (0, 1)
     )
     return first, second
 
@@ -68,41 +67,41 @@ def _draw(builder: Builder, keys: Value, shape: Sequence[int]) -> _Words:
 
 
 @rule("random_bits")
-def random_bits(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def random_bits(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     _require_partitionable()
     high, low = _draw(builder, inputs[0], ints(equation.params["shape"]))
     dtype = output_type(equation).dtype
     if ITEM_SIZE[dtype] < 8:
-        return (builder.convert(builder.binary("xor", high, low), dtype),)
+        return builder.convert(builder.binary("xor", high, low), dtype)
     wide = builder.convert(high, dtype)
     shifted = builder.binary("shift_left", wide, constant_like(builder, wide, 32))
-    return (builder.binary("or", shifted, builder.convert(low, dtype)),)
+    return builder.binary("or", shifted, builder.convert(low, dtype))
 
 
 @rule("random_split")
-def random_split(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def random_split(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     _require_partitionable()
-    return (_to_key(builder, _draw(builder, inputs[0], ints(equation.params["shape"]))),)
+    return _to_key(builder, _draw(builder, inputs[0], ints(equation.params["shape"])))
 
 
 @rule("random_fold_in")
-def random_fold_in(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def random_fold_in(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     keys, data = inputs
     shape = output_type(equation).shape[:-1]
     first, second = (spread(builder, word, shape) for word in _key_words(builder, keys))
     low = spread(builder, builder.convert(data, "uint32"), shape)
-    return (_to_key(builder, _block(builder, (first, second), (constant_like(builder, low, 0), low))),)
+    return _to_key(builder, _block(builder, (first, second), (constant_like(builder, low, 0), low)))
 
 
 @rule("random_seed")
-def random_seed(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def random_seed(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     """The seed as two words, high word first. Narrower seeds are sign- or zero-extended by type."""
     (seed,) = inputs
     low = builder.convert(seed, "uint32")
     if ITEM_SIZE[seed.type.dtype] < 8:
-        return (_to_key(builder, (constant_like(builder, low, 0), low)),)
+        return _to_key(builder, (constant_like(builder, low, 0), low))
     high = builder.binary("shift_right_logical", seed, constant_like(builder, seed, 32))
-    return (_to_key(builder, (builder.convert(high, "uint32"), low)),)
+    return _to_key(builder, (builder.convert(high, "uint32"), low))
 
 
 @rule("threefry2x32")

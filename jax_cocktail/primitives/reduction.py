@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
-from jax_cocktail.primitives.rule import RULES, Rule, ints, output_type, physical_type, rule, spread
+from jax_cocktail.primitives.rule import ON_BOOL, ints, output_type, physical_type, rule, spread
 from jax_cocktail.primitives.rule import without_bool as ordered
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import Value
 
 _COMBINERS = {
@@ -21,7 +21,6 @@ _COMBINERS = {
     "or": "or",
     "xor": "xor",
 }
-_ON_BOOL = {"max": "or", "min": "and"}
 
 
 def reduce_value(builder: Builder, x: Value, axes: Sequence[int], op: str) -> Value:
@@ -29,51 +28,37 @@ def reduce_value(builder: Builder, x: Value, axes: Sequence[int], op: str) -> Va
     if not axes:
         return x
     if x.type.dtype == "bool":
-        op = _ON_BOOL.get(op, op)
+        op = ON_BOOL.get(op, op)
         if op not in ("and", "or", "xor"):
             raise UnsupportedError(f"reduce_{op} of bool operands")
     shape = [d for axis, d in enumerate(x.type.shape) if axis not in axes]
     return builder.emit("reduce", (x,), x.type.dtype, shape, axes=tuple(sorted(axes)), op=op)
 
 
-def _reduction(op: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        return (reduce_value(builder, inputs[0], ints(equation.params["axes"]), op),)
-
-    return translate
-
-
-def _arg_reduction(op: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        (axis,) = ints(equation.params["axes"])
-        result = output_type(equation)
-        x = ordered(builder, inputs[0])
-        return (builder.emit("arg_reduce", (x,), result.dtype, result.shape, axis=axis, op=op),)
-
-    return translate
+@rule(*(f"reduce_{op}" for op in _COMBINERS.values()))
+def reduction(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    op = equation.primitive.removeprefix("reduce_")
+    return reduce_value(builder, inputs[0], ints(equation.params["axes"]), op)
 
 
-def _cumulative(op: str) -> Rule:
-    def translate(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-        (x,) = inputs
-        if x.type.dtype == "bool" and op not in ("max", "min"):
-            raise UnsupportedError(f"cumulative {op} of bool operands")
-        values = ordered(builder, x)
-        axis, reverse = int(equation.params["axis"]), bool(equation.params["reverse"])
-        y = builder.emit(
-            "cumulative", (values,), values.type.dtype, x.type.shape, axis=axis, op=op, reverse=reverse
-        )
-        return (builder.convert(y, x.type.dtype),)
-
-    return translate
+@rule("argmax", "argmin")
+def arg_reduction(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    (axis,) = ints(equation.params["axes"])
+    result, op = output_type(equation), equation.primitive.removeprefix("arg")
+    x = ordered(builder, inputs[0])
+    return builder.emit("arg_reduce", (x,), result.dtype, result.shape, axis=axis, op=op)
 
 
-for _op in _COMBINERS.values():
-    RULES[f"reduce_{_op}"] = _reduction(_op)
-for _op in ("max", "min"):
-    RULES[f"arg{_op}"] = _arg_reduction(_op)
-for _op in ("sum", "prod", "max", "min", "logsumexp"):
-    RULES[f"cum{_op}"] = _cumulative(_op)
+@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+def cumulative(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    (x,) = inputs
+    op = equation.primitive.removeprefix("cum")
+    if x.type.dtype == "bool" and op not in ("max", "min"):
+        raise UnsupportedError(f"cumulative {op} of bool operands")
+    values = ordered(builder, x)
+    axis, reverse = int(equation.params["axis"]), bool(equation.params["reverse"])
+    y = builder.emit("cumulative", (values,), values.type, axis=axis, op=op, reverse=reverse)
+    return builder.convert(y, x.type.dtype)
 
 
 def combiner_of(jaxpr: Any) -> str:
@@ -91,7 +76,7 @@ def combiner_of(jaxpr: Any) -> str:
 
 
 @rule("reduce")
-def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     op = combiner_of(equation.params["jaxpr"]) if len(inputs) == 2 else ""
     if not op:
         raise UnsupportedError("reduce with a custom function (only add, mul, max, min, and, or, xor)")
@@ -99,8 +84,8 @@ def reduce(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     y = reduce_value(builder, x, ints(equation.params["dimensions"]), op)
     kind = next(name for name, combined in _COMBINERS.items() if combined == op)
     if x.type.dtype == "bool":
-        kind = _ON_BOOL.get(kind, kind)
-    return (builder.binary(kind, spread(builder, initial, y.type.shape), y),)
+        kind = ON_BOOL.get(kind, kind)
+    return builder.binary(kind, spread(builder, initial, y.type.shape), y)
 
 
 @rule("sort", library=True)

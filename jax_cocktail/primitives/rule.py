@@ -1,7 +1,8 @@
 """The registry of rules, physical types, and small builder idioms that rules share.
 
 A rule turns one `Equation` into uTask operators (COCKTAILER, section 3.2: operators become uTasks). It takes
-the operands as IR values and returns one value per output, in order.
+the operands as IR values and returns its result, or one value per output, in order. A rule for several
+primitives reads from the equation which of them it has.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Atom, Equation
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 
-Rule = Callable[[Builder, Equation, tuple[Value, ...]], Sequence[Value]]
+Rule = Callable[[Builder, Equation, tuple[Value, ...]], Value | Sequence[Value]]
 
 RULES: dict[str, Rule] = {}
 LIBRARY: set[str] = set()  # primitives for which stock XLA has library code, or kernels of their own
 
 _KEY_WORDS = 2
+ON_BOOL = {"max": "or", "min": "and"}  # what maxima and minima of bools are
 
 
 def rule(*names: str, library: bool = False) -> Callable[[Rule], Rule]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_cocktail.errors import UnsupportedError, VerificationError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
 from jax_cocktail.primitives.rule import RULES, physical_type
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.types import Value
 
@@ -81,6 +81,7 @@ def _apply(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
         raise UnsupportedError(f"primitive {equation.primitive!r} has side effects", where)
     try:
         results = rule(builder, equation, inputs)
+        results = (results,) if isinstance(results, Value) else results
     except UnsupportedError as error:
         if error.where or not where:
             raise

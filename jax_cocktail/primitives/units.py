@@ -6,7 +6,6 @@ by a constant before all other passes; for stock XLA it is 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import rule
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import Value
 
 units_p = jex.Primitive("units")
@@ -32,5 +31,5 @@ def unit_count() -> Any:
 
 
 @rule("units")
-def _units(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    return (builder.emit("units", (), "int32", ()),)
+def _units(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    return builder.emit("units", (), "int32", ())

@@ -16,9 +16,9 @@ import jax.extend.core as jex
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import physical_type, rule
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import Value
 
 uninitialised_p = jex.Primitive("uninitialised")
@@ -59,6 +59,6 @@ def replaced(values: Sequence[Any], at: int, value: Any) -> list[Any]:
 
 
 @rule("uninitialised")
-def _uninitialised(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+def _uninitialised(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     result = physical_type(equation.outputs[0])
-    return (builder.emit("empty", (), result.dtype, result.shape),)
+    return builder.emit("empty", (), result.dtype, result.shape)

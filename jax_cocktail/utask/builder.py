@@ -1,12 +1,13 @@
-"""Builds new operators with fresh results, sorted attributes and one source position."""
+"""Builds statements: operators with fresh results, sorted attributes and one source position."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
-from jax_cocktail.utask.ir import Attribute, Statement, UOperator
+from jax_cocktail.utask.ir import Attribute, Region, Statement, UOperator
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
@@ -14,12 +15,16 @@ INDEX = TensorType("int64")
 
 
 class Builder:
-    """Appends operators to `out`. `source` is the position of all operators made from now on."""
+    """Appends operators to `out`. `source` is the position of all operators made from now on. Without
+    `fresh`, it builds a program of its own."""
 
     def __init__(
-        self, fresh: FreshValues, source: Source = NOWHERE, out: list[Statement] | None = None
+        self,
+        fresh: FreshValues | None = None,
+        source: Source = NOWHERE,
+        out: list[Statement] | None = None,
     ) -> None:
-        self.fresh, self.source = fresh, source
+        self.fresh, self.source = fresh or FreshValues(), source
         self.out: list[Statement] = [] if out is None else out
 
     def to(self, out: list[Statement]) -> Builder:
@@ -42,6 +47,19 @@ class Builder:
         self.define((output,), kind, inputs, **attributes)
         return output
 
+    def emit_many(
+        self,
+        kind: str,
+        inputs: Sequence[Value],
+        results: Sequence[tuple[str, Sequence[int]]],
+        /,
+        **attributes: Attribute,
+    ) -> tuple[Value, ...]:
+        """Appends an operator with any number of results."""
+        outputs = tuple(self.value(dtype, shape) for dtype, shape in results)
+        self.define(outputs, kind, inputs, **attributes)
+        return outputs
+
     def define(
         self, outputs: Sequence[Value], kind: str, inputs: Sequence[Value], /, **attributes: Attribute
     ) -> None:
@@ -49,8 +67,25 @@ class Builder:
         packed = tuple(sorted(attributes.items()))
         self.out.append(UOperator(kind, tuple(inputs), tuple(outputs), packed, self.source))
 
+    def value(self, dtype: str, shape: Sequence[int] = ()) -> Value:
+        """A fresh value (a region parameter, for example)."""
+        return self.fresh.make(TensorType(dtype, tuple(int(d) for d in shape)))
+
     def like(self, values: Iterable[Value]) -> tuple[Value, ...]:
         return self.fresh.like(values)
+
+    @contextmanager
+    def region(self) -> Iterator[list[Statement]]:
+        """Redirects statements appended inside the block to the yielded list."""
+        outer, self.out = self.out, []
+        try:
+            yield self.out
+        finally:
+            self.out = outer
+
+    def finish(self, parameters: Sequence[Value], results: Sequence[Value]) -> Region:
+        """The region of everything appended."""
+        return Region(tuple(parameters), tuple(self.out), tuple(results))
 
     # -- elements ----------------------------------------------------------------------------------------
     def binary(self, kind: str, x: Value, y: Value) -> Value:
@@ -71,6 +106,10 @@ class Builder:
         data = to_bytes(np.asarray(array), dtype)
         return self.emit("constant", (), dtype, np.asarray(array).shape, data=data)
 
+    def full(self, number: object, dtype: str, shape: Sequence[int]) -> Value:
+        """A constant with all elements equal."""
+        return self.broadcast(self.constant(number, dtype), shape, ())
+
     def broadcast(self, x: Value, shape: Sequence[int], dimensions: Sequence[int]) -> Value:
         if tuple(shape) == x.type.shape:
             return x
@@ -79,9 +118,15 @@ class Builder:
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         return x if tuple(shape) == x.type.shape else self.emit("reshape", (x,), x.type.dtype, shape)
 
-    def slice(self, x: Value, starts: Sequence[int], shape: Sequence[int]) -> Value:
-        ones = (1,) * x.type.rank
-        return self.emit("slice", (x,), x.type.dtype, shape, starts=tuple(starts), strides=ones)
+    def slice(
+        self, x: Value, starts: Sequence[int], shape: Sequence[int], strides: Sequence[int] = ()
+    ) -> Value:
+        """A static slice of this shape. Missing trailing starts and strides are 0 and 1."""
+        if tuple(shape) == x.type.shape:
+            return x
+        starts = (*starts, *(0,) * (x.type.rank - len(starts)))
+        strides = (*strides, *(1,) * (x.type.rank - len(strides)))
+        return self.emit("slice", (x,), x.type.dtype, shape, starts=starts, strides=strides)
 
     def row(self, array: Value, at: Value, zero: Value | None = None) -> Value:
         """A row of the leading axis. `zero`: the index 0, if there is one already."""

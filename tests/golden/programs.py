@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.types import Value

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.plan_tail import finish
 from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UProgram
 from jax_cocktail.utask.plan import MemoryPlan
@@ -27,7 +27,7 @@ def parts(builder: Builder, trips: int, initial: Sequence[Value], body: Body) ->
     index, carried = builder.value("int64"), like(builder, initial)
     inner = region(builder, (index, *carried), body, index, *carried)
     outputs = like(builder, initial)
-    builder.append(LoopUTask(tuple(initial), outputs, inner, trip_count=trips, parallel=True))
+    builder.out.append(LoopUTask(tuple(initial), outputs, inner, trip_count=trips, parallel=True))
     return outputs
 
 

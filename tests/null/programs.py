@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.primitives.builder import Builder
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
@@ -69,7 +69,7 @@ def counted(builder: Builder, trips: int, initial: Sequence[Value], body: Body) 
     index, carried = builder.value("int64"), like(builder, initial)
     inner = region(builder, (index, *carried), body, index, *carried)
     outputs = like(builder, initial)
-    builder.append(LoopUTask(tuple(initial), outputs, inner, trip_count=trips))
+    builder.out.append(LoopUTask(tuple(initial), outputs, inner, trip_count=trips))
     return outputs
 
 
@@ -80,14 +80,14 @@ def while_loop(
     test = region(builder, tested, lambda *values: (condition(*values),), *tested)
     inner = region(builder, carried, body, *carried)
     outputs = like(builder, initial)
-    builder.append(LoopUTask(tuple(initial), outputs, inner, condition=test))
+    builder.out.append(LoopUTask(tuple(initial), outputs, inner, condition=test))
     return outputs
 
 
 def branch(builder: Builder, selector: Value, *bodies: Callable[[], Sequence[Value]]) -> tuple[Value, ...]:
     regions = tuple(region(builder, (), body) for body in bodies)
     outputs = like(builder, regions[0].results)
-    builder.append(BranchUTask(selector, regions, outputs))
+    builder.out.append(BranchUTask(selector, regions, outputs))
     return outputs
 
 

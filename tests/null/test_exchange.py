@@ -262,7 +262,7 @@ def test_not_in_a_parallel_loop():
         def part(i, out):
             row = block(b, x, i)
             (copy,) = [b.value("float32", (1, 6))]
-            b.append(UOperator("exchange", (row,), (copy,), (("blocks", ((1, 1, 6, 0),)),)))
+            b.out.append(UOperator("exchange", (row,), (copy,), (("blocks", ((1, 1, 6, 0),)),)))
             return (put(b, out, copy, i),)
 
         return parts(b, 4, (empty(b, x),), part)

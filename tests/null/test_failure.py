@@ -130,7 +130,7 @@ def test_does_not_leave_a_loop_that_may_not_run():
         with b.region() as inner:
             less = b.emit("sub", (before, b.constant(1, "int32")), "int32", ())
             following = b.emit("add", (less, fail(b, status)), "int32", ())
-        b.append(
+        b.out.append(
             LoopUTask(
                 initial=(n,),
                 outputs=(after,),

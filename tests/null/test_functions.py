@@ -12,9 +12,9 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import emit, transform
 from jax_cocktail.errors import UnsupportedError, VerificationError
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.schedule.simplify.inline import inline
 from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import FunctionUTask, UProgram, UTaskRef, free_values, reads, walk
 from jax_cocktail.utask.printer import fingerprint, print_program, print_statement
@@ -39,7 +39,7 @@ class Maker:
 
     def call(self, name: str, arguments: Sequence[Value], *results: str) -> tuple[Value, ...]:
         outputs = tuple(fresh(self.b, tensor(r)) for r in results)
-        self.b.append(UTaskRef(name, tuple(arguments), outputs))
+        self.b.out.append(UTaskRef(name, tuple(arguments), outputs))
         return outputs
 
     def op(self, kind: str, *operands: Value, **rest) -> Value:

@@ -45,7 +45,7 @@ def with_barriers(number):
         def step(_, x):
             for _ in range(number):
                 for kind in ("arrive", "wait"):
-                    b.append(UOperator(kind, (), ()))
+                    b.out.append(UOperator(kind, (), ()))
             return (elementwise(b, "sin", x),)
 
         return counted(b, 100, (x,), step)
@@ -252,7 +252,7 @@ def test_the_least_of_a_branch_counts_as_certain():
         made = replace(inner, inputs=(x, w), outputs=(b.value("float32", x.type.shape),))
 
         def heavy():
-            b.append(made)
+            b.out.append(made)
             return made.outputs
 
         return branch(b, selector, lambda: (x,), heavy)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.limits import Limits
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import recover_elements
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import Value
@@ -218,7 +218,7 @@ def test_counted_loops_and_branches_inside():
             with b.region() as no:
                 other = elementwise(b, "neg", y)
             regions = (Region((), tuple(no), (other,)), Region((), tuple(yes), (doubled,)))
-            b.append(BranchUTask(flag, regions, (out,)))
+            b.out.append(BranchUTask(flag, regions, (out,)))
             return [add_one(b, n), out]
 
         start = b.full(0, "int32", limit.type.shape)

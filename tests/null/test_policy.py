@@ -217,7 +217,7 @@ def with_barriers(number):
         def step(_, x):
             for _ in range(number):
                 for kind in ("arrive", "wait"):
-                    b.append(UOperator(kind, (), ()))
+                    b.out.append(UOperator(kind, (), ()))
             return (elementwise(b, "sin", x),)
 
         return counted(b, 100, (x,), step)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.primitives.builder import Builder as RegionBuilder
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -32,7 +31,7 @@ KINDS = ("entry", "condition", "body", "case", "function")
 def nested() -> UProgram:
     """A program with a `neg` in every kind of region."""
 
-    def body(b: RegionBuilder, n: Value, x: Value) -> tuple[Value, ...]:
+    def body(b: Builder, n: Value, x: Value) -> tuple[Value, ...]:
         def below(value: Value) -> Value:
             return elementwise(b, "lt", elementwise(b, "neg", value), n, dtype="bool")
 
@@ -109,7 +108,7 @@ def test_what_does_not_change_stays_the_same_object() -> None:
 
 
 def test_a_statement_may_become_several_or_none() -> None:
-    def body(b: RegionBuilder, x: Value) -> tuple[Value, ...]:
+    def body(b: Builder, x: Value) -> tuple[Value, ...]:
         elementwise(b, "abs", x)  # nobody reads it
         return (elementwise(b, "neg", elementwise(b, "neg", x)),)
 
@@ -159,7 +158,7 @@ def test_other_operands() -> None:
 
 
 def test_a_loop_keeps_some_of_its_carries() -> None:
-    def body(b: RegionBuilder, x: Value, y: Value) -> tuple[Value, ...]:
+    def body(b: Builder, x: Value, y: Value) -> tuple[Value, ...]:
         return counted(b, 3, (x, y), lambda _, p, q: (p, elementwise(b, "abs", q)))[1:]
 
     program = build(["float32[]", "float32[2]"], body)
@@ -172,7 +171,7 @@ def test_a_loop_keeps_some_of_its_carries() -> None:
 
 
 def test_a_while_loop_keeps_what_its_condition_reads() -> None:
-    def body(b: RegionBuilder, x: Value, y: Value) -> tuple[Value, ...]:
+    def body(b: Builder, x: Value, y: Value) -> tuple[Value, ...]:
         return while_loop(b, (x, y), lambda p, _: elementwise(b, "is_finite", p, dtype="bool"), lambda *v: v)
 
     program = build(["float32[]", "float32[]"], body)
@@ -183,7 +182,7 @@ def test_a_while_loop_keeps_what_its_condition_reads() -> None:
 
 
 def test_a_branch_keeps_some_of_its_outputs() -> None:
-    def body(b: RegionBuilder, i: Value, x: Value, y: Value) -> tuple[Value, ...]:
+    def body(b: Builder, i: Value, x: Value, y: Value) -> tuple[Value, ...]:
         return branch(b, i, lambda: (x, y), lambda: (x, y))[:1]
 
     program = build(["int32[]", "float32[]", "float32[2]"], body)

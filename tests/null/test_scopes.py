@@ -24,7 +24,7 @@ def parallel(builder, x, *, extra=()):
     def body():
         row = builder.emit("dynamic_slice", (carried, index), "float32", (1,))
         for statement in extra:
-            builder.append(statement)
+            builder.out.append(statement)
         return [
             builder.emit("dynamic_update_slice", (carried, elementwise(builder, "exp", row), index), *x_type)
         ]
@@ -32,7 +32,7 @@ def parallel(builder, x, *, extra=()):
     x_type = x.type.dtype, x.type.shape
     inner = region(builder, (index, carried), body)
     output = fresh(builder, x.type)
-    builder.append(LoopUTask((x,), (output,), inner, trip_count=x.type.shape[0], parallel=True))
+    builder.out.append(LoopUTask((x,), (output,), inner, trip_count=x.type.shape[0], parallel=True))
     return output
 
 

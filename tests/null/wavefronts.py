@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jax_cocktail.primitives.builder import Builder
 from jax_cocktail.schedule.loops.wavefront.pipeline import Limits, pipeline
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UProgram, walk
 from jax_cocktail.utask.remarks import Listener, nobody
 from jax_cocktail.utask.types import Value
