@@ -14,9 +14,9 @@ from jax.extend import source_info_util
 from jax_cocktail import cache, config
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept
-from jax_cocktail.lowering.adapter import open_jaxpr
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
 from jax_cocktail.lowering.state import STATE, Mark, collecting, marked_name
+from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
 from jax_cocktail.runtime.cuda import measure as gpu_measure

@@ -15,10 +15,14 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.state import read_mark
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
-from jax_cocktail.primitives.jaxprs import call_body, scan_counts
-from jax_cocktail.primitives.jaxprs import constants as constants
-from jax_cocktail.primitives.jaxprs import nested_jaxprs as nested_jaxprs
-from jax_cocktail.primitives.jaxprs import open_jaxpr as open_jaxpr
+from jax_cocktail.primitives.jaxprs import (
+    call_body,
+    equations_in,
+    equations_inside,
+    interpret,
+    open_jaxpr,
+    scan_counts,
+)
 from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source
 
@@ -59,14 +63,16 @@ def forced_to_stock(equation: Any) -> bool:
 
 def control_flow_in(jaxpr: Any) -> bool:
     """True if a jaxpr contains a loop, a branch or a recursion, at any depth."""
-    return any(holds_control_flow(equation) for equation in open_jaxpr(jaxpr).eqns)
+    return any(map(_is_control_flow, equations_in(jaxpr)))
 
 
 def holds_control_flow(equation: Any) -> bool:
     """True if an equation is or contains a loop, a branch or a recursion."""
-    if primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION:
-        return True
-    return any(control_flow_in(inner) for inner in nested_jaxprs(equation))
+    return _is_control_flow(equation) or any(map(_is_control_flow, equations_inside(equation)))
+
+
+def _is_control_flow(equation: Any) -> bool:
+    return primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION
 
 
 def source_of(equation: Any) -> Source:
@@ -109,7 +115,7 @@ def literal(value: Any, aval: Any) -> Literal:
 
 
 class Adapter:
-    """Converts the equations of one jaxpr and maps each JAX variable to its own variable."""
+    """Converts the equations of a flat jaxpr and maps each JAX variable to its own variable."""
 
     def __init__(self) -> None:
         self._atoms: dict[Any, Atom] = {}
@@ -127,47 +133,43 @@ class Adapter:
 
     def equation(self, equation: Any) -> Equation:
         """Converts one equation that is not a call. Raises UnsupportedError for unsupported types."""
-        source = source_of(equation)
         try:
-            inputs = tuple(self.read(atom) for atom in equation.invars)
-            outputs = tuple(variable(var.aval, source) for var in equation.outvars)
-            params = _params(equation)
+            inputs = [self.read(atom) for atom in equation.invars]
         except UnsupportedError as error:
-            raise UnsupportedError(error.reason, error.where or str(source)) from None
-        for var, output in zip(equation.outvars, outputs, strict=True):
-            self.bind(var, output)
-        effects = bool(equation.effects)
-        return Equation(primitive_name(equation), inputs, outputs, params, source, effects)
+            raise UnsupportedError(error.reason, error.where or str(source_of(equation))) from None
+        converted = _converted(equation, inputs)
+        self._atoms.update(zip(equation.outvars, converted.outputs, strict=True))
+        return converted
 
 
 def program(closed: Any) -> Program:
     """Converts a closed jaxpr, inlines all calls and turns its constants into literals."""
-    adapter = Adapter()
-    jaxpr = open_jaxpr(closed)
-    inputs = tuple(variable(var.aval) for var in jaxpr.invars)
+    inputs = tuple(variable(var.aval) for var in open_jaxpr(closed).invars)
     equations: list[Equation] = []
-    outputs = _inline(adapter, closed, inputs, equations)
+
+    def constant(atom: Any, value: Any) -> Atom:
+        return literal(value, atom.aval)
+
+    def apply(equation: Any, operands: Sequence[Atom]) -> Sequence[Atom]:
+        body = body_of_call(equation)
+        if body is not None:
+            return interpret(body, operands, constant, apply)
+        equations.append(_converted(equation, operands))
+        return equations[-1].outputs
+
+    outputs: tuple[Atom, ...] = interpret(closed, inputs, constant, apply)
     return Program(inputs, tuple(equations), outputs)
 
 
-def _inline(
-    adapter: Adapter, closed: Any, arguments: Sequence[Atom], equations: list[Equation]
-) -> tuple[Atom, ...]:
-    jaxpr = open_jaxpr(closed)
-    for var, value in zip(jaxpr.constvars, constants(closed), strict=True):
-        adapter.bind(var, literal(value, var.aval))
-    for var, argument in zip(jaxpr.invars, arguments, strict=True):
-        adapter.bind(var, argument)
-    for equation in jaxpr.eqns:
-        body = body_of_call(equation)
-        if body is None:
-            equations.append(adapter.equation(equation))
-            continue
-        operands = [adapter.read(atom) for atom in equation.invars]
-        results = _inline(adapter, body, operands, equations)
-        for var, result in zip(equation.outvars, results, strict=True):
-            adapter.bind(var, result)
-    return tuple(adapter.read(atom) for atom in jaxpr.outvars)
+def _converted(equation: Any, inputs: Sequence[Atom]) -> Equation:
+    """An equation on these operands. Raises UnsupportedError for unsupported types."""
+    source = source_of(equation)
+    try:
+        outputs = tuple(variable(var.aval, source) for var in equation.outvars)
+        params = _params(equation)
+    except UnsupportedError as error:
+        raise UnsupportedError(error.reason, error.where or str(source)) from None
+    return Equation(primitive_name(equation), tuple(inputs), outputs, params, source, bool(equation.effects))
 
 
 def _params(equation: Any) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from jax_cocktail.lowering.adapter import (
 )
 from jax_cocktail.lowering.choices import choices
 from jax_cocktail.lowering.flatten import Flat, flatten
-from jax_cocktail.lowering.partition import Node, Partition, partition
 from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, why_unsupported
 from jax_cocktail.primitives.equation import Equation, Program, Variable
 from jax_cocktail.report import Counts, Left
+from jax_cocktail.schedule.partition import Node, Partition, partition
 
 # Constants up to this size are embedded in the program; larger ones are operands, so that they are shared.
 EMBEDDED_BYTES = 1024

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from jax.extend import core as jex
 
-from jax_cocktail.lowering.adapter import nested_jaxprs, open_jaxpr, primitive_name
+from jax_cocktail.lowering.adapter import primitive_name
+from jax_cocktail.primitives.jaxprs import equations_in, nested_jaxprs, open_jaxpr
 
 
 def choices(
@@ -45,10 +46,8 @@ def choices(
 
 def element_branch_in(jaxpr: Any) -> bool:
     """True if a jaxpr contains the select of a vmapped branch, at any depth."""
-    equations = open_jaxpr(jaxpr).eqns
-    return bool(_branches(equations)) or any(
-        element_branch_in(inner) for equation in equations for inner in nested_jaxprs(equation)
-    )
+    inner = (body for equation in equations_in(jaxpr) for body in nested_jaxprs(equation))
+    return any(_branches(open_jaxpr(body).eqns) for body in (jaxpr, *inner))
 
 
 def _branches(equations: Sequence[Any]) -> list[set[int]]:

@@ -18,9 +18,10 @@ from jax_cocktail.build.host import build_runtime, host_toolchain
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
-from jax_cocktail.lowering.adapter import is_key, open_jaxpr
+from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region
 from jax_cocktail.primitives import physical_type
+from jax_cocktail.primitives.jaxprs import open_jaxpr
 
 TARGET = "jax_cocktail_cpu"
 PLATFORM = "cpu"

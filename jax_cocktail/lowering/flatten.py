@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.extend.core as jex
@@ -14,11 +15,10 @@ import jax.extend.core as jex
 from jax_cocktail.lowering.adapter import (
     REMATERIALISED,
     body_of_call,
-    constants,
     control_flow_in,
-    open_jaxpr,
     primitive_name,
 )
+from jax_cocktail.primitives.jaxprs import constants, interpret, open_jaxpr
 from jax_cocktail.recursion.primitive import RECURSION
 
 
@@ -51,56 +51,46 @@ class _Inliner:
         self.constvars: list[Any] = []
         self.consts: list[Any] = []
         self.recursions: list[tuple[Any, range]] = []
-        self._names: dict[Any, Any] = {}
         self._new = jex.gensym()
 
-    def read(self, atom: Any) -> Any:
-        return atom if isinstance(atom, jex.Literal) else self._names.get(atom, atom)
-
-    def constant(self, var: Any, value: Any) -> None:
+    def constant(self, atom: Any, value: Any) -> Any:
         """Turns a constant of an inlined body into a constant of the whole jaxpr."""
-        self._names[var] = fresh = self._new(var.aval)
-        self.constvars.append(fresh)
+        if isinstance(atom, jex.Literal):
+            return atom
+        self.constvars.append(self._new(atom.aval))
         self.consts.append(value)
+        return self.constvars[-1]
 
-    def run(self, equations: Sequence[Any], outermost: bool) -> None:
-        for equation in equations:
-            body = body_of_call(equation)
-            if body is not None and primitive_name(equation) in REMATERIALISED:
-                # without control flow it stays a call, so that stock XLA rematerialises it
-                body = body if control_flow_in(body) else None
-            operands = [self.read(atom) for atom in equation.invars]
-            if body is None:
-                self._keep(equation, operands, outermost)
-                continue
-            inner, start = open_jaxpr(body), len(self.equations)
-            for var, value in zip(inner.constvars, constants(body), strict=True):
-                self.constant(var, value)
-            self._names.update(zip(inner.invars, operands, strict=True))
-            self.run(inner.eqns, outermost=False)
-            if primitive_name(equation) == RECURSION:
-                self.recursions.append((equation, range(start, len(self.equations))))
-            results = [self.read(atom) for atom in inner.outvars]
-            self._names.update(zip(equation.outvars, results, strict=True))
-
-    def _keep(self, equation: Any, operands: list[Any], outermost: bool) -> None:
-        outvars = list(equation.outvars)
-        if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
-            outvars = [self._new(var.aval) for var in outvars]
-            self._names.update(zip(equation.outvars, outvars, strict=True))
-        self.equations.append(equation.replace(invars=operands, outvars=outvars))
+    def apply(self, equation: Any, operands: Sequence[Any], outermost: bool = False) -> Sequence[Any]:
+        """Appends an equation, or those of the body if it is a call, and returns its results."""
+        body = body_of_call(equation)
+        if body is not None and primitive_name(equation) in REMATERIALISED:
+            # without control flow it stays a call, so that stock XLA rematerialises it
+            body = body if control_flow_in(body) else None
+        if body is None:
+            outvars = list(equation.outvars)
+            if not outermost:  # JAX shares bodies between calls, so a body may be inlined twice
+                outvars = [self._new(var.aval) for var in outvars]
+            self.equations.append(equation.replace(invars=list(operands), outvars=outvars))
+            return outvars
+        start = len(self.equations)
+        results = interpret(body, operands, self.constant, self.apply)
+        if primitive_name(equation) == RECURSION:
+            self.recursions.append((equation, range(start, len(self.equations))))
+        return results
 
 
 def flatten(closed: Any) -> Flat:
     """Inlines all calls except rematerialised ones without control flow and those forced to stock."""
     jaxpr = open_jaxpr(closed)
     inliner = _Inliner()
-    inliner.run(jaxpr.eqns, outermost=True)
+    outermost = partial(inliner.apply, outermost=True)
+    results = interpret(closed, jaxpr.invars, lambda atom, _: atom, outermost)
     return Flat(
         original=closed,
         constvars=(*jaxpr.constvars, *inliner.constvars),
         consts=(*constants(closed), *inliner.consts),
         equations=tuple(inliner.equations),
-        outvars=tuple(inliner.read(atom) for atom in jaxpr.outvars),
+        outvars=results,
         recursions=tuple(inliner.recursions),
     )

@@ -22,7 +22,6 @@ from jax_cocktail.lowering import recursion_strategies as recursions
 from jax_cocktail.lowering.adapter import (
     control_flow_in,
     holds_control_flow,
-    open_jaxpr,
     primitive_name,
     source_of,
 )
@@ -42,6 +41,7 @@ from jax_cocktail.lowering.variants import (
     worth,
 )
 from jax_cocktail.primitives import CONTROL_FLOW
+from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.report import Captured, Left, Report
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.unit_count import no_price_tells

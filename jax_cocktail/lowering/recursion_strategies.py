@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from jax_cocktail.lowering.adapter import holds_control_flow, nested_jaxprs, open_jaxpr, primitive_name
+from jax_cocktail.lowering.adapter import holds_control_flow, primitive_name
 from jax_cocktail.lowering.flatten import Flat
 from jax_cocktail.lowering.state import read_mark
+from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.recursion.primitive import RECURSION, schedule_text, stock_text
 
 

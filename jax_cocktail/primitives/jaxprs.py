@@ -1,4 +1,4 @@
-"""Reads jaxprs of jax 0.10.2, 0.11 and 0.12, which differ.
+"""Reads jaxprs of jax 0.10.2, 0.11 and 0.12, which differ. All readers of jaxprs are made of these functions.
 
 `scan` has counts or a tree of its operands; `ClosedJaxpr` is a class or an alias of `Jaxpr`; calls store
 their body under several names.
@@ -6,10 +6,12 @@ their body under several names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax.extend.core as jex
+
+T = TypeVar("T")
 
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr", "call")  # the parameter differs by primitive and by release
 
@@ -29,6 +31,43 @@ def nested_jaxprs(equation: Any) -> Iterator[Any]:
         for item in value if isinstance(value, tuple | list) else (value,):
             if _is_jaxpr(item):
                 yield item
+
+
+def equations_in(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr, at any depth."""
+    for equation in open_jaxpr(jaxpr).eqns:
+        yield equation
+        yield from equations_inside(equation)
+
+
+def equations_inside(equation: Any) -> Iterator[Any]:
+    """Every equation in the jaxprs of an equation, at any depth."""
+    for jaxpr in nested_jaxprs(equation):
+        yield from equations_in(jaxpr)
+
+
+def interpret(
+    jaxpr: Any,
+    arguments: Sequence[T],
+    constant: Callable[[Any, Any], T],
+    apply: Callable[[Any, Sequence[T]], Sequence[T]],
+) -> tuple[T, ...]:
+    """Interprets a closed jaxpr on values of any kind, and returns its results.
+
+    `constant(atom, value)`: the value of a constant or literal; `apply(equation, operands)`: the results of
+    an equation. An `apply` that interprets the body of a call inlines it.
+    """
+    opened = open_jaxpr(jaxpr)
+    names = {v: constant(v, x) for v, x in zip(opened.constvars, constants(jaxpr), strict=True)}
+    names |= zip(opened.invars, arguments, strict=True)
+
+    def read(atom: Any) -> T:
+        return constant(atom, atom.val) if isinstance(atom, jex.Literal) else names[atom]
+
+    for equation in opened.eqns:
+        results = apply(equation, [read(atom) for atom in equation.invars])
+        names |= zip(equation.outvars, results, strict=True)
+    return tuple(read(atom) for atom in opened.outvars)
 
 
 def call_body(params: Mapping[str, Any]) -> Any | None:

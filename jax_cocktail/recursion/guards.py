@@ -7,7 +7,7 @@ get zeros from the side not taken, and a select picks the results of the branch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
+from jax_cocktail.primitives.jaxprs import equations_inside
 from jax_cocktail.recursion.blocks import (
     MOVE,
     Accumulate,
@@ -30,8 +30,8 @@ from jax_cocktail.recursion.blocks import (
 from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval
 
-_ENDLESS = frozenset({"while", "recursion"})
-_COSTLY = _ENDLESS | {"dot_general", "conv_general_dilated", "scan", "sort"}
+ENDLESS = frozenset({"while", "recursion"})  # primitives whose duration is unknown
+_COSTLY = ENDLESS | {"dot_general", "conv_general_dilated", "scan", "sort"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Branch:
 def branches(blocks: Sequence[Block], function: int) -> list[Branch]:
     """The branches of a function whose sides are straight-line code and are safe to run when not taken."""
     found = [_branch(blocks, k) for k, block in enumerate(blocks) if block.function == function]
-    return [branch for branch in found if branch is not None and not _has(blocks, branch, _ENDLESS)]
+    return [branch for branch in found if branch is not None and not _has(blocks, branch, ENDLESS)]
 
 
 def is_cheap(blocks: Sequence[Block], branch: Branch) -> bool:
@@ -80,12 +80,12 @@ def _chain(blocks: Sequence[Block], at: int) -> list[int]:
 
 def _has(blocks: Sequence[Block], branch: Branch, names: frozenset[str]) -> bool:
     steps = (step for side in branch.sides for k in side for step in blocks[k].steps)
-    return any(isinstance(step, Op) and _holds(step.name, step, names) for step in steps)
+    return any(isinstance(step, Op) and (step.name in names or contains(step, names)) for step in steps)
 
 
-def _holds(name: str, item: Any, names: frozenset[str]) -> bool:
-    inner = (e for jaxpr in nested_jaxprs(item) for e in open_jaxpr(jaxpr).eqns)
-    return name in names or any(_holds(e.primitive.name, e, names) for e in inner)
+def contains(item: Any, names: Collection[str]) -> bool:
+    """True if the jaxprs in an operation or equation use one of these primitives."""
+    return any(e.primitive.name in names for e in equations_inside(item))
 
 
 def guarded(blocks: Sequence[Block], found: Sequence[Branch]) -> tuple[Block, ...]:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
 
-from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
+from jax_cocktail.primitives.jaxprs import equations_inside
 from jax_cocktail.recursion.blocks import MOVE, Block, Goto, Invoke, Leave, Step, Switch
-from jax_cocktail.recursion.guards import branches, guarded, is_cheap
+from jax_cocktail.recursion.guards import ENDLESS, branches, contains, guarded, is_cheap
 from jax_cocktail.recursion.machine import StackPlan, planned
 from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval, is_float, row_bytes
@@ -23,6 +22,7 @@ WEIGHT_BYTES = 16 << 10  # a matrix from this size upwards is worth reading once
 FEW_PATHS = 4  # a function with at most this many paths keeps its branches
 MOST_PATHS = 16  # in all functions
 MOST_SITES = 32  # calls made by one call
+_SKIPPING = frozenset({"cond", "while"})  # primitives that may skip the equations inside
 ARRAY_BYTES = 64  # of an integer array that is stored for every call
 
 
@@ -128,7 +128,7 @@ def levels_of(plan: StackPlan) -> Levels | str:
         return "there are calls in a loop with an unknown or too large trip count"
     plan = _with_fewer_paths(plan)
     steps = (step for block in plan.blocks for step in block.steps)
-    if any(isinstance(step, Op) and _hides_loop(step.name, step) for step in steps):
+    if any(isinstance(step, Op) and _hides_loop(step) for step in steps):
         return "a branch contains a loop, which calls that skip it would run too"
     paths = _ways(plan)
     if isinstance(paths, str):
@@ -236,18 +236,11 @@ def worth(levels: Levels) -> bool:
     )
 
 
-def _hides_loop(name: str, item: Any) -> bool:
+def _hides_loop(step: Op) -> bool:
     """True if a branch or loop contains an unbounded loop, which vmap would run for skipped calls too."""
-    inner = [e for jaxpr in nested_jaxprs(item) for e in open_jaxpr(jaxpr).eqns]
-    if name in ("cond", "while") and any(_loops(e) for e in inner):
-        return True
-    return any(_hides_loop(e.primitive.name, e) for e in inner)
-
-
-def _loops(equation: Any) -> bool:
-    if equation.primitive.name in ("while", "recursion"):
-        return True
-    return any(_loops(e) for jaxpr in nested_jaxprs(equation) for e in open_jaxpr(jaxpr).eqns)
+    if step.name in _SKIPPING:
+        return contains(step, ENDLESS)
+    return any(e.primitive.name in _SKIPPING and contains(e, ENDLESS) for e in equations_inside(step))
 
 
 def _paths_of(blocks: Sequence[Block], function: int, at: int) -> Iterator[Path]:

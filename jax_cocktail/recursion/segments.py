@@ -155,7 +155,7 @@ class _Forward:
             return [found[k] for k in moves]
 
         jaxpr = jax.make_jaxpr(moving)(*(v.aval for v in inputs))
-        if any(numbering is not Numbering.GIVEN for numbering in numberings(jaxpr)):
+        if numberings(jaxpr) - {Numbering.GIVEN}:
             raise UnsupportedError(
                 "a while loop in which a recursive function calls itself has no derivative; use scan, or "
                 "fori_loop with constant bounds"

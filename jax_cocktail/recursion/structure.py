@@ -15,7 +15,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 
 from jax_cocktail.errors import UnsupportedError
-from jax_cocktail.primitives.jaxprs import call_body, constants, nested_jaxprs, open_jaxpr, scan_counts
+from jax_cocktail.primitives.jaxprs import call_body, equations_inside, interpret, open_jaxpr, scan_counts
 from jax_cocktail.recursion.task import Aval, aval_of
 
 REFERENCE = "reference"
@@ -114,18 +114,6 @@ def structure(jaxpr: Any, opens_loops: bool, most_trips: int = SHORT) -> Structu
     return Structure(parameters, tuple(builder.items), results)
 
 
-def refers(jaxpr: Any) -> bool:
-    """True if a jaxpr contains a reference, at any depth."""
-    return any(holds_reference(equation) for equation in open_jaxpr(jaxpr).eqns)
-
-
-def holds_reference(equation: Any) -> bool:
-    """True if an equation is or contains a reference."""
-    if equation.primitive.name == REFERENCE:
-        return True
-    return any(refers(inner) for inner in nested_jaxprs(equation))
-
-
 def binder(equation: Any) -> Callable[..., Sequence[Any]]:
     """A function that applies the equation's primitive to new values."""
     primitive, params = equation.primitive, equation.params
@@ -149,30 +137,16 @@ class _Builder:
 
     def inline(self, jaxpr: Any, arguments: Sequence[Atom]) -> tuple[Atom, ...]:
         """Appends the items of a jaxpr and returns its results."""
-        opened = open_jaxpr(jaxpr)
-        names: dict[Any, Atom] = {
-            v: Const(value, aval_of(v.aval))
-            for v, value in zip(opened.constvars, constants(jaxpr), strict=True)
-        }
-        names |= zip(opened.invars, arguments, strict=True)
+        return interpret(jaxpr, arguments, _constant, self._item)
 
-        def read(atom: Any) -> Atom:
-            return Const(atom.val, aval_of(atom.aval)) if isinstance(atom, jex.Literal) else names[atom]
-
-        for equation in opened.eqns:
-            inputs = tuple(read(atom) for atom in equation.invars)
-            outputs = self._item(equation, inputs)
-            names |= zip(equation.outvars, outputs, strict=True)
-        return tuple(read(atom) for atom in opened.outvars)
-
-    def _item(self, equation: Any, inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
-        name = equation.primitive.name
+    def _item(self, equation: Any, operands: Sequence[Atom]) -> tuple[Atom, ...]:
+        name, inputs = equation.primitive.name, tuple(operands)
         outputs = tuple(Var(aval_of(v.aval)) for v in equation.outvars)
         if name == REFERENCE:
             self.items.append(Call(equation.params["function"], binder(equation), inputs, outputs))
         elif self.opens_loops and name in ("jit", "pjit"):
             return self.inline(equation.params["jaxpr"], inputs)
-        elif not holds_reference(equation):
+        elif not any(e.primitive.name == REFERENCE for e in equations_inside(equation)):
             self.items.append(
                 Op(binder(equation), inputs, outputs, name, equation.params, _makes_zeros(equation))
             )
@@ -213,7 +187,7 @@ class _Builder:
     def _is_short(self, params: Mapping[str, Any]) -> bool:
         trips: int = params["length"]
         equations = len(open_jaxpr(params["jaxpr"]).eqns)
-        return trips <= SHORT or (trips <= self.most_trips and trips * equations <= WRITTEN)
+        return trips <= self.most_trips and (trips <= SHORT or trips * equations <= WRITTEN)
 
     def _unrolled(self, params: Mapping[str, Any], inputs: tuple[Atom, ...]) -> tuple[Atom, ...]:
         """Unrolls a short scan, so that its calls can run in parallel."""
@@ -246,12 +220,38 @@ class _Builder:
         return Repeat(carried, body, outputs, None, stacked, params["length"], params["reverse"])
 
 
+def _constant(atom: Any, value: Any) -> Atom:
+    return Const(value, aval_of(atom.aval))
+
+
 def _makes_zeros(equation: Any) -> bool:
     """True if an equation is a `broadcast_in_dim` of a literal zero."""
     first = next(iter(equation.invars), None)
     if equation.primitive.name != "broadcast_in_dim" or not isinstance(first, jex.Literal):
         return False
     return first.aval.dtype != jax.dtypes.float0 and bool(first.val == 0)
+
+
+def nested(item: Item) -> tuple[Structure, ...]:
+    """The structures in an item."""
+    if isinstance(item, Choice):
+        return item.sides
+    if isinstance(item, Repeat):
+        return tuple(s for s in (item.condition, item.body) if s is not None)
+    return ()
+
+
+def items_in(body: Structure) -> Iterator[Item]:
+    """Every item of a body, at any depth."""
+    for item in body.items:
+        yield item
+        for side in nested(item):
+            yield from items_in(side)
+
+
+def calls_in(body: Structure) -> list[Call]:
+    """The calls in a body, at any depth."""
+    return [item for item in items_in(body) if isinstance(item, Call)]
 
 
 def free(items: Sequence[Item], results: Sequence[Atom] = ()) -> Iterator[Var]:
@@ -272,12 +272,6 @@ def reads(item: Item) -> Iterator[Var]:
     else:
         atoms = (*item.carried, *item.stacked)
     yield from (v for v in atoms if isinstance(v, Var))
-    if isinstance(item, Choice):
-        inner = item.sides
-    elif isinstance(item, Repeat):
-        inner = tuple(s for s in (item.body, item.condition) if s is not None)
-    else:
-        inner = ()
-    for side in inner:
+    for side in nested(item):
         own = set(side.parameters)
         yield from (v for v in free(side.items, side.results) if v not in own)

@@ -29,6 +29,7 @@ from jax_cocktail.recursion.check import endless, invariants, numberings, refuse
 from jax_cocktail.recursion.machine import plan_machine
 from jax_cocktail.recursion.primitive import recursion_p
 from jax_cocktail.recursion.reference import reference_p
+from jax_cocktail.recursion.structure import structure
 from jax_cocktail.recursion.task import (
     TOKEN,
     Aval,
@@ -172,13 +173,14 @@ def _from_outside(function: Recursive, given: Given) -> Any:
     _refuse_varying(function, leaves)
     avals = tuple(aval_of(leaf) for leaf in leaves)
     members = _traced(function, tree, avals, [[None] * len(leaves)])
-    if endless([m.body for m in members]):
+    bodies = [structure(m.body, opens_loops=True, most_trips=0) for m in members]
+    if endless(bodies):
         raise RecursionTypeError(
             f"{function.name} never returns, since every call makes another one; put the call on one side of "
             "a jax.lax.cond or switch, and a result on the other (jax.vmap makes a cond run both sides)",
             function.source,
         )
-    same = invariants([m.body for m in members])
+    same = invariants(bodies)
     shared = [[None if k is None else leaves[k] for k in own] for own in same]
     if any(value is not None for value in shared[0]):
         members = _traced(function, tree, avals, shared)
@@ -270,7 +272,7 @@ def _body(scope: _Scope, member: _Member) -> Any:
     open_arguments = [a for a, value in zip(member.arguments, member.shared, strict=True) if value is None]
     body = jax.make_jaxpr(run)(TOKEN, *open_arguments)
     refuse_effects(body, function.name, function.source)
-    if any(numbering is not Numbering.NONE for numbering in numberings(body)):
+    if numberings(body) - {Numbering.NONE}:
         raise RecursionTypeError(
             f"the body of {function.name} differentiates one of its own calls; differentiate {function.name} "
             "as a whole, or return the derivative together with the value",

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from jax_cocktail.recursion.structure import Atom, Call, Choice, Item, Op, Repeat, Structure, Var
+from jax_cocktail.recursion.structure import Atom, Call, Choice, Item, Op, Structure, Var, calls_in, items_in
 from jax_cocktail.recursion.task import Numbering, Task
 
 LEVELS = 1  # inlined levels of calls
@@ -43,39 +43,17 @@ def unroll(task: Task, bodies: Sequence[Structure], tails: Collection[Call], lev
         return "calls have numbers"
     if task.max_depth % (levels + 1):
         return f"max_depth={task.max_depth} is not divisible by {levels + 1}"
-    inlined = {call.function for body in bodies for call in calls(body) if call not in tails}
+    inlined = {call.function for body in bodies for call in calls_in(body) if call not in tails}
     if not inlined:
         return "all calls are in tail position"
-    if any(call in tails for k in inlined for call in calls(bodies[k])):
+    if any(call in tails for k in inlined for call in calls_in(bodies[k])):
         return "a function that would be inlined has calls in tail position"
     copier = _Copier(bodies, tails, len(task.environment))
     made = tuple(copier.whole(body, levels) for body in bodies)
-    if sum(map(count, made)) > MOST_ITEMS or sum(len(list(calls(body))) for body in made) > MOST_CALLS:
+    items, calls = sum(len(list(items_in(body))) for body in made), sum(len(calls_in(body)) for body in made)
+    if items > MOST_ITEMS or calls > MOST_CALLS:
         return "its code would be too long"
     return Unrolled(made, frozenset(copier.kept))
-
-
-def inner(item: Item) -> tuple[Structure, ...]:
-    """The structures in an item."""
-    if isinstance(item, Choice):
-        return item.sides
-    if isinstance(item, Repeat):
-        return tuple(s for s in (item.condition, item.body) if s is not None)
-    return ()
-
-
-def calls(body: Structure) -> Iterator[Call]:
-    """The calls in a body, at any depth."""
-    for item in body.items:
-        if isinstance(item, Call):
-            yield item
-        for side in inner(item):
-            yield from calls(side)
-
-
-def count(body: Structure) -> int:
-    """The number of items, at any depth."""
-    return sum(1 + sum(map(count, inner(item))) for item in body.items)
 
 
 @dataclass(eq=False, slots=True)

@@ -1,4 +1,4 @@
-"""Selects the equations that become regions, by graph rules on plain numbers; it does not use JAX.
+"""Selects the equations that become regions, by graph rules on plain numbers.
 
 A region is outermost control flow plus the cheap equations beside it. The depth of an equation is the maximum
 number of times that a path to it leaves a region for stock XLA. The equations of one depth that we compile
