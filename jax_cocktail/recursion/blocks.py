@@ -26,7 +26,7 @@ from jax_cocktail.recursion.structure import (
     Var,
     reads,
 )
-from jax_cocktail.recursion.task import Aval
+from jax_cocktail.recursion.task import Aval, zeros
 
 MOVE = "move"
 
@@ -238,7 +238,7 @@ class _Builder:
         stacks = tuple(Var(v.aval) for v in item.outputs[count:])
         self._move(at, item.carried, carried)
         self._make(at, lambda: [jnp.int32(0)], (), (trip,))
-        self._make(at, lambda: [jnp.zeros(v.aval.shape, v.aval.dtype) for v in stacks], (), stacks)
+        self._make(at, lambda: [zeros(v.aval) for v in stacks], (), stacks)
         header = self._header(at)
         start, after = self.new(function), self.new(function)
         more = Var(Aval((), np.dtype("bool")))

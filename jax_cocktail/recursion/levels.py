@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import jax
@@ -29,7 +28,7 @@ from jax_cocktail.recursion.paths import Levels, Path
 from jax_cocktail.recursion.segments import placed
 from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.sums import capacity, clamped_start, product, with_products
-from jax_cocktail.recursion.task import Aval, Elements, Numbering, split
+from jax_cocktail.recursion.task import Aval, Elements, Numbering, ranges, split
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
 
@@ -117,8 +116,7 @@ class _Sweeps:
         self.levels, self.forest, self.order = levels, forest, order
         self.task = levels.plan.task
         self.sums = forest.results[: len(self.task.accumulated)]
-        starts = accumulate((len(f.row_results) for f in self.task.functions), initial=0)
-        self.row_ranges = [range(a, b) for a, b in pairwise(starts)]
+        self.row_ranges = ranges(len(f.row_results) for f in self.task.functions)
         self.widths = tuple(w for w in widths(forest.size) if w <= order.room)
         self.rows = [x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in forest.rows]
 

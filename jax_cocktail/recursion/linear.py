@@ -15,11 +15,10 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
-import jax.numpy as jnp
 
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
 from jax_cocktail.recursion.layout import Layout, Moving, operands_of, results_of
-from jax_cocktail.recursion.segments import Segment, Traced, forward, pull, push
+from jax_cocktail.recursion.segments import Segment, Traced, added, forward, picked, pull, push
 from jax_cocktail.recursion.structure import Var, structure
 from jax_cocktail.recursion.task import (
     NUMBER,
@@ -29,12 +28,13 @@ from jax_cocktail.recursion.task import (
     Linear,
     Numbering,
     Task,
+    affordable,
     aval_of,
     evaluate,
     floats,
     is_float,
-    row_bytes,
     split,
+    zeros,
 )
 
 TAPE_BYTES = 16 << 20  # if `max_calls` is not given
@@ -88,7 +88,7 @@ def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
     numbering = Numbering.GIVEN if task.numbers else Numbering.FRESH
     if not task.max_calls:
         tapes = [a for t in traced for a in t.tape]
-        task = replace(task, max_calls=max(min(TAPE_BYTES // max(row_bytes(tapes), 1), MOST_TAPED), 1))
+        task = replace(task, max_calls=affordable(tapes, TAPE_BYTES, MOST_TAPED))
     forward_task = replace(
         task,
         numbering=numbering,
@@ -289,18 +289,12 @@ class _Linear:
 
     def _push(self, residuals: Sequence[Any], moves: Sequence[Any]) -> list[Any]:
         made = push(self.traced.segments, residuals, dict(zip(self.inputs, moves, strict=True)))
-        return [
-            made[v] if v is not None and v in made else jnp.zeros(a.shape, a.dtype)
-            for v, a in zip(self.outputs, self.results.flat, strict=True)
-        ]
+        results = zip(self.outputs, self.results.flat, strict=True)
+        return [made[v] if v is not None and v in made else zeros(a) for v, a in results]
 
     def _pull(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        start: dict[Var, Any] = {}
-        for v, ct in zip(self.outputs, cotangents, strict=True):
-            if v is not None:
-                start[v] = start[v] + ct if v in start else ct
-        made = pull(self.traced.segments, residuals, start)
-        return [made[v] if v in made else jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.inputs]
+        made = pull(self.traced.segments, residuals, added({}, self.outputs, cotangents))
+        return picked(made, self.inputs)
 
 
 def _only_floats(avals: Sequence[Aval]) -> tuple[Aval, ...]:

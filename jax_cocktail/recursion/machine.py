@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any
 
 import jax.numpy as jnp
@@ -43,7 +42,7 @@ from jax_cocktail.recursion.structure import (
     structure,
 )
 from jax_cocktail.recursion.sums import Site, capacity, product, rewrite, with_products
-from jax_cocktail.recursion.task import Aval, Numbering, Task, row_bytes, split
+from jax_cocktail.recursion.task import Aval, Numbering, Task, ranges, row_bytes, split, zeros
 from jax_cocktail.recursion.unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
@@ -85,8 +84,7 @@ class StackPlan:
     @property
     def row_ranges(self) -> tuple[range, ...]:
         """The range of rows of each function."""
-        starts = accumulate((len(f.rows) for f in self.task.functions), initial=0)
-        return tuple(range(a, b) for a, b in pairwise(starts))
+        return ranges(len(f.rows) for f in self.task.functions)
 
     def number_of(self, v: Var) -> Var:
         """The variable with the row number of `v`, which is a row."""
@@ -302,10 +300,10 @@ class Machine:
             "top": jnp.where(self.number >= 0, 0, -1).astype(jnp.int32) if task.numbers else jnp.int32(0),
             "frames": frames,
             "labels": put(uninitialised((depth,), jnp.int32), base, jnp.int32(end)),
-            "returned": [[jnp.zeros(a.shape, a.dtype) for a in avals] for avals in self.returned],
+            "returned": [[*map(zeros, avals)] for avals in self.returned],
             "number": jnp.int32(0),
             "calls": jnp.int32(1),
-            "sums": [jnp.zeros(a.shape, a.dtype) for a in task.accumulated],
+            "sums": [*map(zeros, task.accumulated)],
             "rows": [uninitialised((task.max_calls, *a.shape), a.dtype) for a in task.row_results],
             "kept": [
                 [uninitialised((capacity(task.max_calls), *a.shape), a.dtype) for a in site.factors]
@@ -424,18 +422,14 @@ class Machine:
     def leave(self, end: Leave, frame: _Frame) -> State:
         task, state = self.plan.task, frame.state
         function = task.functions[end.function]
-        before = sum(len(f.row_results) for f in task.functions[: end.function])
-        values = [frame.read(a) for a in end.results]
-        rows = state["rows"]
-        for k, value in enumerate(values[: len(function.row_results)]):
-            rows = replaced(
-                rows, before + k, put(rows[before + k], frame.read(self.plan.numbers[end.function]), value)
-            )
+        own = ranges(len(f.row_results) for f in task.functions)[end.function]
+        kept, results = split([frame.read(a) for a in end.results], len(own))
+        number, rows = self.plan.numbers[end.function], state["rows"]
+        for k, value in zip(own, kept, strict=True):
+            rows = replaced(rows, k, put(rows[k], frame.read(number), value))
         if task.numbering is Numbering.FRESH:
-            frame.set(number=frame.read(self.plan.numbers[end.function]))
-        returned = replaced(
-            state["returned"], self.registers[function.key], values[len(function.row_results) :]
-        )
+            frame.set(number=frame.read(number))
+        returned = replaced(state["returned"], self.registers[function.key], results)
         frame.set(
             returned=returned, rows=rows, label=row(state["labels"], state["top"]), top=state["top"] - 1
         )

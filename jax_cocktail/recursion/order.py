@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cocktail.recursion.blocks import MOVE, Goto, Invoke, Leave, Switch
+from jax_cocktail.recursion.blocks import MOVE, Invoke, Leave
 from jax_cocktail.recursion.machine import Machine, planned
 from jax_cocktail.recursion.memory import put, row, uninitialised
 from jax_cocktail.recursion.paths import Levels
@@ -30,10 +30,11 @@ from jax_cocktail.recursion.task import (
     Function,
     Numbering,
     Task,
+    affordable,
     row_bytes,
     split,
 )
-from jax_cocktail.recursion.values import CallValues
+from jax_cocktail.recursion.values import CallValues, follow
 
 ROOM_BYTES = 16 << 20  # memory for the records of calls if `max_calls` is not given
 MOST_ROOM = 1 << 14
@@ -191,7 +192,7 @@ def room_of(levels: Levels, elements: int) -> int:
     task = levels.plan.task
     types = (*levels.results.types, *levels.integers.types, *levels.floats.types)
     if not task.max_calls:
-        return max(min(ROOM_BYTES // max(row_bytes(types), 1), MOST_ROOM), 1)
+        return affordable(types, ROOM_BYTES, MOST_ROOM)
     if task.numbering is not Numbering.NONE:  # the sums of a batch element have room for all its calls' terms
         return task.max_calls * elements
     places = (NUMBER,) * (ORDER_COLUMNS + 2 * levels.most_calls)
@@ -253,36 +254,15 @@ class _Walk:
         pairs = zip(columns.positions[function], columns.places[function], strict=True)
         values = {own[k]: self.integers[place] for k, place in pairs}
         values |= zip(plan.numbers[function : function + 1], self.numbers, strict=False)
-        return self._visit(plan.entries[function], (), _Seen(self, values), [])
+        found = follow(plan.blocks, plan.entries[function], _Seen(self, values), self._call, self._leave)
+        return list(found)
 
-    def _visit(
-        self,
-        at: int,
-        choices: tuple[int, ...],
-        seen: _Seen,
-        calls: list[tuple[Any, Any]],
+    def _leave(
+        self, end: Leave, choices: tuple[int, ...], seen: _Seen, calls: Sequence[tuple[Any, Any]]
     ) -> list[Any]:
         """The height, the path and the callees' numbers."""
-        block = self.plan.blocks[at]
-        seen, end = seen.after(block.steps), block.end
-        if isinstance(end, Leave):
-            return self._leave(end.function, choices, calls)
-        if isinstance(end, Goto):
-            return self._visit(end.block, choices, seen, calls)
-        if isinstance(end, Invoke):
-            called = self._call(end, seen)
-            return self._visit(end.block, choices, seen, [*calls, called])
-        assert isinstance(end, Switch)
-        index = seen.read(end.index).astype(jnp.int32)
-
-        def side(number: int, block: int) -> Callable[[], list[Any]]:
-            return lambda: self._visit(block, (*choices, number), seen, calls)
-
-        return list(lax.switch(index, [side(n, b) for n, b in enumerate(end.blocks)]))
-
-    def _leave(self, function: int, choices: tuple[int, ...], calls: Sequence[tuple[Any, Any]]) -> list[Any]:
         paths = enumerate(self.levels.paths)
-        path = next(k for k, p in paths if p.function == function and p.choices == choices)
+        path = next(k for k, p in paths if p.function == end.function and p.choices == choices)
         height = jnp.int32(0)
         for _, below in calls:
             height = jnp.maximum(height, below + 1)

@@ -30,7 +30,7 @@ from jax_cocktail.recursion.structure import (
     Var,
     free,
 )
-from jax_cocktail.recursion.task import Aval, Numbering, aval_of, evaluate, is_float
+from jax_cocktail.recursion.task import Aval, Numbering, aval_of, evaluate, is_float, zeros
 
 Values = dict[Var, Any]
 
@@ -108,7 +108,7 @@ class _Forward:
         self.segments: list[Segment] = []
 
     def read(self, atom: Atom) -> Any:
-        return jnp.asarray(atom.value, atom.aval.dtype) if isinstance(atom, Const) else self.values[atom]
+        return atom.array if isinstance(atom, Const) else self.values[atom]
 
     def keep(self, values: Sequence[Any]) -> tuple[int, ...]:
         """The places of new residuals."""
@@ -136,10 +136,7 @@ class _Forward:
         def compute(*moving: Any) -> list[Any]:
             values = self.values | dict(zip(inputs, moving, strict=True))
             for item in items:
-                operands = [
-                    jnp.asarray(a.value, a.aval.dtype) if isinstance(a, Const) else values[a]
-                    for a in item.inputs
-                ]
+                operands = [a.array if isinstance(a, Const) else values[a] for a in item.inputs]
                 values |= zip(item.outputs, item.run(*operands), strict=True)
             return [values[v] for v in made]
 
@@ -176,11 +173,8 @@ class _Forward:
                 results = evaluate(side.jaxpr, constants(side.jaxpr), ())
                 count = len(item.outputs)
                 own = {slot: results[count + k] for k, slot in places.items()}
-                filled = [own.get(n) for n in range(len(slots))]
-                return results[:count] + [
-                    jnp.zeros(a.shape, a.dtype) if x is None else x
-                    for x, a in zip(filled, slots, strict=True)
-                ]
+                filled = [own[n] if n in own else zeros(a) for n, a in enumerate(slots)]
+                return results[:count] + filled
 
             return run
 
@@ -274,8 +268,18 @@ def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
 
 
 # -- the linear part -----------------------------------------------------------------------------------------
-def _zeros(var: Atom) -> Any:
-    return jnp.zeros(var.aval.shape, var.aval.dtype)
+def picked(values: Mapping[Any, Any], atoms: Sequence[Atom]) -> list[Any]:
+    """The values of these atoms; zeros for those without one."""
+    return [values[v] if v in values else zeros(v.aval) for v in atoms]
+
+
+def added(values: Mapping[Var, Any], atoms: Sequence[Any], terms: Sequence[Any]) -> Values:
+    """The values with these terms added to those of the variables among `atoms`."""
+    found = dict(values)
+    for v, x in zip(atoms, terms, strict=True):
+        if isinstance(v, Var):
+            found[v] = found[v] + x if v in found else x
+    return found
 
 
 def push(segments: Sequence[Segment], residuals: Sequence[Any], moves: Values) -> Values:
@@ -283,9 +287,8 @@ def push(segments: Sequence[Segment], residuals: Sequence[Any], moves: Values) -
     moves = dict(moves)
     for step in segments:
         if isinstance(step, Run):
-            inputs = [moves[v] if v in moves else _zeros(v) for v in step.inputs]
             known = [residuals[k] for k in step.residuals]
-            found = evaluate(step.jaxpr, constants(step.jaxpr), [*known, *inputs])
+            found = evaluate(step.jaxpr, constants(step.jaxpr), [*known, *picked(moves, step.inputs)])
         else:
             found = lax.switch(residuals[step.index], [_pushed(s, residuals, moves) for s in step.sides])
         moves |= zip(step.outputs, found, strict=True)
@@ -294,19 +297,19 @@ def push(segments: Sequence[Segment], residuals: Sequence[Any], moves: Values) -
 
 def _pushed(side: Side, residuals: Sequence[Any], moves: Values) -> Callable[[], list[Any]]:
     def run() -> list[Any]:
-        found: Mapping[Any, Any] = push(side.segments, [residuals[k] for k in side.residuals], moves)
-        return [found[v] if v in found else _zeros(v) for v in side.results]
+        found = push(side.segments, [residuals[k] for k in side.residuals], moves)
+        return picked(found, side.results)
 
     return run
 
 
 def pull(segments: Sequence[Segment], residuals: Sequence[Any], cotangents: Values) -> Values:
     """Computes the cotangents of the inputs from those of the results."""
-    cotangents = dict(cotangents)
     for step in reversed(segments):
         if not any(v in cotangents for v in step.outputs):
             continue
-        wanted = [cotangents.pop(v) if v in cotangents else _zeros(v) for v in step.outputs]
+        wanted = picked(cotangents, step.outputs)
+        cotangents = {v: ct for v, ct in cotangents.items() if v not in step.outputs}
         if isinstance(step, Run):
             known = [residuals[k] for k in step.residuals]
 
@@ -317,8 +320,7 @@ def pull(segments: Sequence[Segment], residuals: Sequence[Any], cotangents: Valu
         else:
             sides = [_pulled(side, residuals, step, wanted) for side in step.sides]
             found = lax.switch(residuals[step.index], sides)
-        for v, x in zip(step.inputs, found, strict=True):
-            cotangents[v] = cotangents[v] + x if v in cotangents else x
+        cotangents = added(cotangents, step.inputs, found)
     return cotangents
 
 
@@ -326,11 +328,7 @@ def _pulled(
     side: Side, residuals: Sequence[Any], fork: Fork, wanted: Sequence[Any]
 ) -> Callable[[], list[Any]]:
     def run() -> list[Any]:
-        start: Values = {}
-        for v, ct in zip(side.results, wanted, strict=True):
-            if isinstance(v, Var):
-                start[v] = start[v] + ct if v in start else ct
-        found = pull(side.segments, [residuals[k] for k in side.residuals], start)
-        return [found[v] if v in found else _zeros(v) for v in fork.inputs]
+        start = added({}, side.results, wanted)
+        return picked(pull(side.segments, [residuals[k] for k in side.residuals], start), fork.inputs)
 
     return run

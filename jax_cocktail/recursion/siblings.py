@@ -21,14 +21,14 @@ import numpy as np
 from jax import lax
 
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.recursion.blocks import Goto, Invoke, Leave, Switch
+from jax_cocktail.recursion.blocks import Leave
 from jax_cocktail.recursion.failure import DEPTH
 from jax_cocktail.recursion.machine import Machine, StackPlan, State
 from jax_cocktail.recursion.memory import put, put_rows, row, uninitialised
 from jax_cocktail.recursion.paths import Path, independent_paths
 from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.task import NUMBER, Numbering, row_bytes
-from jax_cocktail.recursion.values import CallValues
+from jax_cocktail.recursion.values import CallValues, follow
 from jax_cocktail.utask.failure import FINE
 
 FRONTIER = 64  # calls that run in parallel; a power of two
@@ -112,40 +112,27 @@ class _Search:
         }
 
     def _oldest(self, state: State) -> State:
-        return self._visit(self.plan.entries[0], (), self._known(state, state["head"]), state)
+        known, entry = self._known(state, state["head"]), self.plan.entries[0]
+        found: State = follow(self.plan.blocks, entry, known, lambda end, known: None, self._left, state)
+        return found
 
     def _known(self, state: State, at: Any, received: Values | None = None) -> _Known:
         own = zip(self.plan.arguments[0], state["arguments"], strict=True)
         return _Known(self, {v: row(x, at) for v, x in own} | dict(received or {}), {})
 
-    def _visit(self, at: int, choices: tuple[int, ...], known: _Known, state: State) -> State:
-        block = self.plan.blocks[at]
-        known = known.after(block.steps)
-        end = block.end
-        if isinstance(end, Leave):
-            return self._left(choices, known, state)
-        if isinstance(end, Goto | Invoke):
-            return self._visit(end.block, choices, known, state)
-        assert isinstance(end, Switch)
-        index = known.read(end.index).astype(jnp.int32)
-
-        def side(number: int, block: int, state: State) -> State:
-            return self._visit(block, (*choices, number), known.after(()), state)
-
-        found: State = lax.switch(index, [partial(side, n, b) for n, b in enumerate(end.blocks)], state)
-        return found
-
-    def _left(self, choices: tuple[int, ...], known: _Known, state: State) -> State:
+    def _left(
+        self, end: Leave, choices: tuple[int, ...], known: _Known, calls: Sequence[None], state: State
+    ) -> State:
         """The state after the call has reached the end of its path: its callees join the queue."""
         paths = self.siblings.paths
         number = next(k for k, p in enumerate(paths) if p.choices == choices)
         head, count, status = state["head"], state["count"], state["status"]
         rows, depths, own = state["arguments"], state["depth"], row(state["depth"], head)
-        calls = [invoke for invoke, _ in paths[number].calls]
-        if calls:  # one update for all: a second one would modify an array that is still read
-            passed = zip(*([known.read(a) for a in invoke.call.inputs[1:]] for invoke in calls), strict=True)
-            rows = [put_rows(x, count, jnp.stack(y)) for x, y in zip(rows, passed, strict=True)]
-            depth = jnp.stack([own if id(invoke) in self.tails else own + 1 for invoke in calls])
+        invokes = [invoke for invoke, _ in paths[number].calls]
+        if invokes:  # one update for all: a second one would modify an array that is still read
+            given = [[known.read(a) for a in invoke.call.inputs[1:]] for invoke in invokes]
+            rows = [put_rows(x, count, jnp.stack(y)) for x, *y in zip(rows, *given, strict=True)]
+            depth = jnp.stack([own if id(invoke) in self.tails else own + 1 for invoke in invokes])
             depths = put_rows(depths, count, depth)
             status = jnp.where(depth.max() >= self.plan.task.max_depth, DEPTH, status)
         return {
@@ -154,7 +141,7 @@ class _Search:
             "path": put(state["path"], head, jnp.int32(number)),
             "first": put(state["first"], head, count),
             "head": head + 1,
-            "count": count + len(paths[number].calls),
+            "count": count + len(invokes),
             "status": status,
         }
 

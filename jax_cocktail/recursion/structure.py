@@ -37,6 +37,10 @@ class Const:
     value: Any
     aval: Aval
 
+    @property
+    def array(self) -> Any:
+        return jnp.asarray(self.value, self.aval.dtype)
+
 
 Atom = Var | Const
 

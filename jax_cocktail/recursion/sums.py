@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_cocktail.recursion.blocks import Accumulate, AddInto, Block, Keep
+from jax_cocktail.recursion.memory import put, row
 from jax_cocktail.recursion.structure import Atom, Op, Var
 from jax_cocktail.recursion.task import Aval
 
@@ -106,10 +107,10 @@ def _add_slice(total: Any, update: Any, *starts: Any) -> Any:
     return lax.dynamic_update_slice(total, old + update, starts, allow_negative_indices=False)
 
 
-def _add_slice_in_row(total: Any, row: Any, update: Any, *starts: Any) -> Any:
+def _add_slice_in_row(total: Any, at: Any, update: Any, *starts: Any) -> Any:
     spare = [has - takes for has, takes in zip(total.shape[1:], update.shape, strict=True)]
     clamped = [clamped_start(s, most) for s, most in zip(starts, spare, strict=True)]
-    return _add_slice(total, update[None], row, *clamped)
+    return _add_slice(total, update[None], at, *clamped)
 
 
 def clamped_start(start: Any, most: int) -> Any:
@@ -122,9 +123,8 @@ def _scattering(patch: Op) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def run(total: Any, *rest: Any) -> Any:
         return patch.run(total, *rest)[0]
 
-    def run_in_row(total: Any, row: Any, *rest: Any) -> Any:
-        own = lax.dynamic_index_in_dim(total, row, keepdims=False, allow_negative_indices=False)
-        return lax.dynamic_update_index_in_dim(total, run(own, *rest), row, 0, allow_negative_indices=False)
+    def run_in_row(total: Any, at: Any, *rest: Any) -> Any:
+        return put(total, at, run(row(total, at), *rest))
 
     return run, run_in_row
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import jax
@@ -172,6 +173,21 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any]) -> list
     """Evaluates a jaxpr with these constants."""
     closed = jex.ClosedJaxpr(open_jaxpr(jaxpr), list(consts))
     return list(jex.jaxpr_as_fun(closed)(*operands))
+
+
+def zeros(aval: Any) -> Any:
+    """An array of zeros of this type."""
+    return jnp.zeros(aval.shape, aval.dtype)
+
+
+def ranges(counts: Iterable[int]) -> tuple[range, ...]:
+    """Consecutive ranges with these lengths, from 0 on."""
+    return tuple(range(a, b) for a, b in pairwise(accumulate(counts, initial=0)))
+
+
+def affordable(avals: Sequence[Any], most_bytes: int, most: int) -> int:
+    """The number of rows of these types that fit in `most_bytes`; at least 1, at most `most`."""
+    return max(min(most_bytes // max(row_bytes(avals), 1), most), 1)
 
 
 def row_bytes(avals: Sequence[Any]) -> int:

@@ -36,9 +36,9 @@ from jax_cocktail.recursion.task import (
     Function,
     Numbering,
     Task,
+    affordable,
     aval_of,
     evaluate,
-    row_bytes,
     split,
 )
 from jax_cocktail.recursion.unroll import LEVELS
@@ -415,7 +415,7 @@ def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], T
     depth = 1 if limits.max_depth is None else limits.max_depth
     task = Task(functions, avals, (), Numbering.NONE, depth, limits.max_calls or 0)
     if limits.max_depth is None:
-        most = _affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH)
+        most = affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH)
         even = most - most % (LEVELS + 1)  # a multiple allows unrolling
         task = replace(task, max_depth=even or most)
     return list(environment.values()), task
@@ -433,11 +433,6 @@ def _closed(member: _Member, avals: Sequence[Aval], places: dict[int, int]) -> F
     body = jax.make_jaxpr(run)(TOKEN, *avals, *passed)
     name, source = member.function.name, member.function.source
     return Function(name, body, (), passed, (), member.results, source)
-
-
-def _affordable(avals: Sequence[Aval], most_bytes: int, most: int) -> int:
-    """The number of rows of these types that fit in `most_bytes`; at least 1, at most `most`."""
-    return max(min(most_bytes // max(row_bytes(avals), 1), most), 1)
 
 
 def recursive(

@@ -1,13 +1,16 @@
-"""Lazily traced values of a call: a value that is never read is never traced."""
+"""Lazily traced values of a call, where a value that is never read is never traced, and its paths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import jax.numpy as jnp
+from jax import lax
 
+from jax_cocktail.recursion.blocks import Block, Goto, Invoke, Leave, Switch
 from jax_cocktail.recursion.structure import Atom, Const, Op, Var
 
 
@@ -26,7 +29,7 @@ class CallValues:
 
     def read(self, atom: Atom) -> Any:
         if isinstance(atom, Const):
-            return jnp.asarray(atom.value, atom.aval.dtype)
+            return atom.array
         if atom not in self.values:
             self._make(atom)
         return self.values[atom]
@@ -48,3 +51,39 @@ class CallValues:
             self.values |= zip(step.outputs, self.run(step), strict=True)
         else:  # a token
             self.values[v] = jnp.zeros(v.aval.shape, v.aval.dtype)
+
+
+Values = TypeVar("Values", bound=CallValues)
+
+
+def follow(
+    blocks: Sequence[Block],
+    at: int,
+    values: Values,
+    call: Callable[[Invoke, Values], Any],
+    leave: Callable[..., Any],
+    *state: Any,
+    choices: tuple[int, ...] = (),
+    calls: tuple[Any, ...] = (),
+) -> Any:
+    """Traces a call along all of its paths from a block on: a branch becomes a switch.
+
+    `call(end, values)`: what to know about a call that is made; `leave(end, choices, values, calls, *state)`:
+    the result at the end of a path, from the sides taken and what is known about its calls. `state` goes
+    through the switches.
+    """
+    block = blocks[at]
+    values, end = values.after(block.steps), block.end
+    if isinstance(end, Leave):
+        return leave(end, choices, values, calls, *state)
+    if isinstance(end, Goto | Invoke):
+        calls = (*calls, call(end, values)) if isinstance(end, Invoke) else calls
+        return follow(blocks, end.block, values, call, leave, *state, choices=choices, calls=calls)
+    assert isinstance(end, Switch)
+
+    def side(number: int, block: int, *state: Any) -> Any:
+        taken = (*choices, number)
+        return follow(blocks, block, values, call, leave, *state, choices=taken, calls=calls)
+
+    index = values.read(end.index).astype(jnp.int32)
+    return lax.switch(index, [partial(side, n, b) for n, b in enumerate(end.blocks)], *state)
