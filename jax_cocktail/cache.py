@@ -3,6 +3,8 @@
 Each digest has a folder with source, command, log, binary and ``meta.json``. An entry is written to a private
 folder and renamed into place, so it is either complete or absent. A file is loaded only if this user or root
 owns it, no one else can write to it, and its SHA-256 matches the recorded one.
+
+Small JSON records, of measurements and decisions, have folders of their own beside the programs.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from jax_cocktail.errors import BuildError
+import filelock
 
 DEFAULT_LIMIT_BYTES = 1 << 30  # of the option `cache_limit_bytes`
 BINARY = "program.so"
@@ -31,12 +35,13 @@ _STALE_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A verified compiled binary. `seconds`: its compile time."""
+    """A verified compiled binary. `seconds`: its compile time; `meta`: the contents of `META`."""
 
     binary: bytes
     digest: str
     path: str
     seconds: float
+    meta: Mapping[str, Any]
 
 
 def cache_dir() -> Path:
@@ -76,16 +81,15 @@ def distrust(path: Path) -> str:
 
 
 def prepare_root() -> Path:
-    """Creates `cache_dir()` if needed and returns it. Raises BuildError if it is unusable or unsafe."""
+    """Creates `cache_dir()` if needed and returns it. Raises OSError if it is unusable or unsafe."""
     root = cache_dir()
-    remedy = "set JAX_COCKTAIL_CACHE_DIR to a folder of your own (chmod 700)"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise BuildError(f"the cache folder {root} cannot be created ({error.strerror})", remedy) from error
+        raise OSError(f"the cache folder {root} cannot be created ({error.strerror})") from error
     reason = distrust(root)
     if reason:
-        raise BuildError(f"the cache folder is not safe to use: {reason}", remedy)
+        raise OSError(f"the cache folder is not safe to use: {reason}")
     return root
 
 
@@ -116,7 +120,7 @@ def load(folder: Path) -> Entry | None:
     if digest != expected:
         return None
     _touch(meta_path)
-    return Entry(binary, digest, str(binary_path), seconds)
+    return Entry(binary, digest, str(binary_path), seconds, meta)
 
 
 def _touch(path: Path) -> None:
@@ -195,3 +199,53 @@ def evict(root: Path, limit_bytes: int, keep: str) -> None:
             continue
         if abandoned:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- records -----------------------------------------------------------------------------------------------
+
+
+def read_record(folder: str, name: str) -> Any:
+    """The stored JSON value; None if there is none, or if someone else could have written it."""
+    path = cache_dir() / folder / f"{name}.json"
+    if any(distrust(place) for place in (path.parent.parent, path.parent, path)):
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write_record(folder: str, name: str, value: Mapping[str, Any]) -> Path:
+    """Stores a JSON value and returns its file. Raises OSError."""
+    path = _record_folder(folder) / f"{name}.json"
+    handle, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=1) + "\n")
+    os.replace(temporary, path)  # atomic: readers never see a partial file
+    return path
+
+
+def clear_records(folder: str) -> None:
+    """Removes all records in a folder."""
+    for path in (cache_dir() / folder).glob("*.json"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def one_at_a_time(folder: str, name: str, seconds: float) -> Iterator[bool]:
+    """Lets one process at a time make a record. Yields False if another one holds the lock for too long."""
+    ours = True
+    with ExitStack() as held:
+        try:
+            held.enter_context(filelock.FileLock(_record_folder(folder) / f"{name}.lock", timeout=seconds))
+        except filelock.Timeout:
+            ours = False
+        except OSError:
+            pass  # nothing can be stored, so every process makes its own
+        yield ours
+
+
+def _record_folder(name: str) -> Path:
+    folder = prepare_root() / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

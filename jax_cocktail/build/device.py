@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from jax_cocktail.build.job import (
@@ -120,16 +121,14 @@ def _find_toolchain(
     seen: list[DeviceToolchain] = []
     host_arguments, host_version = _host_compiler(path, host)
     programs = list(_nvcc_programs(path, homes, wheels))
-    for program in programs if host_version else []:
-        found = _nvcc(program, host_arguments, host_version)
-        if found and (not arch or found.knows(arch)):
+    candidates = chain(
+        (_nvcc(program, host_arguments, host_version) for program in programs if host_version),
+        map(_nvrtc, _nvrtc_libraries(homes, wheels)),
+    )
+    for found in filter(None, candidates):
+        if not arch or found.knows(arch):
             return found
-        seen += [found] if found else []
-    for library in _nvrtc_libraries(homes, wheels):
-        found = _nvrtc(library)
-        if found and (not arch or found.knows(arch)):
-            return found
-        seen += [found] if found else []
+        seen.append(found)
     if seen:
         raise _unknown_arch(arch, seen[0])
     if programs and not host_version:

@@ -26,24 +26,9 @@ from jax_cocktail.build.job import (
     obtain,
     package_folders,
     program_folders,
-    source_folder,
 )
-from jax_cocktail.cache import DEFAULT_LIMIT_BYTES, cache_dir, clear_cache
+from jax_cocktail.cache import DEFAULT_LIMIT_BYTES, cache_dir
 from jax_cocktail.errors import BuildError
-
-__all__ = [
-    "Built",
-    "Toolchain",
-    "build_gpu_handler",
-    "build_program",
-    "build_runtime",
-    "cache_dir",
-    "clear_cache",
-    "headers_of",
-    "host_toolchain",
-    "program_folders",
-    "source_folder",
-]
 
 PROGRAM_FLAGS = (
     "-std=c++17",

@@ -7,7 +7,6 @@ import errno
 import functools
 import hashlib
 import importlib.util
-import json
 import os
 import shlex
 import shutil
@@ -17,7 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import filelock
@@ -173,55 +172,37 @@ def package_folders(name: str) -> tuple[str, ...]:
 # ---- the cache ---------------------------------------------------------------------------------------------
 
 
-class _CompilerFailure(Exception):
-    """Raised if the compiler rejects the program, so that another folder cannot help."""
-
-    def __init__(self, error: BuildError) -> None:
-        self.error = error
-        super().__init__(str(error))
-
-
 def obtain(job: Job, limit_bytes: int) -> Built:
     """The result of a job: from the cache, else compiled into it. If the cache is unusable, it warns and uses
     a private folder. Raises BuildError."""
-    start = time.perf_counter()
+    start, found = time.perf_counter(), None
     try:
-        root = cache.prepare_root()
-        found = _load(job, cache.entry_folder(root, job.key), cached=True)
-        if found is None:
-            found = _build_locked(job, root, limit_bytes)
-    except _CompilerFailure as failure:
-        raise failure.error from None
-    except (BuildError, OSError, filelock.Timeout) as problem:
+        found = _obtain_in(cache.prepare_root(), job, limit_bytes)
+    except OSError as problem:
         warnings.warn(
             f"the cache of compiled programs is not used: {problem}; every process compiles its programs"
             " again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
             CocktailWarning,
             stacklevel=4,
         )
-        found = _build_private(job)
-    return Built(
-        found.binary, found.digest, found.path, time.perf_counter() - start, found.cached, found.facts
-    )
-
-
-def _load(job: Job, folder: Path, *, cached: bool) -> Built | None:
-    """The build in `folder`; None if it is missing, damaged or has invalid facts."""
-    entry = cache.load(folder)
-    if entry is None:
-        return None
     try:
-        facts = json.loads((folder / cache.META).read_text(encoding="utf-8"))[_FACTS]
-        job.language.check(facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return Built(entry.binary, entry.digest, entry.path, entry.seconds, cached, facts)
+        found = found or _obtain_in(_private_root(os.getpid()), job, limit_bytes)
+    except OSError as error:
+        raise BuildError(
+            f"there is no folder to compile in ({error.strerror or error})",
+            "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
+        ) from error
+    return replace(found, seconds=time.perf_counter() - start)
 
 
-def _build_locked(job: Job, root: Path, limit_bytes: int) -> Built:
+def _obtain_in(root: Path, job: Job, limit_bytes: int) -> Built:
+    """The result of a job, from the cache in `root` or compiled into it. Raises BuildError or OSError."""
     target = cache.entry_folder(root, job.key)
+    found = _load(job, target)
+    if found is not None:
+        return found
     with filelock.FileLock(cache.lock_path(root, job.key), timeout=_LOCK_SECONDS):
-        found = _load(job, target, cached=True)  # another process may have built it meanwhile
+        found = _load(job, target)  # another process may have built it meanwhile
         if found is not None:
             return found
         folder = cache.build_folder(root)
@@ -230,11 +211,24 @@ def _build_locked(job: Job, root: Path, limit_bytes: int) -> Built:
             cache.publish(folder, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        found = _load(job, target, cached=False)
+        found = _load(job, target)
         if found is None:
             raise OSError(errno.EIO, f"the new entry {target} cannot be read back")
         cache.evict(root, limit_bytes, job.key)
-    return found
+    return replace(found, cached=False)
+
+
+def _load(job: Job, folder: Path) -> Built | None:
+    """The build in `folder`; None if it is missing, damaged or has invalid facts."""
+    entry = cache.load(folder)
+    if entry is None:
+        return None
+    try:
+        facts = entry.meta[_FACTS]
+        job.language.check(facts)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return Built(entry.binary, entry.digest, entry.path, entry.seconds, True, facts)
 
 
 @functools.cache
@@ -244,28 +238,6 @@ def _private_root(process: int) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="jax_cocktail-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _build_private(job: Job) -> Built:
-    try:
-        target = _private_root(os.getpid()) / job.key
-        found = _load(job, target, cached=True)
-        if found is not None:
-            return found
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(mode=0o700)
-        _compile(job, target)
-        found = _load(job, target, cached=False)
-    except _CompilerFailure as failure:
-        raise failure.error from None
-    except OSError as error:
-        raise BuildError(
-            f"there is no folder to compile in ({error.strerror or error})",
-            "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
-        ) from error
-    if found is None:
-        raise BuildError("the compiled program cannot be read back", "set TMPDIR to another folder")
-    return found
 
 
 # ---- running the compiler ----------------------------------------------------------------------------------
@@ -283,12 +255,9 @@ def _compile(job: Job, folder: Path) -> None:
         if _FULL_DISK in log:
             raise OSError(errno.ENOSPC, _FULL_DISK)
         problem = f"the {job.language.compiler} {job.toolchain} failed with status {status}"
-        raise _CompilerFailure(BuildError(problem, job.language.remedy(log), shortened(log)))
+        raise BuildError(problem, job.language.remedy(log), shortened(log))
     (folder / "log.txt").write_text(log, encoding="utf-8")
-    try:
-        facts = job.language.inspect(folder / cache.BINARY, log)
-    except BuildError as error:
-        raise _CompilerFailure(error) from error
+    facts = job.language.inspect(folder / cache.BINARY, log)
     meta = {"compiler": job.toolchain.version, "seconds": seconds, "flags": list(job.arguments)}
     cache.seal(folder, {**meta, _FACTS: facts})
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
 import jax
 import jaxlib
 
 from jax_cocktail import cache
-from jax_cocktail.build.host import program_folders
+from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
-from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.stopwatch import CAPTURE, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
@@ -184,15 +181,10 @@ _remembered: dict[tuple[str, str], Decision] = {}  # used if the folder cannot b
 
 def load(key: str) -> Decision | None:
     """The stored decision; None if there is no valid one."""
-    root = cache.cache_dir()
-    path = root / _FOLDER / f"{key}.json"
-    known = _remembered.get((str(root), key))
-    if cache.distrust(path) or cache.distrust(path.parent):
-        return known
     try:
-        return _from_facts(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        return known
+        return _from_facts(cache.read_record(_FOLDER, key))
+    except (ValueError, KeyError, TypeError):
+        return _remembered.get((str(cache.cache_dir()), key))
 
 
 def _from_facts(facts: Any) -> Decision:
@@ -206,43 +198,18 @@ def _from_facts(facts: Any) -> Decision:
 
 
 def store(key: str, decision: Decision) -> None:
-    """Stores a decision with a rename, so that readers never see a partial file."""
+    """Stores a decision, if only for this process."""
     _remembered[str(cache.cache_dir()), key] = decision
-    try:
-        folder = _folder()
-        scratch = folder / f"{key}.{os.getpid()}.tmp"
-        text = json.dumps({"format": _FORMAT, **asdict(decision)}, indent=1)
-        scratch.write_text(text + "\n", encoding="utf-8")
-        scratch.chmod(0o644)
-        scratch.replace(folder / f"{key}.json")
-    except (OSError, BuildError):
-        return
+    with suppress(OSError):
+        cache.write_record(_FOLDER, key, {"format": _FORMAT, **asdict(decision)})
 
 
 def forget() -> None:
     """Removes every stored decision."""
     _remembered.clear()
-    for path in (cache.cache_dir() / _FOLDER).glob("*.json"):
-        path.unlink(missing_ok=True)
+    cache.clear_records(_FOLDER)
 
 
-def _folder() -> Path:
-    folder = cache.prepare_root() / _FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-@contextmanager
-def exclusive(key: str) -> Iterator[None]:
-    """Lets one process at a time measure a program. Without a usable folder there is no lock."""
-    lock: filelock.BaseFileLock | None = None
-    try:
-        lock = filelock.FileLock(_folder() / f"{key}.lock", timeout=_LOCK_SECONDS)
-        lock.acquire()
-    except (OSError, BuildError, filelock.Timeout):
-        lock = None
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.release()
+def exclusive(key: str) -> AbstractContextManager[bool]:
+    """Lets one process at a time measure a program, see `cache.one_at_a_time`."""
+    return cache.one_at_a_time(_FOLDER, key, _LOCK_SECONDS)

@@ -169,8 +169,12 @@ def test_read_only_cache_falls_back_and_still_serves(root: Path, tmp_path: Path)
 def test_write_errors_fall_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As root, where modes do not bind: the file system itself refuses."""
 
-    def refuse(root: Path) -> Path:
-        raise OSError(30, "Read-only file system")
+    make = cache.build_folder
+
+    def refuse(folder: Path) -> Path:
+        if folder == root:
+            raise OSError(30, "Read-only file system")
+        return make(folder)
 
     monkeypatch.setattr(cache, "build_folder", refuse)
     with pytest.warns(CocktailWarning, match="Read-only file system"):
@@ -263,7 +267,7 @@ def test_size_limit_evicts_the_least_recently_used(root: Path) -> None:
 def test_clear_cache(root: Path) -> None:
     path = Path(build.build_program(_program(25), build.host_toolchain()).path)
     (root / "other").write_text("stays", encoding="utf-8")
-    build.clear_cache()
+    cache.clear_cache()
     assert not path.exists() and (root / "other").exists()
 
 
