@@ -7,49 +7,36 @@ from __future__ import annotations
 
 import ctypes as c
 from math import prod
-from typing import Any
 
 from jax_cocktail.runtime.ffi import (
-    HANDLER,
-    INTERNAL,
     INVALID_ARGUMENT,
     OUT_OF_RANGE,
     S32,
     CallFrame,
-    answered,
+    Refused,
     attributes_of,
-    error_of,
+    handler,
     text_of,
 )
 from jax_cocktail.utask.failure import FINE, line_of
 
 
-def _run(frame: CallFrame) -> int | None:
-    """Runs one call. Returns the address of an XLA error, or None."""
+def _run(frame: CallFrame) -> None:
+    """Runs one call. Raises Refused."""
     lines = attributes_of(frame).get("text")
     sizes = frame.operands.size, frame.results.size
     operand = frame.operands.items[0].contents if sizes == (1, 1) else None
     if lines is None or operand is None or operand.dtype != S32:
         text = "the call takes one int32 array, returns one, and needs the attribute text"
-        return error_of(frame, INVALID_ARGUMENT, f"jax_cocktail: {text}")
+        raise Refused(INVALID_ARGUMENT, f"jax_cocktail: {text}")
     count = prod((c.c_int64 * operand.rank).from_address(operand.dims)) if operand.rank else 1
     if count == 0:
-        return None
+        return
     statuses = (c.c_int32 * count).from_address(operand.data)
     failed = next((status for status in statuses if status != FINE), FINE)
     if failed != FINE:
-        return error_of(frame, OUT_OF_RANGE, f"jax_cocktail: {line_of(text_of(lines), failed)}")
+        raise Refused(OUT_OF_RANGE, f"jax_cocktail: {line_of(text_of(lines), failed)}")
     c.memmove(frame.results.items[0].contents.data, operand.data, c.sizeof(statuses))
-    return None
 
 
-def _handle(pointer: Any) -> int | None:
-    frame = pointer.contents
-    try:
-        return None if answered(frame) else _run(frame)
-    except Exception as error:  # no exception may escape into XLA
-        text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
-        return error_of(frame, INTERNAL, text)
-
-
-execute = HANDLER(_handle)  # the counterpart of ck_cpu_failure in runtime_failure.h
+execute = handler(_run)  # the counterpart of ck_cpu_failure in runtime_failure.h

@@ -6,7 +6,7 @@ The layouts are those of API 0.1. Later versions only append fields.
 from __future__ import annotations
 
 import ctypes as c
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -170,6 +170,22 @@ class Refused(Exception):
     def __init__(self, code: int, text: str) -> None:
         self.code = code
         super().__init__(text)
+
+
+def handler(run: Callable[[CallFrame], int | None], traits: int = 0) -> Any:
+    """The function that XLA calls. `run`: runs one call; returns the address of an XLA error, or None."""
+
+    def handle(pointer: Any) -> int | None:
+        frame = pointer.contents
+        try:
+            return None if answered(frame, traits) else run(frame)
+        except Refused as refused:
+            return error_of(frame, refused.code, str(refused))
+        except Exception as error:  # no exception may escape into XLA
+            text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
+            return error_of(frame, INTERNAL, text)
+
+    return HANDLER(handle)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,12 @@ from jax_cocktail.runtime.cuda.driver import (
     ATTRIBUTES,
     CAPTURE_RELAXED,
     DYNAMIC_SHARED_BYTES,
-    LAUNCH_CLUSTER,
-    LAUNCH_COOPERATIVE,
+    NEEDED,
     NON_PORTABLE_CLUSTER,
+    OF_CARDS,
     Functions,
-    LaunchAttribute,
-    LaunchConfig,
     driver_path,
+    launch_config,
 )
 
 Array = np.ndarray[Any, Any]
@@ -63,11 +62,12 @@ class Library(Functions):
             super().__init__()
         except OSError as error:
             raise CudaError(f"the CUDA driver cannot be loaded ({error})") from error
+        missing = [name for name in (*NEEDED, *OF_CARDS) if name not in self.functions]
+        if missing:
+            raise CudaError(f"the CUDA driver {driver_path()} is too old: it has no {missing[0]}")
         self("cuInit", 0)
 
     def __call__(self, name: str, *arguments: Any) -> None:
-        if name not in self.functions:
-            raise CudaError(f"the CUDA driver {driver_path()} is too old: it has no {name}")
         result = self.functions[name](*arguments)
         if result:
             error = self.words("cuGetErrorName", result) or "unknown error"
@@ -222,20 +222,16 @@ class Card:
 
     def launch(self, launch: Launch) -> None:
         """Enqueues a launch."""
-        attributes = (LaunchAttribute * 2)()
-        number = 0
-        if launch.cooperative:
-            attributes[number].id = LAUNCH_COOPERATIVE
-            attributes[number].value[0] = 1
-            number += 1
-        if launch.cluster > 1:
-            if launch.cluster > PORTABLE_CLUSTER:
-                self.library("cuFuncSetAttribute", launch.function, NON_PORTABLE_CLUSTER, 1)
-            attributes[number].id = LAUNCH_CLUSTER
-            attributes[number].value[:3] = (launch.cluster, 1, 1)
-            number += 1
-        grid, block = (launch.grid, 1, 1), (launch.threads, 1, 1)
-        config = LaunchConfig(grid, block, launch.shared_bytes, self.stream, attributes, number)
+        if launch.cluster > PORTABLE_CLUSTER:
+            self.library("cuFuncSetAttribute", launch.function, NON_PORTABLE_CLUSTER, 1)
+        config = launch_config(
+            launch.grid,
+            launch.threads,
+            launch.shared_bytes,
+            self.stream,
+            cooperative=launch.cooperative,
+            cluster=launch.cluster if launch.cluster > 1 else 0,
+        )
         pointers = (c.c_void_p * len(launch.pointers))(*launch.pointers)
         parameters = (c.c_void_p * 1)(c.addressof(pointers))
         self.library("cuLaunchKernelEx", c.byref(config), launch.function, parameters, None)

@@ -53,8 +53,20 @@ class LaunchConfig(c.Structure):
     )
 
 
+def launch_config(
+    grid: int, threads: int, shared_bytes: int, stream: int, *, cooperative: bool, cluster: int
+) -> LaunchConfig:
+    """How a kernel is launched. `cluster`: the number of blocks per cluster, 0 without clusters."""
+    chosen = [(LAUNCH_COOPERATIVE, (1, 0, 0))] if cooperative else []
+    chosen += [(LAUNCH_CLUSTER, (cluster, 1, 1))] if cluster else []
+    attributes = (LaunchAttribute * len(chosen))()
+    for attribute, (kind, value) in zip(attributes, chosen, strict=True):
+        attribute.id, attribute.value[:3] = kind, value
+    return LaunchConfig((grid, 1, 1), (threads, 1, 1), shared_bytes, stream, attributes, len(chosen))
+
+
 _P, _I, _U, _S, _A = c.c_void_p, c.c_int, c.c_uint, c.c_size_t, c.c_uint64
-_NEEDED: dict[str, tuple[Any, ...]] = {  # by the handler
+NEEDED: dict[str, tuple[Any, ...]] = {  # by the handler
     "cuInit": (_U,),
     "cuDriverGetVersion": (_P,),
     "cuGetErrorName": (_I, _P),
@@ -83,7 +95,7 @@ _OPTIONAL: dict[str, tuple[Any, ...]] = {
     "cuCtxGetId": (_P, _P),
     "cuFuncGetParamInfo": (_P, _S, _P, _P),
 }
-_OF_CARDS: dict[str, tuple[Any, ...]] = {  # what `card` needs beside the above
+OF_CARDS: dict[str, tuple[Any, ...]] = {  # what `card` needs beside the above
     "cuDeviceGetCount": (_P,),
     "cuDeviceGet": (_P, _I),
     "cuDeviceGetName": (_P, _I, _I),
@@ -164,7 +176,7 @@ class Functions:
     def __init__(self) -> None:
         self.functions: dict[str, Callable[..., int]] = {}
         library = c.CDLL(driver_path())
-        for name, types in {**_NEEDED, **_OPTIONAL, **_OF_CARDS}.items():
+        for name, types in {**NEEDED, **_OPTIONAL, **OF_CARDS}.items():
             if hasattr(library, name):
                 function = getattr(library, name)
                 function.argtypes, function.restype = types, c.c_int
@@ -192,7 +204,7 @@ class Driver(Functions):
             return
         if "cuDriverGetVersion" in self.functions:
             self.version = self._number("cuDriverGetVersion")
-        missing = [name for name in _NEEDED if name not in self.functions]
+        missing = [name for name in NEEDED if name not in self.functions]
         if missing:
             self.problem = (
                 f"the CUDA driver {driver_path()} is too old"

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
@@ -22,20 +23,16 @@ from jax_cocktail.runtime.cuda.driver import (
     FIRST_WITH_CLUSTERS,
     HOST_DEVICE_MAP,
     HOST_PORTABLE,
-    LAUNCH_CLUSTER,
-    LAUNCH_COOPERATIVE,
     NO_BINARY,
     NON_PORTABLE_CLUSTER,
     Driver,
-    LaunchAttribute,
-    LaunchConfig,
+    launch_config,
     the_driver,
 )
 from jax_cocktail.runtime.ffi import (
     COMMAND_BUFFER_COMPATIBLE,
     DATA_LOSS,
     FAILED_PRECONDITION,
-    HANDLER,
     INTERNAL,
     INVALID_ARGUMENT,
     OUT_OF_RANGE,
@@ -44,8 +41,7 @@ from jax_cocktail.runtime.ffi import (
     CallFrame,
     Refused,
     StreamGetArgs,
-    answered,
-    error_of,
+    handler,
     read_call,
 )
 from jax_cocktail.utask.plan import LaunchPlan
@@ -185,24 +181,8 @@ def _in_one_cluster(driver: Driver, call: Call, facts: _Facts, function: c.c_voi
     ):
         return 0
     found = c.c_int()
-    config = _config(call.plan, blocks, shared, cooperative=False, cluster=True, stream=0)
+    config = launch_config(blocks, call.plan.threads, shared, 0, cooperative=False, cluster=blocks)
     return blocks if ask(c.byref(found), function, c.byref(config)) == 0 and found.value > 0 else 0
-
-
-def _config(
-    plan: LaunchPlan, grid: int, shared: int, *, cooperative: bool, cluster: bool, stream: int
-) -> LaunchConfig:
-    """The launch configuration of a kernel."""
-    attribute = LaunchAttribute(id=LAUNCH_CLUSTER if cluster else LAUNCH_COOPERATIVE)
-    attribute.value[:3] = (grid, 1, 1) if cluster else (1, 0, 0)
-    return LaunchConfig(
-        (c.c_uint * 3)(grid, 1, 1),
-        (c.c_uint * 3)(plan.threads, 1, 1),
-        shared,
-        stream,
-        c.pointer(attribute),
-        int(cluster or cooperative),
-    )
 
 
 def _choose(driver: Driver, call: Call, facts: _Facts, module: c.c_void_p, limit: int) -> _Program:
@@ -307,19 +287,19 @@ def _enqueue(driver: Driver, frame: CallFrame, call: Call, program: _Program, st
     pointers, workspace = _pointers(frame, call, program, driver.version)
     if call.plan.header_bytes and not program.cluster:
         driver.call(call, "cuMemsetD8Async", workspace or 0, 0, call.plan.header_bytes, stream)
-    config = _config(
-        call.plan,
+    config = launch_config(
         program.grid,
+        call.plan.threads,
         program.shared_bytes,
+        stream,
         cooperative=program.cooperative,
-        cluster=program.cluster,
-        stream=stream,
+        cluster=program.grid if program.cluster else 0,
     )
     parameters = (c.c_void_p * 1)(c.addressof(pointers))
     driver.call(call, "cuLaunchKernelEx", c.byref(config), program.function, parameters, None)
 
 
-def _run(frame: CallFrame, executes: bool, captured: bool) -> int | None:
+def _run(frame: CallFrame, *, executes: bool = True, captured: bool = False) -> int | None:
     """Runs one call. Returns the address of an XLA error, or None. Raises Refused for our own errors."""
     call = read_call(frame)
     driver = the_driver()
@@ -345,21 +325,7 @@ def _run(frame: CallFrame, executes: bool, captured: bool) -> int | None:
     return None
 
 
-def _handler(traits: int = 0, executes: bool = True) -> Any:
-    def handle(pointer: Any) -> int | None:
-        frame = pointer.contents
-        try:
-            return None if answered(frame, traits) else _run(frame, executes, bool(traits))
-        except Refused as refused:
-            return error_of(frame, refused.code, str(refused))
-        except Exception as error:  # no exception may escape into XLA
-            text = f"jax_cocktail: {type(error).__name__}: {error}; please report this"
-            return error_of(frame, INTERNAL, text)
-
-    return HANDLER(handle)
-
-
 # The counterparts of ck_gpu_initialize, ck_gpu_execute and ck_gpu_execute_nograph in handler.cc.
-initialize = _handler(executes=False)
-execute = _handler(COMMAND_BUFFER_COMPATIBLE)
-execute_nograph = _handler()
+initialize = handler(partial(_run, executes=False))
+execute = handler(partial(_run, captured=True), COMMAND_BUFFER_COMPATIBLE)
+execute_nograph = handler(_run)
