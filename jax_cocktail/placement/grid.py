@@ -208,17 +208,15 @@ class _Across(Tiler):
         """Sets the number of the block from the trip."""
         self.index = self.at(self.first).emit("rem", (trip, self.number(self.parts)), self.index.type)
 
-    def _apart(self, operator: UOperator, tie: Tie, where: list[Statement]) -> tuple[Value, ...]:
+    def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
         """Reads the part of an array that this loop writes as one block, not as a slice of a slice."""
-        array = operator.inputs[0] if operator.kind == "dynamic_slice" else None
-        if array is None or (array not in self.own and array not in self.arrays):
-            return super()._apart(operator, tie, where)
-        axis, begins = tie.outputs[0], [self.whole(v) for v in operator.inputs[1:]]
-        begins[axis] = self.start(operator.inputs[0].type.shape[axis])
-        now, place = (self.own[array][0], self.first) if array in self.own else (self.arrays[array], where)
-        part = self.fresh.make(self.part_type(operator.output.type, axis))
-        place.append(replace(operator, inputs=(now, *begins), outputs=(part,)))
-        return (part,)
+        if tie is not None and operator.kind == "dynamic_slice":
+            array, axis = operator.inputs[0], tie.outputs[0]
+            if array in self.own:
+                return (self.slice_part(operator, self.own[array][0], axis, self.first),)
+            if array in self.arrays:
+                return (self.slice_part(operator, self.arrays[array], axis, where),)
+        return super().apart(operator, tie, where)
 
 
 def _is_light(statement: Statement, limits: Limits) -> bool:

@@ -23,7 +23,6 @@ from jax_cocktail.cost.unit_time import Part, unit_seconds
 from jax_cocktail.cost.work import total
 from jax_cocktail.placement.families import any_runs, num_utasks
 from jax_cocktail.placement.limits import DeviceLimits, Limits
-from jax_cocktail.placement.parts import run_type
 from jax_cocktail.placement.tile import Sources, beginning, tile
 from jax_cocktail.placement.tile_groups import Fitting, TileGroup, axes_inside
 from jax_cocktail.utask.ir import (
@@ -142,7 +141,7 @@ def wave_of(loop: LoopUTask, units: int, limits: Limits, fresh: FreshValues) -> 
                 continue
             axis, parameter, result = group.tile_group.axes[value], carry, value
             if group.length:
-                type_ = run_type(value.type, axis, group.tile_group.parts * group.length)
+                type_ = value.type.resized(axis, group.tile_group.parts * group.length)
                 parameter = fresh.make(type_)
                 result = results.setdefault(value, fresh.make(type_))
             carries.append(_Carry(number, carry, value, axis, group, parameter, result))

@@ -1,16 +1,14 @@
-"""Parts of values: their types, their positions, and the operators that read them."""
+"""Parts of values: their positions, and the operators that read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 
-from jax_cocktail.analysis.axes import Tie
+from jax_cocktail.placement.cutter import Cutter
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.ir import Attribute, Attributes, Statement, UOperator
+from jax_cocktail.utask.ir import Statement
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import ITEM_SIZE, Source, TensorType, Value
+from jax_cocktail.utask.types import Source, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +24,7 @@ class Packed:
     order: tuple[int, ...] = ()
 
 
-def run_type(type_: TensorType, axis: int, size: int) -> TensorType:
-    """The type of a run of `size` along `axis`."""
-    return type_.resized(axis, size)
-
-
-def part_type(type_: TensorType, axis: int, parts: int) -> TensorType:
-    """The type of one of `parts` equal runs along `axis`."""
-    assert type_.shape[axis] % parts == 0, f"{type_} does not fall into {parts} parts along axis {axis}"
-    return run_type(type_, axis, type_.shape[axis] // parts)
-
-
-def constant_run(operator: UOperator, axis: int, start: int, size: int) -> bytes:
-    """The data of a run of a constant along an axis."""
-    type_, data = operator.output.type, operator.data
-    step = prod(type_.shape[axis + 1 :]) * ITEM_SIZE[type_.dtype]
-    row = step * type_.shape[axis]
-    rows = range(0, len(data), row)
-    return b"".join(data[r + start * step : r + (start + size) * step] for r in rows)
-
-
-def part_attributes(operator: UOperator, tie: Tie, size: Callable[[int], int]) -> Attributes:
-    """The attributes of an operator on a part: sizes shrink, axes stay. `size` maps the length of an axis to
-    that of its part."""
-    changed: dict[str, Attribute] = {}
-    if operator.kind == "gather" and tie.inputs[1] is None:
-        sizes, axis = operator.ints("slice_sizes"), tie.inputs[0]
-        assert axis is not None
-        own = size(operator.inputs[0].type.shape[axis])
-        changed["slice_sizes"] = (*sizes[:axis], own, *sizes[axis + 1 :])
-    elif operator.kind == "conv" and None not in tie.inputs:
-        changed["feature_group_count"] = size(operator.number("feature_group_count"))
-    return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
-
-
-class Emitter:
+class Emitter(Cutter):
     """Emits the statements of one part: `before` the parallel loop, `first` in its body, then `out`.
 
     The index of the loop selects the part. If `is_rest`, the part is the remainder after `parts` equal parts.
@@ -77,8 +41,8 @@ class Emitter:
         length: int = 0,
         across: int = 1,
     ) -> None:
+        super().__init__(fresh)
         self.parts = parts
-        self.fresh = fresh
         self.source = source
         self.is_rest = is_rest
         self.length = length
@@ -86,20 +50,15 @@ class Emitter:
         self.trip = self.index = fresh.make(INDEX)
         self.before: list[Statement] = []
         self.first: list[Statement] = []
-        self.out: list[Statement] = []
         self._numbers: dict[int, Value] = {}
         self._starts: dict[int, Value] = {}
         if across > 1:
             self.index = self.at(self.first).emit("div", (self.trip, self.number(across)), INDEX)
 
     def size(self, extent: int) -> int:
-        """Length of the part of an axis."""
         if self.length:
             return self.length
         return extent % self.parts if self.is_rest else extent // self.parts
-
-    def part_type(self, type_: TensorType, axis: int) -> TensorType:
-        return run_type(type_, axis, self.size(type_.shape[axis]))
 
     def at(self, where: list[Statement]) -> Builder:
         """A builder that appends to one of the lists."""
@@ -140,7 +99,7 @@ class Emitter:
     def _widened(self, value: Value, axis: int, where: list[Statement]) -> Value:
         """The value, padded with zeros up to the end of the last part."""
         build, none = self.at(where), (0,) * value.type.rank
-        wide = run_type(value.type, axis, self.length * self.parts)
+        wide = value.type.resized(axis, self.length * self.parts)
         zero = build.constant(0, value.type.dtype)
         return build.emit("pad", (value, zero), wide, low=none, interior=none)
 

@@ -32,7 +32,7 @@ from jax_cocktail.placement.grid import Grid, best_grid, divided, numbers_of_par
 from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts, wave_of
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.placement.parts import Packed, run_type
+from jax_cocktail.placement.parts import Packed
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
@@ -311,7 +311,7 @@ class _Placer:
 
     def _wide(self, result: Value, tile_group: TileGroup, length: int) -> Value:
         """The padded array that holds a result of wide parts."""
-        type_ = run_type(result.type, tile_group.axes[result], tile_group.parts * length)
+        type_ = result.type.resized(tile_group.axes[result], tile_group.parts * length)
         return self.fresh.make(type_)
 
     def _takes(self, base: Value, length: int) -> bool:

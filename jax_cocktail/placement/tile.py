@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 
 from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.placement.cutter import Axes, constant_run
 from jax_cocktail.placement.families import any_runs, num_utasks, schedule_operator
-from jax_cocktail.placement.parts import Emitter, Packed, constant_run, part_attributes, run_type
+from jax_cocktail.placement.parts import Emitter, Packed
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -26,6 +27,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     StitchedUTask,
     UOperator,
+    UTaskRef,
 )
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
@@ -158,6 +160,8 @@ def _target(tiler: Tiler, result: Value, base: Value | None) -> Value:
 class Tiler(Emitter):
     """Rewrites statements for one part; `now` maps the values that they define to those of the part."""
 
+    axes: Mapping[Value, int]
+
     def __init__(
         self,
         axes: Mapping[Value, int],
@@ -196,8 +200,7 @@ class Tiler(Emitter):
                 self._follow(statements, value, base, parameter)
         if self.is_rest:
             self._kept = {r: r for r in results}
-        for statement in statements:
-            self.statement(statement)
+        self.statements(statements)
         return tuple(
             self.arrays[value] if value in self.arrays else self._collect(value, self.axes[result], parameter)
             for (result, value), parameter in zip(made, parameters, strict=True)
@@ -229,7 +232,7 @@ class Tiler(Emitter):
     # -- values ------------------------------------------------------------------------------------------
     def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
         wide = self.sources.wide.get(value, value)
-        along = run_type(wide.type, axis, value.type.shape[axis]) == value.type
+        along = wide.type.resized(axis, value.type.shape[axis]) == value.type
         return super().cut(wide if along else value, axis, where)
 
     def whole(self, value: Value) -> Value:
@@ -272,7 +275,7 @@ class Tiler(Emitter):
             return self.packed_part(packed)
         if recipe is None or not self._falls_apart(recipe, axis):
             return self.cut(value, axis, self.first)
-        (part,) = self._apart(recipe, schedule_operator(recipe, (axis,), self.parts), self.first)
+        (part,) = self.apart(recipe, schedule_operator(recipe, (axis,), self.parts), self.first)
         return part
 
     def _falls_apart(self, recipe: UOperator, axis: int) -> bool:
@@ -280,75 +283,57 @@ class Tiler(Emitter):
         even = num_utasks(recipe, (axis,), self.parts) == self.parts
         return even and (not self.length or tie is not None and any_runs(recipe, tie))
 
-    def define(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Stand-ins for values made inside: their own part if they are cut."""
-        for value in values:
-            axis = self.axes.get(value)
-            type_ = value.type if axis is None else self.part_type(value.type, axis)
-            self.now[value] = self.fresh.make(type_)
-        return tuple(self.now[value] for value in values)
+    def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
+        self.now.update(zip(values, parts, strict=True))
 
     # -- statements --------------------------------------------------------------------------------------
     def statement(self, statement: Statement) -> None:
-        if isinstance(statement, UOperator):
-            self._operator(statement)
-        elif isinstance(statement, LoopUTask):
-            self._loop(statement)
-        elif isinstance(statement, BranchUTask):
-            self._branch(statement)
-        elif isinstance(statement, StitchedUTask):
+        if isinstance(statement, StitchedUTask):
             raise _fault("a stitched group cannot be cut; place before stitching")
-        else:
+        if isinstance(statement, UTaskRef):
             raise _fault(f"the call of {statement.function} cannot be cut; inline before placement")
+        super().statement(statement)
 
-    def _operator(self, operator: UOperator) -> None:
-        axes = [self.axes.get(v) for v in operator.outputs]
-        if all(axis is None for axis in axes):
-            inputs = tuple(self.whole(v) for v in operator.inputs)
-            self.out.append(replace(operator, inputs=inputs, outputs=self.define(operator.outputs)))
-            return
-        tie = schedule_operator(operator, axes, self.parts)
-        if operator.kind == "dynamic_update_slice" and operator.output in self._links:
+    def operator(self, operator: UOperator) -> None:
+        axes = self.axes_of(operator.outputs)
+        tie = schedule_operator(operator, axes, self.parts) if any(d is not None for d in axes) else None
+        if tie is not None and operator.outputs[0] in self._links:
             self._update(operator, tie)
-            return
-        made = self._apart(operator, tie, self.out)
-        self.now.update(zip(operator.outputs, made, strict=True))
-
-    def _apart(self, operator: UOperator, tie: Tie, where: list[Statement]) -> tuple[Value, ...]:
-        """Emits the operator on parts and returns its results."""
-        if operator.kind == "constant":
-            return (self._constant(operator, tie.outputs[0], where),)
-        if operator.kind == "iota" and operator["dimension"] == tie.outputs[0]:
-            return (self._iota(operator, where),)
-        if operator.kind == "dynamic_slice" and self._is_plain(operator.inputs[0]):
-            if self.length:
-                return (self._sliced(operator, tie.outputs[0], where),)
-            inputs = self._direct(operator, tie.outputs[0])
         else:
-            inputs = tuple(self.part(v, axis) for v, axis in zip(operator.inputs, tie.inputs, strict=True))
-        types = (self.part_type(v.type, d) for v, d in zip(operator.outputs, tie.outputs, strict=True))
-        outputs = tuple(self.fresh.make(type_) for type_ in types)
-        attributes = part_attributes(operator, tie, self.size)
-        where.append(replace(operator, inputs=inputs, outputs=outputs, attributes=attributes))
-        return outputs
+            self.note(operator.outputs, axes, self.apart(operator, tie, self.out))
+
+    def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
+        if tie is None:
+            return super().apart(operator, tie, where)
+        axis = tie.outputs[0]
+        if operator.kind == "constant":
+            return (self._constant(operator, axis, where),)
+        if operator.kind == "iota" and operator["dimension"] == axis:
+            return (self._iota(operator, where),)
+        if operator.kind != "dynamic_slice" or not self._is_plain(operator.inputs[0]):
+            return super().apart(operator, tie, where)
+        if self.length:  # the part may reach past the end of the array
+            (whole,) = super().apart(operator, None, where)
+            return (self.cut(whole, axis, where),)
+        return (self.slice_part(operator, operator.inputs[0], axis, where),)
 
     def _is_plain(self, value: Value) -> bool:
         """True for an outside array that is neither updated in place nor recomputed."""
         return not any(value in known for known in (self.now, self.own, self.arrays, self.sources.recipes))
 
-    def _direct(self, operator: UOperator, axis: int) -> tuple[Value, ...]:
-        """The operands of one slice that reads the own part of a slice along an axis that is taken whole."""
-        array, *starts = operator.inputs
-        begins = [self.whole(v) for v in starts]
-        begins[axis] = self.start(array.type.shape[axis])
-        return (array, *begins)
+    def slice_part(self, operator: UOperator, array: Value, axis: int, where: list[Statement]) -> Value:
+        """The own part of a slice of `array` along an axis that is taken whole, read at once."""
+        begins = self._begins(operator, axis)
+        (part,) = self.made(operator.outputs, (axis,))
+        where.append(replace(operator, inputs=(array, *begins), outputs=(part,)))
+        return part
 
-    def _sliced(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
-        """The own part of the slice, for parts that may reach past the end of the array."""
-        inputs = tuple(self.whole(v) for v in operator.inputs)
-        whole = self.fresh.make(operator.output.type)
-        where.append(replace(operator, inputs=inputs, outputs=(whole,)))
-        return self.cut(whole, axis, where)
+    def _begins(self, operator: UOperator, axis: int) -> list[Value]:
+        """The positions of a slice, moved to the own part along `axis`."""
+        array = operator.inputs[0].type
+        begins = [self.whole(v) for v in operator.inputs[-array.rank :]]
+        begins[axis] = self.start(array.shape[axis])
+        return begins
 
     def _constant(self, operator: UOperator, axis: int, where: list[Statement]) -> Value:
         """One small constant if all parts are equal; else a part of the constant, made before the loop."""
@@ -394,10 +379,8 @@ class Tiler(Emitter):
         self.arrays[base] = parameter
 
     def _update(self, operator: UOperator, tie: Tie) -> None:
-        array, update, *starts = operator.inputs
-        axis = tie.outputs[0]
-        begins = [self.whole(v) for v in starts]
-        begins[axis] = self.start(array.type.shape[axis])
+        array, update, *_ = operator.inputs
+        begins = self._begins(operator, tie.outputs[0])
         value = self._kept.get(operator.output) or self.fresh.make(self.arrays[array].type)
         inputs = (self.arrays[array], self.part(update, tie.inputs[1]), *begins)
         self.out.append(replace(operator, inputs=inputs, outputs=(value,)))
@@ -410,34 +393,11 @@ class Tiler(Emitter):
         self.at(self.out).define((value,), "dynamic_update_slice", inputs)
         return value
 
-    # -- nested uTasks -----------------------------------------------------------------------------------
-    def _region(self, region: Region, axes: Sequence[int | None]) -> Region:
-        """A nested region for the part; `axes`: of its results."""
-        parameters = self.define(region.parameters)
-        outer, self.out = self.out, []
-        for statement in region.body:
-            self.statement(statement)
-        results = tuple(self.part(v, axis) for v, axis in zip(region.results, axes, strict=True))
-        body, self.out = tuple(self.out), outer
-        return Region(parameters, body, results)
-
-    def _loop(self, loop: LoopUTask) -> None:
-        axes = [self.axes.get(v) for v in loop.carried]
-        sides = [loop.outputs] if loop.condition is None else [loop.outputs, loop.condition.parameters]
-        if any([self.axes.get(v) for v in side] != axes for side in sides):
+    def loop(self, loop: LoopUTask) -> None:
+        tested = loop.carried if loop.condition is None else loop.condition.parameters
+        if not self.axes_of(loop.carried) == self.axes_of(loop.outputs) == self.axes_of(tested):
             raise _fault("the values of one carry are cut along different axes")
-        initial = tuple(self.part(v, axis) for v, axis in zip(loop.initial, axes, strict=True))
-        condition = loop.condition and self._region(loop.condition, [None])
-        body = self._region(loop.body, axes)
-        outputs = self.define(loop.outputs)
-        self.out.append(replace(loop, initial=initial, condition=condition, body=body, outputs=outputs))
-
-    def _branch(self, branch: BranchUTask) -> None:
-        axes = [self.axes.get(v) for v in branch.outputs]
-        selector = self.whole(branch.selector)
-        branches = tuple(self._region(region, axes) for region in branch.branches)
-        outputs = self.define(branch.outputs)
-        self.out.append(replace(branch, selector=selector, branches=branches, outputs=outputs))
+        super().loop(loop)
 
 
 def _fault(message: str) -> VerificationError:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jax_cocktail.analysis.axes import Tie
+from jax_cocktail.placement.cutter import part_attributes
 from jax_cocktail.placement.families import schedule_operator
-from jax_cocktail.placement.parts import part_attributes
 from jax_cocktail.utask.interpreter.common import Array
 from jax_cocktail.utask.interpreter.run import EVALUATE
 from jax_cocktail.utask.ir import Attributes, UOperator

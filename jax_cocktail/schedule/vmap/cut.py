@@ -9,30 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from jax_cocktail.analysis.axes import Tie, rule
+from jax_cocktail.placement.cutter import Axes, Cutter, cuts
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
+from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
-    Attribute,
-    Attributes,
     BranchUTask,
     LoopUTask,
     Region,
     Statement,
     UOperator,
     defined_in,
+    is_a,
     operators_in,
 )
 from jax_cocktail.utask.operators import PRODUCTS
-from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-WHOLE = -1  # in place of an axis: the whole value is wanted
-_UNKNOWN = -2  # in place of an axis: not wanted so far
+_UNKNOWN = -1  # in place of an axis: not wanted so far
 
-Place = tuple[Value, int]  # a value, cut along an axis or whole
-Places = dict[Place, Value]  # the part of each place after the cut
-Wanted = dict[Value, set[int]]
+Place = tuple[Value, int]  # a value that is cut along an axis
+Wanted = dict[Value, set[int | None]]
 
 
 class Uncuttable(Exception):
@@ -46,9 +45,9 @@ class _Nest:
     `elements`: a lock-step loop, cut along axis `along` of its predicate; `alone`: one batch element remains.
     """
 
-    axes: tuple[int, ...]
+    axes: tuple[int | None, ...]
     elements: ElementLoop | None = None
-    along: int = 0
+    along: int | None = None
     alone: bool = False
 
 
@@ -64,16 +63,17 @@ class Cut:
     ) -> None:
         self.statements, self.elements, self.width = statements, elements, width
         self.leaves: dict[Value, UOperator] = {}
-        self._nests: dict[Value, _Nest] = {}
-        self._wanted: Wanted = {}
-        _want(self._wanted, wanted)
-        self._plan(statements, self._wanted)
+        self.nests: dict[Value, _Nest] = {}  # by the first result
+        self.axes: dict[Value, int | None] = {}  # of the values that enter and leave nested regions
+        self.wanted: Wanted = {}
+        _want(self.wanted, wanted)
+        self._plan(statements, self.wanted)
         inside = {v for s in statements for v in defined_in(s)} - self.leaves.keys()
         self.needs: tuple[Place, ...] = tuple(
             (value, axis)
-            for value, axes in self._wanted.items()
-            for axis in sorted(axes)
-            if value not in inside and axis != WHOLE
+            for value, axes in self.wanted.items()
+            for axis in sorted(axis for axis in axes if axis is not None)
+            if value not in inside
             if value not in self.leaves or not _is_alike(self.leaves[value], axis)
         )
         if any(value.type.shape[axis] != elements for value, axis in self.needs):
@@ -87,7 +87,7 @@ class Cut:
             for statement in self.statements
             for operator in operators_in(statement)
             if operator.kind in PRODUCTS
-            for tie in self._ties(operator, self._wanted)
+            for tie in self.ties(operator, self.wanted)
         )
 
     @property
@@ -96,7 +96,7 @@ class Cut:
         return frozenset(
             position
             for position, statement in enumerate(self.statements)
-            if not any(self._wanted.get(v, set()) - {WHOLE} for v in statement.outputs)
+            if not any(self.wanted.get(v, set()) - {None} for v in statement.outputs)
         )
 
     # -- planning ----------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ class Cut:
             if not any(wanted.get(v) for v in statement.outputs):
                 continue
             if isinstance(statement, UOperator):
-                for tie in self._ties(statement, wanted):
-                    _want(wanted, zip(statement.inputs, _operand_axes(statement, tie), strict=True))
+                for tie in self.ties(statement, wanted):
+                    _want(wanted, zip(statement.inputs, cuts(statement, tie)[0], strict=True))
             elif isinstance(statement, LoopUTask):
                 self._plan_loop(statement, wanted)
             elif isinstance(statement, BranchUTask):
@@ -115,20 +115,18 @@ class Cut:
             else:
                 raise Uncuttable("stitched already")
 
-    def _ties(self, operator: UOperator, wanted: Wanted) -> list[Tie | None]:
+    def ties(self, operator: UOperator, wanted: Wanted) -> list[Tie | None]:
         """The tie of each axis along which a result is wanted; None: whole."""
         found: list[Tie | None] = []
-        ties = rule(operator).ties
         for k, output in enumerate(operator.outputs):
-            for axis in sorted(wanted.get(output, ())):
-                if axis != WHOLE and not operator.inputs and not _is_alike(operator, axis):
+            for axis in sorted(wanted.get(output, ()), key=lambda axis: -1 if axis is None else axis):
+                tie = None
+                if axis is not None and not operator.inputs and not _is_alike(operator, axis):
                     self.leaves[output] = operator
                     continue
-                tie = None
-                if axis != WHOLE:
-                    tie = next(
-                        (t for t in ties if t.outputs[k] == axis and t.parts % self.elements == 0), None
-                    )
+                if axis is not None:
+                    tied = (t for t in rule(operator).ties if t.outputs[k] == axis)
+                    tie = next((t for t in tied if t.parts % self.elements == 0), None)
                     if tie is None:
                         raise Uncuttable(f"{operator.kind} mixes batch elements")
                 if tie not in found:
@@ -148,14 +146,16 @@ class Cut:
             if list(merged) == axes:
                 break
             axes = list(merged)
-        if _UNKNOWN in axes or (loop.index is not None and trial.get(loop.index, {WHOLE}) != {WHOLE}):
+        if _UNKNOWN in axes or (loop.index is not None and trial.get(loop.index, {None}) != {None}):
             raise Uncuttable("a carry without a cut")
-        self._nests[loop.outputs[0]] = nest
+        self.nests[loop.outputs[0]] = nest
+        for side in (loop.outputs, loop.carried, tested):
+            self.axes.update(zip(side, axes, strict=True))
         wanted.clear()
         wanted.update(trial)
         _want(wanted, zip(loop.initial, axes, strict=True))
 
-    def _nest(self, elements: ElementLoop | None, axes: Sequence[int]) -> _Nest:
+    def _nest(self, elements: ElementLoop | None, axes: Axes) -> _Nest:
         """The cut, so far as known, of a loop whose carries are cut along `axes`."""
         along = _along(elements, axes)
         if elements is None or along is None:
@@ -169,145 +169,92 @@ class Cut:
         _want(wanted, ((value, axis) for value, axis in places if axis != _UNKNOWN))
         self._plan(loop.body.body, wanted)
         if loop.condition is not None:
-            elements, result = nest.elements, loop.condition.results[0]
-            _want(wanted, [(result, WHOLE) if elements is None else (elements.predicate, nest.along)])
-            self._plan(_tested(loop.condition, nest), wanted)
+            tested = _tested(loop.condition, nest)
+            _want(wanted, [(tested.results[0], nest.along)])
+            self._plan(tested.body, wanted)
 
     def _plan_branch(self, branch: BranchUTask, wanted: Wanted) -> None:
         axes = tuple(_only(wanted, v) for v in branch.outputs)
         if _UNKNOWN in axes:
             raise Uncuttable("a result without a cut")
-        self._nests[branch.outputs[0]] = _Nest(axes)
+        self.axes.update(zip(branch.outputs, axes, strict=True))
         for region in branch.branches:
             _want(wanted, zip(region.results, axes, strict=True))
             self._plan(region.body, wanted)
-        _want(wanted, [(branch.selector, WHOLE)])
+        _want(wanted, [(branch.selector, None)])
 
     # -- emission ----------------------------------------------------------------------------------------
-    def emit(self, places: Mapping[Place, Value], fresh: FreshValues) -> tuple[list[Statement], Places]:
-        """The cut statements, and the parts of all values by place; `places` has the needs."""
-        known = dict(places)
-        return self._emitted(self.statements, known, fresh), known
+    def emit(self, places: Mapping[Place, Value], out: Builder) -> Cutter:
+        """Appends the cut statements to `out`, and returns what knows their parts. `places` has the needs."""
+        cutter = _PlannedCutter(self, places, out)
+        cutter.statements(self.statements)
+        return cutter
 
     def emit_tested(
-        self, loop: LoopUTask, places: Mapping[Place, Value], carried: Sequence[Value], fresh: FreshValues
-    ) -> tuple[list[Statement], Value]:
-        """The predicate of a lock-step loop among the statements, for cut carries."""
-        nest, condition = self._nests[loop.outputs[0]], loop.condition
-        assert nest.elements is not None and condition is not None
-        known = dict(places)
-        known.update(zip(zip(condition.parameters, nest.axes, strict=True), carried, strict=True))
-        statements = self._emitted(_tested(condition, nest), known, fresh)
-        return statements, known[nest.elements.predicate, nest.along]
-
-    def _emitted(self, statements: Sequence[Statement], known: Places, fresh: FreshValues) -> list[Statement]:
-        out: list[Statement] = []
-        for statement in statements:
-            if not any(self._wanted.get(v) for v in statement.outputs):
-                continue
-            if isinstance(statement, UOperator):
-                ties = self._ties(statement, self._wanted)
-                out += [self._operator(statement, tie, known, fresh) for tie in ties]
-            elif isinstance(statement, LoopUTask):
-                out.append(self._loop(statement, known, fresh))
-            elif isinstance(statement, BranchUTask):
-                out.append(self._branch(statement, known, fresh))
-        return out
-
-    def _parts(
-        self, values: Sequence[Value], axes: Sequence[int], known: Places, fresh: FreshValues
-    ) -> tuple[Value, ...]:
-        """Fresh values for the parts of some values, noted in `known`."""
-        places = tuple(zip(values, axes, strict=True))
-        parts = tuple(fresh.make(self._part_type(*place)) for place in places)
-        known.update(zip(places, parts, strict=True))
-        return parts
-
-    def _part_type(self, value: Value, axis: int) -> TensorType:
-        if axis == WHOLE:
-            return value.type
-        return value.type.resized(axis, value.type.shape[axis] // self.elements * self.width)
-
-    def _operator(self, operator: UOperator, tie: Tie | None, known: Places, fresh: FreshValues) -> UOperator:
-        inputs = _looks(known, operator.inputs, _operand_axes(operator, tie))
-        axes = (WHOLE,) * len(operator.outputs) if tie is None else tie.outputs
-        outputs = self._parts(operator.outputs, axes, known, fresh)
-        if _is_copy(operator, inputs, outputs):
-            return UOperator("reshape", inputs, outputs, (), operator.source)
-        attributes = operator.attributes if tie is None else self._attributes(operator, tie, outputs[0].type)
-        return replace(operator, inputs=inputs, outputs=outputs, attributes=attributes)
-
-    def _attributes(self, operator: UOperator, tie: Tie, type_: TensorType) -> Attributes:
-        """The attributes with their sizes cut."""
-        changed: dict[str, Attribute] = {}
-        if operator.kind == "constant":
-            changed["data"] = operator.data[: ITEM_SIZE[type_.dtype]] * type_.size
-        elif operator.kind == "gather" and tie.inputs[0] is not None:
-            sizes, d = list(operator.ints("slice_sizes")), tie.inputs[0]
-            if d not in operator.ints("operand_batching_dims"):
-                sizes[d] = sizes[d] // self.elements * self.width
-            changed["slice_sizes"] = tuple(sizes)
-        elif operator.kind == "conv" and None not in tie.inputs:
-            groups = operator.number("feature_group_count")
-            changed["feature_group_count"] = groups // self.elements * self.width
-        return tuple(sorted((dict(operator.attributes) | changed).items()))
-
-    def _loop(self, loop: LoopUTask, known: Places, fresh: FreshValues) -> LoopUTask:
-        nest = self._nests[loop.outputs[0]]
-        initial = _looks(known, loop.initial, nest.axes)
-        condition = loop.condition and self._condition(loop.condition, nest, known, fresh)
-        parameters = self._parts(loop.carried, nest.axes, known, fresh)
-        if loop.index is not None:
-            parameters = (*self._parts((loop.index,), (WHOLE,), known, fresh), *parameters)
-        statements = self._emitted(loop.body.body, known, fresh)
-        body = Region(parameters, tuple(statements), _looks(known, _following(loop, nest), nest.axes))
-        outputs = self._parts(loop.outputs, nest.axes, known, fresh)
-        return replace(loop, initial=initial, outputs=outputs, condition=condition, body=body)
-
-    def _condition(self, condition: Region, nest: _Nest, known: Places, fresh: FreshValues) -> Region:
-        parameters = self._parts(condition.parameters, nest.axes, known, fresh)
-        out = self._emitted(_tested(condition, nest), known, fresh)
-        if nest.elements is None:
-            return Region(parameters, tuple(out), _looks(known, condition.results, (WHOLE,)))
-        closing, predicate = nest.elements.closing, known[nest.elements.predicate, nest.along]
-        result = fresh.make(closing.output.type)
-        if predicate.type.size == 1:
-            out.append(UOperator("reshape", (predicate,), (result,), (), closing.source))
-        else:
-            out.append(replace(closing, inputs=(predicate,), outputs=(result,)))
-        return Region(parameters, tuple(out), (result,))
-
-    def _branch(self, branch: BranchUTask, known: Places, fresh: FreshValues) -> BranchUTask:
-        axes = self._nests[branch.outputs[0]].axes
-
-        def cut(region: Region) -> Region:
-            statements = self._emitted(region.body, known, fresh)
-            return Region((), tuple(statements), _looks(known, region.results, axes))
-
-        branches = tuple(map(cut, branch.branches))
-        outputs = self._parts(branch.outputs, axes, known, fresh)
-        (selector,) = _looks(known, branch.inputs, (WHOLE,))
-        return replace(branch, selector=selector, branches=branches, outputs=outputs)
+        self, loop: LoopUTask, places: Mapping[Place, Value], carried: Sequence[Value], out: Builder
+    ) -> Value:
+        """Appends the predicate of a lock-step loop among the statements, for cut carries."""
+        nest, cutter = self.nests[loop.outputs[0]], _PlannedCutter(self, places, out)
+        assert loop.condition is not None
+        tested = _tested(loop.condition, nest)
+        cutter.note(tested.parameters, nest.axes, carried)
+        cutter.statements(tested.body)
+        return cutter.part(tested.results[0], nest.along)
 
 
-def _looks(known: Places, values: Sequence[Value], axes: Sequence[int]) -> tuple[Value, ...]:
-    """The parts of some values; a value from outside that is wanted whole is its own part."""
-    places = zip(values, axes, strict=True)
-    return tuple(known.get(p, p[0]) if p[1] == WHOLE else known[p] for p in places)
+class _PlannedCutter(Cutter):
+    """Emits what a plan wants of the statements, once for each way in which it is wanted."""
+
+    def __init__(self, plan: Cut, places: Mapping[Place, Value], out: Builder) -> None:
+        super().__init__(out.fresh, out.out)
+        self.plan, self.axes = plan, plan.axes
+        self.known: dict[tuple[Value, int | None], Value] = {place: part for place, part in places.items()}
+
+    def size(self, extent: int) -> int:
+        return extent // self.plan.elements * self.plan.width
+
+    def part(self, value: Value, axis: int | None) -> Value:
+        """A value from outside that is wanted whole is its own part."""
+        return self.known.get((value, axis), value) if axis is None else self.known[value, axis]
+
+    def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
+        self.known.update(zip(zip(values, axes, strict=True), parts, strict=True))
+
+    def statement(self, statement: Statement) -> None:
+        if any(self.plan.wanted.get(v) for v in statement.outputs):
+            super().statement(statement)
+
+    def operator(self, operator: UOperator) -> None:
+        for tie in self.plan.ties(operator, self.plan.wanted):
+            parts = self.apart(operator, tie, self.out)
+            self.note(operator.outputs, cuts(operator, tie)[1], parts)
+            if _is_copy(part := self.out[-1]):
+                self.out[-1] = UOperator("reshape", part.inputs, part.outputs, (), part.source)
+
+    def loop(self, loop: LoopUTask) -> None:
+        """A loop of one batch element runs only while active and needs no select."""
+        following = _following(loop, self.plan.nests[loop.outputs[0]])
+        super().loop(replace(loop, body=replace(loop.body, results=following)))
+
+    def condition(self, loop: LoopUTask) -> Region | None:
+        """The predicates of all batch elements that are left are reduced as before."""
+        nest = self.plan.nests[loop.outputs[0]]
+        if loop.condition is None or nest.elements is None:
+            return super().condition(loop)
+        tested = self.region(_tested(loop.condition, nest), (nest.along,))
+        closing, result = nest.elements.closing, self.fresh.like(nest.elements.closing.outputs)
+        if tested.results[0].type.size == 1:
+            closing = UOperator("reshape", closing.inputs, closing.outputs, (), closing.source)
+        closing = replace(closing, inputs=tested.results, outputs=result)
+        return Region(tested.parameters, (*tested.body, closing), result)
 
 
-def _want(wanted: Wanted, places: Iterable[Place]) -> None:
+def _want(wanted: Wanted, places: Iterable[tuple[Value, int | None]]) -> None:
     for value, axis in places:
         wanted.setdefault(value, set()).add(axis)
 
 
-def _operand_axes(operator: UOperator, tie: Tie | None) -> tuple[int, ...]:
-    if tie is None:
-        return (WHOLE,) * len(operator.inputs)
-    return tuple(WHOLE if axis is None else axis for axis in tie.inputs)
-
-
-def _only(wanted: Wanted, *values: Value) -> int:
+def _only(wanted: Wanted, *values: Value) -> int | None:
     """The one axis along which these values are wanted."""
     found = {axis for value in values for axis in wanted.get(value, ())}
     if len(found) > 1:
@@ -315,15 +262,14 @@ def _only(wanted: Wanted, *values: Value) -> int:
     return found.pop() if found else _UNKNOWN
 
 
-def _merged(first: int, second: int) -> int:
-    if _UNKNOWN in (first, second):
-        return max(first, second)
-    if first != second:
+def _merged(first: int | None, second: int | None) -> int | None:
+    found = {first, second} - {_UNKNOWN}
+    if len(found) > 1:
         raise Uncuttable("a carry is cut in two ways")
-    return first
+    return found.pop() if found else _UNKNOWN
 
 
-def _along(elements: ElementLoop | None, axes: Sequence[int]) -> int | None:
+def _along(elements: ElementLoop | None, axes: Axes) -> int | None:
     """The axis of the predicate that the cut carries share."""
     if elements is not None:
         for axis, places in zip(axes, elements.axes, strict=True):
@@ -332,15 +278,18 @@ def _along(elements: ElementLoop | None, axes: Sequence[int]) -> int | None:
     return None
 
 
-def _following(loop: LoopUTask, nest: _Nest) -> Sequence[Value]:
+def _following(loop: LoopUTask, nest: _Nest) -> tuple[Value, ...]:
     """The results of the body. A loop of one batch element runs only while active and needs no select."""
     return nest.elements.following if nest.elements is not None and nest.alone else loop.body.results
 
 
-def _tested(condition: Region, nest: _Nest) -> Sequence[Statement]:
-    """The statements of the condition up to the predicate of each batch element."""
+def _tested(condition: Region, nest: _Nest) -> Region:
+    """The condition up to the predicate of each batch element."""
     elements = nest.elements
-    return condition.body if elements is None else [s for s in condition.body if s != elements.closing]
+    if elements is None:
+        return condition
+    body = tuple(s for s in condition.body if s != elements.closing)
+    return Region(condition.parameters, body, (elements.predicate,))
 
 
 def _is_alike(leaf: UOperator, axis: int) -> bool:
@@ -352,9 +301,9 @@ def _is_alike(leaf: UOperator, axis: int) -> bool:
     return True
 
 
-def _is_copy(operator: UOperator, inputs: Sequence[Value], outputs: Sequence[Value]) -> bool:
+def _is_copy(part: Statement) -> TypeGuard[UOperator]:
     """True for a broadcast that repeats nothing: a view, which costs nothing."""
-    if operator.kind != "broadcast" or inputs[0].type.size != outputs[0].type.size:
+    if not is_a(part, "broadcast") or part.inputs[0].type.size != part.output.type.size:
         return False
-    dimensions = operator.ints("dimensions")
+    dimensions = part.ints("dimensions")
     return list(dimensions) == sorted(dimensions)

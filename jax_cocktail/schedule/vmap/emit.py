@@ -154,12 +154,11 @@ class Emitter(Builder):
 def one_by_one(cut: Cut, results: Sequence[Place], out: Emitter, parallel: bool = False) -> None:
     """Appends a loop over single batch elements that makes `results`, each with its batch axis."""
     leaves = out.leaves(cut)
-    wholes = [out.emit("empty", (), v.type) for v, _ in results]
+    values, axes = zip(*results, strict=True)
+    wholes = [out.emit("empty", (), v.type) for v in values]
 
     def element(body: Emitter, index: Value, carried: Sequence[Value]) -> tuple[Value, ...]:
         known = {(v, axis): body.run(leaves.get(v, v), axis, index, 1) for v, axis in cut.needs}
-        statements, known = cut.emit(known, out.fresh)
-        body.out += statements
-        return body.put_runs(carried, [axis for _, axis in results], index, [known[r] for r in results])
+        return body.put_runs(carried, axes, index, cut.emit(known, body).parts_of(values, axes))
 
-    out.counted(wholes, cut.elements, parallel, element, [v for v, _ in results])
+    out.counted(wholes, cut.elements, parallel, element, values)

@@ -122,9 +122,7 @@ class Sinking:
                 base = out.spread(out.convert(start, "int32"), elements.type.shape)
                 sources = out.binary("add", sources, base)
             known = {(v, axis): out.take(self.leaves.get(v, v), axis, sources) for v, axis in cut.needs}
-        statements, known = cut.emit(known, out.fresh)
-        out.out += statements
-        parts = [known[v, axis] for v, axis in zip(side.operands, self.axes, strict=True)]
+        parts = cut.emit(known, out).parts_of(side.operands, self.axes)
         if cut.width == 1:
             return out.put_runs(arrays, self.axes, element, parts)
         rows = zip(arrays, self.axes, parts, strict=True)

@@ -107,10 +107,7 @@ class SlotLoop:
         extra, (elements, following) = state[number : number + others], state[number + others :][:2]
         arrays = state[number + others + 2 :]
         carried = self._lock_step(out, state[:number], extra, self.slots.idle)
-        statements, predicate = self.cut.emit_tested(
-            self.inner, self._known(carried, extra), carried, out.fresh
-        )
-        out.out += statements
+        predicate = self.cut.emit_tested(self.inner, self._known(carried, extra), carried, out)
         active = out.reshape(predicate, (self.slots.width,))
         done = out.emit("not", (active,), active.type)
         written = [
@@ -168,7 +165,8 @@ class SlotLoop:
 
     def _loop(self, out: Emitter, carried: Sequence[Value], extra: Sequence[Value]) -> LoopUTask:
         """The loop on the slots."""
-        (loop,), _ = self.cut.emit(self._known(carried, extra), out.fresh)
+        self.cut.emit(self._known(carried, extra), out)
+        loop = out.out.pop()
         assert isinstance(loop, LoopUTask)
         return loop
 
