@@ -36,8 +36,10 @@ def tile_group_notes(region: Region, division: Division, loop: LoopUTask | None)
 def grid_note(statements: Sequence[Statement], results: Sequence[Value], grid: Grid) -> str:
     """The sentence for a tile group that is cut along a second axis."""
     extent = min(v.type.shape[axis] for v, axis in zip(results, grid.axes, strict=True))
-    where, blocks = _at(first_source(statements)), grid.parts * grid.across
-    return f"{where}in {blocks} blocks: {grid.parts} parts, and an axis of {extent} in {grid.across}"
+    where, tiling = _at(first_source(statements)), grid.tiling
+    return (
+        f"{where}in {tiling.trips} blocks: {tiling.parts} parts, and an axis of {extent} in {tiling.across}"
+    )
 
 
 def trips_note(loop: LoopUTask) -> str:

@@ -21,6 +21,7 @@ from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
 from jax_cocktail.cost.work import Work, has_loop, total, work
 from jax_cocktail.placement.limits import GridOffer, Limits
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, Tiler
 from jax_cocktail.placement.tile_groups import work_inside
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
@@ -28,7 +29,7 @@ from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
-Trial = Callable[[int, FreshValues], Sequence[Statement]]  # the tiling into so many parts
+Trial = Callable[[Tiling, FreshValues], Sequence[Statement]]  # tiles some statements
 Steady = Callable[[Value], bool]
 
 MOST_GROUPS = 8  # of blocks along the second axis, if parts leave a remainder
@@ -37,10 +38,9 @@ SMALL_REST = 4  # so many remainders are no more than a part
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`parts` along the class of a tile group, each in `across` blocks along these `axes` of the results."""
+    """Parts along the class of a tile group, each in blocks across it along these `axes` of the results."""
 
-    parts: int
-    across: int
+    tiling: Tiling
     axes: tuple[int, ...]
     extent: int  # the most blocks of a part
 
@@ -60,7 +60,7 @@ def best_grid(
 ) -> Grid | None:
     """The grid for a tile group, or None if one axis with the first of `numbers` parts is best.
 
-    `tiled`: tiles the tile group into a number of parts. `steady`: True if an outside value stays the same
+    `tiled`: tiles the tile group. `steady`: True if an outside value stays the same
     while the loop runs repeatedly.
     """
     if not limits.has_grids:
@@ -68,7 +68,7 @@ def best_grid(
     offers: list[GridOffer] = []
     axes: dict[int, tuple[int, ...]] = {}
     for number in numbers:
-        part = _Part.of(_loop_of(tiled(number, _Scratch())), limits)
+        part = _Part.of(_loop_of(tiled(Tiling(number), _Scratch())), limits)
         ways, far = part.ways(limits), part.far(steady)
         if number == numbers[0]:
             offers.append(GridOffer(part.heavy, far, number))
@@ -83,12 +83,12 @@ def best_grid(
     number, across = found
     offer = offers[number]
     assert offer.cut is not None
-    return Grid(offer.parts, across, axes[number], offer.cut.parts)
+    return Grid(Tiling(offer.parts, across=across), axes[number], offer.cut.parts)
 
 
 def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
     """The grid of another tile group for this one; None if this one cannot be cut that way."""
-    part = _Part.of(_loop_of(tiled(grid.parts, _Scratch())), limits)
+    part = _Part.of(_loop_of(tiled(Tiling(grid.tiling.parts), _Scratch())), limits)
     cuts = (cut for cut in part.ways(limits) if cut.parts == grid.extent)
     return next((replace(grid, axes=part.cut_along(cut)) for cut in cuts), None)
 
@@ -96,14 +96,15 @@ def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
 def divided(
     statements: Sequence[Statement], grid: Grid, fresh: FreshValues, limits: Limits
 ) -> tuple[Statement, ...] | None:
-    """The statements with the work of each part divided among its `grid.across` trips; None if the blocks
+    """The statements with the work of each part divided among the trips across it; None if the blocks
     are not independent."""
     loop = _loop_of(statements)
     part = _Part.of(loop, limits)
     cut = next((c for c in part.ways(limits) if part.cut_along(c) == grid.axes), None)
-    if cut is None or cut.parts % grid.across:
+    across = grid.tiling.across
+    if cut is None or cut.parts % across:
         return None
-    before, shared = part.shared(cut, grid.across, fresh)
+    before, shared = part.shared(cut, across, fresh)
     if parallel_fault(shared):
         return None
     return tuple(s for old in statements for s in ((*before, shared) if old is loop else (old,)))
@@ -183,7 +184,7 @@ class _Part:
         assert loop.index is not None
         bases = dict(zip(body.results, loop.carried, strict=True))
         recipes = {v: o for v, o in self.light.items() if not v.type.is_scalar}
-        tiler = _Across(cut.axes, across, fresh, loop.source, Sources(bases=bases, recipes=recipes))
+        tiler = _Across(cut.axes, Tiling(across), fresh, loop.source, Sources(bases=bases, recipes=recipes))
         tiler.count(loop.index)
         parameters = tuple(fresh.make(v.type) for v in loop.carried)
         written = tiler.run(self.heavy, body.results, parameters)
@@ -206,7 +207,7 @@ class _Across(Tiler):
 
     def count(self, trip: Value) -> None:
         """Sets the number of the block from the trip."""
-        self.index = self.at(self.first).emit("rem", (trip, self.number(self.parts)), self.index.type)
+        self.index = self.at(self.first).emit("rem", (trip, self.number(self.tiling.parts)), self.index.type)
 
     def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
         """Reads the part of an array that this loop writes as one block, not as a slice of a slice."""

@@ -23,12 +23,14 @@ from jax_cocktail.cost.unit_time import Part, unit_seconds
 from jax_cocktail.cost.work import total
 from jax_cocktail.placement.families import any_runs, num_utasks
 from jax_cocktail.placement.limits import DeviceLimits, Limits
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, beginning, tile
 from jax_cocktail.placement.tile_groups import Fitting, TileGroup, axes_inside
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
     Region,
+    Stage,
     Statement,
     UOperator,
     operators_in,
@@ -43,15 +45,11 @@ PACK_BYTES = 16  # if the axis is a multiple of this, so are the parts
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A stage of a wavefront. `tile_group`: its division, None if it would need a barrier inside; `first`:
-    the unit of part 0; `length`: length of a part if the last one reaches past the end, else 0."""
+    """A stage of a wavefront. `tile_group`: its division, None if it would need a barrier inside."""
 
     positions: tuple[int, ...]
-    number: int
-    count: int
+    stage: Stage
     tile_group: TileGroup | None = None
-    first: int = 0
-    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +57,14 @@ class _Offer:
     """One way to cut a stage, and the seconds of its longest part (its work, if no rates are known)."""
 
     axes: Mapping[Value, int]
-    parts: int
-    length: int
+    tiling: Tiling
     seconds: float
 
 
 def _groups_of(region: Region, units: int, limits: Limits) -> dict[int, Group]:
     """Position of the branch of every stage -> the stage."""
     found = [
-        Group(_members(region, position), statement.stage.number, statement.stage.count)
+        Group(_members(region, position), statement.stage)
         for position, statement in enumerate(region.body)
         if isinstance(statement, BranchUTask) and statement.stage is not None
     ]
@@ -77,10 +74,10 @@ def _groups_of(region: Region, units: int, limits: Limits) -> dict[int, Group]:
     for group, own in zip(found, offers, strict=True):
         if own:
             offer = next(chosen)
-            first = taken if taken + offer.parts <= units else 0
-            taken = first + offer.parts
-            tile_group = TileGroup(group.positions, offer.axes, offer.parts)
-            group = Group(group.positions, group.number, group.count, tile_group, first, offer.length)
+            first = taken if taken + offer.tiling.parts <= units else 0
+            taken = first + offer.tiling.parts
+            tiling = replace(offer.tiling, first=first)
+            group = replace(group, tile_group=TileGroup(group.positions, offer.axes, tiling))
         placed[group.positions[0]] = group
     return placed
 
@@ -140,8 +137,8 @@ def wave_of(loop: LoopUTask, units: int, limits: Limits, fresh: FreshValues) -> 
             if group.tile_group is None or value not in made or value not in group.tile_group.axes:
                 continue
             axis, parameter, result = group.tile_group.axes[value], carry, value
-            if group.length:
-                type_ = value.type.resized(axis, group.tile_group.parts * group.length)
+            if reach := group.tile_group.tiling.reach:
+                type_ = value.type.resized(axis, reach)
                 parameter = fresh.make(type_)
                 result = results.setdefault(value, fresh.make(type_))
             carries.append(_Carry(number, carry, value, axis, group, parameter, result))
@@ -170,12 +167,10 @@ def carried_by_parts(
             statements,
             tuple(axes),
             axes,
-            group.tile_group.parts,
+            group.tile_group.tiling,
             fresh,
             loop.source,
             Sources(recipes=recipes, wide=wide),
-            group.first,
-            group.length,
         )
         for c in own:
             initial[c.number] = wide.get(copies[c.number], copies[c.number])
@@ -219,71 +214,68 @@ def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits
     for cut in axis_classes(fitting.heavy_statements):
         if cut.clash or not fitting.alone(cut, 2):
             continue
+        size = max(cut.extents)
         offers = [
-            _Offer(axes, parts, length, _seconds(statements, axes, (length or size / parts) / size, limits))
-            for parts, length in _counts(cut, units)
-            for size in (max(cut.extents),)
-            if limits.fills_lanes(cut, parts, statements)
-            and (axes := _widened(statements, cut, parts, bool(length)))
-            and limits.pays(statements, axes, parts)
+            _Offer(axes, t, _seconds(statements, axes, (t.length or size / t.parts) / size, limits))
+            for t in _tilings(cut, units)
+            if limits.fills_lanes(cut, t.parts, statements)
+            and (axes := _widened(statements, cut, t))
+            and limits.pays(statements, axes, t.parts)
         ]
         if any(o.kind == "dynamic_update_slice" for o in _operators(statements)):
-            offers = [o for o in offers if not o.length] or offers  # large arrays would be copied in the end
+            # large arrays would be copied in the end
+            offers = [o for o in offers if not o.tiling.length] or offers
         if offers:
-            usual = min(offers, key=lambda o: abs(o.parts - share))
-            found.append((_bytes_read(statements, usual.axes, usual.parts), offers))
+            usual = min(offers, key=lambda o: abs(o.tiling.parts - share))
+            found.append((_bytes_read(statements, usual.axes, usual.tiling.parts), offers))
     return min(found, key=lambda f: f[0])[1] if found else []
 
 
-def _counts(cut: AxisClass, units: int) -> Iterator[tuple[int, int]]:
-    """Numbers of parts up to `units`, each with the length of a part, or 0 if the parts divide the axes."""
+def _tilings(cut: AxisClass, units: int) -> Iterator[Tiling]:
+    """Tilings into up to `units` parts; the parts have a length if they do not divide the axes."""
     size = cut.parts
     narrow = min(ITEM_SIZE[v.type.dtype] for v in cut.axes)
     step = max(PACK_BYTES // narrow, 1)
     step = step if size % step == 0 else 1
     for parts in range(2, min(units, size) + 1):
         if size % parts == 0:
-            yield parts, 0
+            yield Tiling(parts)
         elif cut.is_uniform:
             length = ceil(size / (parts * step)) * step
             if ceil(size / length) == parts:
-                yield parts, length
+                yield Tiling(parts, length=length)
 
 
-def _widened(
-    statements: Sequence[Statement], cut: AxisClass, parts: int, is_wide: bool
-) -> Mapping[Value, int]:
+def _widened(statements: Sequence[Statement], cut: AxisClass, tiling: Tiling) -> Mapping[Value, int]:
     """The axes of the class and of compatible classes without a crossing, such as those of copied carries.
     Empty if the statements cannot be cut into such parts."""
     axes: dict[Value, int] = {}
     for statement in statements:
         axes.update(axes_inside(statement, cut.axes))
-    if is_wide and not _can_all_be_cut(statements, axes, parts, is_wide):
+    if tiling.length and not _can_all_be_cut(statements, axes, tiling):
         return {}
     for other in axis_classes(statements):
         if other.clash or other.crossings or not axes.keys().isdisjoint(other.axes):
             continue
-        fits = other.extents == cut.extents if is_wide else other.parts % parts == 0
+        fits = other.extents == cut.extents if tiling.length else other.parts % tiling.parts == 0
         both = {**axes, **other.axes}
-        if fits and _can_all_be_cut(statements, both, parts, is_wide):
+        if fits and _can_all_be_cut(statements, both, tiling):
             axes = both
     return axes
 
 
-def _can_all_be_cut(
-    statements: Sequence[Statement], axes: Mapping[Value, int], parts: int, is_wide: bool
-) -> bool:
-    return all(_can_be_cut(operator, axes, parts, is_wide) for operator in _operators(statements))
+def _can_all_be_cut(statements: Sequence[Statement], axes: Mapping[Value, int], tiling: Tiling) -> bool:
+    return all(_can_be_cut(operator, axes, tiling) for operator in _operators(statements))
 
 
-def _can_be_cut(operator: UOperator, axes: Mapping[Value, int], parts: int, is_wide: bool) -> bool:
+def _can_be_cut(operator: UOperator, axes: Mapping[Value, int], tiling: Tiling) -> bool:
     found = [axes.get(v) for v in operator.outputs]
     if all(d is None for d in found):
         return True
     tie = rule(operator).along(found)
-    if tie is None or num_utasks(operator, found, parts) != parts:
+    if tie is None or num_utasks(operator, found, tiling.parts) != tiling.parts:
         return False
-    return not is_wide or any_runs(operator, tie)
+    return not tiling.length or any_runs(operator, tie)
 
 
 def _bytes_read(statements: Sequence[Statement], axes: Mapping[Value, int], parts: int) -> float:
@@ -320,15 +312,15 @@ def _shared_out(stages: Sequence[Sequence[_Offer]], units: int) -> list[_Offer]:
 
     def within(seconds: float) -> list[_Offer | None]:
         return [
-            min((o for o in offers if o.seconds <= seconds), key=lambda o: o.parts, default=None)
+            min((o for o in offers if o.seconds <= seconds), key=lambda o: o.tiling.parts, default=None)
             for offers in stages
         ]
 
     def suffices(seconds: float) -> bool:
         chosen = within(seconds)
-        return None not in chosen and sum(o.parts for o in chosen if o is not None) <= units
+        return None not in chosen and sum(o.tiling.parts for o in chosen if o is not None) <= units
 
     found = bisect_left(times, True, key=suffices)
     if found < len(times):
         return [o for o in within(times[found]) if o is not None]
-    return [min(offers, key=lambda o: (o.seconds, o.parts)) for offers in stages]
+    return [min(offers, key=lambda o: (o.seconds, o.tiling.parts)) for offers in stages]

@@ -12,6 +12,43 @@ from jax_cocktail.utask.types import Source, Value
 
 
 @dataclass(frozen=True, slots=True)
+class Tiling:
+    """How an axis becomes the trips of a parallel loop.
+
+    `parts`: number of equal runs of the axis. `first`: the unit that runs part 0. `length`: of a part, if the
+    last one may reach past the end, else 0. `across`: trips for each part; trip t of the loop is trip
+    ``t % across`` of part ``t // across``. `is_rest`: the one part is the remainder after the equal ones.
+    """
+
+    parts: int
+    first: int = 0
+    length: int = 0
+    across: int = 1
+    is_rest: bool = False
+
+    @property
+    def trips(self) -> int:
+        return self.parts * self.across
+
+    @property
+    def rest(self) -> Tiling:
+        return Tiling(self.parts, is_rest=True)
+
+    @property
+    def reach(self) -> int:
+        """The end of the last part, if it may reach past the end of the axis, else 0."""
+        return self.parts * self.length
+
+    def step(self, extent: int) -> int:
+        """From one part of an axis to the next."""
+        return self.length or extent // self.parts
+
+    def size(self, extent: int) -> int:
+        """Length of the part of an axis."""
+        return extent % self.parts if self.is_rest else self.step(extent)
+
+
+@dataclass(frozen=True, slots=True)
 class Packed:
     """Dense copies of the parts of a value.
 
@@ -25,40 +62,24 @@ class Packed:
 
 
 class Emitter(Cutter):
-    """Emits the statements of one part: `before` the parallel loop, `first` in its body, then `out`.
+    """Emits the statements of one part, which the index of the loop selects: `before` the parallel loop,
+    `first` in its body, then `out`."""
 
-    The index of the loop selects the part. If `is_rest`, the part is the remainder after `parts` equal parts.
-    `length` is that of every part; the last one may reach past the end of the axis and is padded with zeros.
-    With several trips `across` each part, trip t of the loop is trip ``t % across`` of part ``t // across``.
-    """
-
-    def __init__(
-        self,
-        parts: int,
-        fresh: FreshValues,
-        source: Source,
-        is_rest: bool = False,
-        length: int = 0,
-        across: int = 1,
-    ) -> None:
+    def __init__(self, tiling: Tiling, fresh: FreshValues, source: Source) -> None:
         super().__init__(fresh)
-        self.parts = parts
+        self.tiling = tiling
         self.source = source
-        self.is_rest = is_rest
-        self.length = length
-        self.across = across
         self.trip = self.index = fresh.make(INDEX)
         self.before: list[Statement] = []
         self.first: list[Statement] = []
         self._numbers: dict[int, Value] = {}
         self._starts: dict[int, Value] = {}
-        if across > 1:
-            self.index = self.at(self.first).emit("div", (self.trip, self.number(across)), INDEX)
+        if tiling.across > 1:
+            across = self.number(tiling.across)
+            self.index = self.at(self.first).emit("div", (self.trip, across), INDEX)
 
     def size(self, extent: int) -> int:
-        if self.length:
-            return self.length
-        return extent % self.parts if self.is_rest else extent // self.parts
+        return self.tiling.size(extent)
 
     def at(self, where: list[Statement]) -> Builder:
         """A builder that appends to one of the lists."""
@@ -72,14 +93,14 @@ class Emitter(Cutter):
 
     def start(self, extent: int) -> Value:
         """The first position of the part of an axis."""
-        size = self.length or extent // self.parts
+        size = self.tiling.step(extent)
         if size not in self._starts:
             self._starts[size] = self._start(size)
         return self._starts[size]
 
     def _start(self, size: int) -> Value:
-        if self.is_rest:
-            return self.number(size * self.parts)
+        if self.tiling.is_rest:
+            return self.number(size * self.tiling.parts)
         if size == 1:
             return self.index
         return self.at(self.first).emit("mul", (self.index, self.number(size)), INDEX)
@@ -91,7 +112,7 @@ class Emitter(Cutter):
 
     def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
         """Reads the part of a whole value, padded with zeros past the end."""
-        if self.length and value.type.shape[axis] < self.length * self.parts:
+        if value.type.shape[axis] < self.tiling.reach:
             value = self._widened(value, axis, where)
         inputs = (value, *self.starts(value, axis))
         return self.at(where).emit("dynamic_slice", inputs, self.part_type(value.type, axis))
@@ -99,17 +120,16 @@ class Emitter(Cutter):
     def _widened(self, value: Value, axis: int, where: list[Statement]) -> Value:
         """The value, padded with zeros up to the end of the last part."""
         build, none = self.at(where), (0,) * value.type.rank
-        wide = value.type.resized(axis, self.length * self.parts)
-        zero = build.constant(0, value.type.dtype)
+        wide, zero = value.type.resized(axis, self.tiling.reach), build.constant(0, value.type.dtype)
         return build.emit("pad", (value, zero), wide, low=none, interior=none)
 
     def packed_part(self, packed: Packed) -> Value:
         """Reads the part of a packed value."""
-        if self.is_rest:
+        if self.tiling.is_rest:
             assert packed.rest is not None
             return packed.rest
         build, (count, *shape) = self.at(self.first), packed.parts.type.shape
-        number = self.index if count == self.parts else self.trip
+        number = self.index if count == self.tiling.parts else self.trip
         inputs = (packed.parts, number, *[self.number(0)] * len(shape))
         row = build.emit("dynamic_slice", inputs, packed.parts.type.dtype, (1, *shape))
         return build.transpose(build.reshape(row, shape), [packed.order.index(d) for d in range(len(shape))])

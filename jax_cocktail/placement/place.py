@@ -32,7 +32,7 @@ from jax_cocktail.placement.grid import Grid, best_grid, divided, numbers_of_par
 from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts, wave_of
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.placement.parts import Packed
+from jax_cocktail.placement.parts import Packed, Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile import Sources, beginning, pack, tile
@@ -54,7 +54,6 @@ from jax_cocktail.utask.rewrite import map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced
 from jax_cocktail.utask.types import NOWHERE, Source, Value
 
-Units = tuple[int, int, int, int]  # parts, unit of the first, length of wide parts, trips across each part
 # Recomputed wherever they are read. Reversed arrays cannot be loaded as vectors; each `empty` is a new array.
 _FREE = STATIC_VIEWS - {"reverse"} | LEAVES - {"empty"}
 _VIEWS = _FREE - LEAVES - {"broadcast"}
@@ -127,17 +126,14 @@ class _Work:
 
     def tiled(
         self,
-        parts: int,
+        tiling: Tiling,
         fresh: FreshValues,
         packed: Mapping[tuple[Value, int], Packed] = _NOTHING,
-        across: int = 1,
-        first: int = 0,
-        length: int = 0,
     ) -> tuple[Statement, ...]:
         """See `tile`."""
         sources, source = replace(self.sources, packed=packed), first_source(self.statements)
         axes, results = self.tile_group.axes, self.results
-        return tile(self.statements, results, axes, parts, fresh, source, sources, first, length, across)
+        return tile(self.statements, results, axes, tiling, fresh, source, sources)
 
     @property
     def extent(self) -> int:
@@ -160,7 +156,7 @@ class _Placer:
         self.placed = 0  # number of tile groups
         self.frames: list[_Frame] = []
         self.recipes: dict[Value, UOperator] = {}
-        self.packs: dict[tuple[Value, int, tuple[int, ...], Units], Packed] = {}
+        self.packs: dict[tuple[Value, int, tuple[int, ...], Tiling], Packed] = {}
         self.wide: dict[Value, Value] = {}  # results and carries of stages -> the padded arrays with them
 
     def region(
@@ -196,7 +192,7 @@ class _Placer:
                     inside |= {position} if self.placed > before else set()
                 frame.done.add(position)
             for tile_group in stage.tile_groups:
-                self._tile_group(frame, tile_group, grid=grids.get(tile_group.positions))
+                self._tile_group(frame, tile_group, grids.get(tile_group.positions))
                 frame.done.update(tile_group.positions)
         self.frames.pop()
         self.recipes = outer
@@ -231,22 +227,21 @@ class _Placer:
         """Emits a stage of a wavefront on units of its own; False if it would need a barrier inside."""
         source = first_source([frame.region.body[group.positions[0]]])
         stage = f"{source}: " if str(source) else ""
-        stage += f"stage {group.number} of {group.count}"
+        stage += f"stage {group.stage.number} of {group.stage.count}"
         if group.tile_group is None:
             self.notes.append(f"{stage} is not divided as one: its units would meet in it")
             return False
-        self._tile_group(frame, group.tile_group, group.first, group.length)
-        parts = f"{group.tile_group.parts} parts" + (f" of {group.length}" if group.length else "")
+        self._tile_group(frame, group.tile_group)
+        tiling = group.tile_group.tiling
+        parts = f"{tiling.parts} parts" + (f" of {tiling.length}" if tiling.length else "")
         self.notes.append(
-            f"{stage} in {parts} from unit {group.first} on, with one barrier per diagonal for all stages"
+            f"{stage} in {parts} from unit {tiling.first} on, with one barrier per diagonal for all stages"
         )
         return True
 
-    def _tile_group(
-        self, frame: _Frame, tile_group: TileGroup, first: int = 0, length: int = 0, grid: Grid | None = None
-    ) -> None:
+    def _tile_group(self, frame: _Frame, tile_group: TileGroup, grid: Grid | None = None) -> None:
         """Emits a tile group, in blocks of two axes if there is a grid and blocks are independent."""
-        work = self._work(frame, tile_group, length)
+        work = self._work(frame, tile_group)
         for statement in work.statements:
             if any(v in work.needed and v not in tile_group.axes for v in statement.outputs):
                 frame.emit(skeleton(statement, tile_group.axes))
@@ -254,27 +249,25 @@ class _Placer:
             return
         blocks = None
         if grid is not None:
-            packed = self._packed(work.statements, tile_group.axes, (grid.parts, 0, 0, grid.across))
-            blocks = divided(
-                work.tiled(grid.parts, self.fresh, packed, grid.across), grid, self.fresh, self.limits
-            )
+            blocks = divided(self._tiled(work, grid.tiling), grid, self.fresh, self.limits)
         if grid is not None and blocks is not None:
             self.notes.append(grid_note(work.statements, work.results, grid))
             frame.emit(blocks)
         else:
-            units = (tile_group.parts, first, length, 1)
-            packed = self._packed(work.statements, tile_group.axes, units)
-            frame.emit(work.tiled(tile_group.parts, self.fresh, packed, 1, first, length))
+            frame.emit(self._tiled(work, tile_group.tiling))
         self.placed += 1
 
-    def _work(self, frame: _Frame, tile_group: TileGroup, length: int = 0) -> _Work:
-        body = frame.region.body
+    def _tiled(self, work: _Work, tiling: Tiling) -> tuple[Statement, ...]:
+        return work.tiled(tiling, self.fresh, self._packed(work.statements, work.tile_group.axes, tiling))
+
+    def _work(self, frame: _Frame, tile_group: TileGroup) -> _Work:
+        body, length = frame.region.body, tile_group.tiling.length
         statements = [body[n] for n in tile_group.positions]
         own = frozenset(tile_group.positions)
         needed = frozenset(v for s in statements for v in s.outputs if frame.is_needed(v, own))
         results = tuple(v for s in statements for v in s.outputs if v in needed and v in tile_group.axes)
         if length:
-            self.wide = {r: self._wide(r, tile_group, length) for r in results} | self.wide
+            self.wide = {r: self._wide(r, tile_group) for r in results} | self.wide
         bases = _bases(frame, tile_group, results)
         kept = {r: base for r, base in bases.items() if self._takes(base, length)}
         sources = Sources(kept, recipes=self.recipes, wide=self.wide)
@@ -309,10 +302,9 @@ class _Placer:
         """The outermost region in which the value is visible."""
         return next((k for k, frame in enumerate(self.frames) if value in frame.visible), None)
 
-    def _wide(self, result: Value, tile_group: TileGroup, length: int) -> Value:
+    def _wide(self, result: Value, tile_group: TileGroup) -> Value:
         """The padded array that holds a result of wide parts."""
-        type_ = result.type.resized(tile_group.axes[result], tile_group.parts * length)
-        return self.fresh.make(type_)
+        return self.fresh.make(result.type.resized(tile_group.axes[result], tile_group.tiling.reach))
 
     def _takes(self, base: Value, length: int) -> bool:
         """True if a result may overwrite this array."""
@@ -322,7 +314,7 @@ class _Placer:
 
     # -- packed operands ---------------------------------------------------------------------------------
     def _packed(
-        self, statements: Sequence[Statement], axes: Mapping[Value, int], units: Units
+        self, statements: Sequence[Statement], axes: Mapping[Value, int], tiling: Tiling
     ) -> Mapping[tuple[Value, int], Packed]:
         """Packed copies of matrices that a loop reads repeatedly, if their parts are not dense or units can
         keep them. If units keep parts, also copies of the values that a wavefront stage reads by parts."""
@@ -335,10 +327,10 @@ class _Placer:
             for side, value, axis in zip(("lhs", "rhs"), statement.inputs, tie.inputs, strict=True):
                 dense = axis is not None and prod(value.type.shape[:axis]) == 1
                 if axis is not None and (
-                    not dense or value.type.nbytes / units[0] <= self.limits.dense_bytes
+                    not dense or value.type.nbytes / tiling.parts <= self.limits.dense_bytes
                 ):
                     order = self._reading_order(statement, side, value.type.rank, axis)
-                    packed = self._pack(value, axis, order, units, statement.source)
+                    packed = self._pack(value, axis, order, tiling, statement.source)
                     if packed is not None:
                         found[value, axis] = packed
         if not self.limits.dense_bytes:
@@ -346,23 +338,23 @@ class _Placer:
         for statement, value, axis in _read_by_parts(statements, axes):
             recipe = self.recipes.get(value)
             if (value, axis) not in found and (recipe is None or recipe.kind in _VIEWS):
-                packed = self._pack(value, axis, tuple(range(value.type.rank)), units, statement.source)
+                packed = self._pack(value, axis, tuple(range(value.type.rank)), tiling, statement.source)
                 found |= {} if packed is None else {(value, axis): packed}
         return found
 
     def _pack(
-        self, value: Value, axis: int, order: tuple[int, ...], units: Units, source: Source
+        self, value: Value, axis: int, order: tuple[int, ...], tiling: Tiling, source: Source
     ) -> Packed | None:
         """The packed copy, made before the outermost loop that does not change the value. Each block of a
         part has its own copy if units can keep those."""
-        if value.type.nbytes / units[0] > self.limits.dense_bytes:
-            units = (*units[:3], 1)
+        if value.type.nbytes / tiling.parts > self.limits.dense_bytes:
+            tiling = replace(tiling, across=1)
         home = self._home(value)
         if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
             return None
-        key = (value, axis, order, units)
+        key = (value, axis, order, tiling)
         if key not in self.packs:
-            copies, packed = pack(value, axis, units[0], self.fresh, source, order, *units[1:])
+            copies, packed = pack(value, axis, tiling, self.fresh, source, order)
             self.frames[home].emit(copies)
             self.packs[key] = packed
         return self.packs[key]

@@ -19,7 +19,7 @@ from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.cutter import Axes, constant_run
 from jax_cocktail.placement.families import any_runs, num_utasks, schedule_operator
-from jax_cocktail.placement.parts import Emitter, Packed
+from jax_cocktail.placement.parts import Emitter, Packed, Tiling
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -53,37 +53,32 @@ def tile(
     statements: Sequence[Statement],
     results: Sequence[Value],
     classes: Mapping[Value, int],
-    parts: int,
+    tiling: Tiling,
     fresh: FreshValues,
     source: Source = NOWHERE,
     sources: Sources | None = None,
-    first: int = 0,
-    length: int = 0,
-    across: int = 1,
 ) -> tuple[Statement, ...]:
-    """A parallel loop of `parts` trips that computes `results`, and the statements around it.
+    """A parallel loop that computes `results`, and the statements around it.
 
-    `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis;
-    part i is the i-th of `parts` equal runs along that axis. A remainder, shorter than a part, is computed
-    after the loop; axes must then be equally long. `results`: the values needed afterwards; they keep their
-    ids, all others get fresh ones. `first`: the unit that runs part 0. `length`: of a part, if the last one
-    may reach past the end; results are then views of the beginnings of their wide arrays. `across`: trips
-    for each part; each computes all of it until `grid` divides the part among them.
+    `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis. The
+    axes must be equally long if parts leave a remainder. `results`: the values needed afterwards; they keep
+    their ids, all others get fresh ones. With a fixed length of parts, results are views of the beginnings of
+    their wide arrays. Each trip across a part computes all of it until `grid` divides the part among them.
     """
     sources = sources or Sources()
-    wide = sources.wide if length else {}
-    uneven = not length and any(r.type.shape[classes[r]] % parts for r in results)
+    wide = sources.wide if tiling.length else {}
+    uneven = not tiling.length and any(r.type.shape[classes[r]] % tiling.parts for r in results)
     outputs = tuple(fresh.make(r.type) for r in results) if uneven else replaced(results, wide)
-    tiler = Tiler(classes, parts, fresh, source, sources, length=length, across=across)
+    tiler = Tiler(classes, tiling, fresh, source, sources)
     bases = (sources.bases.get(r) for r in results)
     targets = tuple(
         _target(tiler, wide.get(r, r), b and wide.get(b, b)) for r, b in zip(results, bases, strict=True)
     )
-    loop = _parallel(tiler, statements, results, targets, outputs, first)
+    loop = _parallel(tiler, statements, results, targets, outputs)
     if not uneven:
         views = (beginning(w, r, source) for r, w in zip(results, outputs, strict=True) if w != r)
         return (*tiler.before, loop, *views)
-    rest = Tiler(classes, parts, fresh, source, sources, is_rest=True)
+    rest = Tiler(classes, tiling.rest, fresh, source, sources)
     rest.run(statements, results, outputs)
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
 
@@ -100,7 +95,6 @@ def _parallel(
     results: Sequence[Value],
     targets: Sequence[Value],
     outputs: tuple[Value, ...],
-    first: int,
 ) -> LoopUTask:
     """The loop over parts. A stage of a wavefront becomes one branch whose regions write their results in
     place, so that no value is live across its end."""
@@ -111,41 +105,38 @@ def _parallel(
     else:
         written = tiler.run(statements, results, parameters)
     body = Region((tiler.trip, *parameters), (*tiler.first, *tiler.out), written)
-    trips = tiler.parts * tiler.across
+    trips, first = tiler.tiling.trips, tiler.tiling.first
     return LoopUTask(tuple(targets), outputs, body, None, trips, tiler.source, parallel=True, first=first)
 
 
 def pack(
     value: Value,
     axis: int,
-    parts: int,
+    tiling: Tiling,
     fresh: FreshValues,
     source: Source = NOWHERE,
     order: tuple[int, ...] = (),
-    first: int = 0,
-    length: int = 0,
-    across: int = 1,
 ) -> tuple[tuple[Statement, ...], Packed]:
     """Copies of `value` in which every part along `axis` is one dense block, and the statements for them.
 
     A parallel loop copies the parts, so each lands in the memory of the unit that will read it. `order`: the
-    axes in the order in which they are read, if that is not the value's. `length`: of a part, if the last one
-    may reach past the end. `across`: trips for each part; each has its own copy.
+    axes in the order in which they are read, if that is not the value's. Each trip across a part has its own
+    copy.
     """
-    tiler = Tiler({}, parts, fresh, source, Sources(), length=length, across=across)
-    order, build, trips = order or tuple(range(value.type.rank)), tiler.at(tiler.out), parts * across
+    tiler = Tiler({}, tiling, fresh, source, Sources())
+    order, build = order or tuple(range(value.type.rank)), tiler.at(tiler.out)
     part = build.transpose(tiler.part(value, axis), order)
     row = build.reshape(part, (1, *part.type.shape))
-    result = fresh.make(TensorType(part.type.dtype, (trips, *part.type.shape)))
+    result = fresh.make(TensorType(part.type.dtype, (tiling.trips, *part.type.shape)))
     parameter, written = fresh.make(result.type), fresh.make(result.type)
     inputs = (parameter, row, tiler.trip, *[tiler.number(0)] * part.type.rank)
     build.define((written,), "dynamic_update_slice", inputs)
     body = Region((tiler.trip, parameter), (*tiler.first, *tiler.out), (written,))
-    target = _target(tiler, result, None)
-    loop = LoopUTask((target,), (result,), body, None, trips, source, parallel=True, first=first)
-    if length or not value.type.shape[axis] % parts:
+    target = (_target(tiler, result, None),)
+    loop = LoopUTask(target, (result,), body, None, tiling.trips, source, parallel=True, first=tiling.first)
+    if tiling.length or not value.type.shape[axis] % tiling.parts:
         return (*tiler.before, loop), Packed(result, order=order)
-    rest = Tiler({}, parts, fresh, source, Sources(), is_rest=True)
+    rest = Tiler({}, tiling.rest, fresh, source, Sources())
     left = rest.part(value, axis)
     kept = rest.at(rest.out).emit("copy", (left,), left.type)
     return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
@@ -165,15 +156,12 @@ class Tiler(Emitter):
     def __init__(
         self,
         axes: Mapping[Value, int],
-        parts: int,
+        tiling: Tiling,
         fresh: FreshValues,
         source: Source,
         sources: Sources,
-        is_rest: bool = False,
-        length: int = 0,
-        across: int = 1,
     ) -> None:
-        super().__init__(parts, fresh, source, is_rest, length, across)
+        super().__init__(tiling, fresh, source)
         self.axes = axes
         self.sources = sources
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
@@ -198,7 +186,7 @@ class Tiler(Emitter):
             if base is not None:
                 self.own[base] = (parameter, self.axes[result])
                 self._follow(statements, value, base, parameter)
-        if self.is_rest:
+        if self.tiling.is_rest:
             self._kept = {r: r for r in results}
         self.statements(statements)
         return tuple(
@@ -217,9 +205,7 @@ class Tiler(Emitter):
         regions: list[Region] = []
         for region in branch.branches:
             names = dict(zip(branch.outputs, region.results, strict=True))
-            inner = Tiler(
-                self.axes, self.parts, self.fresh, self.source, self.sources, self.is_rest, self.length
-            )
+            inner = Tiler(self.axes, replace(self.tiling, across=1), self.fresh, self.source, self.sources)
             inner.trip = inner.index = self.index
             statements = (*region.body, *(with_reads(s, names) for s in followers))
             written = inner.run(statements, results, parameters, names)
@@ -271,17 +257,17 @@ class Tiler(Emitter):
                 raise _fault(f"{value} is updated in place along axis {updated} and read along {axis}")
             return self.cut(array, axis, self.first)
         packed, recipe = self.sources.packed.get((value, axis)), self.sources.recipes.get(value)
-        if packed is not None and (packed.rest is not None or not self.is_rest):
+        if packed is not None and (packed.rest is not None or not self.tiling.is_rest):
             return self.packed_part(packed)
         if recipe is None or not self._falls_apart(recipe, axis):
             return self.cut(value, axis, self.first)
-        (part,) = self.apart(recipe, schedule_operator(recipe, (axis,), self.parts), self.first)
+        (part,) = self.apart(recipe, schedule_operator(recipe, (axis,), self.tiling.parts), self.first)
         return part
 
     def _falls_apart(self, recipe: UOperator, axis: int) -> bool:
         tie = rule(recipe).along((axis,))
-        even = num_utasks(recipe, (axis,), self.parts) == self.parts
-        return even and (not self.length or tie is not None and any_runs(recipe, tie))
+        even = num_utasks(recipe, (axis,), self.tiling.parts) == self.tiling.parts
+        return even and (not self.tiling.length or tie is not None and any_runs(recipe, tie))
 
     def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
         self.now.update(zip(values, parts, strict=True))
@@ -296,7 +282,8 @@ class Tiler(Emitter):
 
     def operator(self, operator: UOperator) -> None:
         axes = self.axes_of(operator.outputs)
-        tie = schedule_operator(operator, axes, self.parts) if any(d is not None for d in axes) else None
+        whole = all(axis is None for axis in axes)
+        tie = None if whole else schedule_operator(operator, axes, self.tiling.parts)
         if tie is not None and operator.outputs[0] in self._links:
             self._update(operator, tie)
         else:
@@ -312,7 +299,7 @@ class Tiler(Emitter):
             return (self._iota(operator, where),)
         if operator.kind != "dynamic_slice" or not self._is_plain(operator.inputs[0]):
             return super().apart(operator, tie, where)
-        if self.length:  # the part may reach past the end of the array
+        if self.tiling.length:  # the part may reach past the end of the array
             (whole,) = super().apart(operator, None, where)
             return (self.cut(whole, axis, where),)
         return (self.slice_part(operator, operator.inputs[0], axis, where),)
@@ -339,9 +326,9 @@ class Tiler(Emitter):
         """One small constant if all parts are equal; else a part of the constant, made before the loop."""
         extent = operator.output.type.shape[axis]
         size = self.size(extent)
-        if extent < size * self.parts and self.length:
+        if extent < self.tiling.reach:
             return self._made_outside(operator, axis)
-        starts = [extent - size] if self.is_rest else range(0, size * self.parts, size)
+        starts = [extent - size] if self.tiling.is_rest else range(0, size * self.tiling.parts, size)
         data = {constant_run(operator, axis, start, size) for start in starts}
         if len(data) > 1:
             return self._made_outside(operator, axis)

@@ -20,6 +20,7 @@ from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.cost.work import Work, has_loop, total, trips, work
 from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -55,7 +56,11 @@ class TileGroup:
 
     positions: tuple[int, ...]
     axes: Mapping[Value, int]
-    parts: int
+    tiling: Tiling
+
+    @property
+    def parts(self) -> int:
+        return self.tiling.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +372,7 @@ class _Divider:
                 axes: dict[Value, int] = {}
                 for n in positions:
                     axes.update(axes_inside(self.statements[n], self.claims[n].axes))
-                found.append((k, TileGroup(tuple(positions), axes, parts)))
+                found.append((k, TileGroup(tuple(positions), axes, Tiling(parts))))
         return found
 
     def _apart(self, positions: Sequence[int]) -> Sequence[Sequence[int]]:

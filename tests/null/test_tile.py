@@ -10,6 +10,7 @@ import pytest
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, pack, tile
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, UProgram
@@ -41,7 +42,7 @@ def tiled(program: UProgram, classes, parts: int, sources: Sources | None = None
     fresh = FreshValues(program)
     return replaced_body(
         program,
-        tile(program.entry.body, program.entry.results, classes, parts, fresh, sources=sources),
+        tile(program.entry.body, program.entry.results, classes, Tiling(parts), fresh, sources=sources),
     )
 
 
@@ -236,10 +237,10 @@ def test_packed_operand():
     program = build(["float32[5]", "float32[5,4,6]"], body)
     (result,), w = program.entry.results, program.entry.parameters[1]
     fresh = FreshValues(program)
-    copies, packed = pack(w, 2, 3, fresh)
+    copies, packed = pack(w, 2, Tiling(3), fresh)
     assert packed.parts.type.shape == (3, 5, 4, 2)
     sources = Sources(packed={(w, 2): packed})
-    loop = tile(program.entry.body, (result,), {result: 1}, 3, fresh, sources=sources)
+    loop = tile(program.entry.body, (result,), {result: 1}, Tiling(3), fresh, sources=sources)
     after = replaced_body(program, (*copies, *loop))
     same(program, after)
     assert w not in [v for s in the_loop(after).body.body for v in s.inputs]
