@@ -8,14 +8,13 @@ computes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import gcd
 
 from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.errors import VerificationError
+from jax_cocktail.placement.cutter import Axes
+from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.utask.ir import UOperator
-
-Axes = Sequence[int | None]  # an axis of each result
 
 
 def num_utasks(operator: UOperator, axes: Axes, parts: int) -> int:
@@ -35,6 +34,14 @@ def any_runs(operator: UOperator, tie: Tie) -> bool:
     return all(v.type.shape[d] == tie.parts for v, d in tied)
 
 
+def tie_of(operator: UOperator, axes: Axes, tiling: Tiling) -> Tie | None:
+    """The tie that makes the operator the parts of a tiling; None if these would not be independent."""
+    tie, parts = rule(operator).along(axes), tiling.parts
+    if tie is None or num_utasks(operator, axes, parts) != parts:
+        return None
+    return tie if not tiling.length or any_runs(operator, tie) else None
+
+
 def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Tie:
     """The axes along which the operator becomes `parts` uTasks at unit level (ScheduleOperator of section 4).
 
@@ -42,8 +49,8 @@ def schedule_operator(operator: UOperator, axes: Axes, parts: int) -> Tie:
     units runs part p of each, so that values passed between uTasks need no barrier. `axes`: of the results,
     chosen per axis class. Raises VerificationError if the uTasks would not be independent.
     """
-    tie = rule(operator).along(axes)
-    if tie is None or num_utasks(operator, axes, parts) != parts:
+    tie = tie_of(operator, axes, Tiling(parts))
+    if tie is None:
         raise VerificationError(
             f"tiling: {operator.kind} cannot be cut along {list(axes)} into {parts} parts; a fault of"
             " placement, report it with the program"

@@ -19,11 +19,11 @@ from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
-from jax_cocktail.cost.work import Work, has_loop, total, work
+from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, Tiler
-from jax_cocktail.placement.tile_groups import work_inside
+from jax_cocktail.placement.tile_groups import is_light, work_inside
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
@@ -223,6 +223,5 @@ class _Across(Tiler):
 def _is_light(statement: Statement, limits: Limits) -> bool:
     if not isinstance(statement, UOperator) or len(statement.outputs) != 1:
         return False
-    if statement.kind in FREE or statement.output.type.is_scalar:
-        return True
-    return statement.is_element and work(statement).flops <= limits.light
+    free = statement.kind in FREE or statement.output.type.is_scalar
+    return free or is_light(statement, limits.light)

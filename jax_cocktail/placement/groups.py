@@ -21,11 +21,12 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.cost.unit_time import Part, unit_seconds
 from jax_cocktail.cost.work import total
-from jax_cocktail.placement.families import any_runs, num_utasks
+from jax_cocktail.placement.families import tie_of
 from jax_cocktail.placement.limits import DeviceLimits, Limits
 from jax_cocktail.placement.parts import Tiling
-from jax_cocktail.placement.tile import Sources, beginning, tile
+from jax_cocktail.placement.tile import Sources, tile
 from jax_cocktail.placement.tile_groups import Fitting, TileGroup, axes_inside
+from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -265,17 +266,8 @@ def _widened(statements: Sequence[Statement], cut: AxisClass, tiling: Tiling) ->
 
 
 def _can_all_be_cut(statements: Sequence[Statement], axes: Mapping[Value, int], tiling: Tiling) -> bool:
-    return all(_can_be_cut(operator, axes, tiling) for operator in _operators(statements))
-
-
-def _can_be_cut(operator: UOperator, axes: Mapping[Value, int], tiling: Tiling) -> bool:
-    found = [axes.get(v) for v in operator.outputs]
-    if all(d is None for d in found):
-        return True
-    tie = rule(operator).along(found)
-    if tie is None or num_utasks(operator, found, tiling.parts) != tiling.parts:
-        return False
-    return not tiling.length or any_runs(operator, tie)
+    found = ((o, [axes.get(v) for v in o.outputs]) for o in _operators(statements))
+    return all(tie_of(o, own, tiling) for o, own in found if any(axis is not None for axis in own))
 
 
 def _bytes_read(statements: Sequence[Statement], axes: Mapping[Value, int], parts: int) -> float:

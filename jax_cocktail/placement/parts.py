@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.placement.cutter import Cutter
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.ir import Statement
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import Source, Value
+from jax_cocktail.utask.types import Source, TensorType, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,22 @@ class Emitter(Cutter):
 
     def size(self, extent: int) -> int:
         return self.tiling.size(extent)
+
+    def array(self, type_: TensorType) -> Value:
+        """A new array, made before the loop."""
+        return self.at(self.before).emit("empty", (), type_)
+
+    def parallel(
+        self,
+        initial: Sequence[Value],
+        parameters: Sequence[Value],
+        written: Sequence[Value],
+        outputs: Sequence[Value],
+    ) -> LoopUTask:
+        """The loop over parts. Each trip turns the arrays `parameters` into `written`."""
+        body = Region((self.trip, *parameters), (*self.first, *self.out), tuple(written))
+        arrays, trips = (tuple(initial), tuple(outputs)), self.tiling.trips
+        return LoopUTask(*arrays, body, None, trips, self.source, parallel=True, first=self.tiling.first)
 
     def at(self, where: list[Statement]) -> Builder:
         """A builder that appends to one of the lists."""

@@ -35,8 +35,9 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.parts import Packed, Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
-from jax_cocktail.placement.tile import Sources, beginning, pack, tile
+from jax_cocktail.placement.tile import Sources, pack, tile
 from jax_cocktail.placement.tile_groups import Division, TileGroup, divide, light_positions
+from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jax_cocktail.analysis.axes import Tie, rule
+from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.cutter import Axes, constant_run
-from jax_cocktail.placement.families import any_runs, num_utasks, schedule_operator
+from jax_cocktail.placement.families import schedule_operator, tie_of
 from jax_cocktail.placement.parts import Emitter, Packed, Tiling
+from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -70,43 +71,22 @@ def tile(
     uneven = not tiling.length and any(r.type.shape[classes[r]] % tiling.parts for r in results)
     outputs = tuple(fresh.make(r.type) for r in results) if uneven else replaced(results, wide)
     tiler = Tiler(classes, tiling, fresh, source, sources)
-    bases = (sources.bases.get(r) for r in results)
-    targets = tuple(
-        _target(tiler, wide.get(r, r), b and wide.get(b, b)) for r, b in zip(results, bases, strict=True)
-    )
-    loop = _parallel(tiler, statements, results, targets, outputs)
+    targets = [
+        tiler.array(wide.get(r, r).type) if base is None else wide.get(base, base)
+        for r, base in ((r, sources.bases.get(r)) for r in results)
+    ]
+    parameters, branch = fresh.like(targets), statements[0]
+    if isinstance(branch, BranchUTask) and branch.stage is not None:
+        written = tiler.stage(branch, statements[1:], results, parameters)
+    else:
+        written = tiler.run(statements, results, parameters)
+    loop = tiler.parallel(targets, parameters, written, outputs)
     if not uneven:
         views = (beginning(w, r, source) for r, w in zip(results, outputs, strict=True) if w != r)
         return (*tiler.before, loop, *views)
     rest = Tiler(classes, tiling.rest, fresh, source, sources)
     rest.run(statements, results, outputs)
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
-
-
-def beginning(wide: Value, value: Value, source: Source) -> UOperator:
-    """`value` as a view of the beginning of a longer array."""
-    none, ones = (0,) * value.type.rank, (1,) * value.type.rank
-    return UOperator("slice", (wide,), (value,), (("starts", none), ("strides", ones)), source)
-
-
-def _parallel(
-    tiler: Tiler,
-    statements: Sequence[Statement],
-    results: Sequence[Value],
-    targets: Sequence[Value],
-    outputs: tuple[Value, ...],
-) -> LoopUTask:
-    """The loop over parts. A stage of a wavefront becomes one branch whose regions write their results in
-    place, so that no value is live across its end."""
-    parameters = tuple(tiler.fresh.make(target.type) for target in targets)
-    branch = statements[0]
-    if isinstance(branch, BranchUTask) and branch.stage is not None:
-        written = tiler.stage(branch, statements[1:], results, parameters)
-    else:
-        written = tiler.run(statements, results, parameters)
-    body = Region((tiler.trip, *parameters), (*tiler.first, *tiler.out), written)
-    trips, first = tiler.tiling.trips, tiler.tiling.first
-    return LoopUTask(tuple(targets), outputs, body, None, trips, tiler.source, parallel=True, first=first)
 
 
 def pack(
@@ -131,21 +111,13 @@ def pack(
     parameter, written = fresh.make(result.type), fresh.make(result.type)
     inputs = (parameter, row, tiler.trip, *[tiler.number(0)] * part.type.rank)
     build.define((written,), "dynamic_update_slice", inputs)
-    body = Region((tiler.trip, parameter), (*tiler.first, *tiler.out), (written,))
-    target = (_target(tiler, result, None),)
-    loop = LoopUTask(target, (result,), body, None, tiling.trips, source, parallel=True, first=tiling.first)
+    loop = tiler.parallel((tiler.array(result.type),), (parameter,), (written,), (result,))
     if tiling.length or not value.type.shape[axis] % tiling.parts:
         return (*tiler.before, loop), Packed(result, order=order)
     rest = Tiler({}, tiling.rest, fresh, source, Sources())
     left = rest.part(value, axis)
     kept = rest.at(rest.out).emit("copy", (left,), left.type)
     return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
-
-
-def _target(tiler: Tiler, result: Value, base: Value | None) -> Value:
-    if base is not None:
-        return base
-    return tiler.at(tiler.before).emit("empty", (), result.type)
 
 
 class Tiler(Emitter):
@@ -201,7 +173,8 @@ class Tiler(Emitter):
         results: Sequence[Value],
         parameters: Sequence[Value],
     ) -> tuple[Value, ...]:
-        """Does the same for a branch and its followers, which move to the end of every region."""
+        """Does the same for a stage of a wavefront: a branch, and followers that move into every region.
+        Regions write their results in place, so that no value is live across the end of the branch."""
         regions: list[Region] = []
         for region in branch.branches:
             names = dict(zip(branch.outputs, region.results, strict=True))
@@ -259,15 +232,10 @@ class Tiler(Emitter):
         packed, recipe = self.sources.packed.get((value, axis)), self.sources.recipes.get(value)
         if packed is not None and (packed.rest is not None or not self.tiling.is_rest):
             return self.packed_part(packed)
-        if recipe is None or not self._falls_apart(recipe, axis):
+        if recipe is None or (tie := tie_of(recipe, (axis,), self.tiling)) is None:
             return self.cut(value, axis, self.first)
-        (part,) = self.apart(recipe, schedule_operator(recipe, (axis,), self.tiling.parts), self.first)
+        (part,) = self.apart(recipe, tie, self.first)
         return part
-
-    def _falls_apart(self, recipe: UOperator, axis: int) -> bool:
-        tie = rule(recipe).along((axis,))
-        even = num_utasks(recipe, (axis,), self.tiling.parts) == self.tiling.parts
-        return even and (not self.tiling.length or tie is not None and any_runs(recipe, tie))
 
     def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
         self.now.update(zip(values, parts, strict=True))

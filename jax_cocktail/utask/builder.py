@@ -150,6 +150,12 @@ class Builder:
         return self.emit("transpose", (x,), x.type.dtype, [x.type.shape[d] for d in order], permutation=order)
 
 
+def beginning(wide: Value, value: Value, source: Source) -> UOperator:
+    """`value` as a view of the beginning of a longer array."""
+    none, ones = (0,) * value.type.rank, (1,) * value.type.rank
+    return UOperator("slice", (wide,), (value,), (("starts", none), ("strides", ones)), source)
+
+
 def to_bytes(array: np.ndarray, dtype: str) -> bytes:
     """Row-major little-endian bytes of `array` as `dtype` (ml_dtypes gives bfloat16)."""
     if dtype == "bfloat16":

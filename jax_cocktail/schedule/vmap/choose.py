@@ -11,9 +11,8 @@ from jax_cocktail.schedule.vmap.limits import Limits
 from jax_cocktail.schedule.vmap.masked import Condition, Sinking, Sunk, branch
 from jax_cocktail.schedule.vmap.selects import Choices, Group, in_order
 from jax_cocktail.utask.ir import Statement, UOperator
-from jax_cocktail.utask.remarks import Listener, Remark
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import Source, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +25,13 @@ class _Part:
 
 @dataclass(slots=True)
 class Chooser:
-    """`units` may divide work that is sunk outside of loops over batch elements; `one_by_one` emits such a
-    loop for some places; `indexed`: predicates from the index of a `cond` or `switch`."""
+    """`units` may divide work that is sunk outside of loops over batch elements; `say` takes remarks;
+    `one_by_one` emits such a loop for some places; `indexed`: predicates from the index of a branch."""
 
     fresh: FreshValues
     units: int
     limits: Limits
-    remark: Listener
+    say: Callable[[bool, str, Source], None]
     one_by_one: Callable[[Cut, Sequence[Place], Emitter, bool], None]
     indexed: set[Value] = field(default_factory=set)
     #: values made here
@@ -91,21 +90,27 @@ class Chooser:
         places = tuple(dict.fromkeys(zip(operands, group.axes, strict=True)))
         positions = sorted(group.sides[wanted].positions)
         source = choices.body[group.positions[-1]].source
-        try:
-            cut = Cut([choices.body[p] for p in positions], places, group.elements, 1)
-            common = cut.common
-            kept = [p for k, p in enumerate(positions) if k not in common]
-            statements = [choices.body[p] for p in kept]
-            width = self._width(cut, group, places)
-            cut = Cut(statements, places, group.elements, width)
-        except Uncuttable as why:
-            self.remark(
-                Remark("batch elements", False, f"both sides run for all batch elements: {why}", source)
-            )
+        cut = self._tried([choices.body[p] for p in positions], places, group, 1, source)
+        if cut is None:
+            return None
+        common = cut.common
+        kept = [p for k, p in enumerate(positions) if k not in common]
+        width = self._width(cut, group, places)
+        cut = self._tried([choices.body[p] for p in kept], places, group, width, source)
+        if cut is None:
             return None
         return _Part(
             frozenset(kept), Sunk(cut, operands, (*self._conditions(group, choices), (group.root, wanted)))
         )
+
+    def _tried(
+        self, body: Sequence[Statement], places: Sequence[Place], group: Group, width: int, source: Source
+    ) -> Cut | None:
+        try:
+            return Cut(body, places, group.elements, width)
+        except Uncuttable as why:
+            self.say(False, f"both sides run for all batch elements: {why}", source)
+            return None
 
     def _width(self, cut: Cut, group: Group, places: Sequence[Place]) -> int:
         """Number of batch elements computed together: several if they share weights or are small."""
@@ -148,9 +153,7 @@ class Chooser:
             if group.elements == 1
             else f"for those of {group.elements} batch elements that take it"
         )
-        self.remark(
-            Remark("batch elements", True, f"the work of one side is done {where}", body[last].source)
-        )
+        self.say(True, f"the work of one side is done {where}", body[last].source)
         return self._placed(choices, group, moved, out)
 
     def _outermost(self, choices: Choices, group: Group, inside: bool) -> list[Statement] | None:
@@ -164,12 +167,8 @@ class Chooser:
         source = choices.body[group.positions[-1]].source
         outputs = (choices.body[p].outputs[0] for p in group.positions)
         places = tuple(zip(outputs, group.axes, strict=True))
-        try:
-            cut = Cut(statements, places, group.elements, 1)
-        except Uncuttable as why:
-            self.remark(
-                Remark("batch elements", False, f"both sides run for all batch elements: {why}", source)
-            )
+        cut = self._tried(statements, places, group, 1, source)
+        if cut is None:
             return None
         out = Emitter(self.fresh, source)
         self.one_by_one(cut, places, out, inside)

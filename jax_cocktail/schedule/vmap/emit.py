@@ -92,11 +92,6 @@ class Emitter(Builder):
             update_window_dims=tuple(d for d in range(part.type.rank) if d != axis),
         )
 
-    def first(self, whole: Value, result: Value) -> None:
-        """Defines `result` as the first batch elements of `whole`."""
-        rank = whole.type.rank
-        self.define((result,), "slice", (whole,), starts=(0,) * rank, strides=(1,) * rank)
-
     def leaves(self, cut: Cut) -> dict[Value, Value]:
         """Copies of the leaves of a cut under fresh names."""
         names = {v: self.fresh.make(v.type) for v in cut.leaves}
@@ -137,16 +132,11 @@ class Emitter(Builder):
         following: Callable[[Emitter, Sequence[Value]], tuple[Value, ...]],
     ) -> tuple[Value, ...]:
         """A while loop with the condition that `going` builds and the body that `following` builds."""
-        tested, carried, condition, body = (
-            self.like(initial),
-            self.like(initial),
-            self.inside(),
-            self.inside(),
-        )
-        test = Region(tested, (), (going(condition, tested),))
-        region = Region(carried, (), following(body, carried))
-        test, region = replace(test, body=tuple(condition.out)), replace(region, body=tuple(body.out))
-        loop = LoopUTask(tuple(initial), self.like(carried), region, test, source=self.source)
+        tested, carried = self.like(initial), self.like(initial)
+        condition, body = self.inside(), self.inside()
+        test, results = (going(condition, tested),), following(body, carried)
+        tests, region = Region(tested, tuple(condition.out), test), Region(carried, tuple(body.out), results)
+        loop = LoopUTask(tuple(initial), self.like(carried), region, tests, source=self.source)
         self.out.append(loop)
         return loop.outputs
 

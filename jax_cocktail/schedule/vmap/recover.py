@@ -42,7 +42,7 @@ class _Recovery:
     def __init__(self, program: UProgram, units: int, remark: Listener, limits: Limits) -> None:
         self.fresh = FreshValues(program)
         self.units, self.remark, self.limits = units, remark, limits
-        self.chooser = Chooser(self.fresh, units, limits, remark, self._one_by_one)
+        self.chooser = Chooser(self.fresh, units, limits, self._say, self._one_by_one)
         self.made: ChainMap[Value, UOperator] = ChainMap()  # operators in scope, by result
         self.depth = 0  # of enclosing loops
 

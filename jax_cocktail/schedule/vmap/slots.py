@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from jax_cocktail.schedule.vmap.cut import Cut, Place
 from jax_cocktail.schedule.vmap.emit import COUNT, Emitter, one_by_one
-from jax_cocktail.utask.builder import INDEX
+from jax_cocktail.utask.builder import INDEX, beginning
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import TensorType, Value
 
@@ -36,13 +36,8 @@ class SlotLoop:
         self, loop: LoopUTask, axes: Sequence[int], elements: int, slots: Slots, out: Emitter
     ) -> None:
         """Raises Uncuttable. `axes`: the batch axis of each carry."""
-        self.loop, self.axes, self.elements, self.slots, self.emitter = (
-            loop,
-            tuple(axes),
-            elements,
-            slots,
-            out,
-        )
+        self.loop, self.axes, self.elements = loop, tuple(axes), elements
+        self.slots, self.emitter = slots, out
         # stand-ins, since the body may read an initial value too
         self.starts = out.like(loop.initial)
         self.inner = replace(loop, initial=self.starts)
@@ -74,8 +69,8 @@ class SlotLoop:
             emitter.counted(wholes, parts, True, part, loop.outputs)
             return
         done = emitter.counted(wholes, parts, True, part)
-        for whole, (output, _) in zip(done, self.places, strict=True):
-            emitter.first(whole, output)
+        ends = zip(done, loop.outputs, strict=True)
+        emitter.out += [beginning(whole, output, emitter.source) for whole, output in ends]
 
     def _known(self, carried: Sequence[Value], extra: Sequence[Value]) -> dict[Place, Value]:
         known = dict(zip(zip(self.starts, self.axes, strict=True), carried, strict=True))
