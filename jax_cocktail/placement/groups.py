@@ -25,7 +25,7 @@ from jax_cocktail.placement.families import tie_of
 from jax_cocktail.placement.limits import DeviceLimits, Limits
 from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, tile
-from jax_cocktail.placement.tile_groups import Fitting, TileGroup, axes_inside
+from jax_cocktail.placement.tile_groups import TileGroup, axes_inside, barrier_free
 from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -209,12 +209,9 @@ def _offers(region: Region, positions: Sequence[int], units: int, limits: Limits
     statements = [region.body[n] for n in positions]
     branch = statements[0]
     assert isinstance(branch, BranchUTask) and branch.stage is not None
-    fitting = Fitting(statements, region, limits)
     share = max(units // branch.stage.count, 2)
     found: list[tuple[float, list[_Offer]]] = []
-    for cut in axis_classes(fitting.heavy_statements):
-        if cut.clash or not fitting.alone(cut, 2):
-            continue
+    for cut in barrier_free(replace(region, body=tuple(statements)), limits):
         size = max(cut.extents)
         offers = [
             _Offer(axes, t, _seconds(statements, axes, (t.length or size / t.parts) / size, limits))

@@ -35,7 +35,7 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.parts import Packed, Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
-from jax_cocktail.placement.tile import Sources, pack, tile
+from jax_cocktail.placement.tile import Sources, pack, tile, updated
 from jax_cocktail.placement.tile_groups import Division, TileGroup, divide, light_positions
 from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
@@ -173,7 +173,7 @@ class _Placer:
         branch may overwrite."""
         body, groups = region.body, wave.groups
         grouped = {n for group in groups.values() for n in group.positions}
-        division = divide(body, region.results, self.units, self.limits, grouped, region.parameters)
+        division = divide(region, self.units, self.limits, grouped)
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
         frame = _Frame(region, trips, visible=set(region.parameters), places=places)
         self.frames.append(frame)
@@ -326,39 +326,35 @@ class _Placer:
             tie = rule(statement).along([axes.get(v) for v in statement.outputs])
             assert tie is not None
             for side, value, axis in zip(("lhs", "rhs"), statement.inputs, tie.inputs, strict=True):
-                dense = axis is not None and prod(value.type.shape[:axis]) == 1
-                if axis is not None and (
-                    not dense or value.type.nbytes / tiling.parts <= self.limits.dense_bytes
-                ):
+                if axis is None:
+                    continue
+                dense = prod(value.type.shape[:axis]) == 1
+                if not dense or value.type.nbytes / tiling.parts <= self.limits.dense_bytes:
                     order = self._reading_order(statement, side, value.type.rank, axis)
-                    packed = self._pack(value, axis, order, tiling, statement.source)
-                    if packed is not None:
-                        found[value, axis] = packed
+                    found |= self._pack(value, axis, order, tiling, statement.source)
         if not self.limits.dense_bytes:
             return found
         for statement, value, axis in _read_by_parts(statements, axes):
             recipe = self.recipes.get(value)
             if (value, axis) not in found and (recipe is None or recipe.kind in _VIEWS):
-                packed = self._pack(value, axis, tuple(range(value.type.rank)), tiling, statement.source)
-                found |= {} if packed is None else {(value, axis): packed}
+                found |= self._pack(value, axis, tuple(range(value.type.rank)), tiling, statement.source)
         return found
 
     def _pack(
         self, value: Value, axis: int, order: tuple[int, ...], tiling: Tiling, source: Source
-    ) -> Packed | None:
-        """The packed copy, made before the outermost loop that does not change the value. Each block of a
-        part has its own copy if units can keep those."""
+    ) -> Mapping[tuple[Value, int], Packed]:
+        """The packed copy, if it pays, made before the outermost loop that does not change the value. Each
+        block of a part has its own copy if units can keep those."""
         if value.type.nbytes / tiling.parts > self.limits.dense_bytes:
             tiling = replace(tiling, across=1)
         home = self._home(value)
         if home is None or prod(f.trips for f in self.frames[home + 1 :]) < self.limits.pack_trips:
-            return None
+            return _NOTHING
         key = (value, axis, order, tiling)
         if key not in self.packs:
-            copies, packed = pack(value, axis, tiling, self.fresh, source, order)
+            copies, self.packs[key] = pack(value, axis, tiling, self.fresh, source, order)
             self.frames[home].emit(copies)
-            self.packs[key] = packed
-        return self.packs[key]
+        return {(value, axis): self.packs[key]}
 
     def _reading_order(self, dot: UOperator, side: str, rank: int, axis: int) -> tuple[int, ...]:
         """The axes of a packed operand in the order in which a matrix product reads them. A core reads one
@@ -436,13 +432,10 @@ def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> di
     own, axes = frozenset(tile_group.positions), tile_group.axes
     statements = [region.body[n] for n in tile_group.positions]
     inside = {v for s in statements for v in s.outputs}
-    makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
     carried = region.parameters[len(region.parameters) - len(region.results) :]
     found: dict[Value, Value] = {}
     for result in results:
-        root = result
-        while root in makers and makers[root].kind == "dynamic_update_slice":
-            root = makers[root].inputs[0]
+        root = updated(result, statements)[-1]
         known = root in carried or (root in frame.made and root not in inside)
         candidates = [root] if root != result and known else []
         if region.results.count(result) == 1 and len(carried) == len(region.results):
@@ -450,11 +443,8 @@ def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> di
         place = frame.places.get(result)
         candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
-            if (
-                (frame.is_needed(base, own) and base != place)
-                or base in found.values()
-                or base.type != result.type
-            ):
+            free = base == place or not frame.is_needed(base, own)
+            if not free or base in found.values() or base.type != result.type:
                 continue
             if all(reads_own_part(s, base, axes[result], axes) for s in statements):
                 found[result] = base

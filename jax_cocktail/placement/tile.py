@@ -29,6 +29,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UTaskRef,
+    is_a,
 )
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
@@ -321,17 +322,10 @@ class Tiler(Emitter):
     # -- arrays that are updated in place ----------------------------------------------------------------
     def _follow(self, statements: Sequence[Statement], result: Value, base: Value, parameter: Value) -> None:
         """If `result` is `base` after some dynamic updates, they write into the parameter itself."""
-        makers = {s.output: s for s in statements if isinstance(s, UOperator) and len(s.outputs) == 1}
-        chain: list[Value] = []
-        value = result
-        while value != base:
-            maker = makers.get(value)
-            if maker is None or maker.kind != "dynamic_update_slice":
-                return
-            chain.append(value)
-            value = maker.inputs[0]
-        self._links.update(chain)
-        self.arrays[base] = parameter
+        values = updated(result, statements)
+        if base in values:
+            self._links.update(values[: values.index(base)])
+            self.arrays[base] = parameter
 
     def _update(self, operator: UOperator, tie: Tie) -> None:
         array, update, *_ = operator.inputs
@@ -353,6 +347,15 @@ class Tiler(Emitter):
         if not self.axes_of(loop.carried) == self.axes_of(loop.outputs) == self.axes_of(tested):
             raise _fault("the values of one carry are cut along different axes")
         super().loop(loop)
+
+
+def updated(value: Value, statements: Sequence[Statement]) -> list[Value]:
+    """The value, and the arrays of which dynamic updates among the statements make it, the first one last."""
+    updates = {s.output: s.inputs[0] for s in statements if is_a(s, "dynamic_update_slice")}
+    found = [value]
+    while found[-1] in updates:
+        found.append(updates[found[-1]])
+    return found
 
 
 def _fault(message: str) -> VerificationError:

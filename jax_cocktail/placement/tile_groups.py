@@ -9,7 +9,7 @@ early as possible.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -119,58 +119,37 @@ def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[
     return frozenset(n for own in needed.values() for n in own)
 
 
-def divide(
-    statements: Sequence[Statement],
-    results: Sequence[Value],
-    units: int,
-    limits: Limits,
-    kept: Collection[int] = (),
-    parameters: Collection[Value] = (),
-) -> Division:
+def divide(region: Region, units: int, limits: Limits, kept: Collection[int] = ()) -> Division:
     """Chooses classes, most work first, and assigns statements to supersteps. `kept`: positions that stay at
-    mesh level; `parameters`: the region's parameters, which its results may overwrite."""
-    return _Divider(statements, results, units, limits, kept, parameters).divide()
+    mesh level. Results may overwrite parameters of the region."""
+    return _Divider(region, units, limits, kept).divide()
 
 
-class Fitting:
-    """Finds the classes along which some statements can all be cut without a barrier between them."""
-
-    def __init__(self, statements: Sequence[Statement], region: Region, limits: Limits) -> None:
-        """`region`: the region that holds the statements."""
-        self._divider = _Divider(statements, region.results, 1, limits, parameters=region.parameters)
-        self._heavy = [n for n in range(len(statements)) if n not in self._divider.light]
-        self.heavy_statements = [statements[n] for n in self._heavy]
-
-    def alone(self, cut: AxisClass, parts: int) -> bool:
-        """True if no part depends on another one."""
-        divider, heavy = self._divider, self._heavy
-        divider.claims = dict.fromkeys(heavy, Choice(0, cut, parts))
-        return all(divider._fits(cut, n, heavy) for n in heavy) and not any(divider._supersteps().values())
+def barrier_free(region: Region, limits: Limits) -> Iterator[AxisClass]:
+    """The classes along which all statements of a region can be cut without a barrier between them."""
+    divider = _Divider(region, 1, limits)
+    heavy = [n for n in range(len(region.body)) if n not in divider.light]
+    for cut in axis_classes([region.body[n] for n in heavy]):
+        divider.claims = dict.fromkeys(heavy, Choice(0, cut, 2))
+        fits = not cut.clash and all(divider._fits(cut, n, heavy) for n in heavy)
+        if fits and not any(divider._supersteps().values()):
+            yield cut
 
 
 class _Divider:
-    def __init__(
-        self,
-        statements: Sequence[Statement],
-        results: Sequence[Value],
-        units: int,
-        limits: Limits,
-        kept: Collection[int] = (),
-        parameters: Collection[Value] = (),
-    ) -> None:
+    def __init__(self, region: Region, units: int, limits: Limits, kept: Collection[int] = ()) -> None:
         self.kept = frozenset(kept)
-        self.parameters = frozenset(parameters)
-        self.statements = statements
+        self.region = region
+        self.statements = region.body
         self.units = units
         self.limits = limits
-        self.light = light_positions(statements, limits.light)
-        self.made = {v: n for n, s in enumerate(statements) for v in s.outputs}
-        self.reads = [reads(s) for s in statements]
+        self.light = light_positions(region.body, limits.light)
+        self.made = {v: n for n, s in enumerate(region.body) for v in s.outputs}
+        self.reads = [reads(s) for s in region.body]
         self.readers: dict[Value, list[Statement]] = {}
-        for statement, values in zip(statements, self.reads, strict=True):
+        for statement, values in zip(region.body, self.reads, strict=True):
             for value in values:
                 self.readers.setdefault(value, []).append(statement)
-        self.results = frozenset(results)
         self.claims: dict[int, Choice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.splits: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
@@ -264,7 +243,7 @@ class _Divider:
         return total
 
     def _divided(self, region: Region) -> float:
-        division = divide(region.body, region.results, self.units, self.limits, parameters=region.parameters)
+        division = divide(region, self.units, self.limits)
         found = 0.0
         for superstep in division.supersteps:
             found += self._inside([region.body[n] for n in superstep.mesh])
@@ -326,7 +305,8 @@ class _Divider:
     def _is_own(self, array: Value, axis: int, cut: AxisClass) -> bool:
         """True if every part reads only its own part of the array, and results may overwrite the array: it
         is defined in the region or a parameter of it."""
-        if array in self.results or (array not in self.made and array not in self.parameters):
+        known = array in self.made or array in self.region.parameters
+        if array in self.region.results or not known:
             return False
         return all(reads_own_part(s, array, axis, cut.axes) for s in self.readers.get(array, ()))
 

@@ -8,7 +8,7 @@ from jax_cocktail.analysis.axes import RULES
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.tile_groups import divide
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, UOperator, UTaskRef
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, UTaskRef
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
 
@@ -158,7 +158,7 @@ def test_predicates_are_walked():
     program = build(["float32[6]"], body)
     cut = class_of(axis_classes(program.entry.body), program.entry.results[0], 0)
     assert consumers(cut) == {"reduce"} and cut.crossings[0].position == 1
-    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    division = divide(program.entry, 2, SMALL)
     assert [c.positions for c in division.tile_groups] == [(0,)]
 
 
@@ -197,7 +197,8 @@ def test_calls_read_and_make_everything_whole():
     statements = (*program.entry.body, UTaskRef("f", (y,), (z,)))
     cut = axis_classes(statements)
     assert [(c.value, c.makes) for k in cut for c in k.crossings] == [(y, False), (z, True)]
-    assert [c.positions for c in divide(statements, (z,), 2, SMALL).tile_groups] == [(0,)]
+    division = divide(Region(program.entry.parameters, statements, (z,)), 2, SMALL)
+    assert [c.positions for c in division.tile_groups] == [(0,)]
 
 
 def test_stages_count_crossings():
@@ -208,7 +209,7 @@ def test_stages_count_crossings():
         return (elementwise(b, "tanh", matmul(b, y, v)),)
 
     program = build(["float32[8]", "float32[8,8]", "float32[8,8]"], body)
-    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    division = divide(program.entry, 2, SMALL)
     assert [[c.positions for c in s.tile_groups] for s in division.supersteps] == [[(0, 1)], [(2, 3)]]
     assert division.meetings == 2
 
@@ -231,7 +232,7 @@ def test_small_updates_in_branches_stay_in_place(alone):
 
     program = build(["int32[]", "float32[64,32]", "float32[1,32]", "int32[]"], body)
     region = program.entry
-    division = divide(region.body, region.results, 2, SMALL, parameters=region.parameters)
+    division = divide(region, 2, SMALL)
     place = next(n for n, s in enumerate(region.body) if isinstance(s, BranchUTask))
     assert (place in division.tile_group_of) == alone
 
@@ -243,7 +244,7 @@ def test_products_share_their_weights():
         return (elementwise(b, "tanh", matmul(b, elementwise(b, "tanh", x), w)),)
 
     program = build(["float32[32,64]", "float32[64,512]"], body)
-    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    division = divide(program.entry, 2, SMALL)
     product = next(s for s in program.entry.body if isinstance(s, UOperator) and s.kind == "dot")
     assert next(c.axes[product.output] for c in division.tile_groups if product.output in c.axes) == 1
 
@@ -254,7 +255,7 @@ def test_weak_clusters_stay_at_mesh_level():
         return (elementwise(b, "neg", b.emit("reverse", (y,), "float32", (8,), dimensions=(0,))),)
 
     program = build(["float32[8]", "float32[8,8]"], body)
-    division = divide(program.entry.body, program.entry.results, 2, Limits(flops=100, bytes=1e9, light=0))
+    division = divide(program.entry, 2, Limits(flops=100, bytes=1e9, light=0))
     assert [c.positions for c in division.tile_groups] == [(0, 1)]
     assert division.supersteps[-1].mesh == (2, 3)
 
@@ -267,7 +268,7 @@ def test_loops_need_nearly_all_their_work_in_the_class():
         return counted(b, 3, (x, b.full(1.0, "float32", (32, 32))), step)[:1]
 
     program = build(["float32[6]", "float32[32,32]"], body)
-    division = divide(program.entry.body, program.entry.results, 2, SMALL)
+    division = divide(program.entry, 2, SMALL)
     loop = next(n for n, s in enumerate(program.entry.body) if isinstance(s, LoopUTask))
     claimed = division.tile_group_of.get(loop)
     assert claimed is None or 6 not in {v.type.shape[d] for v, d in claimed.axes.items()}

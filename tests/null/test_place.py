@@ -367,7 +367,7 @@ def chain(depth: int, carries: int) -> UProgram:
 def test_recurrence_bound(depth, carries, bound):
     program = chain(depth, carries)
     (loop,) = loops(program.entry)
-    division = divide(loop.body.body, loop.body.results, 2, SMALL)
+    division = divide(loop.body, 2, SMALL)
     assert recurrence_bound(loop, division) == bound
     assert division.meetings == depth
 
@@ -387,7 +387,7 @@ def test_layers_inside_time_have_a_bound_of_one():
 
     program = build(["float32[6]"] + ["float32[6,6]"] * 3, body)
     (loop,) = loops(program.entry)
-    division = divide(loop.body.body, loop.body.results, 2, SMALL)
+    division = divide(loop.body, 2, SMALL)
     assert recurrence_bound(loop, division) == 1
     assert division.meetings == 3
 
@@ -401,5 +401,5 @@ def test_element_wise_recurrence_needs_no_barrier():
 
     program = build(["float32[8]"], body)
     (loop,) = loops(program.entry)
-    division = divide(loop.body.body, loop.body.results, 2, SMALL)
+    division = divide(loop.body, 2, SMALL)
     assert recurrence_bound(loop, division) == 0

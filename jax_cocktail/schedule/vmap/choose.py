@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from jax_cocktail.schedule.vmap.cut import Cut, Place, Uncuttable
@@ -43,7 +43,7 @@ class Chooser:
         self,
         body: Sequence[Statement],
         results: Sequence[Value],
-        made: Mapping[Value, UOperator],
+        made: MutableMapping[Value, UOperator],
         inside: bool,
         depth: int,
     ) -> Sequence[Statement]:

@@ -6,7 +6,8 @@ other elements never see its values and need not compute them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -48,21 +49,21 @@ class Choices:
     """The selects of one region."""
 
     def __init__(
-        self, body: Sequence[Statement], results: Sequence[Value], outer: Mapping[Value, UOperator]
+        self, body: Sequence[Statement], results: Sequence[Value], outer: MutableMapping[Value, UOperator]
     ) -> None:
         self.body = body
-        self.made: dict[Value, UOperator] = {}
+        own: dict[Value, UOperator] = {}
+        self.made = ChainMap(own, outer)  # operators in scope, by result
         self.readers: dict[Value, list[int]] = {}
         self.maker = {v: position for position, s in enumerate(body) for v in s.outputs}
         self.inputs = [reads(s) for s in body]
         for position, statement in enumerate(body):
             if isinstance(statement, UOperator):
-                self.made.update((v, statement) for v in statement.outputs)
+                own.update((v, statement) for v in statement.outputs)
             for value in self.inputs[position]:
                 self.readers.setdefault(value, []).append(position)
         for value in results:
             self.readers.setdefault(value, []).append(len(body))
-        self.outer = outer
 
     def groups(self, limit: float) -> Iterator[Group]:
         """Groups with a side of at least `limit` flops per batch element, outermost first."""
@@ -103,7 +104,7 @@ class Choices:
         if not is_a(select, "select"):
             return None
         value, axes = select.inputs[0], tuple(range(select.inputs[0].type.rank))
-        while (source := self.made.get(value) or self.outer.get(value)) is not None:
+        while (source := self.made.get(value)) is not None:
             if source.kind != "broadcast":
                 break
             value, axes = source.inputs[0], tuple(axes[d] for d in source.ints("dimensions"))
@@ -161,7 +162,7 @@ class Choices:
         for position in group.positions:
             value = self.body[position].inputs[0]
             while value != group.root:
-                operator = self.made.get(value) or self.outer[value]
+                operator = self.made[value]
                 found[operator] = None
                 (value,) = operator.inputs
         return tuple(found)[::-1]
