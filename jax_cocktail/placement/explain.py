@@ -8,6 +8,7 @@ from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.work import has_loop, total, work
 from jax_cocktail.placement.bound import recurrence_bound
 from jax_cocktail.placement.grid import Grid
+from jax_cocktail.placement.groups import Group
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.tile_groups import Division
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
@@ -40,6 +41,16 @@ def grid_note(statements: Sequence[Statement], results: Sequence[Value], grid: G
     return (
         f"{where}in {tiling.trips} blocks: {tiling.parts} parts, and an axis of {extent} in {tiling.across}"
     )
+
+
+def stage_note(branch: Statement, group: Group) -> str:
+    """The sentence for a stage of a wavefront, which `branch` guards."""
+    what = f"{_at(branch.source)}stage {group.stage.number} of {group.stage.count}"
+    if group.tile_group is None:
+        return f"{what} is not divided as one: its units would meet in it"
+    tiling = group.tile_group.tiling
+    parts = f"{tiling.parts} parts" + (f" of {tiling.length}" if tiling.length else "")
+    return f"{what} in {parts} from unit {tiling.first} on, with one barrier per diagonal for all stages"
 
 
 def trips_note(loop: LoopUTask) -> str:

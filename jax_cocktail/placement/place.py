@@ -25,6 +25,7 @@ from jax_cocktail.placement.explain import (
     first_source,
     grid_note,
     refusal_notes,
+    stage_note,
     tile_group_notes,
     trips_note,
 )
@@ -58,7 +59,8 @@ from jax_cocktail.utask.types import NOWHERE, Source, Value
 # Recomputed wherever they are read. Reversed arrays cannot be loaded as vectors; each `empty` is a new array.
 _FREE = STATIC_VIEWS - {"reverse"} | LEAVES - {"empty"}
 _VIEWS = _FREE - LEAVES - {"broadcast"}
-_NOTHING: Mapping[tuple[Value, int], Packed] = {}
+Copies = Mapping[tuple[Value, int], Packed]  # of the parts of a value along an axis
+_NOTHING: Copies = {}
 _NOWHERE: Mapping[Value, Value] = {}
 
 
@@ -110,9 +112,8 @@ class _Frame:
         return value in self.region.results or self.is_read(value, positions)
 
     def emit(self, statements: Sequence[Statement]) -> None:
-        for statement in statements:
-            self.out.append(statement)
-            self.visible.update(statement.outputs)
+        self.out += statements
+        self.visible.update(v for s in statements for v in s.outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,7 @@ class _Work:
     needed: frozenset[Value]
     sources: Sources
 
-    def tiled(
-        self,
-        tiling: Tiling,
-        fresh: FreshValues,
-        packed: Mapping[tuple[Value, int], Packed] = _NOTHING,
-    ) -> tuple[Statement, ...]:
+    def tiled(self, tiling: Tiling, fresh: FreshValues, packed: Copies = _NOTHING) -> tuple[Statement, ...]:
         """See `tile`."""
         sources, source = replace(self.sources, packed=packed), first_source(self.statements)
         axes, results = self.tile_group.axes, self.results
@@ -226,18 +222,10 @@ class _Placer:
     # -- tile groups ----------------------------------------------------------------------------------------
     def _group(self, frame: _Frame, group: Group) -> bool:
         """Emits a stage of a wavefront on units of its own; False if it would need a barrier inside."""
-        source = first_source([frame.region.body[group.positions[0]]])
-        stage = f"{source}: " if str(source) else ""
-        stage += f"stage {group.stage.number} of {group.stage.count}"
+        self.notes.append(stage_note(frame.region.body[group.positions[0]], group))
         if group.tile_group is None:
-            self.notes.append(f"{stage} is not divided as one: its units would meet in it")
             return False
         self._tile_group(frame, group.tile_group)
-        tiling = group.tile_group.tiling
-        parts = f"{tiling.parts} parts" + (f" of {tiling.length}" if tiling.length else "")
-        self.notes.append(
-            f"{stage} in {parts} from unit {tiling.first} on, with one barrier per diagonal for all stages"
-        )
         return True
 
     def _tile_group(self, frame: _Frame, tile_group: TileGroup, grid: Grid | None = None) -> None:
@@ -314,9 +302,7 @@ class _Placer:
         return self.limits.takes_operands or base not in self.operands
 
     # -- packed operands ---------------------------------------------------------------------------------
-    def _packed(
-        self, statements: Sequence[Statement], axes: Mapping[Value, int], tiling: Tiling
-    ) -> Mapping[tuple[Value, int], Packed]:
+    def _packed(self, statements: Sequence[Statement], axes: Mapping[Value, int], tiling: Tiling) -> Copies:
         """Packed copies of matrices that a loop reads repeatedly, if their parts are not dense or units can
         keep them. If units keep parts, also copies of the values that a wavefront stage reads by parts."""
         found: dict[tuple[Value, int], Packed] = {}
@@ -342,7 +328,7 @@ class _Placer:
 
     def _pack(
         self, value: Value, axis: int, order: tuple[int, ...], tiling: Tiling, source: Source
-    ) -> Mapping[tuple[Value, int], Packed]:
+    ) -> Copies:
         """The packed copy, if it pays, made before the outermost loop that does not change the value. Each
         block of a part has its own copy if units can keep those."""
         if value.type.nbytes / tiling.parts > self.limits.dense_bytes:
