@@ -28,26 +28,23 @@ Axes = Sequence[int | None]  # an axis of each of some values; None: the whole v
 class Cutter(ABC):
     """Appends the statements of one part to `out`.
 
-    `axes`: the axes of values that statements define; the others stay whole.
+    `size` maps the length of an axis to that of its part. `axes`: the axes of values that statements define;
+    the others stay whole. `known`: the parts of values along an axis, or whole ones.
     """
 
     axes: Mapping[Value, int | None]
 
-    def __init__(self, fresh: FreshValues, out: list[Statement] | None = None) -> None:
+    def __init__(
+        self, fresh: FreshValues, size: Callable[[int], int], out: list[Statement] | None = None
+    ) -> None:
         self.fresh = fresh
+        self.size = size
         self.out = [] if out is None else out
-
-    @abstractmethod
-    def size(self, extent: int) -> int:
-        """Length of the part of an axis."""
+        self.known: dict[tuple[Value, int | None], Value] = {}
 
     @abstractmethod
     def part(self, value: Value, axis: int | None) -> Value:
         """The own part of `value`; all of it if `axis` is None."""
-
-    @abstractmethod
-    def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
-        """Remembers the parts of values that the statements define."""
 
     @abstractmethod
     def operator(self, operator: UOperator) -> None:
@@ -67,6 +64,9 @@ class Cutter(ABC):
         """Fresh values for the parts of some values."""
         types = (self.part_type(v.type, axis) for v, axis in zip(values, axes, strict=True))
         return tuple(self.fresh.make(type_) for type_ in types)
+
+    def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
+        self.known.update(zip(zip(values, axes, strict=True), parts, strict=True))
 
     def define(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Stand-ins for parameters or results: their own parts if they are cut."""

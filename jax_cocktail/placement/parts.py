@@ -67,7 +67,7 @@ class Emitter(Cutter):
     `first` in its body, then `out`."""
 
     def __init__(self, tiling: Tiling, fresh: FreshValues, source: Source) -> None:
-        super().__init__(fresh)
+        super().__init__(fresh, tiling.size)
         self.tiling = tiling
         self.source = source
         self.trip = self.index = fresh.make(INDEX)
@@ -78,9 +78,6 @@ class Emitter(Cutter):
         if tiling.across > 1:
             across = self.number(tiling.across)
             self.index = self.at(self.first).emit("div", (self.trip, across), INDEX)
-
-    def size(self, extent: int) -> int:
-        return self.tiling.size(extent)
 
     def array(self, type_: TensorType) -> Value:
         """A new array, made before the loop."""
@@ -111,16 +108,13 @@ class Emitter(Cutter):
     def start(self, extent: int) -> Value:
         """The first position of the part of an axis."""
         size = self.tiling.step(extent)
-        if size not in self._starts:
-            self._starts[size] = self._start(size)
-        return self._starts[size]
-
-    def _start(self, size: int) -> Value:
         if self.tiling.is_rest:
             return self.number(size * self.tiling.parts)
         if size == 1:
             return self.index
-        return self.at(self.first).emit("mul", (self.index, self.number(size)), INDEX)
+        if size not in self._starts:
+            self._starts[size] = self.at(self.first).binary("mul", self.index, self.number(size))
+        return self._starts[size]
 
     def starts(self, value: Value, axis: int) -> tuple[Value, ...]:
         """The first position of the part of `value`, per axis."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.cutter import Axes, constant_run
+from jax_cocktail.placement.cutter import constant_run
 from jax_cocktail.placement.families import schedule_operator, tie_of
 from jax_cocktail.placement.parts import Emitter, Packed, Tiling
 from jax_cocktail.utask.builder import beginning
@@ -122,7 +122,7 @@ def pack(
 
 
 class Tiler(Emitter):
-    """Rewrites statements for one part; `now` maps the values that they define to those of the part."""
+    """Rewrites statements for one part."""
 
     axes: Mapping[Value, int]
 
@@ -139,8 +139,6 @@ class Tiler(Emitter):
         self.sources = sources
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
         self.arrays: dict[Value, Value] = {}  # updated in place -> the stand-in for the whole value
-        self.now: dict[Value, Value] = {}
-        self._outside: dict[tuple[Value, int], Value] = {}
         self._links: set[Value] = set()  # made by updates that write into a parameter itself
         self._kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
 
@@ -196,10 +194,10 @@ class Tiler(Emitter):
         return super().cut(wide if along else value, axis, where)
 
     def whole(self, value: Value) -> Value:
-        if value in self.now:
-            if value in self.axes:
-                raise _fault(f"{value} is cut along axis {self.axes[value]} and read whole")
-            return self.now[value]
+        if (value, None) in self.known:
+            return self.known[value, None]
+        if self._is_inside(value):
+            raise _fault(f"{value} is cut along axis {self.axes[value]} and read whole")
         if value in self.own or value in self.arrays:
             raise _fault(f"{value} is updated in place and read whole")
         return value
@@ -210,21 +208,20 @@ class Tiler(Emitter):
             return self.whole(value)
         if value in self.arrays and value not in self.own:
             return self.cut(self.arrays[value], axis, self.out)
-        if value not in self.now:
-            return self._outside_part(value, axis)
-        if value not in self.axes:
-            return self.cut(self.now[value], axis, self.out)
-        if self.axes[value] != axis:
-            raise _fault(f"{value} is cut along axis {self.axes[value]} and read by parts of axis {axis}")
-        return self.now[value]
+        if (value, None) in self.known:
+            return self.cut(self.known[value, None], axis, self.out)
+        if (value, axis) not in self.known:
+            if self._is_inside(value):
+                raise _fault(f"{value} is cut along axis {self.axes[value]} and read by parts of axis {axis}")
+            self.known[value, axis] = self._fetch(value, axis)
+        return self.known[value, axis]
 
-    def _outside_part(self, value: Value, axis: int) -> Value:
-        """The part of an outside value, read or recomputed once, before all other statements."""
-        if (value, axis) not in self._outside:
-            self._outside[value, axis] = self._fetch(value, axis)
-        return self._outside[value, axis]
+    def _is_inside(self, value: Value) -> bool:
+        """True if the statements define the value."""
+        return (value, self.axes.get(value)) in self.known
 
     def _fetch(self, value: Value, axis: int) -> Value:
+        """The part of an outside value, read or recomputed once, before all other statements."""
         if value in self.own:
             array, updated = self.own[value]
             if updated != axis:
@@ -237,9 +234,6 @@ class Tiler(Emitter):
             return self.cut(value, axis, self.first)
         (part,) = self.apart(recipe, tie, self.first)
         return part
-
-    def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
-        self.now.update(zip(values, parts, strict=True))
 
     # -- statements --------------------------------------------------------------------------------------
     def statement(self, statement: Statement) -> None:
@@ -275,7 +269,8 @@ class Tiler(Emitter):
 
     def _is_plain(self, value: Value) -> bool:
         """True for an outside array that is neither updated in place nor recomputed."""
-        return not any(value in known for known in (self.now, self.own, self.arrays, self.sources.recipes))
+        special = (self.own, self.arrays, self.sources.recipes)
+        return not self._is_inside(value) and not any(value in known for known in special)
 
     def slice_part(self, operator: UOperator, array: Value, axis: int, where: list[Statement]) -> Value:
         """The own part of a slice of `array` along an axis that is taken whole, read at once."""

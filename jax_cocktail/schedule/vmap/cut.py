@@ -206,19 +206,13 @@ class _PlannedCutter(Cutter):
     """Emits what a plan wants of the statements, once for each way in which it is wanted."""
 
     def __init__(self, plan: Cut, places: Mapping[Place, Value], out: Builder) -> None:
-        super().__init__(out.fresh, out.out)
+        super().__init__(out.fresh, lambda extent: extent // plan.elements * plan.width, out.out)
         self.plan, self.axes = plan, plan.axes
-        self.known: dict[tuple[Value, int | None], Value] = {place: part for place, part in places.items()}
-
-    def size(self, extent: int) -> int:
-        return extent // self.plan.elements * self.plan.width
+        self.known.update(places.items())
 
     def part(self, value: Value, axis: int | None) -> Value:
         """A value from outside that is wanted whole is its own part."""
         return self.known.get((value, axis), value) if axis is None else self.known[value, axis]
-
-    def note(self, values: Sequence[Value], axes: Axes, parts: Sequence[Value]) -> None:
-        self.known.update(zip(zip(values, axes, strict=True), parts, strict=True))
 
     def statement(self, statement: Statement) -> None:
         if any(self.plan.wanted.get(v) for v in statement.outputs):
