@@ -16,6 +16,7 @@ from typing import cast
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
+from jax_cocktail.placement.prune import prune
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
     Attribute,
@@ -40,7 +41,7 @@ def push_slices(program: UProgram) -> UProgram:
     so functions stay as they are."""
     pusher = _Pusher(program)
     entry = pusher.region(program.entry, False)
-    return replace(program, entry=entry) if pusher.changed else program
+    return replace(program, entry=prune(entry)) if pusher.changed else program
 
 
 def split_type(type_: TensorType, axis: int, size: int) -> TensorType:
@@ -56,7 +57,6 @@ class _Frame:
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
     split: dict[tuple[Value, int, int], Value] = field(default_factory=dict)
-    missing: set[Value] = field(default_factory=set)  # values with a split version only
 
     def emit(self, statement: Statement) -> None:
         self.out.append(statement)
@@ -80,14 +80,10 @@ class _Pusher:
         self.changed |= bool(sizes)
         for statement in region.body:
             self._statement(statement, sizes, in_loop)
-        frame = self.frames[-1]
-        for value in region.results:
-            self._restore(value, sizes)
-        self.frames.pop()
+        frame = self.frames.pop()
         return _pulled(Region(region.parameters, tuple(frame.out), region.results), self.fresh)
 
     def _statement(self, statement: Statement, sizes: Mapping[Value, tuple[int, int]], in_loop: bool) -> None:
-        frame = self.frames[-1]
         if isinstance(statement, UOperator):
             found = sizes.get(statement.outputs[0]) if len(statement.outputs) == 1 else None
             if found is not None and statement.kind in _SPLIT:
@@ -98,22 +94,12 @@ class _Pusher:
                 if statement.output.type.shape[axis] == size:
                     self._pick(statement, axis, size)
                     return
-        for value in reads(statement):
-            self._restore(value, sizes)
         is_loop = isinstance(statement, LoopUTask)
         if not (isinstance(statement, LoopUTask) and statement.parallel):
             statement = map_regions(statement, lambda region: self.region(region, in_loop or is_loop))
-        frame.emit(statement)
+        self.frames[-1].emit(statement)
 
     # -- values ------------------------------------------------------------------------------------------
-    def _restore(self, value: Value, sizes: Mapping[Value, tuple[int, int]]) -> None:
-        """Emits the value itself if only its split version exists."""
-        frame = self.frames[-1]
-        if value in frame.missing:
-            frame.missing.remove(value)
-            version = frame.split[(value, *sizes[value])]
-            frame.emit(UOperator("reshape", (version,), (value,)))
-
     def _version(self, value: Value, axis: int, size: int, source: Source) -> Value:
         """The value with its axis split, computed in the region that defines the value."""
         for frame in self.frames:
@@ -127,7 +113,7 @@ class _Pusher:
 
     # -- operators ---------------------------------------------------------------------------------------
     def _split(self, operator: UOperator, axis: int, size: int) -> None:
-        """The operator on split operands."""
+        """The operator on split operands, and a view of its result for those who read it whole."""
         tie = rule(operator).along((axis,))
         assert tie is not None
         inputs = tuple(
@@ -138,9 +124,10 @@ class _Pusher:
             inputs = (*inputs[: axis + 2], inputs[axis + 1], *inputs[axis + 2 :])
         result = self.fresh.make(split_type(operator.output.type, axis, size))
         attributes = _attributes(operator, axis, tie.inputs)
-        self.frames[-1].emit(replace(operator, inputs=inputs, outputs=(result,), attributes=attributes))
-        self.frames[-1].split[operator.output, axis, size] = result
-        self.frames[-1].missing.add(operator.output)
+        frame = self.frames[-1]
+        frame.emit(replace(operator, inputs=inputs, outputs=(result,), attributes=attributes))
+        frame.emit(UOperator("reshape", (result,), operator.outputs))
+        frame.split[operator.output, axis, size] = result
 
     def _pick(self, operator: UOperator, axis: int, size: int) -> None:
         """A slice becomes one of the groups."""
