@@ -18,7 +18,8 @@ from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Slot
 from jax_cocktail.utask.types import Value
 
 ALONE = "unit->index == 0"
-_PREFIX = {"workspace": "w", "own": "o", "private": "q"}  # of the names of pointers
+_PREFIX = {"workspace": "w", "own": "o", "private": "q", "output": "r", "input": "p"}  # of pointers' names
+_RAW = ("workspace", "own", "private")  # bytes that arrays of several types may share
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +118,20 @@ class Context:
         storage = STORAGE[dtype]
         if slot.space == "constant":
             return Pointer(f"((const {storage}*)c{slot.index})", storage, slot.space)
-        if slot.space in _PREFIX:
-            name = Name(f"{_PREFIX[slot.space]}{slot.index}_{storage}", outer=True)
+        type_ = f"_{storage}" if slot.space in _RAW else ""
+        name = Name(f"{_PREFIX[slot.space]}{slot.index}{type_}", outer=True)
+        if name not in self.names:
+            self.names[name] = self._outer(slot, storage)
+        return Pointer(name, storage, slot.space)
+
+    def _outer(self, slot: Slot, storage: str) -> Outer:
+        if slot.space in _RAW:
             fixed = slot.space == "workspace" and not self.is_near(slot)
             address = self._memory(slot.space, slot.index)
-            self.names[name] = Outer(f"{storage}*", self.where(slot), address, slot.space, fixed)
-        else:
-            space, prefix, const = (
-                ("results", "r", "") if slot.space == "output" else ("operands", "p", "const ")
-            )
-            name = Name(f"{prefix}{slot.index}", outer=True)
-            address = f"{space}[{slot.index}]"
-            self.names[name] = Outer(f"{const}{storage}*", self.where(slot), address, slot.space, fixed=True)
-        return Pointer(name, storage, slot.space)
+            return Outer(f"{storage}*", self.where(slot), address, slot.space, fixed)
+        array, const = ("results", "") if slot.space == "output" else ("operands", "const ")
+        address = f"{array}[{slot.index}]"
+        return Outer(f"{const}{storage}*", self.where(slot), address, slot.space, fixed=True)
 
     def is_near(self, slot: Slot) -> bool:
         """True for memory of one unit, which may be kept near it."""

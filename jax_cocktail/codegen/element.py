@@ -74,9 +74,10 @@ class ElementWriter:
         if value.type.is_scalar:
             indices = (Index(),) * value.type.rank
         key = (value, indices)
-        if key not in self.memo:
-            self.memo[key] = self._element(value, indices)
-        return self.memo[key]
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._element(value, indices)
+        return found
 
     def _element(self, value: Value, indices: Indices) -> Expression:
         member = self.members.get(value)

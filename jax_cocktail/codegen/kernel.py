@@ -40,7 +40,11 @@ class Index(_Printed):
 
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
-            return Index(self.constant + other, self.terms)
+            return Index(self.constant + other, self.terms) if other else self
+        if not other.terms:
+            return self + other.constant
+        if not self.terms:
+            return other + self.constant
         merged = dict(self.terms)
         for name, coefficient in other.terms:
             merged[name] = merged.get(name, 0) + coefficient
@@ -50,11 +54,14 @@ class Index(_Printed):
     def __mul__(self, factor: int) -> Index:
         if factor == 0:
             return Index()
+        if factor == 1:
+            return self
         return Index(self.constant * factor, tuple((n, c * factor) for n, c in self.terms))
 
     def without(self, names: frozenset[Name]) -> Index:
         """The index after the loops over these variables were merged into others."""
-        return Index(self.constant, tuple((n, c) for n, c in self.terms if n not in names))
+        kept = tuple((n, c) for n, c in self.terms if n not in names)
+        return self if len(kept) == len(self.terms) else Index(self.constant, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +170,8 @@ class Loop(_Printed):
 
 Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
 Line = list[str | Name]
+_PIECES = str, Name  # a tuple: `isinstance` is much faster with it than with a union
+_NESTS = Block, Loop
 
 
 # -- the printer ---------------------------------------------------------------------------------------------
@@ -207,13 +216,12 @@ def _between(separator: str, items: Sequence[Expression]) -> tuple[Expression, .
 
 def _line(node: Expression | Node) -> Line:
     """The pieces of an expression or of one line."""
-    found, pending = Line(), [node]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, str | Name):
-            found.append(node)
+    found = Line()
+    for part in _parts(node):
+        if isinstance(part, _PIECES):
+            found.append(part)
         else:
-            pending += _parts(node)[::-1]
+            found += _line(part)
     return found
 
 
@@ -224,7 +232,7 @@ def printed(nodes: Sequence[Node], indent: int = 1) -> list[Line]:
         if isinstance(node, Loop) and node.pragma != "":
             found.append([margin, *_line(node.pragma)])
         found.append([margin, *_line(node)])
-        if isinstance(node, Loop | Block):
+        if isinstance(node, _NESTS):
             found[-1].append("{")
             found += [*printed(node.body, indent + 1), [margin, "}"]]
     return found
@@ -248,7 +256,7 @@ def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
         if isinstance(node, str):
             continue
         yield node
-        if isinstance(node, Block | Loop):
+        if isinstance(node, _NESTS):
             pending += node.body[::-1]
         if not isinstance(node, Name):
             pending += _parts(node)[::-1]
