@@ -8,7 +8,7 @@ parts and many, and the price of a planned program (`cost.gpu`) has the same bas
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, log2, prod
 from typing import cast
@@ -94,66 +94,119 @@ class Part:
     far: frozenset[Value] = frozenset()
     within: Part | None = None
 
-    def of(self, operator: UOperator) -> float:
+    def of(self, operator: UOperator) -> _Share:
         """The share of an operator's results."""
-        own = 1.0 if self.axes.keys().isdisjoint(operator.outputs) else self.share
-        return own if self.within is None else own * self.within.of(operator)
+        outer = 1.0 if self.within is None else self.within.of(operator)(self.within.share)
+        return _Share(not self.axes.keys().isdisjoint(operator.outputs), outer)
 
-    def shares(self, operator: UOperator) -> list[float]:
+    def of_operands(self, operator: UOperator) -> list[_Share]:
         """The share of every operand."""
         tie = rule(operator).along([self.axes.get(v) for v in operator.outputs])
         axes = tie.inputs if tie is not None else (None,) * len(operator.inputs)
-        own = [1.0 if axis is None else self.share for axis in axes]
         if self.within is None:
-            return own
-        return [a * b for a, b in zip(own, self.within.shares(operator), strict=True)]
+            return [_Share(axis is not None) for axis in axes]
+        outer = (share(self.within.share) for share in self.within.of_operands(operator))
+        return [_Share(axis is not None, share) for axis, share in zip(axes, outer, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The share of a value that a part reads or makes, by the share of the part. `outer`: that of the part
+    that contains it."""
+
+    is_cut: bool
+    outer: float = 1.0
+
+    def __call__(self, share: float) -> float:
+        return share * self.outer if self.is_cut else self.outer
 
 
 WHOLE = Part({})
+Seconds = Callable[[float], float]  # of a part, by its share
+_Term = Callable[[float, float], float]  # the same for one statement, whose operands come at a rate
 
 
 def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE) -> float:
     """Seconds that one unit takes for its part of the statements, once."""
-    rate = _rate(statements, unit, part)
-    return sum(_seconds(s, unit, part, rate) for s in statements)
+    return seconds_by_share(statements, unit, part)(part.share)
 
 
-def _rate(statements: Sequence[Statement], unit: Unit, part: Part) -> float:
-    """Bytes per second of the level that holds all data that the statements themselves touch."""
+def seconds_by_share(statements: Sequence[Statement], unit: Unit, part: Part) -> Seconds:
+    """The same for any share in place of the part's own: placement compares many numbers of parts."""
+    products = [o for s in statements for o in operators_of(s) if o.kind in PRODUCTS]
+    operands = [_operands(o, part) for o in products]
+    terms = [_term(s, unit, part) for s in statements]
+
+    def seconds(share: float) -> float:
+        rate = unit.rate(_touched(operands, share, part.far))
+        return sum(term(share, rate) for term in terms)
+
+    return seconds
+
+
+def _touched(operands: Iterable[_Operands], share: float, far: Container[Value]) -> float:
+    """Bytes of all data that products touch, which one level of memory holds."""
     touched: dict[Value, float] = {}
-    for operator in (o for s in statements for o in operators_of(s) if o.kind in PRODUCTS):
-        sizes = operand_bytes(operator, part)
-        touched.update({v: n for v, n in sizes.items() if n > touched.get(v, 0.0) and v not in part.far})
-    return unit.rate(sum(touched.values()))
+    for sizes in operands:
+        for value, size in _sizes(sizes, share).items():
+            if size > touched.get(value, 0.0) and value not in far:
+                touched[value] = size
+    return sum(touched.values())
 
 
-def _seconds(statement: Statement, unit: Unit, part: Part, rate: float) -> float:
-    if isinstance(statement, UOperator | StitchedUTask):
-        return sum(operator_seconds(o, unit, part, rate) for o in operators_of(statement))
-    inside = sum(unit_seconds(region.body, unit, part) for region in regions_of(statement))
+def _term(statement: Statement, unit: Unit, part: Part) -> _Term:
+    if isinstance(statement, UOperator):
+        return _operator_term(statement, unit, part)
+    if isinstance(statement, StitchedUTask):
+        members = [_operator_term(o, unit, part) for o in statement.members]
+        return lambda share, rate: sum(term(share, rate) for term in members)
+    regions = [seconds_by_share(region.body, unit, part) for region in regions_of(statement)]
     if isinstance(statement, LoopUTask):
-        return inside * (UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count)
-    return inside / len(statement.branches) if isinstance(statement, BranchUTask) else BLOCK.statement_seconds
+        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+        return lambda share, _: sum(seconds(share) for seconds in regions) * trips
+    if isinstance(statement, BranchUTask):
+        return lambda share, _: sum(seconds(share) for seconds in regions) / len(regions)
+    return lambda *_: BLOCK.statement_seconds
 
 
 def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -> float:
     """Seconds of the part of one operator whose operands come at `rate` bytes per second."""
+    return _operator_term(operator, unit, part)(part.share, rate)
+
+
+def _operator_term(operator: UOperator, unit: Unit, part: Part) -> _Term:
     if operator.kind in _NOTHING or not operator.outputs:
-        return 0.0
-    share = part.of(operator)
+        return lambda *_: 0.0
+    own = part.of(operator)
     if operator.kind in PRODUCTS:
-        flops = cast(float, getattr(unit, arithmetic(operator)))
-        sizes = operand_bytes(operator, part)
+        return _product_term(operator, unit, part, own)
+    if operator.kind in COPIES:
+        moved, each = work(operator).bytes, operator.facts.cost
+        return lambda share, _: unit.steps(moved * own(share) / 8, each)
+    size = _elements(operator)
+    if operator.is_element:
+        cost = operator.facts.cost
+        return lambda share, _: unit.steps(size * own(share), cost)
+    orders, start = operator.facts.orders, BLOCK.statement_seconds + BLOCK.reduce_seconds
+
+    def seconds(share: float, _: float) -> float:
+        mine = size * own(share)
+        return start + unit.steps(mine, log2(max(mine, 2.0)) ** 2 if orders else 1.0)
+
+    return seconds
+
+
+def _product_term(operator: UOperator, unit: Unit, part: Part, own: _Share) -> _Term:
+    per_second = cast(float, getattr(unit, arithmetic(operator)))
+    flops, operands = work(operator).flops, _operands(operator, part)
+
+    def seconds(share: float, rate: float) -> float:
+        sizes = _sizes(operands, share)
         far = sum(size for v, size in sizes.items() if v in part.far)
         moved = (sum(sizes.values()) - far) / rate + far / unit.far_rate
-        return BLOCK.statement_seconds + max(work(operator).flops * share / flops, moved)
-    if operator.kind in COPIES:
-        return unit.steps(work(operator).bytes * share / 8, operator.facts.cost)
-    size = _elements(operator) * share
-    if operator.is_element:
-        return unit.steps(size, operator.facts.cost)
-    deep = log2(max(size, 2.0)) ** 2 if operator.facts.orders else 1.0
-    return BLOCK.statement_seconds + BLOCK.reduce_seconds + unit.steps(size, deep)
+        return BLOCK.statement_seconds + max(flops * own(share) / per_second, moved)
+
+    return seconds
 
 
 @once
@@ -191,7 +244,16 @@ def _rows(dot: UOperator) -> tuple[int, int]:
 
 def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:
     """The operands that a product reads, and the bytes of each that the part reads."""
-    if operator.kind not in PRODUCTS:
-        return {}
-    pairs = zip(operator.inputs, part.shares(operator), strict=True)
-    return {v: v.type.nbytes * share for v, share in pairs}
+    return _sizes(_operands(operator, part), part.share) if operator.kind in PRODUCTS else {}
+
+
+_Operands = Sequence[tuple[Value, int, _Share]]  # with their bytes
+
+
+def _operands(product: UOperator, part: Part) -> _Operands:
+    pairs = zip(product.inputs, part.of_operands(product), strict=True)
+    return [(v, v.type.nbytes, share) for v, share in pairs]
+
+
+def _sizes(operands: _Operands, share: float) -> dict[Value, float]:
+    return {v: size * own(share) for v, size, own in operands}

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import ceil, inf
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.reuse import streaming_seconds
-from jax_cocktail.cost.unit_time import (
-    Part,
-    Unit,
-    unit_of,
-    unit_seconds,
-)
+from jax_cocktail.cost.unit_time import Part, Seconds, Unit, seconds_by_share, unit_of, unit_seconds
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
@@ -195,8 +189,8 @@ class DeviceLimits(Limits):
         return self.seconds(statements) - self.seconds(statements, axes or {}, parts) > least
 
     def split(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
-        offers = [(self.seconds(statements, cut.axes, n), n) for n in _counts(cut, units)]
-        return _fewest(offers)
+        longest = self._longest(statements, cut.axes)
+        return _fewest([(longest(n), n) for n in _counts(cut, units)])
 
     def rank(
         self,
@@ -226,7 +220,8 @@ class DeviceLimits(Limits):
         divided: Divided,
         others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
-        offers = [(ceil(n / units) * self.seconds(loops, cut.axes, n), n) for n in _divisors(cut)]
+        longest = self._longest(loops, cut.axes)
+        offers = [(ceil(n / units) * longest(n), n) for n in _divisors(cut)]
         found = _fewest(offers)
         seconds = min((s for s, n in offers if n == found), default=inf)
         best, parts = min(self._pairs(cut, others, units, loops), default=(inf, 0))
@@ -241,36 +236,38 @@ class DeviceLimits(Limits):
         assert self.unit is not None
         for other in others if self.has_grids else ():
             least = min(units, cut.parts * other.parts) / 2
-            for parts, across in product(_divisors(cut), _divisors(other)):
-                if least <= parts * across <= BLOCK.most_turns * units:
-                    block = Part(other.axes, 1 / across, within=Part(cut.axes, 1 / parts))
-                    once = unit_seconds(loops, self.unit, block)
-                    yield ceil(parts * across / units) * once, parts
+            for parts in _divisors(cut):
+                within = Part(cut.axes, 1 / parts)
+                once = seconds_by_share(loops, self.unit, Part(other.axes, within=within))
+                for across in _divisors(other):
+                    if least <= parts * across <= BLOCK.most_turns * units:
+                        yield ceil(parts * across / units) * once(1 / across), parts
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
         """The fewest blocks whose time is close to the best, if that saves enough. Before a barrier there is
         at most one block per unit; blocks of loops may take turns."""
         plain, found = inf, list[tuple[float, int, int, int]]()
         for number, offer in enumerate(offers):
+            once = self._once(offer)
             if offer.cut is None:
-                plain = self._turns(offer, 1, units)
+                plain = ceil(offer.parts / units) * once(1.0)
                 continue
             most = units * (BLOCK.most_turns if any(map(has_loop, offer.statements)) else 1)
             for across in range(2, min(offer.cut.parts, most // offer.parts) + 1):
                 if offer.cut.parts % across == 0:
                     blocks = offer.parts * across
-                    found.append((self._turns(offer, across, units), blocks, across, number))
+                    found.append((ceil(blocks / units) * once(1 / across), blocks, across, number))
         best = min((seconds for seconds, *_ in found), default=inf)
         if plain - best < max(self.start, (1 - BLOCK.grid_share) * plain):
             return None
         _, _, across, number = min((f for f in found if f[0] <= BLOCK.close * best), key=lambda f: f[1:])
         return number, across
 
-    def _turns(self, offer: GridOffer, across: int, units: int) -> float:
-        """Seconds that a unit takes for all of its blocks."""
+    def _once(self, offer: GridOffer) -> Seconds:
+        """Seconds of one block, by its share of the part."""
         assert self.unit is not None
-        part = Part(offer.cut.axes if offer.cut is not None else {}, 1 / across, offer.far)
-        return ceil(offer.parts * across / units) * unit_seconds(offer.statements, self.unit, part)
+        part = Part(offer.cut.axes if offer.cut is not None else {}, far=offer.far)
+        return seconds_by_share(offer.statements, self.unit, part)
 
     def seconds(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
@@ -279,11 +276,19 @@ class DeviceLimits(Limits):
         assert self.unit is not None
         if axes is None:
             return unit_seconds(statements, self.unit)
-        if not parts:
-            return 0.0
-        extent = min((v.type.shape[d] for v, d in axes.items()), default=parts)
-        runs = [extent // parts, extent % parts]  # one unit computes the remainder
-        return sum(unit_seconds(statements, self.unit, Part(axes, n / extent)) for n in runs if n)
+        return self._longest(statements, axes)(parts) if parts else 0.0
+
+    def _longest(self, statements: Sequence[Statement], axes: Mapping[Value, int]) -> Callable[[int], float]:
+        """Seconds of the longest part, by the number of parts."""
+        assert self.unit is not None
+        seconds = seconds_by_share(statements, self.unit, Part(axes))
+        extent = min((v.type.shape[d] for v, d in axes.items()), default=1)
+
+        def longest(parts: int) -> float:
+            runs = [extent // parts, extent % parts]  # one unit computes the remainder
+            return sum(seconds(n / extent) for n in runs if n)
+
+        return longest
 
 
 def limits_for(spec: DeviceSpec) -> DeviceLimits:

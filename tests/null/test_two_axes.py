@@ -302,7 +302,7 @@ def test_a_share_of_a_share():
     block = Part({dot.output: 1}, 1 / 4, within=rows)
     x, w = dot.inputs
     assert operand_bytes(dot, block) == {x: x.type.nbytes / 16, w: w.type.nbytes / 4}
-    assert block.of(dot) == 1 / 64
+    assert block.of(dot)(block.share) == 1 / 64
     unit = unit_of(H200)
     assert unit_seconds((dot,), unit, block) < unit_seconds((dot,), unit, rows)
     far = replace(block, far=frozenset({x}))
