@@ -19,9 +19,11 @@ observers. Dumps, timings and reports are observers; passes print nothing.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -202,12 +204,25 @@ def emit(
 
     A division over units whose parts cannot be written in place is given up, with a remark.
     """
+    with _uncollected():
+        try:
+            return _emit(program, machine, observers, candidate)
+        except PlacementError as error:
+            emitted = _emit(program, machine, observers, replace(candidate, units=1))
+            note = Remark("place", False, str(error))
+            return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Suspends the cyclic garbage collector: passes make many values, which hardly ever form cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        return _emit(program, machine, observers, candidate)
-    except PlacementError as error:
-        emitted = _emit(program, machine, observers, replace(candidate, units=1))
-        note = Remark("place", False, str(error))
-        return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def schedule(
