@@ -66,8 +66,9 @@ def axis_classes(statements: Sequence[Statement]) -> tuple[AxisClass, ...]:
 
 class _Union:
     def __init__(self, statements: Sequence[Statement]) -> None:
-        self.parent: dict[Axis, Axis] = {}
-        self.parts: dict[Axis, int] = {}  # by root
+        self.number: dict[Axis, int] = {}  # of each axis, in order
+        self.parent: list[int] = []  # of each number
+        self.parts: list[int] = []  # of each root
         self.crossings: list[Crossing] = []
         self.position = 0
         for statement in statements:
@@ -79,21 +80,23 @@ class _Union:
         for value in defined_in(statement):
             for axis, n in enumerate(value.type.shape):
                 if n > 1:
-                    self.parent[value, axis] = (value, axis)
-                    self.parts[value, axis] = n
+                    self.number[value, axis] = len(self.parent)
+                    self.parent.append(len(self.parent))
+                    self.parts.append(n)
 
-    def find(self, axis: Axis) -> Axis:
-        while self.parent[axis] != axis:
-            self.parent[axis] = self.parent[self.parent[axis]]
-            axis = self.parent[axis]
-        return axis
+    def find(self, number: int) -> int:
+        """The root of the axis with this number."""
+        while self.parent[number] != number:
+            self.parent[number] = self.parent[self.parent[number]]
+            number = self.parent[number]
+        return number
 
     def tie(self, axes: Sequence[Axis], parts: int = 0) -> None:
         """`parts`: 0 if the tie itself sets no limit."""
-        roots = [self.find(axis) for axis in axes if axis in self.parent]
-        for root in roots:
-            first = self.find(roots[0])
-            other = self.find(root)
+        numbers = [self.number[axis] for axis in axes if axis in self.number]
+        first = self.find(numbers[0]) if numbers else 0
+        for number in numbers:
+            other = self.find(number)
             self.parts[first] = gcd(self.parts[first], self.parts[other], parts)
             self.parent[other] = first
 
@@ -136,17 +139,18 @@ class _Union:
             self._cross(operator, operator.outputs[k], axis, True)
 
     def _cross(self, leaf: Statement, value: Value, axis: int, makes: bool) -> None:
-        if (value, axis) in self.parent:
+        if (value, axis) in self.number:
             self.crossings.append(Crossing(leaf, value, axis, self.position, makes))
 
     # -- result ------------------------------------------------------------------------------------------
     def classes(self) -> tuple[AxisClass, ...]:
-        members: dict[Axis, list[Axis]] = {}
-        for axis in self.parent:
-            members.setdefault(self.find(axis), []).append(axis)
-        crossings: dict[Axis, list[Crossing]] = {}
+        members: dict[int, list[Axis]] = {}
+        for axis, number in self.number.items():
+            members.setdefault(self.find(number), []).append(axis)
+        crossings: dict[int, list[Crossing]] = {}
         for crossing in self.crossings:
-            crossings.setdefault(self.find((crossing.value, crossing.axis)), []).append(crossing)
+            number = self.number[crossing.value, crossing.axis]
+            crossings.setdefault(self.find(number), []).append(crossing)
         found = []
         for root, axes in members.items():
             places = dict(axes)

@@ -173,8 +173,9 @@ class _Verifier:
         self._use(statement.inputs)
         if isinstance(statement, UOperator):
             self._operator(statement)
-            self._operators.update((value.id, statement) for value in statement.outputs)
-            self._constants |= scalar_constants((statement,))
+            for value in statement.outputs:
+                self._operators[value.id] = statement
+            self._constants.update(scalar_constants((statement,)))
         elif isinstance(statement, LoopUTask):
             self._loop(statement)
         elif isinstance(statement, BranchUTask):

@@ -146,6 +146,7 @@ class _Divider:
         self.light = light_positions(region.body, limits.light)
         self.made = {v: n for n, s in enumerate(region.body) for v in s.outputs}
         self.reads = [reads(s) for s in region.body]
+        self.needs = [[(self.made[v], v) for v in values if v in self.made] for values in self.reads]
         self.readers: dict[Value, list[Statement]] = {}
         for statement, values in zip(region.body, self.reads, strict=True):
             for value in values:
@@ -313,18 +314,14 @@ class _Divider:
     # -- supersteps ------------------------------------------------------------------------------------------
     def _supersteps(self) -> dict[int, int]:
         superstep: dict[int, int] = {}
-        for position, values in enumerate(self.reads):
-            superstep[position] = max((self._ready(superstep, position, v) for v in values), default=0)
+        for position, needs in enumerate(self.needs):
+            superstep[position] = max((self._ready(superstep, position, m, v) for m, v in needs), default=0)
         return superstep
 
-    def _ready(self, superstep: Mapping[int, int], position: int, value: Value) -> int:
+    def _ready(self, superstep: Mapping[int, int], position: int, maker: int, value: Value) -> int:
         """The first superstep in which the statement can use the value."""
-        maker = self.made.get(value)
-        if maker is None:
-            return 0
-        if maker not in self.claims:
-            return superstep[maker]
-        return superstep[maker] + (0 if self._is_local(position, maker, value) else 1)
+        crosses = maker in self.claims and not self._is_local(position, maker, value)
+        return superstep[maker] + crosses
 
     def _is_local(self, position: int, maker: int, value: Value) -> bool:
         """True if the statement needs only its own part of a claimed value."""

@@ -369,7 +369,12 @@ def walk(root: Region | Statement) -> Iterator[Statement]:
     for statement in root.body if isinstance(root, Region) else (root,):
         yield statement
         for inner in regions_of(statement):
-            yield from walk(inner)
+            yield from _walked(inner)
+
+
+@once
+def _walked(region: Region) -> tuple[Statement, ...]:
+    return tuple(walk(region))
 
 
 def operators_in(root: Region | Statement) -> Iterator[UOperator]:
@@ -378,18 +383,18 @@ def operators_in(root: Region | Statement) -> Iterator[UOperator]:
         yield from operators_of(statement)
 
 
-def defined_in(root: Region | Statement) -> Iterator[Value]:
+def defined_in(root: Region | Statement) -> tuple[Value, ...]:
     """Every value that a region or statement defines, parameters of nested regions included."""
     if isinstance(root, Region):
-        yield from root.parameters
-        for statement in root.body:
-            yield from defined_in(statement)
-        return
-    yield from root.outputs
+        return _defined(root)
     if isinstance(root, StitchedUTask):
-        yield from (value for member in root.members for value in member.outputs)
-    for region in regions_of(root):
-        yield from defined_in(region)
+        return (*root.outputs, *(value for member in root.members for value in member.outputs))
+    return (*root.outputs, *(value for region in regions_of(root) for value in _defined(region)))
+
+
+@once
+def _defined(region: Region) -> tuple[Value, ...]:
+    return (*region.parameters, *(value for statement in region.body for value in defined_in(statement)))
 
 
 @once
