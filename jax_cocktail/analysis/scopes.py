@@ -19,6 +19,7 @@ from jax_cocktail.utask.ir import (
     UProgram,
     UTaskRef,
     is_parallel,
+    operators_of,
     regions_of,
     walk,
 )
@@ -104,8 +105,15 @@ def scope_fault(program: UProgram) -> tuple[Statement | None, str]:
 def _device_scope_part(region: Region, functions: Scopes) -> Statement | None:
     """The first statement in a parallel loop that needs the device."""
     loops = (s for s in walk(region) if is_parallel(s))
-    leaves = (s for loop in loops for s in walk(loop.body) if not regions_of(s))
-    return next((s for s in leaves if scope_of(s, functions, Scope.UNIT) is Scope.DEVICE), None)
+    inside = (s for loop in loops for s in walk(loop.body))
+    return next((s for s in inside if _meets(s, functions)), None)
+
+
+def _meets(statement: Statement, functions: Scopes) -> bool:
+    """True if a statement without regions has a barrier among units."""
+    if isinstance(statement, UTaskRef):
+        return functions.get(statement.function) is Scope.DEVICE
+    return any(operator.kind in BARRIERS for operator in operators_of(statement))
 
 
 def _region_scope(region: Region, functions: Scopes, within: Scope) -> Scope:

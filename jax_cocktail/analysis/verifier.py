@@ -175,7 +175,8 @@ class _Verifier:
             self._operator(statement)
             for value in statement.outputs:
                 self._operators[value.id] = statement
-            self._constants.update(scalar_constants((statement,)))
+            if statement.kind == "constant":
+                self._constants |= scalar_constants((statement,))
         elif isinstance(statement, LoopUTask):
             self._loop(statement)
         elif isinstance(statement, BranchUTask):
@@ -247,7 +248,8 @@ class _Verifier:
         for id_, member in made.items():
             if id_ in outputs:
                 self._operators[id_] = member
-                self._constants |= scalar_constants((member,))
+                if member.kind == "constant":
+                    self._constants |= scalar_constants((member,))
             elif self._recomputed.setdefault(id_, member) != member:
                 self._fail(f"%{id_} is recomputed by another operator than its own")
 

@@ -30,6 +30,9 @@ class Name(_Printed):
     text: str
     outer: bool = False
 
+    def __hash__(self) -> int:
+        return hash(self.text)  # which is kept: tables are full of names
+
 
 @dataclass(frozen=True, slots=True)
 class Index(_Printed):

@@ -34,9 +34,12 @@ def code(template: str, *operands: Expression | int, **named: Expression | int) 
     rest = iter(operands)
     pieces: list[Expression] = []
     for text, field in _fields(template):
-        operand = "" if field is None else named[field] if field else next(rest)
-        pieces += [text, str(operand) if isinstance(operand, int) else operand]
-    return Spelled(tuple(piece for piece in pieces if piece != ""))
+        if text:
+            pieces.append(text)
+        if field is not None:
+            operand = named[field] if field else next(rest)
+            pieces.append(str(operand) if isinstance(operand, int) else operand)
+    return Spelled(tuple(pieces))
 
 
 @cache

@@ -31,14 +31,19 @@ class Layout:
     @property
     def is_dense(self) -> bool:
         """True if the elements lie in row-major order without gaps."""
-        expected = row_major(self.shape)
-        return all(n == 1 or s == e for n, s, e in zip(self.shape, self.strides, expected, strict=True))
+        step = 1
+        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n != 1 and stride != step:
+                return False
+            step *= max(n, 1)
+        return True
 
     @property
     def is_whole(self) -> bool:
         """True if the view is the whole buffer of its root, in order."""
-        whole = prod(self.shape) == self.root.type.size
-        return self.base == self.root and self.offset == 0 and self.is_dense and whole
+        if self.offset or prod(self.shape) != self.root.type.size:
+            return False
+        return self.is_dense and self.base == self.root
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:

@@ -75,6 +75,8 @@ def map_body(region: Region, change: Change) -> Region:
 def map_regions(holder: Holder, change: Callable[[Region], Region]) -> Holder:
     """A program, function or statement with each of its regions replaced: entry before functions, condition
     before body."""
+    if isinstance(holder, UOperator):
+        return holder
     if isinstance(holder, UProgram):
         entry = change(holder.entry)
         functions = tuple(map_regions(function, change) for function in holder.functions)

@@ -7,8 +7,7 @@ values. Both repeat until nothing changes.
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.simplify.peephole import peephole, splat
@@ -26,7 +25,6 @@ from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import TensorType, Value
 
 _Key = tuple[str, tuple[Value, ...], tuple[TensorType, ...], Attributes]
-_Known = MutableMapping[_Key, tuple[Value, ...]]
 
 
 def simplify(program: UProgram) -> UProgram:
@@ -39,40 +37,43 @@ def simplify(program: UProgram) -> UProgram:
 
 
 class _Rewriter:
-    """One forward walk. `_now` maps a value to its replacement; ids are unique, so it needs no scope."""
+    """One forward walk. `_now` maps a value to its replacement; ids are unique, so it needs no scope.
+    `_known`: the results of the operators in scope."""
 
     def __init__(self, program: UProgram) -> None:
         self._program = program
         self._fresh = FreshValues(program)
         self._now: dict[Value, Value] = {}
         self._definitions: dict[Value, UOperator] = {}
+        self._known: dict[_Key, tuple[Value, ...]] = {}
 
     def run(self) -> UProgram:
-        return map_regions(self._program, lambda region: self._region(region, ChainMap()))
+        return map_regions(self._program, self._region)
 
     def _replace(self, values: Sequence[Value], others: Sequence[Value]) -> None:
         self._now.update(zip(values, replaced(others, self._now), strict=True))
 
     # -- regions -----------------------------------------------------------------------------------------
-    def _region(self, region: Region, known: ChainMap[_Key, tuple[Value, ...]]) -> Region:
+    def _region(self, region: Region) -> Region:
         body: list[Statement] = []
-        self._statements(region.body, known, body)
+        outside = len(self._known)
+        self._statements(region.body, body)
+        while len(self._known) > outside:  # operators out of scope
+            self._known.popitem()
         return with_body(region, body, replaced(region.results, self._now))
 
-    def _statements(
-        self, statements: Sequence[Statement], known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
-    ) -> None:
+    def _statements(self, statements: Sequence[Statement], body: list[Statement]) -> None:
         for statement in statements:
             if isinstance(statement, UOperator):
-                self._operator(statement, known, body)
+                self._operator(statement, body)
             elif isinstance(statement, LoopUTask):
-                self._loop(statement, known, body)
+                self._loop(statement, body)
             elif isinstance(statement, BranchUTask):
-                self._branch(statement, known, body)
+                self._branch(statement, body)
             else:
                 body.append(with_operands(statement, self._now))
 
-    def _operator(self, operator: UOperator, known: _Known, body: list[Statement]) -> None:
+    def _operator(self, operator: UOperator, body: list[Statement]) -> None:
         operator = with_operands(operator, self._now)
         while (found := peephole(operator, self._definitions)) is not None:
             if isinstance(found, Value):
@@ -81,35 +82,34 @@ class _Rewriter:
             operator = found
         types = tuple(value.type for value in operator.outputs)
         key = (operator.kind, operator.inputs, types, operator.attributes)
-        earlier = known.get(key)
+        earlier = self._known.get(key)
         if earlier is not None:
             self._replace(operator.outputs, earlier)
             return
         if not operator.facts.distinct:  # two arrays that a loop fills must not share an initial array
-            known[key] = operator.outputs
-        self._definitions.update((value, operator) for value in operator.outputs)
+            self._known[key] = operator.outputs
+        for value in operator.outputs:
+            self._definitions[value] = operator
         body.append(operator)
 
     # -- loops -------------------------------------------------------------------------------------------
-    def _loop(self, loop: LoopUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]) -> None:
+    def _loop(self, loop: LoopUTask, body: list[Statement]) -> None:
         if loop.trip_count == 0:
             self._replace(loop.outputs, loop.initial)
             return
         if loop.trip_count == 1:
-            self._run_once(loop, known, body)
+            self._run_once(loop, body)
             return
         loop = self._merge_equal(self._drop_invariant(with_operands(loop, self._now)))
-        body.append(map_regions(loop, lambda region: self._region(region, known.new_child())))
+        body.append(map_regions(loop, self._region))
 
-    def _run_once(
-        self, loop: LoopUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
-    ) -> None:
+    def _run_once(self, loop: LoopUTask, body: list[Statement]) -> None:
         assert loop.index is not None
         zero = self._fresh.make(loop.index.type)
         constant = UOperator("constant", (), (zero,), (("data", bytes(zero.type.nbytes)),), loop.source)
-        self._operator(constant, known, body)
+        self._operator(constant, body)
         self._replace(loop.body.parameters, (zero, *loop.initial))
-        self._statements(loop.body.body, known, body)
+        self._statements(loop.body.body, body)
         self._replace(loop.outputs, loop.body.results)
 
     def _drop_invariant(self, loop: LoopUTask) -> LoopUTask:
@@ -140,18 +140,16 @@ class _Rewriter:
         return loop.keep(kept)
 
     # -- branches ----------------------------------------------------------------------------------------
-    def _branch(
-        self, branch: BranchUTask, known: ChainMap[_Key, tuple[Value, ...]], body: list[Statement]
-    ) -> None:
+    def _branch(self, branch: BranchUTask, body: list[Statement]) -> None:
         branch = with_operands(branch, self._now)
         chosen = splat(branch.selector, self._definitions)
         if chosen is not None or len(branch.branches) == 1:
             number = int.from_bytes(chosen or b"", "little", signed=True)
             region = branch.branches[min(max(number, 0), len(branch.branches) - 1)]
-            self._statements(region.body, known, body)
+            self._statements(region.body, body)
             self._replace(branch.outputs, region.results)
             return
-        branch = map_regions(branch, lambda region: self._region(region, known.new_child()))
+        branch = map_regions(branch, self._region)
         kept: dict[tuple[Value, ...], int] = {}
         for i, output in enumerate(branch.outputs):
             results = tuple(region.results[i] for region in branch.branches)
