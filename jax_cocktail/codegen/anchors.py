@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import cast
 
@@ -108,26 +108,23 @@ def _scatter_one(
     target: ArrayView,
 ) -> None:
     operand, updates = operator.inputs[0], operator.inputs[2]
-    ints: Callable[[str], tuple[int, ...]] = lambda name: cast(tuple[int, ...], operator[name])  # noqa: E731
-    window = ints("update_window_dims")
+    window = operator.ints("update_window_dims")
     batch = [i for d, i in enumerate(u) if d not in window]
-    hidden = set(ints("inserted_window_dims")) | set(ints("operand_batching_dims"))
+    hidden = set(operator.ints("inserted_window_dims")) | set(operator.ints("operand_batching_dims"))
     sizes = [updates.type.shape[d] for d in window]
     rest = iter([(u[d], n) for d, n in zip(window, sizes, strict=True)])
     spans = [(Index(), 1) if d in hidden else next(rest) for d in range(operand.type.rank)]
     place = [index for index, _ in spans]
-    pairs = zip(ints("operand_batching_dims"), ints("scatter_indices_batching_dims"), strict=True)
-    for d, b in pairs:
+    batching = operator.ints("operand_batching_dims")
+    for d, b in zip(batching, operator.ints("scatter_indices_batching_dims"), strict=True):
         place[d] = place[d] + batch[b]
     writer, inside = context.writer, list[Expression]()
-    for component, d in enumerate(ints("scatter_dims_to_operand_dims")):
+    for component, d in enumerate(operator.ints("scatter_dims_to_operand_dims")):
         start = starts.read((*batch, Index(component)))
         limit = operand.type.shape[d] - spans[d][1]
         if operator["mode"] != "clip":
             inside.append(call("ck_index_within", start, str(limit)))
-        name = writer.fresh("n")
-        writer.let("i64", name, clamped(start, limit))
-        place[d] = place[d] + variable(name)
+        place[d] = place[d] + variable(writer.let("i64", writer.fresh("n"), clamped(start, limit)))
     dtype, op = operand.type.dtype, cast(str, operator["op"])
     new = source.read(u)
     if op == "sub":

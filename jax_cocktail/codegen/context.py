@@ -24,18 +24,16 @@ _RAW = ("workspace", "own", "private")  # bytes that arrays of several types may
 
 @dataclass(frozen=True, slots=True)
 class ArrayView:
-    """An array as a pointer to its first element, with strides in elements."""
+    """An array in memory, with strides in elements. `base`: the index of its first element from `pointer`."""
 
     pointer: Pointer
     strides: tuple[int, ...]
     dtype: str
+    base: Index = Index()
 
     def place(self, indices: Sequence[Index]) -> Index:
         """The index of an element from `pointer`."""
-        place = Index()
-        for index, stride in zip(indices, self.strides, strict=True):
-            place = place + index * stride
-        return place
+        return self.base.along(indices, self.strides)
 
     def at(self, indices: Sequence[Index]) -> Load:
         """One element in its storage type."""
@@ -161,10 +159,7 @@ class Context:
     def place(self, value: Value, indices: tuple[Index, ...]) -> Index:
         """The index of an element from `pointer(value)`."""
         layout = self.layout(value)
-        place = Index(layout.offset)
-        for index, stride in zip(indices, layout.strides, strict=True):
-            place = place + index * stride
-        return place
+        return Index(layout.offset).along(indices, layout.strides)
 
     def same_place(self, a: Value, b: Value) -> bool:
         """True if copying one to the other is no work."""

@@ -53,9 +53,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
         with context.writer.nest([axis.size for axis in outer]) as indices:
             arrays: list[Expression] = []
             for side, array in enumerate((a, b, o)):
-                place = Index()
-                for index, axis in zip(indices, outer, strict=True):
-                    place = place + index * axis.strides[side]
+                place = Index().along(indices, [axis.strides[side] for axis in outer])
                 pointer = array.pointer if place == Index() else code("{} + {}", array.pointer, place)
                 arrays.append(code("{}, {}", pointer, inner_batch.strides[side]))
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
@@ -95,22 +93,11 @@ def emit_conv(context: Context, operator: UOperator) -> None:
     out = operator.output
     rank = x.type.rank - 2
     name = context.writer.fresh("g")
-    spatial_in, spatial_out = x.type.shape[1:-1], out.type.shape[1:-1]
-    padding = cast(tuple[tuple[int, int], ...], operator["padding"])
-    fields = [
-        str(x.type.shape[0]),
-        _braces(spatial_in),
-        _braces(spatial_out),
-        _braces(w.type.shape[:-2]),
-        _braces(operator.ints("window_strides")),
-        _braces([low for low, _ in padding]),
-        _braces(operator.ints("lhs_dilation")),
-        _braces(operator.ints("rhs_dilation")),
-        str(x.type.shape[-1]),
-        str(out.type.shape[-1]),
-        str(operator["feature_group_count"]),
-    ]
-    geometry = ", ".join(fields)
+    lows = tuple(low for low, _ in cast(tuple[tuple[int, int], ...], operator["padding"]))
+    spatial = [x.type.shape[1:-1], out.type.shape[1:-1], w.type.shape[:-2], operator.ints("window_strides")]
+    spatial += [lows, operator.ints("lhs_dilation"), operator.ints("rhs_dilation")]
+    features = x.type.shape[-1], out.type.shape[-1], operator["feature_group_count"]
+    geometry = ", ".join([str(x.type.shape[0]), *map(_braces, spatial), *map(str, features)])
     context.writer.line("struct {} {{ CkConv<{}> value = {{{}}}; }};", name, rank, geometry)
     a, b = context.array(x), context.array(w)
     with context.result(out) as o:

@@ -6,18 +6,7 @@ from jax_cocktail.device.target import Target
 
 CPU = Target(
     name="cpu",
-    headers={
-        "base": "cocktail_base.h",
-        "index": "cocktail_index.h",
-        "arith": "cocktail_arith.h",
-        "reduce": "cocktail_reduce.h",
-        "math": "cocktail_math.h",
-        "random": "cocktail_random.h",
-        "dot": "cocktail_dot.h",
-        "conv": "cocktail_conv.h",
-        "sort": "cocktail_sort.h",
-        "units": "cocktail_units.h",
-    },
+    headers=("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "sort", "units"),
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
     copy="__builtin_memcpy({target}, {source}, {size});",

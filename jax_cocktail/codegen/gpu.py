@@ -15,6 +15,7 @@ from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 LINE_BYTES = 128  # of the header: the counter of the units' barrier, as long as a line of the cache; and
 WORD_BYTES = 16  # a tagged word, twice
 HEADER_STEP = 256  # bytes, of which a header is a multiple
+_HEADERS = ("base", "units", "index", "arith", "block", "math", "random", "dot", "conv", "sort")
 
 # Templates take smaller tiles where there is less.
 TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}
@@ -78,20 +79,7 @@ def gpu_target(name: str, threads: int) -> Target:
     """The spellings for blocks of this many threads; `gpu_src` says what they mean."""
     return Target(
         name=name,
-        headers={
-            "base": "cocktail_base.h",
-            "units": "cocktail_units.h",
-            "index": "cocktail_index.h",
-            "arith": "cocktail_arith.h",
-            "block": "cocktail_block.h",
-            "math": "cocktail_math.h",
-            "random": "cocktail_random.h",
-            "dot": "cocktail_dot.h",
-            "conv": "cocktail_conv.h",
-            "sort": "cocktail_sort.h",
-            "program": "cocktail_program.h",
-            "exchange": "cocktail_exchange.h",
-        },
+        headers=(*_HEADERS, "program", "exchange"),
         threads=threads,
         index="i32",
         copy="ck_copy({target}, {source}, {size});",

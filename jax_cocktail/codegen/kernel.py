@@ -61,6 +61,12 @@ class Index(_Printed):
             return self
         return Index(self.constant * factor, tuple((n, c * factor) for n, c in self.terms))
 
+    def along(self, indices: Sequence[Index], strides: Sequence[int]) -> Index:
+        """The index moved by other indices, each times its stride."""
+        for index, stride in zip(indices, strides, strict=True):
+            self += index * stride
+        return self
+
     def without(self, names: frozenset[Name]) -> Index:
         """The index after the loops over these variables were merged into others."""
         kept = tuple((n, c) for n, c in self.terms if n not in names)

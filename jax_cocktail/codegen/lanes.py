@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import cast
 
@@ -28,18 +28,8 @@ from jax_cocktail.utask.layout import core, row_major
 from jax_cocktail.utask.types import Shape, Value
 
 Merged = frozenset[Name]
+Destination = tuple[Value, ArrayView]  # the value whose elements are computed, and where they go
 SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f64
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """The destination of the elements of `value`: `pointer[base + sum(i_d * strides[d])]`."""
-
-    value: Value
-    pointer: Pointer
-    base: Index
-    strides: tuple[int, ...]
-    dtype: str
 
 
 def emit_group(context: Context, group: StitchedUTask) -> None:
@@ -77,8 +67,8 @@ def _emit_scalars(context: Context, group: StitchedUTask) -> None:
     for member in group.members:
         if member.kind == "dynamic_update_slice":
             _prepare_update(context, member)
-            target = _update_destination(context, member, elements)
-            value = elements.element(target.value, (Index(),) * target.value.type.rank)
+            written, target = _update_destination(context, member, elements)
+            value = elements.element(written, (Index(),) * written.type.rank)
             once = context.one_thread(of_one_unit=context.is_shared(member.output))
             context.writer.store(Load(target.pointer, target.base), down(value, target.dtype), once)
         elif member.output.type.is_scalar:
@@ -98,13 +88,13 @@ def _emit_lanes(context: Context, group: StitchedUTask) -> None:
             _prepare_update(context, member)
             targets.append(_update_destination(context, member, outside))
         else:
-            targets.append(_own_destination(context, member.output))
+            targets.append((member.output, _whole(context, member.output)))
     emit_nest(context, group.members, targets, core(_iteration_shape(group)))
 
 
-def _own_destination(context: Context, value: Value) -> Destination:
-    pointer = context.pointer(value)
-    return Destination(value, pointer, Index(), row_major(value.type.shape), value.type.dtype)
+def _whole(context: Context, value: Value) -> ArrayView:
+    """The buffer of a dense value."""
+    return ArrayView(context.pointer(value), row_major(value.type.shape), value.type.dtype)
 
 
 def _prepare_update(context: Context, update: UOperator) -> None:
@@ -118,22 +108,20 @@ def _prepare_update(context: Context, update: UOperator) -> None:
 
 def _update_destination(context: Context, update: UOperator, elements: ElementWriter) -> Destination:
     target, written, *starts = update.inputs
-    strides = row_major(target.type.shape)
-    base = Index()
+    base, strides = Index(), row_major(target.type.shape)
     sizes = zip(target.type.shape, written.type.shape, strict=True)
     for (n, size), start, stride in zip(sizes, starts, strides, strict=True):
         if n != size:
             base = base + elements.opaque(clamped(elements.element(start, ()), n - size)) * stride
-    dtype = update.output.type.dtype
-    return Destination(written, context.pointer(update.output), base, strides, dtype)
+    return written, replace(_whole(context, update.output), base=base)
 
 
 def _emit_product_into(context: Context, group: StitchedUTask) -> None:
     """Computes a matrix product directly into its part of an array."""
     product, update = group.members[0], group.members[-1]
     _prepare_update(context, update)
-    place = _update_destination(context, update, _elements(context, (), context.writer))
-    kept = iter(s for n, s in zip(place.value.type.shape, place.strides, strict=True) if n != 1)
+    written, place = _update_destination(context, update, _elements(context, (), context.writer))
+    kept = iter(s for n, s in zip(written.type.shape, place.strides, strict=True) if n != 1)
     strides = tuple(next(kept) if n != 1 else 0 for n in product.output.type.shape)
     emit_dot(context, product, ArrayView(place.pointer + place.base, strides, place.dtype))
 
@@ -165,7 +153,7 @@ def _emit_batches(
     """A batch computes all of its elements into arrays before it stores any."""
     writer = context.writer
     with found.over(context):
-        held = [Pointer(writer.fresh("h"), STORAGE[target.dtype]) for target in targets]
+        held = [Pointer(writer.fresh("h"), STORAGE[target.dtype]) for _, target in targets]
         for array in held:
             writer.line("{} {}[{}];", array.type, array, found.together)
         with found.each(context) as trip:
@@ -183,17 +171,14 @@ def _emit_batches(
 def _nest_elements(elements: ElementWriter, targets: Sequence[Destination], loops: Axes) -> list[Store]:
     """Computes an element of each target, and returns the stores that remain."""
     stores = []
-    for target in targets:
-        shape = target.value.type.shape
+    for value, target in targets:
         rest = iter(indices_of(loops))
-        indices = tuple(next(rest) if n != 1 else Index() for n in shape)
-        value = elements.element(target.value, indices)
-        place = target.base
-        for index, stride in zip(indices, target.strides, strict=True):
-            place = place + index * stride
+        indices = tuple(next(rest) if n != 1 else Index() for n in value.type.shape)
+        computed = elements.element(value, indices)
+        place = target.place(indices)
         elements.addresses.append(place)
         element = Load(target.pointer, place.without(elements.merged))
-        stores.append(Store(element, down(value, target.dtype)))
+        stores.append(Store(element, down(computed, target.dtype)))
     return stores
 
 
@@ -226,25 +211,21 @@ def emit_copy(context: Context, source: Value, target: Value) -> None:
         begin = code("{} + {}", begin, layout.offset) if layout.offset else begin
         context.copy(context.pointer(target), begin, source.type.nbytes)
         return
-    strides = row_major(source.type.shape)
-    destination = Destination(source, context.pointer(target), Index(), strides, source.type.dtype)
-    emit_nest(context, (), [destination], core(source.type.shape))
+    dense = ArrayView(context.pointer(target), row_major(source.type.shape), source.type.dtype)
+    emit_nest(context, (), [(source, dense)], core(source.type.shape))
 
 
 # -- closers -------------------------------------------------------------------------------------------------
 def _emit_concatenate(context: Context, group: StitchedUTask, anchor: UOperator) -> None:
     """One loop nest per operand, directly into its part of the result."""
     axis = cast(int, anchor["dimension"])
-    strides = row_major(anchor.output.type.shape)
-    pointer, dtype = context.pointer(anchor.output), anchor.output.type.dtype
-    begin = 0
+    base, stride = Index(), row_major(anchor.output.type.shape)[axis]
     for operand in anchor.inputs:
         if operand.type.size:
-            base = Index(begin * strides[axis])
-            target = Destination(operand, pointer, base, strides, dtype)
+            target = operand, replace(_whole(context, anchor.output), base=base)
             with context.writer.block():
                 emit_nest(context, group.members, [target], core(operand.type.shape))
-        begin += operand.type.shape[axis]
+        base += operand.type.shape[axis] * stride
 
 
 @dataclass(frozen=True, slots=True)

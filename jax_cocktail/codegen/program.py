@@ -62,12 +62,11 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     context.writer.add(*map(code, end))
     if context.has_units or target.has_threads:
         context.needs.add("units")
-    features = [f for f in target.headers if f in context.needs]
     numbers = facts(program, plan)
     prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
     prologue += target.cluster if plan.cluster else ()
     head = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in prologue)]
-    head += [f'#include "{target.headers[f]}"' for f in features]
+    head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
     if context.has_units:
         head += [text.format(**numbers) for text in target.units]
     head += _tables(program, plan, target) + error_text(program, target)

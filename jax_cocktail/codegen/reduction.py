@@ -7,6 +7,7 @@ from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.codegen.writer import call, joined
 from jax_cocktail.utask.types import FLOATS
 
+_INFIX = {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}
 _INFINITY = {"float64": "__builtin_inf()"}
 
 
@@ -32,7 +33,7 @@ def vector_operator(op: str, dtype: str) -> str:
         return ""
     if op in ("max", "min"):
         return f"ck_{op}" if dtype in FLOATS else op
-    return {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}[op]
+    return _INFIX[op]
 
 
 def functor(op: str) -> str:
@@ -42,5 +43,4 @@ def functor(op: str) -> str:
 
 def step(op: str, total: Expression, element: Expression) -> Expression:
     """total op element."""
-    infix = {"sum": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}.get(op)
-    return joined(f" {infix} ", (total, element)) if infix else call(f"ck_{op}", total, element)
+    return joined(f" {_INFIX[op]} ", (total, element)) if op in _INFIX else call(f"ck_{op}", total, element)

@@ -13,7 +13,7 @@ class Target:
     """The spellings of one target.
 
     Attributes:
-      headers: the runtime headers, by the feature that needs them.
+      headers: the runtime headers that a program may need, in their order, without "cocktail_" and ".h".
       threads: the threads of a unit that run the same text; 1 if a unit is one thread.
       index: the type of the variables of lane loops.
       lanes: the text before a loop whose iterations are independent.
@@ -43,7 +43,7 @@ class Target:
     """
 
     name: str
-    headers: dict[str, str]
+    headers: tuple[str, ...]
     entry: str
     copy: str
     table: str
