@@ -12,7 +12,7 @@ from typing import cast
 
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, names_in
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
-from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, up
+from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, up, variable
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, NEEDS_WIDTH
 from jax_cocktail.utask.types import Value
@@ -54,9 +54,7 @@ class ElementWriter:
 
     # -- names -------------------------------------------------------------------------------------------
     def temporary(self, dtype: str, value: Expression) -> Name:
-        name = self.writer.fresh("t")
-        self.writer.let(COMPUTE[dtype], name, value)
-        return name
+        return self.writer.let(COMPUTE[dtype], self.writer.fresh("t"), value)
 
     def number(self, index: Index) -> Index:
         """An index as a number. Its loop variables can then not be merged with others."""
@@ -65,9 +63,7 @@ class ElementWriter:
 
     def opaque(self, value: Expression) -> Index:
         """A run-time index under a fresh name."""
-        name = self.writer.fresh("n")
-        self.writer.let(self.index, name, value)
-        return Index(0, ((name, 1),))
+        return variable(self.writer.let(self.index, self.writer.fresh("n"), value))
 
     # -- elements ----------------------------------------------------------------------------------------
     def element(self, value: Value, indices: Indices) -> Expression:

@@ -12,22 +12,20 @@ def emit_exchange(context: Context, operator: UOperator) -> None:
     context.needs.add("exchange")
     writer = context.writer
     writer.line("ck_next_step(unit);")
-    places = [0]
+    places, end = list[int](), 0  # of the operands among the words
     for value, blocks in zip(operator.inputs, blocks_of(operator), strict=True):
-        places.append(places[-1] + blocks.words(value.type.shape))
-    for value, blocks, place in zip(operator.inputs, blocks_of(operator), places, strict=False):
         rows, run, row = blocks.rows(value.type.shape)
         numbers = f"{blocks.parts}, {blocks.first}, {rows}, {run}, {row}"
-        pointer = context.array(value).pointer
-        writer.line("ck_send_parts<{}>(unit, {}, {});", numbers, place, pointer)
-    blocks, end = widest(operator), places[-1]
+        writer.line("ck_send_parts<{}>(unit, {}, {});", numbers, end, context.array(value).pointer)
+        places.append(end)
+        end += blocks.words(value.type.shape)
+    blocks = widest(operator)
     idle = context.plan.most_units > blocks.parts
     if idle:
         writer.line(f"ck_send_nothing<{blocks.parts}, {blocks.first}>(unit, {end});")
-    for value, blocks, place in zip(operator.outputs, blocks_of(operator), places, strict=False):
+    for value, blocks, place in zip(operator.outputs, blocks_of(operator), places, strict=True):
         rows, run, row = blocks.rows(value.type.shape)
         numbers = f"{rows}, {blocks.parts * run}, {row}"
-        pointer = context.array(value).pointer
-        writer.line("ck_receive_parts<{}>(unit, {}, {});", numbers, place, pointer)
+        writer.line("ck_receive_parts<{}>(unit, {}, {});", numbers, place, context.array(value).pointer)
     if idle:
         writer.line(f"ck_receive_nothing<{blocks.parts}>(unit, {end});")

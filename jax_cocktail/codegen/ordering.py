@@ -33,9 +33,8 @@ def emit_arg_reduce(context: Context, operator: UOperator) -> None:
         return
     with context.result(operator.output) as target, writer.nest(outer) as indices:
         first = (*indices[:axis], Index(), *indices[axis:])
-        best, at = writer.fresh("a"), writer.fresh("n")
-        writer.var(COMPUTE[dtype], best, source.read(first))
-        writer.var("i64", at, "0")
+        best = writer.var(COMPUTE[dtype], writer.fresh("a"), source.read(first))
+        at = writer.var("i64", writer.fresh("n"), "0")
         with writer.loop(_K, shape[axis]):
             writer.let(COMPUTE[dtype], _X, source.read(replaced(first, axis, variable(_K))))
             wins = code("{} {} {}", _X, compare, best)
@@ -60,9 +59,8 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     out = (*indices[:axis], *indices[axis + 1 :])
     integer = COMPUTE[operator.output.type.dtype]
     with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
-        best, at = writer.fresh("a"), writer.fresh("n")
-        writer.var(COMPUTE[dtype], best, identity("max" if is_max else "min", dtype))
-        writer.var(index, at, "0x7fffffff")
+        best = writer.var(COMPUTE[dtype], writer.fresh("a"), identity("max" if is_max else "min", dtype))
+        at = writer.var(index, writer.fresh("n"), "0x7fffffff")
         with group_elements(context, groups, [axes[axis]]):
             writer.let(COMPUTE[dtype], _X, source.read(indices))
             wins = code("{} {} {} || {} == 0x7fffffff", _X, ">" if is_max else "<", best, at)

@@ -323,9 +323,7 @@ def _transfer_registers(context: Context, moves: list[tuple[Expression, Expressi
     late = []
     for source, target in moves:
         if source in written:
-            name = context.writer.fresh("m")
-            context.writer.let("auto", name, source)
-            source = name
+            source = context.writer.let("auto", context.writer.fresh("m"), source)
         late.append(Assign(target, source))
     context.writer.add(*late)
 
