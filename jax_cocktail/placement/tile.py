@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.placement.cutter import constant_run
+from jax_cocktail.placement.cutter import Cutter, constant_run
 from jax_cocktail.placement.families import schedule_operator, tie_of
-from jax_cocktail.placement.parts import Emitter, Packed, Tiling
-from jax_cocktail.utask.builder import beginning
+from jax_cocktail.placement.parts import Packed, Tiling
+from jax_cocktail.utask.builder import INDEX, Builder, beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -121,8 +121,11 @@ def pack(
     return (*tiler.before, loop, *rest.first, *rest.out), Packed(result, kept, order)
 
 
-class Tiler(Emitter):
-    """Rewrites statements for one part."""
+class Tiler(Cutter):
+    """Rewrites statements for the part that the index of the loop selects.
+
+    `before`: statements before the parallel loop; `first`: in its body, before `out`.
+    """
 
     axes: Mapping[Value, int]
 
@@ -134,13 +137,39 @@ class Tiler(Emitter):
         source: Source,
         sources: Sources,
     ) -> None:
-        super().__init__(tiling, fresh, source)
+        super().__init__(fresh, tiling.size)
         self.axes = axes
+        self.tiling = tiling
+        self.source = source
         self.sources = sources
+        self.trip = self.index = fresh.make(INDEX)
+        self.before: list[Statement] = []
+        self.first: list[Statement] = []
+        self._numbers: dict[int, Value] = {}
+        self._starts: dict[int, Value] = {}
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
         self.arrays: dict[Value, Value] = {}  # updated in place -> the stand-in for the whole value
         self._links: set[Value] = set()  # made by updates that write into a parameter itself
         self._kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
+        if tiling.across > 1:
+            across = self.number(tiling.across)
+            self.index = self.at(self.first).emit("div", (self.trip, across), INDEX)
+
+    def array(self, type_: TensorType) -> Value:
+        """A new array, made before the loop."""
+        return self.at(self.before).emit("empty", (), type_)
+
+    def parallel(
+        self,
+        initial: Sequence[Value],
+        parameters: Sequence[Value],
+        written: Sequence[Value],
+        outputs: Sequence[Value],
+    ) -> LoopUTask:
+        """The loop over parts. Each trip turns the arrays `parameters` into `written`."""
+        body = Region((self.trip, *parameters), (*self.first, *self.out), tuple(written))
+        arrays, trips = (tuple(initial), tuple(outputs)), self.tiling.trips
+        return LoopUTask(*arrays, body, None, trips, self.source, parallel=True, first=self.tiling.first)
 
     def run(
         self,
@@ -188,10 +217,56 @@ class Tiler(Emitter):
         return outputs
 
     # -- values ------------------------------------------------------------------------------------------
+    def at(self, where: list[Statement]) -> Builder:
+        """A builder that appends to one of the lists."""
+        return Builder(self.fresh, self.source, where)
+
+    def number(self, n: int) -> Value:
+        """An int64 constant."""
+        if n not in self._numbers:
+            self._numbers[n] = self.at(self.first).constant(n)
+        return self._numbers[n]
+
+    def start(self, extent: int) -> Value:
+        """The first position of the part of an axis."""
+        size = self.tiling.step(extent)
+        if self.tiling.is_rest:
+            return self.number(size * self.tiling.parts)
+        if size == 1:
+            return self.index
+        if size not in self._starts:
+            self._starts[size] = self.at(self.first).binary("mul", self.index, self.number(size))
+        return self._starts[size]
+
+    def starts(self, value: Value, axis: int) -> tuple[Value, ...]:
+        """The first position of the part of `value`, per axis."""
+        start = self.start(value.type.shape[axis])
+        return tuple(start if d == axis else self.number(0) for d in range(value.type.rank))
+
     def cut(self, value: Value, axis: int, where: list[Statement]) -> Value:
+        """Reads the part of a whole value, or of its wide array, padded with zeros past the end."""
         wide = self.sources.wide.get(value, value)
-        along = wide.type.resized(axis, value.type.shape[axis]) == value.type
-        return super().cut(wide if along else value, axis, where)
+        value = wide if wide.type.resized(axis, value.type.shape[axis]) == value.type else value
+        if value.type.shape[axis] < self.tiling.reach:
+            value = self._widened(value, axis, where)
+        inputs = (value, *self.starts(value, axis))
+        return self.at(where).emit("dynamic_slice", inputs, self.part_type(value.type, axis))
+
+    def _widened(self, value: Value, axis: int, where: list[Statement]) -> Value:
+        """The value, padded with zeros up to the end of the last part."""
+        build, none = self.at(where), (0,) * value.type.rank
+        wide, zero = value.type.resized(axis, self.tiling.reach), build.constant(0, value.type.dtype)
+        return build.emit("pad", (value, zero), wide, low=none, interior=none)
+
+    def packed_part(self, packed: Packed) -> Value:
+        """Reads the part of a packed value."""
+        if self.tiling.is_rest:
+            assert packed.rest is not None
+            return packed.rest
+        build, count = self.at(self.first), packed.parts.type.shape[0]
+        number = self.index if count == self.tiling.parts else self.trip
+        row = build.row(packed.parts, number, self.number(0))
+        return build.transpose(row, [packed.order.index(d) for d in range(row.type.rank)])
 
     def whole(self, value: Value) -> Value:
         if (value, None) in self.known:
