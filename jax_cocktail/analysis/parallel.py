@@ -379,7 +379,7 @@ def _kept_axes(operator: UOperator) -> list[int | None]:
     source, result = operator.inputs[0].type.shape, operator.output.type.shape
     if operator.kind == "transpose":
         return [*operator.ints("permutation")]
-    if operator.kind in ("slice", "dynamic_slice"):
+    if operator.facts.partial:
         return [d if n == m else None for d, (n, m) in enumerate(zip(source, result, strict=True))]
     kept: list[int | None] = [None] * len(result)
     if operator.kind == "broadcast":

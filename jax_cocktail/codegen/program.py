@@ -42,6 +42,7 @@ from jax_cocktail.utask.ir import (
     operators_in,
     walk,
 )
+from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import NOWHERE, Value
 
@@ -161,7 +162,7 @@ def _emit_statement(context: Context, statement: Statement) -> None:
         _emit_view(context, statement)
     elif statement.kind == "block_barrier":
         context.fence()
-    elif statement.kind in ("arrive", "wait"):
+    elif statement.kind in HALVES:
         many = context.target.has_threads and context.outlines is not None and not context.plan.cluster
         context.needs |= {"program"} if many else set()
         context.writer.line(f"ck_{statement.kind}{'_apart' if many else ''}(unit);")

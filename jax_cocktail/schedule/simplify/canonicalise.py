@@ -13,6 +13,7 @@ from typing import cast
 
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import Attribute, Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import TensorType, Value
@@ -23,7 +24,7 @@ def canonicalise(program: UProgram) -> UProgram:
     fresh = FreshValues(program)
 
     def change(statement: Statement) -> Statement | list[Statement]:
-        if is_a(statement, "dot", "conv"):
+        if is_a(statement, *PRODUCTS):
             b = Builder(fresh, statement.source)
             found = _dot(b, statement) if statement.kind == "dot" else _conv(b, statement)
             return b.out if found else statement

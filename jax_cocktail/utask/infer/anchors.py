@@ -23,6 +23,7 @@ from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType
 
 _NUMBERS = FLOATS | INTEGERS
 _REDUCTIONS = ("sum", "prod", "max", "min", "and", "or", "xor")
+_SELECTS = ("ge", "le")  # the element that a window keeps
 
 
 def _accumulates(operator: UOperator) -> None:
@@ -164,7 +165,7 @@ def _reduce_window(operator: UOperator) -> None:
 
 def _select_and_scatter_add(operator: UOperator) -> None:
     source, x = (value.type for value in operator.inputs)
-    require(operator["select"] in ("ge", "le"), "select is ge or le")
+    require(operator["select"] in _SELECTS, "select is ge or le")
     dtype_in(operator, x.dtype, _NUMBERS)
     ones = (1,) * x.rank
     padding = pairs(operator, "padding", x.rank)
