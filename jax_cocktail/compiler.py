@@ -12,9 +12,9 @@
 
 The part in brackets is here: from a uTask program to a binary. A pass is a pure function from program to
 program that returns its argument when it has nothing to do, listed here by the name of its module. `passes`
-lists those up to `fuse` for a candidate (what the policy decided, see `schedule.policy`); `plan_tail.stages`
-lists the rest for a machine. This module runs both lists: it verifies the result of every pass and tells the
-observers. Dumps, timings and reports are observers; passes print nothing.
+lists those up to `fuse` for a candidate (what the policy decided, see `schedule.policy`), and
+`plan_tail.tail_passes` lists the rest for a machine. This module runs both lists: it verifies the result of
+every pass and tells the observers. Dumps, timings and reports are observers; passes print nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from jax_cocktail.analysis.verifier import Stage, verify
+from jax_cocktail.analysis.verifier import Form, verify
 from jax_cocktail.build.device import build_device_program, check_registers, device_toolchain
 from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
@@ -53,7 +53,7 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.exchange import exchange
-from jax_cocktail.schedule.sync.plan_tail import Planned, finish
+from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, finish, run_passes
 from jax_cocktail.schedule.unit_count import know_units
 from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.stitch.fuse import stitch
@@ -64,8 +64,7 @@ from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 
 Pass = Callable[[UProgram], UProgram]
-Observer = Callable[[str, Planned, float], None]  # (pass, what it has made, seconds)
-_REACHES: Mapping[str, Stage] = {  # the stage of a program after a pass
+_REACHES: Mapping[str, Form] = {  # the form of a program after a pass
     "recover": "placed",  # it gives each unit its share of the batch
     "place": "placed",
     "fuse": "planned",
@@ -179,19 +178,29 @@ def transform(
     remark: Listener = nobody,
     machine: Machine = HOST,
 ) -> UProgram:
-    """Runs all passes on a translated program."""
-    stage: Stage = "translated"
-    verify(program, stage)
-    for name, run in passes(candidate, remark, machine):
-        start = time.perf_counter()
-        after = run(program)
-        reached = _REACHES.get(name, stage)
-        if after is not program or reached != stage:
-            verify(after, reached)
-        program, stage = after, reached
+    """Runs all passes up to `fuse` on a translated program."""
+    verify(program, "translated")
+    table = [(name, _on_programs(run)) for name, run in passes(candidate, remark, machine)]
+    return run_passes(Planned(program), table, _verified(program, "translated", observers)).program
+
+
+def _on_programs(run: Pass) -> TailPass:
+    return lambda planned: Planned(run(planned.program))
+
+
+def _verified(program: UProgram, form: Form, observers: Sequence[Observer]) -> Observer:
+    """An observer that verifies whatever a pass makes of a program, and then tells others."""
+    known = program, form
+
+    def observe(name: str, planned: Planned, seconds: float) -> None:
+        nonlocal known
+        before, known = known, (planned.program, _REACHES.get(name, known[1]))
+        if known[0] is not before[0] or known[1] != before[1]:
+            verify(*known)
         for observer in observers:
-            observer(name, Planned(program), time.perf_counter() - start)
-    return program
+            observer(name, planned, seconds)
+
+    return observe
 
 
 def emit(
@@ -229,32 +238,21 @@ def schedule(
     stitched: UProgram, machine: Machine, cluster: int = 0, observers: Sequence[Observer] = ()
 ) -> Planned:
     """The program with its memory and its barriers. `cluster`: of so many units; 0: they need not be one."""
-
-    verified = stitched
-
-    def watch(name: str, planned: Planned, seconds: float) -> None:
-        nonlocal verified
-        if planned.program is not verified:
-            verify(planned.program, "planned")
-        verified = planned.program
-        for observer in observers:
-            observer(name, planned, seconds)
-
-    return finish(stitched, machine, cluster, watch)
+    return finish(stitched, machine, cluster, _verified(stitched, "planned", observers))
 
 
 def _emit(
     program: UProgram, machine: Machine, observers: Sequence[Observer], candidate: Candidate
 ) -> Emitted:
     start = time.perf_counter()
-    stages, remarks = [("translate", program)], list[Remark]()
+    made, remarks = [("translate", program)], list[Remark]()
 
     def keep(name: str, after: Planned, _: float) -> None:
-        stages.append((name, after.program))
+        made.append((name, after.program))
 
     cluster = candidate.units if candidate.cluster else 0
     stitched = transform(program, (keep, *observers), candidate, remarks.append, machine)
-    fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(stages) if new is not old))
+    fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(made) if new is not old))
     planned = schedule(stitched, machine, cluster, observers)
     source = emit_program(planned.program, planned.plan, machine)
     key = identity(program, candidate)

@@ -1,7 +1,7 @@
 """Whole-program rules of the uTask IR: scoping, single definition, types of every operator, regions, groups.
 
 The verifier runs after every pass; a fault is always a fault of the pass that made the program. The legal
-contents of a program depend on its stage: see `LEGAL`.
+contents of a program depend on its form: see `LEGAL`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     UTaskRef,
+    is_a,
 )
-from jax_cocktail.utask.operators import BARRIERS, NO_RESULTS
+from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import TensorType, Value
 
-Stage = Literal["translated", "placed", "planned"]
+Form = Literal["translated", "placed", "planned"]
 
 
 @dataclass(frozen=True, slots=True)
 class Legal:
-    """The rules of a stage: `refused` operator kinds; `groups`, `parallel`: True if stitched groups and
+    """The rules of a form: `refused` operator kinds; `groups`, `parallel`: True if stitched groups and
     parallel loops are legal."""
 
     refused: frozenset[str]
@@ -42,7 +43,7 @@ class Legal:
     parallel: bool
 
 
-LEGAL: Mapping[Stage, Legal] = {
+LEGAL: Mapping[Form, Legal] = {
     # from the front end on: one unit runs everything
     "translated": Legal(BARRIERS | NO_RESULTS, False, False),
     # units share the work, but barriers are not placed yet
@@ -56,16 +57,16 @@ _PREDICATE = TensorType("bool")
 _SELECTOR = TensorType("int32")
 
 
-def verify(program: UProgram, stage: Stage | None = None) -> None:
-    """Raises VerificationError if `program` breaks a rule of the IR. `stage`: the program's stage; None:
-    contents that any stage allows are legal."""
-    _Verifier(program, stage).run()
+def verify(program: UProgram, form: Form | None = None) -> None:
+    """Raises VerificationError if `program` breaks a rule of the IR. `form`: how far the program has
+    come; None: contents that any form allows are legal."""
+    _Verifier(program, form).run()
 
 
 class _Verifier:
-    def __init__(self, program: UProgram, stage: Stage | None) -> None:
+    def __init__(self, program: UProgram, form: Form | None) -> None:
         self._program = program
-        self._stage = stage
+        self._form = form
         self._types: dict[int, TensorType] = {}
         self._made: set[int] = set()  # values with one definition, anywhere in the program
         self._recomputed: dict[int, UOperator] = {}  # values that members of groups define
@@ -148,10 +149,10 @@ class _Verifier:
         self._visible.difference_update(value.id for value in inside)
 
     def _legal(self, statement: Statement) -> None:
-        """The rules of the program's stage."""
-        if self._stage is None:
+        """The rules of the program's form."""
+        if self._form is None:
             return
-        legal, what = LEGAL[self._stage], ""
+        legal, what = LEGAL[self._form], ""
         if isinstance(statement, UOperator) and statement.kind in legal.refused:
             what = statement.kind
         elif isinstance(statement, StitchedUTask) and not legal.groups:
@@ -159,11 +160,11 @@ class _Verifier:
         elif isinstance(statement, LoopUTask) and statement.parallel and not legal.parallel:
             what = "a parallel loop"
         if what:
-            self._fail(f"{what} is not legal in a program that is {self._stage}")
+            self._fail(f"{what} is not legal in a program that is {self._form}")
 
     def _arrived(self, statement: Statement, before: bool) -> bool:
         """True if units have arrived at a barrier and still have to wait at it."""
-        if not isinstance(statement, UOperator) or statement.kind not in ("arrive", "wait"):
+        if not is_a(statement, *HALVES):
             return before
         if before == (statement.kind == "arrive"):
             self._fail("arrive and wait follow one another, in one region")

@@ -112,7 +112,7 @@ def planned(program: UProgram) -> Planned:
     """Stitched, planned and synchronised."""
     stitched = stitch(canonicalise(simplify(program)))
     verify(stitched)
-    ready = finish(stitched, watch=lambda _, planned, __: verify(planned.program))
+    ready = finish(stitched, observe=lambda _, planned, __: verify(planned.program))
     return ready.program, ready.plan
 
 

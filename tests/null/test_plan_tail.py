@@ -16,7 +16,7 @@ from jax_cocktail.device.spec import H200
 from jax_cocktail.dump import Dump
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.schedule.sync import plan_tail
-from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned, finish, stages
+from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned, finish, tail_passes
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import operators_in
 from tests.null.gpus import recurrence
@@ -38,7 +38,7 @@ def test_passes_have_the_names_of_their_modules(machine, units):
 
 @MACHINES
 def test_stages_have_the_names_of_their_modules(machine):
-    for name, _ in stages(machine):
+    for name, _ in tail_passes(machine):
         rooms = (f"jax_cocktail.schedule.{room}.{name}" for room in ("memory", "sync"))
         assert any(importlib.util.find_spec(module) is not None for module in rooms)
         assert name in compiler.__doc__ and name in plan_tail.__doc__
@@ -48,7 +48,7 @@ def test_stages_have_the_names_of_their_modules(machine):
 def test_every_stage_is_observed(machine):
     seen = []
     emitted = emit(PROGRAM, machine, [lambda *what: seen.append(what)], Candidate(4))
-    names = [name for name, *_ in passes(Candidate(4), machine=machine)] + [n for n, _ in stages(machine)]
+    names = [name for name, _ in (*passes(Candidate(4), machine=machine), *tail_passes(machine))]
     assert [name for name, *_ in seen] == names
     assert all(seconds >= 0 for *_, seconds in seen)
     _, last, _ = seen[-1]
@@ -79,9 +79,9 @@ def test_barriers_and_memory_are_dumped(tmp_path):
 
 
 def test_trials_plan_for_the_host():
-    assert [name for name, _ in stages()] == ["plan", "explicit_copies", "plan", "barriers"]
+    assert [name for name, _ in tail_passes()] == ["plan", "explicit_copies", "plan", "barriers"]
     seen = []
     program = compiler.transform(PROGRAM, candidate=Candidate(2))
-    planned = finish(program, watch=lambda name, *_: seen.append(name))
-    assert seen == [name for name, _ in stages()]
+    planned = finish(program, observe=lambda name, *_: seen.append(name))
+    assert seen == [name for name, _ in tail_passes()]
     assert any(o.kind == "wait" for o in operators_in(planned.program.entry))

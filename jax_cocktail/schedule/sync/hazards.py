@@ -248,8 +248,7 @@ class Synchroniser(ABC):
         for position, value in enumerate(values):
             if value not in self.layouts or not value.type.size:
                 continue
-            layout = self.layouts[value]
-            if not (layout.is_whole and self.plan.slots[layout.root] == Slot("output", position)):
+            if not (self.layouts[value].is_whole and self.plan.place(value) == Slot("output", position)):
                 yield from self.whole(value, False, self.alone)
                 yield Access(f"output {position}", 0, value.type.nbytes, True, self.alone)
 

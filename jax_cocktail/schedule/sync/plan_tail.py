@@ -2,7 +2,7 @@
 
     plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers
 
-`finish` runs these stages on a stitched program, for the compiler and for passes that try a program
+`finish` runs these passes on a stitched program, for the compiler and for passes that try a program
 (`exchange`, `double_buffer`). A trial counts only the barriers between units, so it plans for the host, which
 has no others.
 """
@@ -10,7 +10,7 @@ has no others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,15 +38,15 @@ class Planned:
     plan: MemoryPlan = NOWHERE
 
 
-Stage = Callable[[Planned], Planned]
-Watcher = Callable[[str, Planned, float], None]  # (stage, its result, seconds)
+TailPass = Callable[[Planned], Planned]
+Observer = Callable[[str, Planned, float], None]  # (pass, what it has made, seconds)
 
 
-def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage], ...]:
-    """The stages for a machine, in order, by module name. `cluster`: the number of its units; 0: no cluster
+def tail_passes(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, TailPass], ...]:
+    """The passes for a machine, in order, by module name. `cluster`: the number of its units; 0: no cluster
     is required."""
-    plan: Stage = partial(_planned, machine=machine, cluster=cluster)
-    first: tuple[tuple[str, Stage], ...] = (("plan", plan), ("explicit_copies", _copies), ("plan", plan))
+    plan: TailPass = partial(_planned, machine=machine, cluster=cluster)
+    first: tuple[tuple[str, TailPass], ...] = (("plan", plan), ("explicit_copies", _copies), ("plan", plan))
     if machine.spec is None:
         return (*first, ("barriers", _synchronised))
     return (
@@ -58,20 +58,26 @@ def stages(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, Stage]
 
 
 def finish(
-    program: UProgram, machine: Machine = HOST, cluster: int = 0, watch: Watcher | None = None
+    program: UProgram, machine: Machine = HOST, cluster: int = 0, observe: Observer | None = None
 ) -> Planned:
-    """A stitched program with its memory plan and its barriers. `watch` observes every stage."""
-    planned = Planned(program)
-    for name, run in stages(machine, cluster):
+    """A stitched program with its memory plan and its barriers. `observe` is told of every pass."""
+    return run_passes(Planned(program), tail_passes(machine, cluster), observe)
+
+
+def run_passes(
+    planned: Planned, passes: Iterable[tuple[str, TailPass]], observe: Observer | None = None
+) -> Planned:
+    """The result of the last pass."""
+    for name, run in passes:
         start = time.perf_counter()
         planned = run(planned)
-        if watch is not None:
-            watch(name, planned, time.perf_counter() - start)
+        if observe is not None:
+            observe(name, planned, time.perf_counter() - start)
     return planned
 
 
 def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
-    """Plans a program that has no plan, or whose plan a stage has made invalid."""
+    """Plans a program that has no plan, or whose plan a pass has made invalid."""
     if planned.plan is not NOWHERE:
         return planned
     if machine.spec is None:
