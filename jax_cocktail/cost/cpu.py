@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from jax_cocktail.cost.value import Price
-from jax_cocktail.cost.work import trips
+from jax_cocktail.cost.work import trips, work
 from jax_cocktail.device.host import SERVER, Rates
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
@@ -137,7 +137,7 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
 
 def _light_flops(operator: UOperator) -> float:
     if operator.kind in PRODUCTS:
-        return 0.0 if _heavy_flops(operator) else _dot_flops(operator) / SERVER.thin_product
+        return 0.0 if _heavy_flops(operator) else work(operator).flops / SERVER.thin_product
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
     return float(size * operator.facts.cost) if operator.kind not in PARTIAL else 0.0
 
@@ -145,23 +145,14 @@ def _light_flops(operator: UOperator) -> float:
 def _heavy_flops(operator: UOperator) -> float:
     """Flops of a convolution, or of a product with enough rows that arithmetic limits it."""
     if operator.kind == "conv":
-        kernel = operator.inputs[1].type.shape
-        features = operator.ints("rhs_spec")[0]
-        return 2.0 * operator.output.type.size * (prod(kernel) // max(kernel[features], 1))
+        return work(operator).flops
     if operator.kind != "dot":
         return 0.0
     lhs, rhs = operator.inputs
     shared = (*operator.ints("lhs_contract"), *operator.ints("lhs_batch"))
     common = max(prod(lhs.type.shape[d] for d in shared), 1)
     rows = min(lhs.type.size, rhs.type.size) // common
-    return _dot_flops(operator) if rows >= SERVER.few_rows else 0.0
-
-
-def _dot_flops(operator: UOperator) -> float:
-    if operator.kind != "dot":
-        return 0.0
-    depth = prod(operator.inputs[0].type.shape[d] for d in operator.ints("lhs_contract"))
-    return 2.0 * depth * operator.output.type.size
+    return work(operator).flops if rows >= SERVER.few_rows else 0.0
 
 
 def _bytes_of(operator: UOperator) -> dict[Value, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -41,6 +41,15 @@ def copied_region(region: Region, names: Names, fresh: FreshValues) -> Region:
     parameters = _named(region.parameters, names, fresh)
     body = tuple(copied(s, names, fresh) for s in region.body)
     return Region(parameters, body, replaced(region.results, names))
+
+
+def applied(
+    region: Region, values: Sequence[Value], fresh: FreshValues, names: Mapping[Value, Value] | None = None
+) -> tuple[list[Statement], tuple[Value, ...]]:
+    """Copies of a region's statements, with these values for its parameters, and its results. `names`: of
+    results of the copies."""
+    names = {**(names or {}), **dict(zip(region.parameters, values, strict=True))}
+    return [copied(s, names, fresh) for s in region.body], replaced(region.results, names)
 
 
 def _named(values: Sequence[Value], names: Names, fresh: FreshValues) -> tuple[Value, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from jax_cocktail.analysis.parallel import own_slices
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.copies import Names, copied
+from jax_cocktail.utask.copies import Names, applied
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_a, is_parallel
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
@@ -63,9 +63,9 @@ def _trip(
     loop: LoopUTask, index: Sequence[Value], values: Sequence[Value], bound: Mapping[Value, Value], b: Builder
 ) -> tuple[Value, ...]:
     """Appends a copy of the body. `index`: none, if the loop has a condition."""
-    names = dict(bound) | dict(zip(loop.body.parameters, (*index, *values), strict=True))
-    b.out += [copied(s, names, b.fresh) for s in loop.body.body]
-    return replaced(loop.body.results, names)
+    body, results = applied(loop.body, (*index, *values), b.fresh, bound)
+    b.out += body
+    return results
 
 
 def guarded(loop: LoopUTask, fresh: FreshValues) -> tuple[Statement, ...]:
@@ -164,9 +164,9 @@ def _written_by_parts(loop: LoopUTask) -> list[int]:
 def _test(loop: LoopUTask, values: Sequence[Value], b: Builder) -> Value:
     """Appends a copy of the loop's condition on these values."""
     assert loop.condition is not None
-    names = dict(zip(loop.condition.parameters, values, strict=True))
-    b.out += [copied(s, names, b.fresh) for s in loop.condition.body]
-    return replaced(loop.condition.results, names)[0]
+    body, (test,) = applied(loop.condition, values, b.fresh)
+    b.out += body
+    return test
 
 
 def _even_and(loop: LoopUTask, carried: Sequence[Value], b: Builder) -> Region:

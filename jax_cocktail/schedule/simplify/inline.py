@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from jax_cocktail.analysis.graph import strong_components
-from jax_cocktail.utask.copies import copied
+from jax_cocktail.utask.copies import applied
 from jax_cocktail.utask.ir import (
     FunctionUTask,
     Region,
@@ -83,7 +83,6 @@ class _Inliner:
 
     def _expanded(self, reference: UTaskRef, function: FunctionUTask) -> list[Statement]:
         arguments = replaced(reference.arguments, self.now)
-        names = dict(zip(function.parameters, arguments, strict=True))
-        body = [copied(statement, names, self.fresh) for statement in function.body.body]
-        self.now.update(zip(reference.outputs, replaced(function.results, names), strict=True))
+        body, results = applied(function.body, arguments, self.fresh)
+        self.now.update(zip(reference.outputs, results, strict=True))
         return body

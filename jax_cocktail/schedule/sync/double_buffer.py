@@ -14,11 +14,8 @@ from typing import TypeGuard
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.cost.work import waits
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.loops.unroll import guarded, out_of_place, stays, unroll
-from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.plan_tail import finish
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.schedule.sync.plan_tail import trial
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
@@ -56,8 +53,8 @@ def unroll_pairs(program: UProgram) -> UProgram:
             continue
         fewest, chosen = 2 * planned(loop), program
         apart = out_of_place(loop, scalar_constants(operators_in(program.entry)), fresh)
-        for trial in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
-            twice = guarded(trial, fresh)
+        for way in (loop, apart) if fewest and apart is not loop else (loop,) if fewest else ():
+            twice = guarded(way, fresh)
             wide = _with(program, loop, twice)
             (inner,) = (s for s in twice if isinstance(s, LoopUTask))
             trial_plan = _barriers(wide)
@@ -86,11 +83,8 @@ def _with(program: UProgram, loop: LoopUTask, twice: tuple[Statement, ...]) -> U
 def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
     """The barriers per iteration of a loop in the planned program, where it has the same outputs."""
     found: dict[Value, float] = {}
-    try:
-        final = finish(stitch(simplify(program))).program
-    except PlacementError:
-        return lambda loop: inf
-    for statement in walk(final.entry):
+    final = trial(program)
+    for statement in () if final is None else walk(final.entry):
         if isinstance(statement, LoopUTask):
             count = sum(waits(s) for region in statement.regions for s in region.body)
             found |= dict.fromkeys(statement.outputs, count)

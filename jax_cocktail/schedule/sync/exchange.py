@@ -27,10 +27,7 @@ from math import prod
 from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
 from jax_cocktail.cost.work import waits
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.errors import PlacementError
-from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.sync.plan_tail import finish
-from jax_cocktail.stitch.fuse import stitch
+from jax_cocktail.schedule.sync.plan_tail import trial
 from jax_cocktail.utask.exchange import WORDS, Blocks
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -83,9 +80,8 @@ def _chosen(exchanged: UProgram) -> tuple[list[Value], bool]:
     """The values whose exchange saves a barrier, and True if no loop keeps a barrier.
 
     The trial unrolls no loop by two, so it also counts barriers that a second buffer would save."""
-    try:
-        final = finish(stitch(simplify(exchanged))).program
-    except PlacementError:
+    final = trial(exchanged)
+    if final is None:
         return [], False
     saving = {o.outputs for o, frames in _exchanges(final.entry, ()) if not _meet(o.outputs, frames)}
     made = (o for o in operators_in(exchanged.entry) if o.kind == "exchange")
@@ -159,50 +155,46 @@ class _Candidate:
 
 
 def _candidates(program: UProgram) -> dict[Value, _Candidate]:
+    """The values that a parallel loop inside a loop writes and others read as a whole."""
     operators = list(operators_in(program.entry))
     empty = frozenset(o.output for o in operators if o.kind == "empty")
-    finder = _Finder(_Facts(scalar_constants(operators), empty))
-    finder.region(program.entry, None, None)
-    return finder.found
+    facts = _Facts(scalar_constants(operators), empty)
+    found: dict[Value, _Candidate] = {}
 
-
-@dataclass(slots=True)
-class _Finder:
-    """Collects the values that a parallel loop inside a loop writes and others read as a whole."""
-
-    facts: _Facts
-    found: dict[Value, _Candidate] = field(default_factory=dict)
-
-    def region(self, region: Region, loop: LoopUTask | None, around: LoopUTask | None) -> None:
+    def visit(region: Region, loop: LoopUTask | None, around: LoopUTask | None) -> None:
         """`loop`: the owner of the region, if a loop; `around`: the innermost enclosing loop."""
         for position, statement in enumerate(region.body):
             if is_parallel(statement):
-                if around is not None:
-                    self._written(statement, region, position, loop, around)
+                if around is None:
+                    continue
+                for value, blocks in _written(statement, facts):
+                    follower = _Walk(facts, _Owner.of(blocks, value.type.shape), loop)
+                    uses = follower.uses(value, region.body[position + 1 :], region.results)
+                    if any(map(_moves, uses.values())):
+                        found[value] = _Candidate(blocks, uses, around.source)
             elif isinstance(statement, LoopUTask):
-                self.region(statement.body, statement, statement)
+                visit(statement.body, statement, statement)
             elif isinstance(statement, BranchUTask):
                 for inner in statement.branches:
-                    self.region(inner, None, around)
+                    visit(inner, None, around)
 
-    def _written(
-        self, writer: LoopUTask, region: Region, position: int, loop: LoopUTask | None, around: LoopUTask
-    ) -> None:
-        slices = own_slices(writer, self.facts.constants)
-        for number, value in enumerate(writer.outputs):
-            block, shape = slices.get(number), value.type.shape
-            if block is None or value.type.dtype not in WORDS or value.type.nbytes > BLOCK.exchange_bytes:
-                continue
-            (axis, size), parts = block, writer.trip_count or 0
-            if value.type.is_scalar:
-                continue
-            if size * parts < shape[axis] and writer.initial[number] not in self.facts.empty:
-                continue  # elements beyond the tiles keep their old values
-            blocks = Blocks(axis, size, parts, writer.first)
-            walk = _Walk(self.facts, _Owner.of(blocks, shape), loop)
-            uses = walk.uses(value, region.body[position + 1 :], region.results)
-            if any(_moves(use) for use in uses.values()):
-                self.found[value] = _Candidate(blocks, uses, around.source)
+    visit(program.entry, None, None)
+    return found
+
+
+def _written(writer: LoopUTask, facts: _Facts) -> Iterator[tuple[Value, Blocks]]:
+    """The small arrays that a parallel loop writes tile by tile."""
+    slices = own_slices(writer, facts.constants)
+    for number, value in enumerate(writer.outputs):
+        block, parts = slices.get(number), writer.trip_count or 0
+        if block is None or value.type.dtype not in WORDS or value.type.nbytes > BLOCK.exchange_bytes:
+            continue
+        axis, size = block
+        if value.type.is_scalar:
+            continue
+        if size * parts < value.type.shape[axis] and writer.initial[number] not in facts.empty:
+            continue  # elements beyond the tiles keep their old values
+        yield value, Blocks(axis, size, parts, writer.first)
 
 
 def _moves(uses: frozenset[str]) -> bool:

@@ -132,8 +132,7 @@ class Synchroniser(ABC):
 
     def run(self, program: UProgram) -> UProgram:
         """Returns its argument if the program needs no barrier."""
-        entry, _ = self.region(program.entry, {}, self._results(program.entry.results))
-        return program if entry is program.entry else replace(program, entry=entry)
+        return map_regions(program, lambda r: self.region(r, {}, self._results(r.results))[0])
 
     # -- regions -----------------------------------------------------------------------------------------
     def region(self, region: Region, state: State, tail: Iterable[Access]) -> tuple[Region, State]:

@@ -2,9 +2,9 @@
 
     plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers
 
-`finish` runs these passes on a stitched program, for the compiler and for passes that try a program
-(`exchange`, `double_buffer`). A trial counts only the barriers between units, so it plans for the host, which
-has no others.
+`finish` runs these passes on a stitched program for the compiler, and `trial` for the passes that try a
+program (`exchange`, `double_buffer`). These count only the barriers between units, so a trial plans for the
+host, which has no others.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from functools import partial
 from jax_cocktail.codegen.gpu import near_words_bytes
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.device.machine import Machine
+from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.memory.residency import resident_parts
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.barriers import synchronise
 from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
+from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.operators import BARRIERS
@@ -62,6 +65,14 @@ def finish(
 ) -> Planned:
     """A stitched program with its memory plan and its barriers. `observe` is told of every pass."""
     return run_passes(Planned(program), tail_passes(machine, cluster), observe)
+
+
+def trial(program: UProgram) -> UProgram | None:
+    """A placed program with the barriers between units; None if its tiles cannot be written in place."""
+    try:
+        return finish(stitch(simplify(program))).program
+    except PlacementError:
+        return None
 
 
 def run_passes(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax_cocktail.analysis.graph import strong_components
+from jax_cocktail.cost.work import work
 from jax_cocktail.schedule.loops.distribution.reductions import Sum, sums_of
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows, Stack, Steps
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, reads
@@ -164,11 +165,7 @@ def _is_product(statement: Statement, node_of: dict[Value, int], minimum_flops: 
     if not is_a(statement, "dot"):
         return False
     lhs, rhs = statement.inputs
-    contracted = 1
-    for d in statement.ints("lhs_contract"):
-        contracted *= lhs.type.shape[d]
-    enough = 2 * contracted * statement.output.type.size >= minimum_flops
-    return enough and (lhs in node_of) != (rhs in node_of)
+    return work(statement).flops >= minimum_flops and (lhs in node_of) != (rhs in node_of)
 
 
 def _positions(

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import prod
 from operator import or_
 
+from jax_cocktail.cost.work import work
 from jax_cocktail.schedule.loops.distribution.step_rows import Rows
 from jax_cocktail.schedule.simplify.peephole import splat
 from jax_cocktail.utask.ir import LoopUTask, Statement, UOperator, is_a, reads
@@ -156,13 +156,9 @@ def _multiplies(loop: LoopUTask, total: Sum) -> bool:
     return any(_dot(loop.body.body[n]) is not None for n in total.leaves)
 
 
-def _flops(loop: LoopUTask, total: Sum) -> int:
+def _flops(loop: LoopUTask, total: Sum) -> float:
     """The flops of one step's products."""
-    dots = (dot for n in total.leaves if (dot := _dot(loop.body.body[n])) is not None)
-    return sum(
-        2 * dot.output.type.size * prod(dot.inputs[0].type.shape[d] for d in dot.ints("lhs_contract"))
-        for dot in dots
-    )
+    return sum(work(loop.body.body[n]).flops for n in total.leaves if _dot(loop.body.body[n]) is not None)
 
 
 def _dot(statement: Statement) -> UOperator | None:

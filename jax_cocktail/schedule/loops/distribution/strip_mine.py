@@ -8,9 +8,9 @@ The remaining `n % steps` iterations form a loop of their own.
 from __future__ import annotations
 
 from jax_cocktail.utask.builder import INDEX, Builder
-from jax_cocktail.utask.copies import copied
+from jax_cocktail.utask.copies import applied
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement
-from jax_cocktail.utask.substitute import FreshValues, region_reads, replaced
+from jax_cocktail.utask.substitute import FreshValues, region_reads
 from jax_cocktail.utask.types import Value
 
 
@@ -56,12 +56,11 @@ def remainder(
     start, step = front.constant(first), fresh.make(INDEX)
     index = b.binary("add", start, step)
     parameters = b.like(loop.carried)
-    names = dict(zip(loop.body.parameters, (index, *parameters), strict=True))
-    body = (*b.out, *(copied(s, names, fresh) for s in loop.body.body))
+    body, results = applied(loop.body, (index, *parameters), fresh)
     rest = LoopUTask(
         initial=initial,
         outputs=loop.outputs,
-        body=Region((step, *parameters), body, replaced(loop.body.results, names)),
+        body=Region((step, *parameters), (*b.out, *body), results),
         trip_count=loop.trip_count - first,
         source=loop.source,
     )
