@@ -83,13 +83,9 @@ def parallel_fault(loop: LoopUTask, constants: Constants = _NONE) -> str:
 def own_slices(loop: LoopUTask, constants: Constants = _NONE) -> dict[int, Block]:
     """For the position of each carried array, the block along one axis that a trip writes. Arrays without
     elements, arrays that no trip touches, and arrays written in blocks of two axes are missing."""
-    walker = _analysed(loop, constants)
-    found: dict[int, Block] = {}
-    for position, value in enumerate(loop.carried):
-        block = _along_one(walker.block(value))
-        if block is not None:
-            found[position] = block
-    return found
+    tiles = tile_access(loop, constants)
+    blocks = ((position, tiles.get(value)) for position, value in enumerate(loop.outputs))
+    return {position: block for position, block in blocks if block is not None}
 
 
 def tile_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, Block | None]:

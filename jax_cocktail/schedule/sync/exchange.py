@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from jax_cocktail.analysis.parallel import Block, own_slices, scalar_constants, tile_access
+from jax_cocktail.analysis.parallel import Block, scalar_constants, tile_access
 from jax_cocktail.cost.work import waits
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.schedule.sync.plan_tail import trial
@@ -184,9 +184,9 @@ def _candidates(program: UProgram) -> dict[Value, _Candidate]:
 
 def _written(writer: LoopUTask, facts: _Facts) -> Iterator[tuple[Value, Blocks]]:
     """The small arrays that a parallel loop writes tile by tile."""
-    slices = own_slices(writer, facts.constants)
+    parts = writer.trip_count or 0
     for number, value in enumerate(writer.outputs):
-        block, parts = slices.get(number), writer.trip_count or 0
+        block = facts.tiles(writer).get(value)
         if block is None or value.type.dtype not in WORDS or value.type.nbytes > BLOCK.exchange_bytes:
             continue
         axis, size = block
