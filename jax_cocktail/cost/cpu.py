@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import ceil
 
 from jax_cocktail.cost.value import Price
-from jax_cocktail.cost.work import trips, work
+from jax_cocktail.cost.work import rows, trips, work
 from jax_cocktail.device.host import SERVER, Rates
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
@@ -148,11 +148,7 @@ def _heavy_flops(operator: UOperator) -> float:
         return work(operator).flops
     if operator.kind != "dot":
         return 0.0
-    lhs, rhs = operator.inputs
-    shared = (*operator.ints("lhs_contract"), *operator.ints("lhs_batch"))
-    common = max(prod(lhs.type.shape[d] for d in shared), 1)
-    rows = min(lhs.type.size, rhs.type.size) // common
-    return work(operator).flops if rows >= SERVER.few_rows else 0.0
+    return work(operator).flops if min(rows(operator)) >= SERVER.few_rows else 0.0
 
 
 def _bytes_of(operator: UOperator) -> dict[Value, int]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log2, prod
+from math import ceil, log2
 from typing import cast
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.cost.work import UNKNOWN_TRIPS, work
+from jax_cocktail.cost.work import UNKNOWN_TRIPS, rows, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
@@ -222,7 +222,7 @@ def arithmetic(operator: UOperator) -> str:
     if operator.kind not in PRODUCTS:
         return "elements"
     own = "convolutions" if operator.kind == "conv" else "products"
-    if operator.kind == "dot" and min(_rows(operator)) < BLOCK.few_rows:
+    if operator.kind == "dot" and min(rows(operator)) < BLOCK.few_rows:
         return own
     dtype = operator.inputs[0].type.dtype
     if dtype in HALVES:
@@ -233,13 +233,6 @@ def arithmetic(operator: UOperator) -> str:
 def device_flops(operator: UOperator, spec: DeviceSpec) -> float:
     """Flops per second of a whole device, at full rate."""
     return {"halves": spec.half_flops, "tensors": spec.tensor_flops}.get(arithmetic(operator), spec.flops)
-
-
-def _rows(dot: UOperator) -> tuple[int, int]:
-    """Rows of the left operand and columns of the right one."""
-    left, right = (v.type for v in dot.inputs)
-    common = prod(left.shape[d] for d in (*dot.ints("lhs_batch"), *dot.ints("lhs_contract")))
-    return left.size // max(common, 1), right.size // max(common, 1)
 
 
 def operand_bytes(operator: UOperator, part: Part = WHOLE) -> dict[Value, float]:

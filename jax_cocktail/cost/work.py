@@ -82,6 +82,13 @@ def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> 
     return fold(statement, each)
 
 
+def rows(dot: UOperator) -> tuple[int, int]:
+    """Rows of the left operand of a product, and columns of the right one."""
+    left, right = (v.type for v in dot.inputs)
+    common = max(prod(left.shape[d] for d in (*dot.ints("lhs_batch"), *dot.ints("lhs_contract"))), 1)
+    return left.size // common, right.size // common
+
+
 def has_loop(statement: Statement) -> bool:
     return isinstance(statement, LoopUTask) or any(map(_has_loop, regions_of(statement)))
 

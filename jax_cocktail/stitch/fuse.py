@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.stitch.residence import Residences, survey
 from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, is_a, reads
-from jax_cocktail.utask.layout import core, is_unit_change
-from jax_cocktail.utask.operators import ELEMENTWISE
+from jax_cocktail.utask.layout import core, is_unit_change, keeps_elements
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import Shape, Value
 
@@ -153,7 +152,7 @@ class _RegionState:
             first = 1 if _is_update(member) else 0
             if first and member.inputs[0] == update.inputs[0]:
                 return False
-            aligned = bool(first) or member.kind in ELEMENTWISE or is_unit_change(member)
+            aligned = bool(first) or keeps_elements(member)
             if any(self._reads_elsewhere(x, update, aligned) for x in member.inputs[first:]):
                 return False
         return True
@@ -206,7 +205,7 @@ class _RegionState:
 
     def _bound(self, operand: Value, key: Shape, user: UOperator) -> int:
         """The first item that may hold a root which reads `operand`."""
-        elementwise = user.kind in ELEMENTWISE or is_unit_change(user)
+        elementwise = keeps_elements(user)
         elementwise = elementwise or (user.kind == "dynamic_update_slice" and operand == user.inputs[1])
         lowest = 0
         for leaf, identical in self._leaves(operand):
@@ -226,7 +225,7 @@ class _RegionState:
         mode = facts.mode.get(value)
         if mode == "inline" or (mode == "view" and operator is not None and is_unit_change(operator)):
             assert operator is not None
-            same = identical and (operator.kind in ELEMENTWISE or is_unit_change(operator))
+            same = identical and keeps_elements(operator)
             for operand in operator.inputs:
                 yield from self._leaves(operand, same)
             if mode == "view":

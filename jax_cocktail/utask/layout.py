@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from jax_cocktail.utask.ir import UOperator
-from jax_cocktail.utask.operators import RESHAPES
+from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
 from jax_cocktail.utask.types import Shape, Value
 
 
@@ -62,6 +62,11 @@ def dense(value: Value) -> Layout:
 def core(shape: Shape) -> Shape:
     """The shape without its unit axes, which decides if two values share a lane loop."""
     return tuple(n for n in shape if n != 1)
+
+
+def keeps_elements(operator: UOperator) -> bool:
+    """True if element i of the result depends on element i of each operand alone, unit axes aside."""
+    return operator.kind in ELEMENTWISE or is_unit_change(operator)
 
 
 def is_unit_change(operator: UOperator) -> bool:

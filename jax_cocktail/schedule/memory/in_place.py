@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator
-from jax_cocktail.utask.layout import Layout, core, is_unit_change
-from jax_cocktail.utask.operators import ELEMENTWISE, UPDATES
+from jax_cocktail.utask.layout import Layout, core, keeps_elements
+from jax_cocktail.utask.operators import UPDATES
 from jax_cocktail.utask.types import Value
 
 Pair = tuple[Value, Value, bool]  # (operand root, result, does sharing save a copy?)
@@ -79,9 +79,7 @@ def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value
 
 def _keeps(member: UOperator) -> bool:
     """True if result element i depends on operand elements i only."""
-    if member.kind in ELEMENTWISE or member.kind == "dynamic_update_slice":
-        return True
-    return is_unit_change(member)
+    return member.kind == "dynamic_update_slice" or keeps_elements(member)
 
 
 def _stays_aligned(member: UOperator, group: StitchedUTask) -> bool:

@@ -151,7 +151,7 @@ class Synchroniser(ABC):
             else:
                 line.add(position, accesses)
                 body.append(statement)
-            if is_a(statement, WAIT.kind, BLOCK_BARRIER.kind):
+            if is_a(statement, WAIT.kind, BLOCK_BARRIER.kind):  # of the program: it covers all before it
                 line.state = {}
         tail = list(tail)
         line.begin(len(region.body), tail)
