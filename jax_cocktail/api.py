@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import types
@@ -15,7 +16,7 @@ from jax_cocktail import cache, config
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
-from jax_cocktail.lowering.state import STATE, Mark, collecting, marked_name
+from jax_cocktail.lowering.state import STATE, Mark, collecting, in_state, marked_name
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
@@ -100,7 +101,7 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
         if not reports:
             return Report(known.function_name, choice="stock", why=MARK_LOST)
         first, *inner = reports
-        return first.with_inner(inner)
+        return dataclasses.replace(first, inner=tuple(inner))
 
     return explained
 
@@ -188,6 +189,7 @@ class Jit:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
+        """The other methods of a `jax.jit` function: `trace`, `eval_shape` and so on."""
         if name.startswith("__") or "_jitted" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self._select(), name)
@@ -197,20 +199,8 @@ class Jit:
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).lower`."""
-        outer = STATE.arguments
-        STATE.arguments = (self, args, kwargs)
-        try:
+        with in_state(arguments=(self, args, kwargs)):
             return self._select().lower(*args, **kwargs)
-        finally:
-            STATE.arguments = outer
-
-    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Same as `jax.jit(f).trace`."""
-        return self._select().trace(*args, **kwargs)
-
-    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Same as `jax.jit(f).eval_shape`."""
-        return self._select().eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Same as `jax.jit(f).clear_cache`: discards everything traced and compiled in this process."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 Counts = tuple[tuple[str, int], ...]
@@ -97,9 +97,6 @@ class Report:
     @property
     def workspace_bytes(self) -> int:
         return sum(region.workspace_bytes for region in self.captured)
-
-    def with_inner(self, reports: Sequence[Report]) -> Report:
-        return replace(self, inner=tuple(reports))
 
     def __str__(self) -> str:
         names = {"cocktail": "jax_cocktail", "stock": "stock XLA"}

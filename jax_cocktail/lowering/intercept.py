@@ -15,7 +15,7 @@ from jax.interpreters import mlir
 
 from jax_cocktail.lowering import lower
 from jax_cocktail.lowering.custom_call import PLATFORMS
-from jax_cocktail.lowering.state import marked_calls_on_stock, read_mark
+from jax_cocktail.lowering.state import in_state, read_mark
 
 _stock: Any = None
 # Equations with these effects may be reordered, so they can stay with stock XLA around our calls.
@@ -53,7 +53,7 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
         return _stock(ctx, *operands, name=name, jaxpr=jaxpr, **params)
     platform = ctx.module_context.platforms[0]
     outcome = lower.lower(jaxpr, mark, _obstacle(ctx, jaxpr), platform)
-    with marked_calls_on_stock(outcome.stock):
+    with in_state(stock=outcome.stock):
         return _stock(ctx, *operands, name=mark.function, jaxpr=outcome.jaxpr, **params)
 
 

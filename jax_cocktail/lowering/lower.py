@@ -105,11 +105,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
 
 def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
     """Leaves the whole call to stock XLA. Unless `quiet`, it warns once, or raises in strict mode."""
-    left = tuple(
-        Left(primitive_name(equation), reason, str(source_of(equation)))
-        for equation in open_jaxpr(closed).eqns
-        if holds_control_flow(equation)
-    )
+    left = _control_flow(closed, reason)
     if left and not quiet:
         place = f" at {left[0].where}" if left[0].where else ""
         text = f"{mark.function}: {reason}; {left[0].what}{place}"
@@ -117,6 +113,15 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
             raise StrictModeError(f"{text} would run on stock XLA")
         _warn((reason, left[0].where), f"{text} runs on stock XLA; {_SILENCE}")
     return Report(mark.function, left=left, choice="stock", why=reason)
+
+
+def _control_flow(closed: Any, reason: str) -> tuple[Left, ...]:
+    """All control flow of a jaxpr, left to stock XLA for one reason."""
+    return tuple(
+        Left(primitive_name(equation), reason, str(source_of(equation)))
+        for equation in open_jaxpr(closed).eqns
+        if holds_control_flow(equation)
+    )
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
@@ -362,12 +367,12 @@ def _failed(report: Report, closed: Any, error: Exception) -> Report:
     expected = isinstance(error, BuildError | UnsupportedError | OSError)
     if not expected:
         cause = f"{type(error).__name__}: {cause}; this is a bug, please report it with your program"
-    equations = [e for e in open_jaxpr(closed).eqns if holds_control_flow(e)]
-    where = str(source_of(equations[0])) if equations else ""
+    why = cause.splitlines()[0]
+    left = _control_flow(closed, why)
+    where = left[0].where if left else ""
     place = f" (control flow at {where})" if where else ""
     _warn((cause, ""), f"{report.function}: runs on stock XLA{place}: {cause}", where)
-    left = tuple(Left(primitive_name(e), cause.splitlines()[0], str(source_of(e))) for e in equations)
-    return replace(report, captured=(), left=left, choice="stock", why=cause.splitlines()[0])
+    return replace(report, captured=(), left=left, choice="stock", why=why)
 
 
 def _warn(cause: tuple[str, str], text: str, where: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,36 +55,25 @@ STATE = _State()
 
 
 @contextmanager
-def marked_calls_on_stock(stock: bool) -> Iterator[None]:
-    """Sets `STATE.stock` in the block."""
-    outer = STATE.stock
-    STATE.stock = stock
+def in_state(**values: Any) -> Iterator[None]:
+    """Sets fields of `STATE` in the block."""
+    outer = {name: getattr(STATE, name) for name in values}
+    vars(STATE).update(values)
     try:
         yield
     finally:
-        STATE.stock = outer
+        vars(STATE).update(outer)
 
 
-@contextmanager
-def alone() -> Iterator[None]:
+def alone() -> AbstractContextManager[None]:
     """Runs JAX inside a lowering: hides the arguments and reports of the call being lowered, and leaves inner
     marked calls to stock XLA."""
-    outer = STATE.arguments, STATE.reports
-    STATE.arguments, STATE.reports = None, None
-    try:
-        with marked_calls_on_stock(True):
-            yield
-    finally:
-        STATE.arguments, STATE.reports = outer
+    return in_state(arguments=None, reports=None, stock=True)
 
 
 @contextmanager
 def collecting() -> Iterator[list[Report]]:
     """Collects a report for every marked call that is lowered in the block."""
-    outer = STATE.reports
     found: list[Report] = []
-    STATE.reports = found
-    try:
+    with in_state(reports=found):
         yield found
-    finally:
-        STATE.reports = outer

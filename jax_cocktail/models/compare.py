@@ -42,11 +42,6 @@ class Comparison:
         """Stock time over our time; above 1, ours is faster."""
         return self.stock / self.ours
 
-    @property
-    def auto_ratio(self) -> float:
-        """Stock time over the time without options."""
-        return self.stock / self.auto
-
 
 def compare(
     function: Callable[..., Any],

@@ -64,7 +64,9 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
     index = builder.value("int64")
     carried = builder.like(initial)
     with builder.region() as body:
-        position = _position(builder, index, length, bool(params["reverse"]))
+        position = index
+        if params["reverse"]:
+            position = builder.binary("sub", builder.constant(length - 1, "int64"), index)
         zero = builder.constant(0, "int64")
         slices = [builder.row(x, position, zero) for x in xs]
         results = inline(builder, params["jaxpr"], (*constants, *carried[:num_carry], *slices))
@@ -78,12 +80,6 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
         LoopUTask(initial=initial, outputs=outputs, body=region, trip_count=length, source=equation.source)
     )
     return outputs
-
-
-def _position(builder: Builder, index: Value, length: int, reverse: bool) -> Value:
-    if not reverse:
-        return index
-    return builder.binary("sub", builder.constant(length - 1, "int64"), index)
 
 
 @rule("cond")

@@ -105,16 +105,16 @@ def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
     return [_without_token(structure(f.body, True, most_trips)) for f in task.functions]
 
 
-def plan_machine(task: Task, most_trips: int = SHORT) -> StackPlan:
-    """Plans blocks, live variables and frames. `most_trips`: the most iterations of an unrolled scan."""
-    return plan_of(task, bodies_of(task, most_trips))
+@functools.lru_cache(maxsize=128)
+def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> StackPlan:
+    """Plans a task.
 
-
-def plan_unrolled(task: Task) -> StackPlan:
-    """The plan with several levels of calls per frame, if that is possible and pays; else the plain plan."""
-    bodies = bodies_of(task)
+    `unrolled`: with several levels of calls per frame, if that is possible and pays; `most_trips`: the most
+    iterations of an unrolled scan.
+    """
+    bodies = bodies_of(task, most_trips)
     plain = plan_of(task, bodies)
-    found = unroll(task, bodies, plain.tail_calls, LEVELS)
+    found = unroll(task, bodies, plain.tail_calls, LEVELS) if unrolled else ""
     if isinstance(found, str):
         return plain
     plan = plan_of(task, found.bodies, found)
@@ -122,18 +122,18 @@ def plan_unrolled(task: Task) -> StackPlan:
 
 
 def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None = None) -> StackPlan:
+    """Plans blocks, live variables and frames."""
     blocks, entries = blocks_of(bodies, len(task.accumulated))
     shared: dict[Var, int] = {}
     rows: dict[Var, int] = {}
     numbers, arguments = [], []
-    first_row = 0
-    for body, function in zip(bodies, task.functions, strict=True):
-        sizes = (1 + task.numbers, len(task.environment), len(function.rows))
+    row_ranges = ranges(len(f.rows) for f in task.functions)
+    for body, row_range in zip(bodies, row_ranges, strict=True):
+        sizes = (1 + task.numbers, len(task.environment), len(row_range))
         head, environment, own_rows, own = split(body.parameters, *sizes)
         numbers.append(head[1] if task.numbers else Var(Aval((), jnp.int32)))
         shared |= {v: k for k, v in enumerate(environment)}
-        rows |= {v: first_row + k for k, v in enumerate(own_rows)}
-        first_row += len(function.rows)
+        rows |= zip(own_rows, row_range, strict=True)
         arguments.append(tuple(own))
     may_keep = bool(task.max_calls) and task.numbering is not Numbering.NONE
     sites = rewrite(blocks, may_keep)
@@ -143,7 +143,8 @@ def plan_of(task: Task, bodies: Sequence[Structure], unrolled: Unrolled | None =
     ]
     tails = frozenset(_tails(task, blocks, unrolled))
     points = _points(blocks, entries, tails)
-    kept = dict.fromkeys(v for k in points for v in sorted(live[k], key=order_of(blocks)))
+    position = order_of(blocks)
+    kept = dict.fromkeys(v for k in points for v in sorted(live[k], key=position))
     return StackPlan(
         task,
         tuple(blocks),
@@ -251,18 +252,9 @@ def run_machine(task: Task, operands: Sequence[Any], unrolled: bool = False) -> 
     """
     plan = planned(task, unrolled)
     state = Machine(plan, operands).final()
-    return state["status"], [*summed(plan, state), *state["rows"], *state["returned"][0]]
-
-
-def summed(plan: StackPlan, state: State) -> list[Any]:
-    """The sums over all calls, with the deferred products added."""
     kept = zip(plan.sites, state["kept"], state["counts"], strict=True)
-    return with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
-
-
-@functools.lru_cache(maxsize=128)
-def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> StackPlan:
-    return plan_unrolled(task) if unrolled else plan_machine(task, most_trips)
+    sums = with_products(state["sums"], plan.blocks, plan.sites, [product(*x) for x in kept])
+    return state["status"], [*sums, *state["rows"], *state["returned"][0]]
 
 
 class Machine:

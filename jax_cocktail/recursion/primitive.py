@@ -41,10 +41,6 @@ Results = list[Any]
 MOST_ROWS = 1 << 30  # half the range of an int32
 
 
-def _shaped(aval: Any, sizes: Sequence[int]) -> Any:
-    return jax.core.ShapedArray((*sizes, *aval.shape), aval.dtype)
-
-
 # -- recursion -----------------------------------------------------------------------------------------------
 RECURSION = "recursion"
 recursion_p = jex.Primitive(RECURSION)
@@ -52,10 +48,9 @@ recursion_p.multiple_results = True
 
 
 def _abstract(*operands: Any, task: Task, elements: tuple[Elements, ...]) -> Results:
-    return [
-        _shaped(aval, [level.size for level in elements if level.results[k]])
-        for k, aval in enumerate(task.results)
-    ]
+    sizes = [[x.size for x in elements if x.results[k]] for k in range(len(task.results))]
+    pairs = zip(sizes, task.results, strict=True)
+    return [jax.core.ShapedArray((*size, *aval.shape), aval.dtype) for size, aval in pairs]
 
 
 def expanded(

@@ -26,7 +26,7 @@ import numpy as np
 from jax_cocktail.errors import RecursionTypeError, UnsupportedError
 from jax_cocktail.primitives.jaxprs import constants
 from jax_cocktail.recursion.check import endless, invariants, numberings, refuse_effects
-from jax_cocktail.recursion.machine import plan_machine
+from jax_cocktail.recursion.machine import planned
 from jax_cocktail.recursion.primitive import recursion_p
 from jax_cocktail.recursion.reference import reference_p
 from jax_cocktail.recursion.structure import structure
@@ -415,7 +415,7 @@ def _task(function: Recursive, members: Sequence[_Member]) -> tuple[list[Any], T
     depth = 1 if limits.max_depth is None else limits.max_depth
     task = Task(functions, avals, (), Numbering.NONE, depth, limits.max_calls or 0)
     if limits.max_depth is None:
-        most = affordable(plan_machine(task).frame, STACK_BYTES, MOST_DEPTH)
+        most = affordable(planned(task).frame, STACK_BYTES, MOST_DEPTH)
         even = most - most % (LEVELS + 1)  # a multiple allows unrolling
         task = replace(task, max_depth=even or most)
     return list(environment.values()), task

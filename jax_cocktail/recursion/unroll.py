@@ -18,7 +18,7 @@ as long as
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from jax_cocktail.recursion.structure import Atom, Call, Choice, Item, Op, Structure, Var, calls_in, items_in
 from jax_cocktail.recursion.task import Numbering, Task
@@ -48,36 +48,27 @@ def unroll(task: Task, bodies: Sequence[Structure], tails: Collection[Call], lev
         return "all calls are in tail position"
     if any(call in tails for k in inlined for call in calls_in(bodies[k])):
         return "a function that would be inlined has calls in tail position"
-    copier = _Copier(bodies, tails, len(task.environment))
-    made = tuple(copier.whole(body, levels) for body in bodies)
+    kept: set[Call] = set()
+    made = []
+    for body in bodies:
+        environment = body.parameters[1 : 1 + len(task.environment)]
+        copy = _Copy(bodies, tails, kept, environment, levels, {v: v for v in body.parameters})
+        made.append(copy.structure(body, body.parameters))
     items, calls = sum(len(list(items_in(body))) for body in made), sum(len(calls_in(body)) for body in made)
     if items > MOST_ITEMS or calls > MOST_CALLS:
         return "its code would be too long"
-    return Unrolled(made, frozenset(copier.kept))
-
-
-@dataclass(eq=False, slots=True)
-class _Copier:
-    """Copies bodies. `environment`: the number of parameters of each body that are the environment; `kept`:
-    copies of calls in tail position."""
-
-    bodies: Sequence[Structure]
-    tails: Collection[Call]
-    environment: int
-    kept: set[Call] = field(default_factory=set)
-
-    def whole(self, body: Structure, levels: int) -> Structure:
-        """Copies a body and keeps its parameters."""
-        names: dict[Var, Atom] = {v: v for v in body.parameters}
-        copy = _Copy(self, body.parameters[1 : 1 + self.environment], levels, names)
-        return copy.structure(body, body.parameters)
+    return Unrolled(tuple(made), frozenset(kept))
 
 
 @dataclass(eq=False, slots=True)
 class _Copy:
-    """One copy of a body with `levels` of calls inlined. `names`: its variables -> those of the copy."""
+    """One copy of a body with `levels` of calls inlined. `kept`: collects copies of calls in tail position;
+    `environment`: the parameters that all bodies share; `names`: the body's variables -> those of the copy.
+    """
 
-    copier: _Copier
+    bodies: Sequence[Structure]
+    tails: Collection[Call]
+    kept: set[Call]
     environment: tuple[Atom, ...]
     levels: int
     names: dict[Var, Atom]
@@ -88,17 +79,17 @@ class _Copy:
 
     def items(self, body: Structure) -> Iterator[Item]:
         for item in body.items:
-            if isinstance(item, Call) and self.levels and item not in self.copier.tails:
+            if isinstance(item, Call) and self.levels and item not in self.tails:
                 yield from self.inlined(item)
             else:
                 yield self.item(item)
 
     def inlined(self, call: Call) -> Iterator[Item]:
         """The callee's items in place of a call."""
-        body = self.copier.bodies[call.function]
+        body = self.bodies[call.function]
         token, *arguments = self.read(call.inputs)
         given = zip(body.parameters, (token, *self.environment, *arguments), strict=True)
-        copy = _Copy(self.copier, self.environment, self.levels - 1, dict(given))
+        copy = replace(self, levels=self.levels - 1, names=dict(given))
         yield from copy.items(body)
         self.names |= zip(call.outputs, copy.read(body.results), strict=True)
 
@@ -107,7 +98,7 @@ class _Copy:
             return replace(item, inputs=self.read(item.inputs), outputs=self.new(item.outputs))
         if isinstance(item, Call):
             call = replace(item, inputs=self.read(item.inputs), outputs=self.new(item.outputs))
-            self.copier.kept |= {call} if item in self.copier.tails else set()
+            self.kept.update([call] if item in self.tails else [])
             return call
         if isinstance(item, Choice):
             (index,) = self.read((item.index,))

@@ -7,6 +7,7 @@ strides over the same buffer. A `dynamic_slice` is a view behind a pointer that 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from jax_cocktail.utask.ir import UOperator
@@ -92,35 +93,23 @@ def reshape_strides(shape: Shape, strides: tuple[int, ...], new: Shape) -> tuple
     if 0 in shape:
         return row_major(new)
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
-    result: list[int] = [0] * len(new)
-    position = 0
-    d = 0
-    while position < len(old):
-        start = position
-        block = old[position][0]
-        first = d
-        while d < len(new) and new[d] == 1:
-            d += 1
-        target = 1
-        while target != block or target == 1:
-            if target < block or target == 1:
-                if d == len(new):
-                    return None
-                target *= new[d]
-                d += 1
+    axes = [d for d, n in enumerate(new) if n != 1]
+    result = [0] * len(new)
+    start = first = 0  # of the next axes, old and new, that have as many elements
+    while start < len(old):
+        end, last = start + 1, first + 1
+        block, target = old[start][0], new[axes[first]]
+        while block != target:
+            if target < block:
+                target, last = target * new[axes[last]], last + 1
             else:
-                position += 1
-                block *= old[position][0]
-            if target == block and target > 1:
-                break
-        for q in range(start, position):
-            if old[q][1] != old[q + 1][0] * old[q + 1][1]:
-                return None
-        step = old[position][1]
-        for q in range(d - 1, first - 1, -1):
-            result[q] = step if new[q] != 1 else 0
-            step *= new[q]
-        position += 1
+                block, end = block * old[end][0], end + 1
+        if any(step != n * inner for (_, step), (n, inner) in pairwise(old[start:end])):
+            return None
+        step = old[end - 1][1]
+        for d in reversed(axes[first:last]):
+            result[d], step = step, step * new[d]
+        start, first = end, last
     return tuple(result)
 
 

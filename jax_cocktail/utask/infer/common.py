@@ -27,16 +27,15 @@ def is_int(x: object) -> bool:
 def integer(operator: UOperator, name: str) -> int:
     value = operator[name]
     require(is_int(value), f"{name} is not an integer")
-    assert isinstance(value, int)
-    return value
+    return operator.number(name)
 
 
 def integers(operator: UOperator, name: str, count: int) -> tuple[int, ...]:
     value = operator[name]
     require(isinstance(value, tuple) and all(map(is_int, value)), f"{name} is not a tuple of integers")
-    assert isinstance(value, tuple)
-    require(len(value) == count, f"{name} has {len(value)} entries, not {count}")
-    return tuple(n for n in value if isinstance(n, int))
+    found = operator.ints(name)
+    require(len(found) == count, f"{name} has {len(found)} entries, not {count}")
+    return found
 
 
 def axis(operator: UOperator, name: str, rank: int) -> int:
@@ -58,16 +57,10 @@ def pairs(operator: UOperator, name: str, count: int) -> tuple[tuple[int, int], 
     """An attribute that is a tuple of (low, high) pairs."""
     value = operator[name]
     require(isinstance(value, tuple) and len(value) == count, f"{name} has not {count} entries")
-    assert isinstance(value, tuple)
-    result: list[tuple[int, int]] = []
-    for pair in value:
-        good = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_int, pair))
-        require(good, f"{name} is not a tuple of integer pairs")
-        assert isinstance(pair, tuple)
-        low, high = pair
-        assert isinstance(low, int) and isinstance(high, int)
-        result.append((low, high))
-    return tuple(result)
+    found = operator.pairs(name)
+    good = all(isinstance(pair, tuple) and len(pair) == 2 and all(map(is_int, pair)) for pair in found)
+    require(good, f"{name} is not a tuple of integer pairs")
+    return found
 
 
 def positive(operator: UOperator, name: str, count: int) -> tuple[int, ...]:
