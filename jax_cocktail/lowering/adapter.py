@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -133,11 +133,7 @@ class Adapter:
 
     def equation(self, equation: Any) -> Equation:
         """Converts one equation that is not a call. Raises UnsupportedError for unsupported types."""
-        try:
-            inputs = [self.read(atom) for atom in equation.invars]
-        except UnsupportedError as error:
-            raise UnsupportedError(error.reason, error.where or str(source_of(equation))) from None
-        converted = _converted(equation, inputs)
+        converted = _converted(equation, map(self.read, equation.invars))
         self._atoms.update(zip(equation.outvars, converted.outputs, strict=True))
         return converted
 
@@ -161,15 +157,16 @@ def program(closed: Any) -> Program:
     return Program(inputs, tuple(equations), outputs)
 
 
-def _converted(equation: Any, inputs: Sequence[Atom]) -> Equation:
+def _converted(equation: Any, inputs: Iterable[Atom]) -> Equation:
     """An equation on these operands. Raises UnsupportedError for unsupported types."""
     source = source_of(equation)
     try:
+        operands = tuple(inputs)  # which may be converted only now
         outputs = tuple(variable(var.aval, source) for var in equation.outvars)
         params = _params(equation)
     except UnsupportedError as error:
         raise UnsupportedError(error.reason, error.where or str(source)) from None
-    return Equation(primitive_name(equation), tuple(inputs), outputs, params, source, bool(equation.effects))
+    return Equation(primitive_name(equation), operands, outputs, params, source, bool(equation.effects))
 
 
 def _params(equation: Any) -> dict[str, Any]:
@@ -197,15 +194,11 @@ def _params(equation: Any) -> dict[str, Any]:
     return dict(params)
 
 
-def count_primitives(equations: Sequence[Equation]) -> dict[str, int]:
-    """The number of occurrences of each primitive, nested programs included; most frequent first."""
-    counts: dict[str, int] = {}
-    stack = list(equations)
-    while stack:
-        equation = stack.pop()
-        counts[equation.primitive] = counts.get(equation.primitive, 0) + 1
+def primitives_in(equations: Sequence[Equation]) -> Iterator[str]:
+    """The primitive of each equation, those of nested programs included."""
+    for equation in equations:
+        yield equation.primitive
         for value in equation.params.values():
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Program):
-                    stack.extend(item.equations)
-    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+                    yield from primitives_in(item.equations)

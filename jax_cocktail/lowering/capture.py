@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,12 +15,12 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.adapter import (
     Adapter,
     body_of_call,
-    count_primitives,
     forced_to_stock,
     holds_control_flow,
     is_key,
     literal,
     primitive_name,
+    primitives_in,
     source_of,
 )
 from jax_cocktail.lowering.choices import choices
@@ -160,16 +161,16 @@ def _region(
         for position, equation in chosen
         if equation.primitive in CONTROL_FLOW or position in selects
     )
-    counts = tuple(count_primitives(body).items())
+    counts = _counted(primitives_in(body))
     return Region(program, members, tuple(operands), tuple(results), control_flow, counts)
 
 
 def _beside(flat: Flat, parts: Partition) -> Counts:
     """Counts the primitives that stock XLA compiles around the regions."""
-    counts: dict[str, int] = {}
-    for step in parts.order:
-        if isinstance(step, int):
-            name = primitive_name(flat.equations[step])
-            if name not in CONTROL_FLOW:
-                counts[name] = counts.get(name, 0) + 1
-    return tuple(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+    names = (primitive_name(flat.equations[step]) for step in parts.order if isinstance(step, int))
+    return _counted(name for name in names if name not in CONTROL_FLOW)
+
+
+def _counted(names: Iterable[str]) -> Counts:
+    """The number of occurrences of each name, most frequent first."""
+    return tuple(sorted(Counter(names).items(), key=lambda pair: (-pair[1], pair[0])))
