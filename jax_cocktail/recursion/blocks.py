@@ -7,8 +7,8 @@ adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -314,7 +314,7 @@ def live_variables(blocks: Sequence[Block]) -> list[set[Var]]:
             if needed != live[k]:
                 live[k], changed = needed, True
     for block in blocks:
-        block.steps = list(_needed_steps(block, live))
+        block.steps = _needed_steps(block, live)
     return live
 
 
@@ -333,35 +333,23 @@ def _live_before(block: Block, live: Sequence[set[Var]]) -> set[Var]:
     return needed - set(block.received)
 
 
-def _step_back(step: Step, needed: set[Var]) -> bool:
-    """True if the step is live; updates `needed` to the variables that are live before it."""
-    if not isinstance(step, Op):
-        needed.update(v for v in step.inputs if isinstance(v, Var))
-        return True
-    if needed.isdisjoint(step.outputs):
-        return False
-    if step.name == MOVE:
-        pairs = [(a, v) for a, v in zip(step.inputs, step.outputs, strict=True) if v in needed]
+def _step_back(step: Step, needed: set[Var]) -> Step | None:
+    """The live part of a step, if any; updates `needed` to the variables that are live before it."""
+    if isinstance(step, Op):
+        if needed.isdisjoint(step.outputs):
+            return None
+        if step.name == MOVE:
+            pairs = [(a, v) for a, v in zip(step.inputs, step.outputs, strict=True) if v in needed]
+            step = replace(step, inputs=tuple(a for a, _ in pairs), outputs=tuple(v for _, v in pairs))
         needed.difference_update(step.outputs)
-        needed.update(a for a, _ in pairs if isinstance(a, Var))
-        return True
-    needed.difference_update(step.outputs)
     needed.update(v for v in step.inputs if isinstance(v, Var))
-    return True
+    return step
 
 
-def _needed_steps(block: Block, live: Sequence[set[Var]]) -> Iterator[Step]:
+def _needed_steps(block: Block, live: Sequence[set[Var]]) -> list[Step]:
     needed = _live_after(block, live)
-    kept: list[Step] = []
-    for step in reversed(block.steps):
-        before = set(needed)
-        if not _step_back(step, needed):
-            continue
-        if isinstance(step, Op) and step.name == MOVE:
-            pairs = [(a, v) for a, v in zip(step.inputs, step.outputs, strict=True) if v in before]
-            step = Op(step.run, tuple(a for a, _ in pairs), tuple(v for _, v in pairs), MOVE)
-        kept.append(step)
-    yield from reversed(kept)
+    kept = [_step_back(step, needed) for step in reversed(block.steps)]
+    return [step for step in reversed(kept) if step is not None]
 
 
 def only_returns(blocks: Sequence[Block], at: int, values: Sequence[Var]) -> bool:

@@ -18,7 +18,7 @@ import jax.extend.core as jex
 
 from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
 from jax_cocktail.recursion.layout import Layout, Moving, operands_of, results_of
-from jax_cocktail.recursion.segments import Segment, Traced, added, forward, picked, pull, push
+from jax_cocktail.recursion.segments import Segment, added, picked, pull, push, trace_body
 from jax_cocktail.recursion.structure import Var, structure
 from jax_cocktail.recursion.task import (
     NUMBER,
@@ -113,20 +113,13 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
     start = 1 + task.numbers
     flags = [True, *[False] * task.numbers, *environment, *rows, *map(is_float, function.arguments)]
     active = frozenset(v for v, flag in zip(body.parameters, flags, strict=True) if flag)
-    cell: list[Traced] = []
-
-    def run(*operands: Any) -> list[Any]:
-        found = forward(body, dict(zip(body.parameters, operands, strict=True)), active)
-        cell.append(found.without_values())
-        return found.results + found.residuals
-
-    jaxpr = jax.make_jaxpr(run)(*(v.aval for v in body.parameters))
-    traced, opened = cell[-1], open_jaxpr(jaxpr)
+    found = trace_body(body, active)
+    opened = open_jaxpr(found.jaxpr)
     place = {v: k for k, v in enumerate(opened.invars)}
     residuals: list[Source] = []
     kept: list[int] = []  # results that are stored on the tape
     no_tape = range(1, start + len(environment) + len(rows))
-    for k in range(len(traced.results), len(opened.outvars)):
+    for k in range(len(body.results), len(opened.outvars)):
         atom = opened.outvars[k]
         position = -1 if isinstance(atom, jex.Literal) else place.get(atom, -1)
         if position in no_tape:
@@ -135,11 +128,11 @@ def _trace(task: Task, function: Function, environment: Sequence[bool], rows: Se
             residuals.append((Kind.TAPE, len(kept)))
             kept.append(k)
     count = 1 + len(task.accumulated) + len(function.row_results)
-    order = [*range(count), *kept, *range(count, len(traced.results))]
+    order = [*range(count), *kept, *range(count, len(body.results))]
     tape = tuple(aval_of(opened.outvars[k].aval) for k in kept)
-    chosen = _picked(jaxpr, order, [v.aval for v in body.parameters])
-    results = tuple(v if v in traced.active else None for v in body.results)
-    return _Traced(function, chosen, traced.segments, body.parameters, results, tuple(residuals), tape)
+    chosen = _picked(found.jaxpr, order, [v.aval for v in body.parameters])
+    results = tuple(v if v in found.active else None for v in body.results)
+    return _Traced(function, chosen, found.segments, body.parameters, results, tuple(residuals), tape)
 
 
 def _picked(jaxpr: Any, order: Sequence[int], avals: Sequence[Aval]) -> Any:

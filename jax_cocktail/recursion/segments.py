@@ -80,24 +80,28 @@ Segment = Run | Fork
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Traced:
-    """A traced structure: its results, its residuals and its linear part."""
+    """A traced structure. `jaxpr`: (*parameters) -> (*results, *residuals); `segments`: its linear part;
+    `active`: the variables that have tangents."""
 
-    results: list[Any]
-    residuals: list[Any]
+    jaxpr: Any
     segments: tuple[Segment, ...]
     active: frozenset[Var]
 
-    def without_values(self) -> Traced:
-        """A copy without values, which may outlive the trace."""
-        return Traced([None] * len(self.results), [None] * len(self.residuals), self.segments, self.active)
 
+def trace_body(body: Structure, active: frozenset[Var], outer: Mapping[Var, Any] | None = None) -> Traced:
+    """Traces a structure with its residuals as further results. `active`: the variables that have tangents;
+    `outer`: the values of its free variables."""
+    linear: list[tuple[tuple[Segment, ...], frozenset[Var]]] = []
 
-def forward(body: Structure, values: Mapping[Var, Any], active: frozenset[Var]) -> Traced:
-    """Runs a structure on values (tracers). `active`: the variables that have tangents."""
-    tracer = _Forward(dict(values), set(active))
-    tracer.run(body)
-    results = [tracer.read(atom) for atom in body.results]
-    return Traced(results, tracer.residuals, tuple(tracer.segments), frozenset(tracer.active))
+    def run(*operands: Any) -> list[Any]:
+        values = dict(outer or {}) | dict(zip(body.parameters, operands, strict=True))
+        tracer = _Forward(values, set(active))
+        tracer.run(body)
+        linear.append((tuple(tracer.segments), frozenset(tracer.active)))  # no value outlives the trace
+        return [tracer.read(atom) for atom in body.results] + tracer.residuals
+
+    jaxpr = jax.make_jaxpr(run)(*(v.aval for v in body.parameters))
+    return Traced(jaxpr, *linear[-1])
 
 
 class _Forward:
@@ -225,18 +229,12 @@ def _without_constants(jaxpr: Any) -> Any:
 
 
 def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _TracedSide:
-    cell: list[Traced] = []
-
-    def run() -> list[Any]:
-        traced = forward(side, values, active)
-        cell.append(traced.without_values())
-        return traced.results + traced.residuals
-
-    jaxpr = jax.make_jaxpr(run)()
-    traced, opened = cell[-1], open_jaxpr(jaxpr)
-    outer = dict(zip(opened.constvars, constants(jaxpr), strict=True))
+    found = trace_body(side, active, values)
+    opened = open_jaxpr(found.jaxpr)
+    outer = dict(zip(opened.constvars, constants(found.jaxpr), strict=True))
+    residuals = opened.outvars[len(side.results) :]
     avals, known = {}, {}
-    for k, atom in enumerate(opened.outvars[len(traced.results) :]):
+    for k, atom in enumerate(residuals):
         if isinstance(atom, jex.Literal):
             known[k] = jnp.asarray(atom.val, atom.aval.dtype)
         elif atom in outer:
@@ -244,10 +242,10 @@ def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _Tr
         else:
             avals[k] = aval_of(atom.aval)
     results = tuple(
-        atom if isinstance(atom, Const) or atom in traced.active else Const(0, atom.aval)
+        atom if isinstance(atom, Const) or atom in found.active else Const(0, atom.aval)
         for atom in side.results
     )
-    return _TracedSide(jaxpr, traced.segments, len(traced.residuals), avals, known, results)
+    return _TracedSide(found.jaxpr, found.segments, len(residuals), avals, known, results)
 
 
 def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
