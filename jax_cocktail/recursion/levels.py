@@ -25,10 +25,9 @@ from jax_cocktail.recursion.machine import Machine, State, planned
 from jax_cocktail.recursion.memory import put, put_rows, replaced, row, uninitialised
 from jax_cocktail.recursion.order import Axes, Forest, Order, order_calls
 from jax_cocktail.recursion.paths import Levels, Path
-from jax_cocktail.recursion.segments import placed
 from jax_cocktail.recursion.structure import Op, Var
 from jax_cocktail.recursion.sums import capacity, clamped_start, product, with_products
-from jax_cocktail.recursion.task import Aval, Elements, Numbering, ranges, split
+from jax_cocktail.recursion.task import Aval, Elements, Numbering, placed, ranges, split
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
 

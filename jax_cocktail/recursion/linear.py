@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -195,14 +196,12 @@ def _operands(task: Task, traced: Sequence[_Traced], layouts: Sequence[Layout[So
 
 
 def _forward_results(task: Task, traced: Sequence[_Traced]) -> list[Source]:
-    found: list[Source] = [(Kind.RESULT, k) for k in range(1 + len(task.accumulated))]
-    tapes = 0
+    results, tapes = itertools.count(), itertools.count()
+    found: list[Source] = [(Kind.RESULT, next(results)) for _ in (TOKEN, *task.accumulated)]
     for t in traced:
-        found += [(Kind.RESULT, len(found) - tapes + k) for k in range(len(t.function.row_results))]
-        found += [(Kind.TAPE, tapes + k) for k in range(len(t.tape))]
-        tapes += len(t.tape)
-    start = len(found) - tapes
-    return found + [(Kind.RESULT, start + k) for k in range(len(task.entry.results))]
+        found += [(Kind.RESULT, next(results)) for _ in t.function.row_results]
+        found += [(Kind.TAPE, next(tapes)) for _ in t.tape]
+    return found + [(Kind.RESULT, next(results)) for _ in task.entry.results]
 
 
 # -- the linear task and its transpose -----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from jax_cocktail.recursion.blocks import MOVE, Block, Goto, Invoke, Leave, Step
 from jax_cocktail.recursion.guards import ENDLESS, branches, contains, guarded, is_cheap
 from jax_cocktail.recursion.machine import StackPlan, planned
 from jax_cocktail.recursion.structure import Atom, Op, Var
-from jax_cocktail.recursion.task import Aval, is_float, row_bytes
+from jax_cocktail.recursion.task import Aval, is_float, placed, row_bytes
 
 WEIGHT_BYTES = 16 << 10  # a matrix from this size upwards is worth reading once for several calls
 FEW_PATHS = 4  # a function with at most this many paths keeps its branches
@@ -74,15 +74,9 @@ def columns_of(functions: Sequence[Sequence[Aval]], wanted: Callable[[Aval], boo
     types: list[Aval] = []
     positions, places = [], []
     for avals in functions:
-        own = [k for k, aval in enumerate(avals) if wanted(aval)]
-        found: list[int] = []
-        for k in own:
-            same = (n for n, t in enumerate(types) if t == avals[k] and n not in found)
-            place = next(same, len(types))
-            types += [avals[k]] if place == len(types) else []
-            found.append(place)
+        own = {k: aval for k, aval in enumerate(avals) if wanted(aval)}
         positions.append(tuple(own))
-        places.append(tuple(found))
+        places.append(tuple(placed(own, types).values()))
     return Columns(tuple(types), tuple(positions), tuple(places))
 
 

@@ -30,7 +30,7 @@ from jax_cocktail.recursion.structure import (
     Var,
     free,
 )
-from jax_cocktail.recursion.task import Aval, Numbering, aval_of, evaluate, is_float, zeros
+from jax_cocktail.recursion.task import Aval, Numbering, aval_of, evaluate, is_float, placed, zeros
 
 Values = dict[Var, Any]
 
@@ -246,23 +246,6 @@ def _traced_side(side: Structure, values: Values, active: frozenset[Var]) -> _Tr
         for atom in side.results
     )
     return _TracedSide(found.jaxpr, found.segments, len(residuals), avals, known, results)
-
-
-def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
-    """Assigns each value a slot of its type and appends missing slots to `slots`. Sides of a branch share
-    slots."""
-    free_slots = list(range(len(slots)))
-    found = {}
-    for k, aval in avals.items():
-        fits = (n for n in free_slots if slots[n].shape == aval.shape and slots[n].dtype == aval.dtype)
-        slot = next(fits, None)
-        if slot is None:
-            slots.append(aval)
-            slot = len(slots) - 1
-        else:
-            free_slots.remove(slot)
-        found[k] = slot
-    return found
 
 
 # -- the linear part -----------------------------------------------------------------------------------------

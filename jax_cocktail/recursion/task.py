@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
@@ -178,6 +178,17 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any]) -> list
 def zeros(aval: Any) -> Any:
     """An array of zeros of this type."""
     return jnp.zeros(aval.shape, aval.dtype)
+
+
+def placed(avals: Mapping[int, Aval], slots: list[Aval]) -> dict[int, int]:
+    """Assigns each value a slot of its type, and appends missing slots to `slots`. Groups of values of which
+    only one is there at a time share slots."""
+    found: dict[int, int] = {}
+    for k, aval in avals.items():
+        same = (n for n, slot in enumerate(slots) if (slot.shape, slot.dtype) == (aval.shape, aval.dtype))
+        found[k] = next((n for n in same if n not in found.values()), len(slots))
+        slots += [aval] if found[k] == len(slots) else []
+    return found
 
 
 def ranges(counts: Iterable[int]) -> tuple[range, ...]:
