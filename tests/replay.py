@@ -1,12 +1,16 @@
-"""Compares the source texts that two commits emit for the tests' programs and for every model and target.
+"""Compares the texts that two commits make of the tests' programs: emitted sources, and the IR after passes.
 
     python -m tests.replay COMMIT                     the working tree against a commit
+    python -m tests.replay COMMIT tests/              the same for all tests, which takes most of an hour
     python -m tests.replay COMMIT --ignore-names      identifiers may differ alike, and comments
     python -m tests.replay COMMIT tests/null -k dot   only these tests: the rest of the line goes to pytest
     python -m tests.replay --record FOLDER            writes the texts of the working tree into a new folder
     python -m tests.replay --against FOLDER           compares the working tree with a folder
 
-Each side runs its own tests. A text belongs to the test that emitted it, whatever its file; a test that emits
+Without paths these tests run: tests/null, tests/golden, and tests/api/test_planning.py, which plans every
+model for every target. The other tests of tests/api and tests/cpu have further programs, and run them.
+
+Each side runs its own tests. A text belongs to the test that made it, whatever its file; a test that makes
 other programs than before is reported, too. The exit status is 1 if any text differs; the differences are
 printed.
 """
@@ -15,21 +19,27 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import hashlib
+import importlib
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TESTS = ("tests/null", "tests/golden", "tests/api/test_planning.py")
+PASSES = ("schedule", "placement", "stitch")  # packages
 INDEX = "index.json"
 SHOWN = 20  # differing texts, of those that differ in the same lines one
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -41,17 +51,17 @@ Texts = Mapping[str, str]  # by "test::name[parameters] number"
 
 
 class Recorder:
-    """Keeps every text that `compiler.emit_program` returns, as a plugin of pytest."""
+    """Keeps texts by test, as a plugin of pytest."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index: dict[str, str] = {}
         self.numbers: Counter[str] = Counter()
 
-    def record(self, text: str) -> None:
-        """Keeps a text under the test that runs."""
+    def record(self, text: str, kind: str = "") -> None:
+        """Keeps a text under the test that runs, and its kind."""
         path, _, test = os.environ.get("PYTEST_CURRENT_TEST", "no test").partition("::")
-        test = test.rpartition(" ")[0] or path  # without the phase
+        test = (test.rpartition(" ")[0] or path) + kind  # without the phase
         key = f"{test} {self.numbers[test]}"
         self.numbers[test] += 1
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -62,21 +72,46 @@ class Recorder:
         (self.folder / INDEX).write_text(json.dumps(self.index, indent=0), encoding="utf-8")
 
 
+def _watch(module: ModuleType, name: str, record: Callable[[Any], None]) -> None:
+    """Records what a function returns to those who import it from now on, or call it by its module."""
+    function = getattr(module, name)
+
+    @functools.wraps(function)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        record(result)
+        return result
+
+    setattr(module, name, watched)
+
+
+def _passes() -> Iterator[tuple[ModuleType, str]]:
+    """The public functions of the package that return a program: passes, and lists of them."""
+    import jax_cocktail
+
+    for package in PASSES:
+        for info in pkgutil.walk_packages(
+            [str(Path(jax_cocktail.__file__).parent / package)], f"jax_cocktail.{package}."
+        ):
+            module = importlib.import_module(info.name)
+            for name, function in vars(module).items():
+                here = inspect.isfunction(function) and function.__module__ == info.name
+                if here and name[0] != "_" and function.__annotations__.get("return") == "UProgram":
+                    yield module, name
+
+
 def _collect(folder: Path, arguments: Sequence[str]) -> int:
     """Runs the tests of the tree that is first on the path, and records what they emit."""
     import pytest
 
     from jax_cocktail import compiler
+    from jax_cocktail.utask.printer import print_program
 
     folder.mkdir(parents=True)
-    recorder, emit_program = Recorder(folder), compiler.emit_program
-
-    def recorded(*arguments: Any, **options: Any) -> str:
-        text = emit_program(*arguments, **options)
-        recorder.record(text)
-        return text
-
-    compiler.emit_program = recorded
+    recorder = Recorder(folder)
+    for module, name in [*_passes(), (compiler, "transform")]:
+        _watch(module, name, lambda program: recorder.record(print_program(program), " IR"))
+    _watch(compiler, "emit_program", recorder.record)
     return int(pytest.main(["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *arguments], [recorder]))
 
 
@@ -179,7 +214,11 @@ def _wait(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs one of the commands above; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.replay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("commit", nargs="?")
     parser.add_argument("--ignore-names", action="store_true")
     for name in ("--record", "--against", "--collect"):
