@@ -14,8 +14,11 @@ from tests.cases import groups
 
 TAKEN = (True, False, True)
 # Types like others: what jax makes of a primitive is seen with those, and the templates do not depend on jax.
-# Random bits of every width are jax's own, though.
-LIKE_OTHERS = frozenset({"float16", "int8", "int16", "int64", "uint16", "uint64"})
+# Random bits of every width are jax's own, though. Groups that only move or compare elements are the same for
+# all types.
+LIKE_OTHERS = frozenset({"float16", "int8", "int16", "int64", "uint8", "uint16", "uint64"})
+OF_ANY_TYPE = frozenset({"movement", "dynamic", "gather", "scatter", "select", "sort"})
+REPRESENTATIVES = frozenset({"bool", "float32", "int32"})
 
 
 def looped(cases):
@@ -47,7 +50,8 @@ def operands_of(cases):
 def buckets():
     """Parameters `cases, x64` of a test."""
     for (group, dtype, x64), cases in groups().items():
-        marks = [pytest.mark.one_jax] if dtype in LIKE_OTHERS and group != "random" else []
+        alike = dtype in LIKE_OTHERS or (group in OF_ANY_TYPE and dtype not in REPRESENTATIVES)
+        marks = [pytest.mark.one_jax] if alike and group != "random" else []
         yield pytest.param(cases, x64, id=f"{group}-{dtype}" + ("-x64" if x64 else ""), marks=marks)
 
 

@@ -466,6 +466,7 @@ def test_a_busy_machine_is_given_time(monkeypatch):
     assert time.perf_counter() - start >= 0.02 * stopwatch.PATIENCE
 
 
+@pytest.mark.one_jax
 def test_a_second_process_believes_the_first(folder):
     program = """
         import jax.numpy as jnp, jax_cocktail

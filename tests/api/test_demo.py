@@ -34,16 +34,19 @@ def test_prints_one_row_per_model():
     assert "\r" not in err, "a progress line is for terminals only"
 
 
+@pytest.mark.one_jax
 def test_model_and_batch_can_be_chosen():
     out, _ = run("demo", "--small", "--seconds", "0.1", "--model", "attention", "--batch", "64")
     assert out.splitlines()[-1].split()[:2] == ["attention", "64"]
 
 
+@pytest.mark.one_jax
 def test_unknown_batch_says_what_there_is():
     out, _ = run("demo", "--small", "--model", "rae", "--batch", "3")
     assert "rae: no batch 3; defined for 1" in out
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("arguments", [("demo", "--model", "nothing"), ()])
 def test_bad_usage(arguments):
     _, err = run(*arguments, expect=2)

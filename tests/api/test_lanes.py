@@ -256,6 +256,7 @@ def test_gradients():
 
 
 # -- anything ------------------------------------------------------------------------------------------------
+@pytest.mark.one_jax
 @settings(
     max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )

@@ -136,6 +136,7 @@ def test_stages_and_shared_updates(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_jax
 def test_long_body():
     """A chain of 2,000 operators in a loop's body."""
 

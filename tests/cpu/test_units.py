@@ -20,6 +20,8 @@ import pytest
 
 from jax_cocktail.build import host as build
 
+pytestmark = pytest.mark.one_jax  # about the runtime alone
+
 PAGE = 4096
 # operands[0]: what to do and a number; results[0]: int64[units, 4].
 PROGRAM = """#include "cocktail_units.h"
