@@ -57,6 +57,7 @@ def test_ten_thousand_calls_deep(compiler):
     check(compiled(jax.value_and_grad(down))(X, np.int32(DEEP)), (value, slope), 1e-4)
 
 
+@pytest.mark.one_jax
 @settings(
     max_examples=4, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )

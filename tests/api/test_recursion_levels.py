@@ -81,6 +81,7 @@ def plain_sums(table, weights, n):
     return value(n).sum()
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("force", ["stock", "cocktail"])
 def test_indices_below_zero(force):
     ours = jax_cocktail.jit(jax.value_and_grad(sums, (0, 1)), options={"force": force})
@@ -105,6 +106,7 @@ def test_forest():
     assert says_so(loss, tables, WEIGHTS)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("calls", [31, 32, 33, 288, 511])
 def test_products_of_many_calls(calls):
     """As many factors as fill chunks of both widths, or one less, or one more."""
@@ -168,6 +170,7 @@ def test_arrays_of_integers(size):
     assert says_so(count, pair) == (size == 2)
 
 
+@pytest.mark.one_jax
 def test_more_calls_than_room(monkeypatch):
     """The stack machine takes over."""
     monkeypatch.setattr("jax_cocktail.recursion.order.MOST_ROOM", 4)
@@ -184,6 +187,7 @@ def test_more_calls_than_room(monkeypatch):
         check(jax_cocktail.jit(value, options=OURS)(TABLE, WEIGHTS, n), jax.jit(value)(TABLE, WEIGHTS, n))
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("lanes", [(), (3,)])
 def test_arrays_without_elements(lanes):
     def loss(weights, n, rest):
@@ -207,6 +211,7 @@ def test_arrays_without_elements(lanes):
     assert says_so(gradients, *operands)
 
 
+@pytest.mark.one_jax
 def test_far_more_calls_allowed_than_there_are():
     """Memory is for calls that come, where nothing of them is kept for derivatives."""
     many = 1_000_000
@@ -230,6 +235,7 @@ def test_far_more_calls_allowed_than_there_are():
     assert says_so(jax.grad(loss, 1), TABLE, WEIGHTS, counts[:30])
 
 
+@pytest.mark.one_jax
 @settings(
     max_examples=3, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
@@ -238,6 +244,7 @@ def test_random_recursions(program, seed):
     check_recursion(program, seed, ("ours",))
 
 
+@pytest.mark.one_jax
 def test_every_lane_has_its_own_limit():
     """Seven calls in the first lane and three in the second, where six are kept of each."""
 
@@ -301,6 +308,7 @@ def test_scan_of_no_trips():
     check(jax_cocktail.jit(value, options=OURS)(jnp.float32(10.0)), np.float32(8.0))
 
 
+@pytest.mark.one_jax
 def test_an_index_that_is_no_int32():
     """Clamped before it is narrowed."""
 
