@@ -1,5 +1,9 @@
 // Units: the threads that run one call of a program together, and the barrier between them.
 //
+// Units may leave at a barrier: the runtime dismisses those that have lost their core. The others get new
+// indices, and share the remaining work. So a program keeps nothing in a unit's own memory from one barrier to
+// the next that another unit does not have too.
+//
 // The barrier is split: `ck_arrive` publishes this unit's writes, and `ck_wait` returns when all units of the
 // team have arrived. They alternate in every unit: arrive, wait, arrive, wait. Up to CK_FLAT_UNITS units read
 // each other's counters (one cache line moves per neighbour). More units use a combining tree (Yew, Tzeng and
@@ -10,7 +14,7 @@
 #include "cocktail_base.h"
 
 // Programs and runtime share the layout below; a runtime refuses programs of another version.
-enum : u32 { CK_UNITS_VERSION = 1 };
+enum : u32 { CK_UNITS_VERSION = 2 };
 enum : i64 { CK_FLAT_UNITS = 8, CK_MOST_UNITS = 256 };
 
 // Neighbouring lines are fetched in pairs: a counter has two of them to itself.
@@ -18,13 +22,17 @@ struct alignas(128) CkCounter {
   u64 value;
 };
 
+struct CkUnit;
+
 struct alignas(128) CkTeam {
-  CkCounter* units;                // one per unit: how often it arrived
-  CkCounter* groups;               // one per CK_FLAT_UNITS units: arrivals
-  void (*yield)(u64 times);        // lends the core to others; `times`: how often it was called in this wait
-  u64 spins;                       // polls before the first yield
-  CkCounter root;                  // arrivals of whole groups
-  CkCounter released;              // barriers that all units have reached
+  CkCounter* units;                         // one per unit: how often it arrived
+  CkCounter* groups;                        // one per CK_FLAT_UNITS units: arrivals
+  void (*yield)(CkUnit* unit, u64 times);   // lends the core; `times`: how often it was called in this wait
+  bool (*change)(CkUnit* unit);             // gives the unit its new index; true: the unit leaves
+  u64 spins;                                // polls before the first yield
+  u64 change_at;                            // the barrier at which units leave; 0: none
+  CkCounter root;                           // arrivals of whole groups
+  CkCounter released;                       // barriers that all units have reached
 };
 
 struct CkUnit {
@@ -43,12 +51,13 @@ CK_INLINE void ck_pause() {}
 #endif
 
 // Returns when the counter has reached `epoch`.
-CK_INLINE void ck_await(const u64* counter, u64 epoch, const CkTeam* team) {
+CK_INLINE void ck_await(const u64* counter, u64 epoch, CkUnit* unit) {
+  u64 spins = unit->team->spins;
   for (u64 polls = 0; __atomic_load_n(counter, __ATOMIC_ACQUIRE) < epoch; ++polls) {
-    if (polls < team->spins) {
+    if (polls < spins) {
       ck_pause();
     } else {
-      team->yield(polls - team->spins);
+      unit->team->yield(unit, polls - spins);
     }
   }
 }
@@ -63,15 +72,17 @@ CK_NOINLINE __attribute__((unused)) void ck_arrive_in_tree(const CkUnit* unit, u
   __atomic_store_n(&team->released.value, epoch, __ATOMIC_RELEASE);
 }
 
-CK_NOINLINE __attribute__((unused)) void ck_wait_for_all(const CkUnit* unit) {
-  const CkTeam* team = unit->team;
+CK_NOINLINE __attribute__((unused)) bool ck_wait_for_all(CkUnit* unit) {
+  CkTeam* team = unit->team;
   const CkCounter* units = team->units;
   u64 epoch = __atomic_load_n(&units[unit->index].value, __ATOMIC_RELAXED);
   if (unit->count > CK_FLAT_UNITS) {
-    ck_await(&team->released.value, epoch, team);
+    ck_await(&team->released.value, epoch, unit);
   } else {
-    for (i64 other = 0; other < unit->count; ++other) ck_await(&units[other].value, epoch, team);
+    for (i64 other = 0; other < unit->count; ++other) ck_await(&units[other].value, epoch, unit);
   }
+  // The caller sets it before it arrives, and not again before all have changed.
+  return CK_UNLIKELY(__atomic_load_n(&team->change_at, __ATOMIC_RELAXED) == epoch) && team->change(unit);
 }
 
 CK_INLINE void ck_arrive(const CkUnit* unit) {
@@ -82,9 +93,8 @@ CK_INLINE void ck_arrive(const CkUnit* unit) {
   if (CK_UNLIKELY(unit->count > CK_FLAT_UNITS)) ck_arrive_in_tree(unit, epoch);
 }
 
-CK_INLINE void ck_wait(const CkUnit* unit) {
-  if (unit->count != 1) ck_wait_for_all(unit);
-}
+// True if the unit leaves: its program returns at once.
+CK_INLINE bool ck_wait(CkUnit* unit) { return unit->count != 1 && ck_wait_for_all(unit); }
 
 // Read by the runtime before it calls the program.
 CK_EXPORT const u32 ck_units_version;

@@ -11,9 +11,10 @@ CPU = Target(
     reduction='_Pragma("omp simd reduction({op}:{name})")',
     copy="__builtin_memcpy({target}, {source}, {size});",
     table="static const",
+    wait="if (ck_wait(unit)) {end}",
     entry=(
         "CK_EXPORT int ck_program(const void* const* operands, void* const* results,\n"
-        "                         u8* workspace, const CkUnit* unit)"
+        "                         u8* workspace, CkUnit* unit)"
     ),
     epilogue=("return 0;",),
     fail="failed = failed ? failed : int({code});",

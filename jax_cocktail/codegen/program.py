@@ -163,13 +163,23 @@ def _emit_statement(context: Context, statement: Statement) -> None:
     elif statement.kind == "block_barrier":
         context.fence()
     elif statement.kind in HALVES:
-        many = context.target.has_threads and context.outlines is not None and not context.plan.cluster
-        context.needs |= {"program"} if many else set()
-        context.writer.line(f"ck_{statement.kind}{'_apart' if many else ''}(unit);")
+        _emit_barrier(context, statement.kind)
     else:
         with context.alone(*statement.outputs):
             outlined = context.target.has_threads and (is_outlined(statement) or gives_register(statement))
             _emit_part(context, outlined, statement, partial(emit_anchor, context, statement))
+
+
+def _emit_barrier(context: Context, half: str) -> None:
+    target = context.target
+    if target.has_threads and context.outlines is not None and not context.plan.cluster:
+        context.needs.add("program")
+        context.writer.line(f"ck_{half}_apart(unit);")
+    elif half == "wait":
+        end = target.fail_end if context.first_codes else target.epilogue
+        context.writer.line(target.wait.format(end="".join(end)))
+    else:
+        context.writer.line("ck_arrive(unit);")
 
 
 def _emit_stitched(context: Context, group: StitchedUTask) -> None:

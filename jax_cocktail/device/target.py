@@ -20,6 +20,7 @@ class Target:
       reduction: the same for a reduction of `{op}` into `{name}`.
       copy: copies `{size}` bytes from `{source}` to `{target}`.
       table: the beginning of a static array of constants.
+      wait: the second half of a barrier, behind which a unit may leave by `{end}`.
       block_barrier: the block barrier, for the threads of a unit; "" if a unit is one thread.
       prologue: lines before the first header.
       units: lines after the last header, in a program for several units.
@@ -51,6 +52,7 @@ class Target:
     index: str = "i64"
     lanes: str = ""
     reduction: str = ""
+    wait: str = "ck_wait(unit);"
     block_barrier: str = ""
     prologue: tuple[str, ...] = ()
     tagged: tuple[str, ...] = ()

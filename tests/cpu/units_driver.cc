@@ -6,21 +6,76 @@ namespace {
 const i64 kThreads = 4, kCalls = 60, kRounds = 20;
 
 // Every unit writes its cell and reads all others between two barriers. Memory of its own keeps its bytes.
-int Exchange(const void* const*, void* const* results, u8* workspace, const CkUnit* unit) {
+int Exchange(const void* const*, void* const* results, u8* workspace, CkUnit* unit) {
   i64* cells = static_cast<i64*>(results[0]);
   int wrong = 0;
   for (i64 i = 0; i < 64; ++i) unit->own[i] = u8(unit->index);
   for (i64 round = 0; round < kRounds; ++round) {
     cells[unit->index] = round;
     ck_arrive(unit);
-    ck_wait(unit);
+    if (ck_wait(unit)) return wrong;
     for (i64 i = 0; i < unit->count; ++i) wrong |= cells[i] != round;
     ck_arrive(unit);
-    ck_wait(unit);
+    if (ck_wait(unit)) return wrong;
   }
   for (i64 i = 0; i < 64; ++i) wrong |= unit->own[i] != u8(unit->index);
   if (unit->index == 0) workspace[0] = 1;
   return wrong;
+}
+
+const i64 kParts = 24;
+
+// The units share parts, whose numbers they know, and look at all of them behind every barrier. Unit `late` of
+// `first` sleeps in one round, as if it had lost its core, and so leaves. Nothing may be done twice or not at all.
+struct Lateness {
+  i64 late, first, last;  // unit, and numbers of units at the beginning and at the end
+};
+
+int Parts(const void* const* operands, void* const* results, u8*, CkUnit* unit) {
+  i64* cells = static_cast<i64*>(results[0]);
+  auto* lateness = const_cast<Lateness*>(static_cast<const Lateness*>(operands[0]));
+  i64 number = unit->index;
+  int wrong = 0;
+  if (number == 0) lateness->first = unit->count;
+  for (i64 round = 0; round < kRounds; ++round) {
+    if (number == lateness->late && (round == 3 || round == 7)) Sleep(3000000);
+    for (i64 part = unit->index; part < kParts; part += unit->count) cells[part] += 1;
+    ck_arrive(unit);
+    if (ck_wait(unit)) return wrong;
+    for (i64 part = 0; part < kParts; ++part) wrong |= cells[part] != round + 1;
+    ck_arrive(unit);
+    // Between the halves of a barrier: the parts are still those of the same unit.
+    for (i64 part = unit->index; part < kParts; part += unit->count) cells[kParts + part] += 1;
+    if (ck_wait(unit)) return wrong;
+    for (i64 part = unit->index; part < kParts; part += unit->count) wrong |= cells[kParts + part] != round + 1;
+  }
+  if (number == 0) lateness->last = unit->count;
+  return wrong;
+}
+
+// Calls in which units come late or leave, on as many units as if there were cores for them.
+i64 LateUnits(i64 units) {
+  i64 wrong = 0, left = 0;
+  usable_cores = units;
+  counted_at = Nanoseconds() + (u64(1) << 60);
+  for (i64 late = 1; late < units; ++late) {
+    i64 cells[2 * kParts] = {};
+    Lateness lateness = {late, 0, 0};
+    const void* operands[] = {&lateness};
+    void* results[] = {cells};
+    pause_of_pool = Pause{};
+    Entry entry = {Parts, CK_MOST_UNITS, 0};
+    int code = 0;
+    wrong += !RunProgram(entry, operands, results, nullptr, 0, 0, &code) || code != 0;
+    for (i64 cell : cells) wrong += cell != kRounds;
+    bool fewer = lateness.last < units;
+    left += lateness.last < lateness.first;
+    wrong += lateness.first > units || lateness.last > lateness.first;
+    wrong += fewer && (pause_of_pool.count == 0 || pause_of_pool.units >= units);
+  }
+  usable_cores = 0;
+  pause_of_pool = Pause{};
+  return left == 0 ? wrong + 1 : wrong;
 }
 
 void* Caller(void* argument) {
@@ -51,6 +106,8 @@ int main(int count, char** arguments) {
     pthread_join(threads[i], nullptr);
     all += wrong[i];
   }
+  const i64 sizes[] = {2, 3, 12};
+  for (i64 units : sizes) all += LateUnits(units);
   i64 running = running_units;
   return all != 0 || running != 0;
 }

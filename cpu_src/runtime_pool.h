@@ -1,0 +1,141 @@
+// The worker pool of the process, and how many units a call may have now: as many as there are cores, less those
+// that other processes have taken.
+#ifndef COCKTAIL_RUNTIME_POOL_H
+#define COCKTAIL_RUNTIME_POOL_H
+
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "runtime_memory.h"
+#include "runtime_workers.h"
+
+namespace {
+
+const u64 kCountNanoseconds = 1000000000;  // between two counts of the cores
+
+pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
+Worker* idle_workers = nullptr;  // the one that ran last comes first: it may still be awake
+i64 running_units = 0;           // in calls that asked for more than one unit, their callers included
+i64 chosen_units = 0;            // by ck_cpu_set_units; 0: automatic
+i64 usable_cores = 0;            // 0: not known yet
+u64 counted_at = 0;              // when the cores were counted
+
+// Affinity and quota may change, so the cores are counted again from time to time.
+i64 Cores(u64 now) {
+  i64 cores = __atomic_load_n(&usable_cores, __ATOMIC_RELAXED);
+  if (cores > 0 && now < __atomic_load_n(&counted_at, __ATOMIC_RELAXED) + kCountNanoseconds) return cores;
+  cores = UsableCores();
+  __atomic_store_n(&usable_cores, cores, __ATOMIC_RELAXED);
+  __atomic_store_n(&counted_at, now, __ATOMIC_RELAXED);
+  return cores;
+}
+
+i64 MostUnitsOfACall(u64 now) {
+  i64 chosen = __atomic_load_n(&chosen_units, __ATOMIC_RELAXED);
+  i64 units = chosen > 0 ? chosen : Cores(now);
+  return units < CK_MOST_UNITS ? units : CK_MOST_UNITS;
+}
+
+// ---- pauses ---------------------------------------------------------------------------------------------
+
+// After a call has lost a core to another process, calls have fewer units for a while: this many times as long
+// as it waited, and twice as long as last time if the pause before had just ended.
+const u64 kPausePerLost = 16;
+const u64 kShortestPause = 2000000, kLongestPause = 1000000000;  // nanoseconds
+
+struct Pause {  // under pool_mutex
+  u64 length;
+  u64 end;
+  i64 units;  // of a call until then
+  i64 count;  // pauses so far
+} pause_of_pool = {0, 0, 0, 0};
+
+// `units`: those of a call that kept their cores. `lost`: nanoseconds that it waited for the others.
+void PauseFor(u64 lost, i64 units) {
+  u64 now = Nanoseconds();
+  pthread_mutex_lock(&pool_mutex);
+  Pause& pause = pause_of_pool;
+  bool again = now - pause.end < pause.length;
+  u64 length = again ? 2 * pause.length : 0;
+  if (length < lost * kPausePerLost) length = lost * kPausePerLost;
+  if (length < kShortestPause) length = kShortestPause;
+  if (length > kLongestPause) length = kLongestPause;
+  pause = Pause{length, now + length, units, pause.count + 1};
+  pthread_mutex_unlock(&pool_mutex);
+}
+
+// ---- leases ---------------------------------------------------------------------------------------------
+
+// A child of fork() has one thread, so its pool starts empty.
+void BeforeFork() {
+  pthread_mutex_lock(&pool_mutex);
+  pthread_mutex_lock(&arena_mutex);
+}
+void AfterForkInParent() {
+  pthread_mutex_unlock(&arena_mutex);
+  pthread_mutex_unlock(&pool_mutex);
+}
+void AfterForkInChild() {
+  idle_workers = nullptr;
+  running_units = 0;
+  usable_cores = 0;
+  AfterForkInParent();
+}
+
+// Once per process. Sleeping threads need this library even if its last user closes it.
+void Prepare() {
+  pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&WorkerMain), &info) && info.dli_fname) {
+    (void)dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  }
+}
+pthread_once_t prepare_once = PTHREAD_ONCE_INIT;
+
+// Takes up to `wanted` workers into `workers` and returns their number. Unless `exact`, the units of all
+// calls together do not exceed `most`; only further calls run with fewer units.
+i64 LeaseWorkers(i64 wanted, i64 most, bool exact, u64 now, Worker** workers) {
+  i64 count = 0;
+  pthread_mutex_lock(&pool_mutex);
+  ++running_units;
+  if (!exact) {
+    bool fits = most <= Cores(now);  // if not, the user has chosen so
+    if (fits && now < pause_of_pool.end && most > pause_of_pool.units) most = pause_of_pool.units;
+    if (wanted > most - running_units) wanted = most > running_units ? most - running_units : 0;
+  }
+  for (; count < wanted && idle_workers != nullptr; ++count) {
+    workers[count] = idle_workers;
+    idle_workers = idle_workers->next;
+  }
+  running_units += wanted;
+  pthread_mutex_unlock(&pool_mutex);
+  i64 missing = 0;
+  while (count + missing < wanted) {
+    workers[count] = StartWorker();
+    if (workers[count] != nullptr) {
+      ++count;
+    } else {
+      ++missing;
+    }
+  }
+  if (missing > 0) {
+    pthread_mutex_lock(&pool_mutex);
+    running_units -= missing;
+    pthread_mutex_unlock(&pool_mutex);
+  }
+  return count;
+}
+
+void ReturnWorkers(i64 count, Worker** workers) {
+  pthread_mutex_lock(&pool_mutex);
+  for (i64 i = count - 1; i >= 0; --i) {
+    workers[i]->next = idle_workers;
+    idle_workers = workers[i];
+  }
+  running_units -= count + 1;
+  pthread_mutex_unlock(&pool_mutex);
+}
+
+}  // namespace
+
+#endif  // COCKTAIL_RUNTIME_POOL_H
