@@ -17,7 +17,7 @@ from jax_cocktail.build import host as build
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 SOURCE = """#include "cocktail_base.h"
-CK_EXPORT int ck_program(const void* const*, void* const*, u8*, const CkUnit*) { return %d; }
+CK_EXPORT int ck_program(const void* const*, void* const*, u8*, CkUnit*) { return %d; }
 """
 
 

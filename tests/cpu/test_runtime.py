@@ -17,7 +17,7 @@ from jax_cocktail.build import host as build
 TARGET = "jax_cocktail_runtime_test"
 # Doubles its input; with a workspace, through it. Negative input: error 7.
 PROGRAM = """#include "cocktail_base.h"
-CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, const CkUnit*) {
+CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, CkUnit*) {
   const f32* x = (const f32*)inputs[0];
   f32* y = (f32*)outputs[0];
   if (x[0] < 0) return 7;
@@ -34,7 +34,7 @@ CK_EXPORT const char* ck_error_text(int code) { return code == 7 ? "negative inp
 WITH_UNITS = """#include "cocktail_units.h"
 CK_EXPORT const i64 ck_most_units, ck_own_bytes;
 const i64 ck_most_units = 5, ck_own_bytes = 100;
-CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, const CkUnit* unit) {
+CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, CkUnit* unit) {
   f32* y = (f32*)outputs[0];
   if ((u64)unit->own % 4096 != 0) return 9;
   unit->own[99] = u8(unit->index);

@@ -9,7 +9,7 @@ CK_EXPORT const i64 ck_most_units, ck_own_bytes;
 const i64 ck_most_units = 2, ck_own_bytes = 65536;
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
-                         u8* workspace, const CkUnit* unit) {
+                         u8* workspace, CkUnit* unit) {
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o32768_f32 = (f32*)(unit->own + 32768);
   const f32* const p0 = (const f32*)(operands[0]);

@@ -9,7 +9,7 @@ CK_EXPORT const i64 ck_most_units, ck_own_bytes;
 const i64 ck_most_units = 2, ck_own_bytes = 1280;
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
-                         u8* workspace, const CkUnit* unit) {
+                         u8* workspace, CkUnit* unit) {
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o1024_f32 = (f32*)(unit->own + 1024);
   const f32* const p0 = (const f32*)(operands[0]);
@@ -65,7 +65,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       const i64 t3 = v96 * i64(2LL);
       v98 = t3;
     }
-    ck_wait(unit);
+    if (ck_wait(unit)) return 0;
     for (i64 v104 = unit->index; v104 < 2; v104 += unit->count) {
       {
         const i64 t4 = v104 * i64(64LL);
@@ -120,7 +120,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       const i64 t31 = v98 + i64(1LL);
       v142 = t31;
     }
-    ck_wait(unit);
+    if (ck_wait(unit)) return 0;
     for (i64 v145 = unit->index; v145 < 2; v145 += unit->count) {
       {
         const i64 t32 = v145 * i64(64LL);

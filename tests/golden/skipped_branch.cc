@@ -5,7 +5,7 @@
 #include "cocktail_math.h"
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
-                         u8* workspace, const CkUnit* unit) {
+                         u8* workspace, CkUnit* unit) {
   const bool* const p0 = (const bool*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   bool v4;

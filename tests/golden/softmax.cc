@@ -6,7 +6,7 @@
 #include "cocktail_math.h"
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
-                         u8* workspace, const CkUnit* unit) {
+                         u8* workspace, CkUnit* unit) {
   const f32* const p0 = (const f32*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   f32* const w0_f32 = (f32*)(workspace + 0);

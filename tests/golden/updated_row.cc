@@ -4,7 +4,7 @@
 #include "cocktail_arith.h"
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
-                         u8* workspace, const CkUnit* unit) {
+                         u8* workspace, CkUnit* unit) {
   f32* const r0 = (f32*)(results[0]);
   for (i64 v2 = 0; v2 < 6; ++v2) {
     const f32* const d4 = r0 + ck_clamp_index(v2, 5) * 8;

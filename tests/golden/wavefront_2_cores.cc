@@ -9,7 +9,7 @@ CK_EXPORT const i64 ck_most_units, ck_own_bytes;
 const i64 ck_most_units = 2, ck_own_bytes = 2304;
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
-                         u8* workspace, const CkUnit* unit) {
+                         u8* workspace, CkUnit* unit) {
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o1024_f32 = (f32*)(unit->own + 1024);
   f32* const o2048_f32 = (f32*)(unit->own + 2048);
@@ -197,7 +197,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       const i32 t21 = ck_convert<i32>(v357);
       v358 = t21;
     }
-    ck_wait(unit);
+    if (ck_wait(unit)) return 0;
     for (i64 v360 = unit->index; v360 < 2; v360 += unit->count) {
       if (v358 <= 0) {
         {
@@ -447,7 +447,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       }
     }
     ck_arrive(unit);
-    ck_wait(unit);
+    if (ck_wait(unit)) return 0;
     for (i64 v508 = unit->index; v508 < 2; v508 += unit->count) {
       if (v506 <= 0) {
         {
