@@ -47,7 +47,7 @@ struct Pause {  // under pool_mutex
   u64 length;
   u64 end;
   i64 units;  // of a call until then
-  i64 count;  // pauses so far
+  i64 count;  // pauses so far: calls that have lost units
 } pause_of_pool = {0, 0, 0, 0};
 
 // `units`: those of a call that kept their cores. `lost`: nanoseconds that it waited for the others.
@@ -62,6 +62,12 @@ void PauseFor(u64 lost, i64 units) {
   if (length > kLongestPause) length = kLongestPause;
   pause = Pause{length, now + length, units, pause.count + 1};
   pthread_mutex_unlock(&pool_mutex);
+}
+
+// The units that a call of `most` may have now.
+i64 UnitsNow(i64 most, u64 now) {
+  bool fits = most <= Cores(now);  // if not, the user has chosen so
+  return fits && now < pause_of_pool.end && most > pause_of_pool.units ? pause_of_pool.units : most;
 }
 
 // ---- leases ---------------------------------------------------------------------------------------------
@@ -99,8 +105,7 @@ i64 LeaseWorkers(i64 wanted, i64 most, bool exact, u64 now, Worker** workers) {
   pthread_mutex_lock(&pool_mutex);
   ++running_units;
   if (!exact) {
-    bool fits = most <= Cores(now);  // if not, the user has chosen so
-    if (fits && now < pause_of_pool.end && most > pause_of_pool.units) most = pause_of_pool.units;
+    most = UnitsNow(most, now);
     if (wanted > most - running_units) wanted = most > running_units ? most - running_units : 0;
   }
   for (; count < wanted && idle_workers != nullptr; ++count) {

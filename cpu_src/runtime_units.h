@@ -82,6 +82,16 @@ CK_EXPORT void ck_cpu_set_units(i64 units) {
 
 CK_EXPORT i64 ck_cpu_units(void) { return MostUnitsOfACall(Nanoseconds()); }
 
+// The units that a call may have now, fewer while other processes take cores. `lost`: calls that have lost units.
+CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
+  u64 now = Nanoseconds();
+  pthread_mutex_lock(&pool_mutex);
+  *lost = pause_of_pool.count;
+  i64 units = UnitsNow(MostUnitsOfACall(now), now);
+  pthread_mutex_unlock(&pool_mutex);
+  return units;
+}
+
 // For tests and tools: a call without XLA on exactly `units` units (0: on the idle ones), if the program has
 // work for them and the system has threads. Returns the program's code, or -1 if there is no memory.
 CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const void* const* operands,

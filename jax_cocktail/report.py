@@ -78,6 +78,7 @@ class Report:
         if nothing was measured.
       trials: everything that was timed.
       others: the fraction of our cores that other processes held during the measurement.
+      pressure: how other processes have slowed down this process's calls so far; "" if they have not.
       inner: reports of jitted functions that are called from code that stock XLA runs.
     """
 
@@ -92,6 +93,7 @@ class Report:
     cocktail_seconds: float | None = None
     trials: tuple[Trial, ...] = ()
     others: float = 0.0
+    pressure: str = ""
     inner: tuple[Report, ...] = ()
 
     @property
@@ -107,6 +109,7 @@ class Report:
                 f" {_time(self.cocktail_seconds)} per call"
             )
         lines += _trial_lines(self.trials, self.others)
+        lines += [f"  {self.pressure}"] if self.pressure else []
         lines += (f"  recursion {text}" for text in dict.fromkeys(self.recursions))
         for number, region in enumerate(self.captured):
             lines += _captured_lines(number, region)

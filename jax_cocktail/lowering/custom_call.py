@@ -73,6 +73,7 @@ def _register_cpu() -> None:
         jax.ffi.register_ffi_type("jax_cocktail_state", state_type, platform=PLATFORM)
         jax.ffi.register_ffi_target(TARGET, stages, platform=PLATFORM)
         library.ck_cpu_units.restype = ctypes.c_int64
+        library.ck_cpu_units_now.restype = ctypes.c_int64
         library.ck_cpu_set_units.argtypes = [ctypes.c_int64]
         library.ck_cpu_set_units(config.resolve({}, scopes=()).units)
         _library = library
@@ -87,6 +88,17 @@ def units() -> int:
     """The most units that a call may use in this process (from cores, quota and JAX_COCKTAIL_UNITS); 0 if the
     runtime library is not loaded."""
     return 0 if _library is None else int(_library.ck_cpu_units())
+
+
+def pressure() -> str:
+    """Tells whether other processes have taken cores from calls of this process; "" if they have not."""
+    if _library is None:
+        return ""
+    lost = ctypes.c_int64(0)
+    now, most = int(_library.ck_cpu_units_now(ctypes.byref(lost))), units()
+    if not lost.value:
+        return ""
+    return f"{lost.value} calls so far lost units to other processes; a call now has {now} of {most} units"
 
 
 def expected_platforms() -> tuple[str, ...]:

@@ -310,6 +310,7 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
         cocktail_seconds=decision.cocktail_seconds,
         trials=trials,
         others=decision.others,
+        pressure="" if prepared.machine.is_gpu or plan.candidate.units == 1 else custom_call.pressure(),
     )
 
 
