@@ -32,11 +32,10 @@ def literal(data: bytes, dtype: str) -> str:
         return "true" if data[0] else "false"
     if dtype in INTEGERS:
         number = int.from_bytes(data, "little", signed=not dtype.startswith("u"))
-        if number == -(2**63):
-            return "(-9223372036854775807LL - 1)"
         suffix = {"int64": "LL", "uint64": "ULL", "uint32": "u"}.get(dtype, "")
-        text = f"{number}{suffix}"
-        return f"({text})" if number < 0 else f"{COMPUTE[dtype]}({text})"
+        least = dtype in ("int32", "int64") and number == -(1 << 8 * len(data) - 1)
+        text = f"{number + 1}{suffix} - 1" if least else f"{number}{suffix}"  # -2147483648 is a long in C
+        return f"{COMPUTE[dtype]}({text})"
     return _float_literal(data, dtype)
 
 
