@@ -4,7 +4,6 @@
 #define COCKTAIL_RUNTIME_POOL_H
 
 #include <dlfcn.h>
-#include <pthread.h>
 
 #include "runtime_memory.h"
 #include "runtime_workers.h"
@@ -85,6 +84,7 @@ void AfterForkInChild() {
   idle_workers = nullptr;
   running_units = 0;
   usable_cores = 0;
+  tidying = false;
   AfterForkInParent();
 }
 

@@ -18,7 +18,7 @@ typedef int ProgramFunction(const void* const* operands, void* const* results, u
 const u64 kSpins = 2000;
 const u64 kSpinsOversubscribed = 30;  // if the awaited unit probably needs this core
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
-const long kSleepNanoseconds = 50000;
+const u64 kSleepNanoseconds = 50000;
 const u64 kYieldsPerLook = 16;  // at the clocks
 // A worker that is awake, and one that must be woken, comes within so many nanoseconds, or has no core.
 const u64 kAwakeNanoseconds = 20000, kWakeNanoseconds = 100000;
@@ -200,10 +200,15 @@ void Gather(Team* team) {
   }
 }
 
-// Runs the call on this thread and the workers of `team->members`. Returns the code of the first failed unit,
-// or 0.
-__attribute__((noinline)) int RunTeam(Team* team, bool fits) {
-  i64 count = team->num_members, groups = (count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS;
+// Runs the call on this thread and some workers. `fits`: there is a core for everyone. Returns the code of the
+// first failed unit, or 0.
+__attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** workers, bool fits) {
+  i64 count = num_workers + 1, groups = (count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS;
+  Member members[CK_MOST_UNITS];
+  for (i64 i = 0; i < count; ++i) members[i] = Member{i > 0 ? workers[i - 1] : nullptr, 0, false};
+  team->members = members;
+  team->num_members = count;
+  team->float_mode = FloatMode();
   i64 bytes = i64(sizeof(CkTeam)) + (count + groups) * i64(sizeof(CkCounter));
   auto* memory = static_cast<u8*>(__builtin_alloca(size_t(bytes) + alignof(CkTeam)));
   memory += -reinterpret_cast<u64>(memory) % alignof(CkTeam);
@@ -217,13 +222,13 @@ __attribute__((noinline)) int RunTeam(Team* team, bool fits) {
   team->fits = fits;
   team->exact = team->exact || !fits;
   int core = fits && count > 1 ? sched_getcpu() : -1;
-  for (i64 i = 1; i < count; ++i) Begin(team->members[i].worker, team, i, core);
+  for (i64 i = 1; i < count; ++i) Begin(members[i].worker, team, i, core);
   Gather(team);
   __atomic_store_n(&team->count, Number(team), __ATOMIC_RELEASE);
   int code = RunUnit(team, 0);
   team->watched = 0;
   for (i64 i = 1; i < count; ++i) {
-    Member& member = team->members[i];
+    const Member& member = members[i];
     if (!IsPresent(member.worker)) continue;
     for (u64 times = 0; !IsDone(member.worker); ++times) {
       if (fits && times > spins && times % kYieldsPerLook == 0) Watch(team, 0);
@@ -231,11 +236,9 @@ __attribute__((noinline)) int RunTeam(Team* team, bool fits) {
     }
     if (code == 0) code = member.worker->code;
   }
-  if (team->lost > 0) {
-    i64 kept = 1;
-    for (i64 i = 1; i < count; ++i) kept += !team->members[i].lost;
-    PauseFor(team->lost, kept);
-  }
+  i64 kept = count;
+  for (i64 i = 1; i < count; ++i) kept -= members[i].lost;
+  if (kept < count) PauseFor(team->lost, kept);
   return code;
 }
 

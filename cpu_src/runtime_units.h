@@ -36,7 +36,7 @@ bool RunProgram(const Entry& entry, const void* const* operands, void* const* re
     own_start = stride ? (workspace_bytes + page - 1) / page * page : workspace_bytes;
     bytes += own_start;
   }
-  Arena arena = {nullptr, 0};
+  Arena arena = {nullptr, 0, 0};
   if (bytes > 0) {
     arena = LeaseArena(size_t(bytes));
     if (arena.memory == nullptr) return false;
@@ -51,20 +51,15 @@ bool RunProgram(const Entry& entry, const void* const* operands, void* const* re
     if (got == 0) {
       *code = RunAlone(entry, operands, results, workspace, own);
     } else {
-      Member members[CK_MOST_UNITS];
-      for (i64 i = 0; i <= got; ++i) members[i] = Member{i > 0 ? workers[i - 1] : nullptr, 0, false};
       Team team = {};
       team.function = entry.function;
       team.operands = operands;
       team.results = results;
       team.workspace = workspace;
-      team.float_mode = FloatMode();
       team.own = own;
       team.stride = stride;
       team.exact = units > 0;
-      team.members = members;
-      team.num_members = got + 1;
-      *code = RunTeam(&team, got < Cores(now));
+      *code = RunTeam(&team, got, workers, got < Cores(now));
     }
     ReturnWorkers(got, workers);
   }

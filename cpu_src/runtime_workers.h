@@ -3,19 +3,11 @@
 #define COCKTAIL_RUNTIME_WORKERS_H
 
 #include <linux/futex.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "cocktail_units.h"
-#include "runtime_cores.h"
 #include "runtime_float.h"
+#include "runtime_threads.h"
 
 namespace {
 
@@ -27,17 +19,6 @@ const u64 kIdleNanoseconds = 50000;  // a worker spins this long for its next ca
 const u64 kBusyNanoseconds = 2000000;
 const u64 kTakenNanoseconds = 20000;  // a yield that takes longer than that let another thread run
 const u64 kShyCalls = 100;
-
-u64 Nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
-  timespec now;
-  if (clock_gettime(clock, &now) != 0) return 0;
-  return u64(now.tv_sec) * 1000000000u + u64(now.tv_nsec);
-}
-
-void Sleep(long nanoseconds) {
-  timespec pause = {0, nanoseconds};
-  nanosleep(&pause, nullptr);
-}
 
 // What a worker does when it is called. `number`: of the worker in this call, from 1. Returns the program's code.
 struct Call {
@@ -190,34 +171,22 @@ bool IsDone(const Worker* worker) {
   return __atomic_load_n(&worker->done, __ATOMIC_ACQUIRE) == worker->called;
 }
 
-// nullptr if the system cannot start a thread. Workers block signals, which are for the user's threads,
-// except faults, so that fault handlers work.
+// nullptr if the system cannot start a thread.
 Worker* StartWorker() {
   void* memory = nullptr;
   if (posix_memalign(&memory, alignof(Worker), sizeof(Worker)) != 0) return nullptr;
   memset(memory, 0, sizeof(Worker));
-  const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
-  sigset_t blocked, before;
-  sigfillset(&blocked);
-  for (int fault : faults) sigdelset(&blocked, fault);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &blocked, &before);
   auto* worker = static_cast<Worker*>(memory);
   CoreSet cores;
-  if (CoresExcept(sched_getcpu(), &cores)) {
-    pthread_attr_setaffinity_np(&attributes, cores.bytes, reinterpret_cast<cpu_set_t*>(cores.words));
+  bool apart = CoresExcept(sched_getcpu(), &cores);
+  if (!StartThread(&worker->thread, WorkerMain, worker, apart ? &cores : nullptr)) {
+    free(memory);
+    return nullptr;
   }
-  int problem = pthread_create(&worker->thread, &attributes, WorkerMain, worker);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (problem == 0 && pthread_getcpuclockid(worker->thread, &worker->clock) != 0) {
+  if (pthread_getcpuclockid(worker->thread, &worker->clock) != 0) {
     worker->clock = CLOCK_MONOTONIC;  // then it never seems to lose its core
   }
-  if (problem == 0) return worker;
-  free(memory);
-  return nullptr;
+  return worker;
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ int Exchange(const void* const*, void* const* results, u8* workspace, CkUnit* un
   return wrong;
 }
 
-const i64 kParts = 24;
+const i64 kParts = 24, kMostTries = 300;
 
 // The units share parts, whose numbers they know, and look at all of them behind every barrier. Unit `late` of
 // `first` sleeps in one round, as if it had lost its core, and so leaves. Nothing may be done twice or not at all.
@@ -53,9 +53,10 @@ int Parts(const void* const* operands, void* const* results, u8*, CkUnit* unit) 
   return wrong;
 }
 
-// Calls in which units come late or leave, on as many units as if there were cores for them.
-i64 LateUnits(i64 units) {
-  i64 wrong = 0, left = 0;
+// Calls in which units come late or leave, on as many units as if there were cores for them. `left`: how often
+// one left.
+i64 LateUnits(i64 units, i64* left) {
+  i64 wrong = 0;
   usable_cores = units;
   counted_at = Nanoseconds() + (u64(1) << 60);
   for (i64 late = 1; late < units; ++late) {
@@ -69,13 +70,32 @@ i64 LateUnits(i64 units) {
     wrong += !RunProgram(entry, operands, results, nullptr, 0, 0, &code) || code != 0;
     for (i64 cell : cells) wrong += cell != kRounds;
     bool fewer = lateness.last < units;
-    left += lateness.last < lateness.first;
+    *left += lateness.last < lateness.first;
     wrong += lateness.first > units || lateness.last > lateness.first;
     wrong += fewer && (pause_of_pool.count == 0 || pause_of_pool.units >= units);
   }
   usable_cores = 0;
   pause_of_pool = Pause{};
-  return left == 0 ? wrong + 1 : wrong;
+  return wrong;
+}
+
+i64 LargeArenas() {
+  i64 count = 0;
+  pthread_mutex_lock(&arena_mutex);
+  for (int i = 0; i < num_idle_arenas; ++i) count += idle_arenas[i].size > kSmallArena;
+  pthread_mutex_unlock(&arena_mutex);
+  return count;
+}
+
+// Large arenas are given back when they have been idle for long.
+i64 IdleArenas() {
+  Arena small = LeaseArena(kSmallArena / 2), large = LeaseArena(kSmallArena * 3);
+  ReturnArena(small);
+  ReturnArena(large);
+  u64 now = Nanoseconds();
+  i64 wrong = LargeArenas() == 0;
+  wrong += Tidy(now + kIdleArenaNanoseconds) || LargeArenas() != 0;
+  return wrong;
 }
 
 void* Caller(void* argument) {
@@ -107,7 +127,12 @@ int main(int count, char** arguments) {
     all += wrong[i];
   }
   const i64 sizes[] = {2, 3, 12};
-  for (i64 units : sizes) all += LateUnits(units);
+  for (i64 units : sizes) {
+    i64 left = 0;
+    for (i64 tries = 0; tries < kMostTries && left == 0; ++tries) all += LateUnits(units, &left);
+    all += left == 0;
+  }
+  all += IdleArenas();
   i64 running = running_units;
   return all != 0 || running != 0;
 }
