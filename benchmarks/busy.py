@@ -1,7 +1,7 @@
 """Times the models as `jit` decided on an idle machine while other processes take its cores.
 
-Each model is a process of its own. It decides while the machine is idle and is then measured under every load,
-in short turns with stock XLA. A cell is stock over ours, of the medians and of the 90th percentiles.
+Each model is a process of its own. It decides while the machine is idle and is then measured under every
+load, in short turns with stock XLA. A cell is stock over ours, of the medians and of the 90th percentiles.
 
     python -m benchmarks.busy                     every model under every load
     python -m benchmarks.busy --rows lstm rae     some models
@@ -9,8 +9,8 @@ in short turns with stock XLA. A cell is stock over ours, of the medians and of 
     python -m benchmarks.busy --units 2           on two units, whatever is fastest
     python -m benchmarks.busy --out FILE          the same figures as JSON
 
-Loads: a number of busy processes, ``quota`` (a control group with the quota of one core; needs the right to make
-one) and ``pinned`` (to one core, after the decision).
+Loads: a number of busy processes, ``quota`` (a control group with the quota of one core; needs the right to
+make one) and ``pinned`` (to one core, after the decision).
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
 
+ROOT = Path(__file__).parents[1]
 LOADS = ("idle", "1", "2", "8", "quota", "pinned")
 TURN_SECONDS = 0.2
 GROUPS = Path("/sys/fs/cgroup")
@@ -113,18 +115,21 @@ def serve(row: str, units: int, quick: bool) -> None:
         print(json.dumps({k: [*np.percentile(t, [50, 90]), len(t)] for k, t in times.items()}), flush=True)
 
 
-def measure(row: str, loads: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a model under every load."""
-    command = [sys.executable, "-m", "benchmarks.busy", "--serve", row, "--units", str(options.units)]
-    command += ["--quick"] if options.quick else []
+def measure(
+    row: str, loads: Sequence[str], seconds: float, units: int = 0, quick: bool = False
+) -> dict[str, Any]:
+    """The figures of a model under every load, measured for so long: for both, the median and the 90th
+    percentile in seconds, and the number of calls."""
+    command = [sys.executable, "-m", "benchmarks.busy", "--serve", row, "--units", str(units)]
+    command += ["--quick"] if quick else []
     found: dict[str, Any] = {}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, cwd=ROOT) as child:
         assert child.stdin and child.stdout
         found["decision"] = json.loads(child.stdout.readline())["decision"]
         for name in loads:
             try:
                 with load(name, child.pid):
-                    child.stdin.write(f"{options.seconds}\n")
+                    child.stdin.write(f"{seconds}\n")
                     child.stdin.flush()
                     found[name] = json.loads(child.stdout.readline())
             except OSError as error:
@@ -161,7 +166,7 @@ def main() -> None:
     print(f"{'stock / ours: median, p90, ms':30}" + "".join(f"{name:>22}" for name in options.loads))
     figures = {}
     for row in (r for r in rows if r.startswith(tuple(options.rows))):
-        figures[row] = measure(row, options.loads, options)
+        figures[row] = measure(row, options.loads, options.seconds, options.units, options.quick)
         print(f"{row:30}" + "".join(f"{cell(figures[row][n]):>22}" for n in options.loads), flush=True)
     if options.out:
         options.out.write_text(json.dumps(figures, indent=1) + "\n")

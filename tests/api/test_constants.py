@@ -33,11 +33,12 @@ def test_constants(dtype: str) -> None:
         def chosen(which: jax.Array, x: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
             """Every constant as a scalar and as an array, an operand of `select` and of `maximum`."""
 
-            def body(_: jax.Array, state: jax.Array) -> jax.Array:
-                return jnp.where(which > 0, value, jnp.maximum(state, value))
-
             scalars, arrays = [], []
             for value in values:
+
+                def body(_: jax.Array, state: jax.Array, value: np.generic = value) -> jax.Array:
+                    return jnp.where(which > 0, value, jnp.maximum(state, value))
+
                 scalars.append(lax.fori_loop(0, 2, body, x[0]))
                 arrays.append(lax.fori_loop(0, 2, body, x))
             return scalars, arrays
