@@ -32,7 +32,7 @@ namespace {
 // ---- the state of an instantiated call ------------------------------------------------------------------
 
 struct State {
-  const Program* program;
+  Program* program;
   int64_t workspace;
   bool workspace_result;
 };
@@ -62,7 +62,7 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   }
   int64_t lent = state->workspace_result ? 0 : state->workspace;
   int code = 0;
-  if (!RunProgram(state->program->entry, inputs, outputs, workspace, lent, 0, &code)) {
+  if (!RunProgram(&state->program->entry, inputs, outputs, workspace, lent, 0, &code)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
   if (code == 0) return nullptr;
@@ -92,7 +92,7 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   }
   char problem[1024] = "", text[1200];
   auto* data = static_cast<const uint8_t*>(binary->data);
-  const Program* program = FindProgram(digest->ptr, data, binary->size, problem, sizeof(problem));
+  Program* program = FindProgram(digest->ptr, data, binary->size, problem, sizeof(problem));
   if (program == nullptr) {
     snprintf(text, sizeof(text), "jax_cocktail: %s", problem);
     return Fail(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text);

@@ -37,10 +37,11 @@ i64 MostUnitsOfACall(u64 now) {
 
 // ---- pauses ---------------------------------------------------------------------------------------------
 
-// After a call has lost a core to another process, calls have fewer units for a while: this many times as long
-// as it waited, and twice as long as last time if the pause before had just ended.
-const u64 kPausePerLost = 16;
-const u64 kShortestPause = 2000000, kLongestPause = 1000000000;  // nanoseconds
+// After a call has lost a core to another process, calls have fewer units for a while: for this many times the
+// length of the call, so that few calls lose a core, and twice as long as last time if the pause before had just
+// ended.
+const u64 kPausePerCall = 32;
+const u64 kLongestPause = 1000000000;  // nanoseconds; longer for very long calls
 
 struct Pause {  // under pool_mutex
   u64 length;
@@ -49,16 +50,15 @@ struct Pause {  // under pool_mutex
   i64 count;  // pauses so far: calls that have lost units
 } pause_of_pool = {0, 0, 0, 0};
 
-// `units`: those of a call that kept their cores. `lost`: nanoseconds that it waited for the others.
-void PauseFor(u64 lost, i64 units) {
-  u64 now = Nanoseconds();
+// `start`: of a call that has lost a core; `units`: those that kept theirs.
+void PauseAfter(u64 start, i64 units) {
+  u64 now = Nanoseconds(), least = kPausePerCall * (now - start);
   pthread_mutex_lock(&pool_mutex);
   Pause& pause = pause_of_pool;
   bool again = now - pause.end < pause.length;
   u64 length = again ? 2 * pause.length : 0;
-  if (length < lost * kPausePerLost) length = lost * kPausePerLost;
-  if (length < kShortestPause) length = kShortestPause;
   if (length > kLongestPause) length = kLongestPause;
+  if (length < least) length = least;
   pause = Pause{length, now + length, units, pause.count + 1};
   pthread_mutex_unlock(&pool_mutex);
 }
@@ -129,6 +129,24 @@ i64 LeaseWorkers(i64 wanted, i64 most, bool exact, u64 now, Worker** workers) {
     pthread_mutex_unlock(&pool_mutex);
   }
   return count;
+}
+
+// The worker that has rested longest, out of at least `least`; nullptr if there is none.
+Worker* LeaseRested(i64 least) {
+  pthread_mutex_lock(&pool_mutex);
+  running_units += 2;
+  Worker** last = &idle_workers;
+  i64 idle = 0;
+  for (Worker** each = &idle_workers; *each != nullptr; each = &(*each)->next, ++idle) last = each;
+  Worker* worker = idle >= least ? *last : nullptr;
+  if (worker != nullptr) *last = nullptr;
+  pthread_mutex_unlock(&pool_mutex);
+  if (worker == nullptr) worker = StartWorker();
+  if (worker != nullptr) return worker;
+  pthread_mutex_lock(&pool_mutex);
+  running_units -= 2;
+  pthread_mutex_unlock(&pool_mutex);
+  return nullptr;
 }
 
 void ReturnWorkers(i64 count, Worker** workers) {

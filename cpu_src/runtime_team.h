@@ -11,8 +11,6 @@
 
 namespace {
 
-typedef int ProgramFunction(const void* const* operands, void* const* results, u8* workspace, CkUnit* unit);
-
 // Polls of a barrier, about 40 us, before the unit yields its core. With much less, two units that share
 // their cores with busy processes give away whole time slices in turn.
 const u64 kSpins = 2000;
@@ -20,9 +18,24 @@ const u64 kSpinsOversubscribed = 30;  // if the awaited unit probably needs this
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kSleepNanoseconds = 50000;
 const u64 kYieldsPerLook = 16;  // at the clocks
-// A worker that is awake, and one that must be woken, comes within so many nanoseconds, or has no core.
-const u64 kAwakeNanoseconds = 20000, kWakeNanoseconds = 100000;
+// A worker that is awake, and one that must be woken, comes within so many nanoseconds, or has no core. While
+// other threads of this process hold the cores, it may take longer: they are about to sleep.
+const u64 kAwakeNanoseconds = 20000, kWakeNanoseconds = 100000, kOwnNanoseconds = 1000000;
 const u64 kLostNanoseconds = 100000;  // a late unit that does not run for so long has lost its core
+
+// Nanoseconds that have passed, and for which this process and one of its threads have run.
+struct Clocks {
+  u64 wall, process, thread;
+};
+
+Clocks ReadClocks(clockid_t thread) {
+  return Clocks{Nanoseconds(), Nanoseconds(CLOCK_PROCESS_CPUTIME_ID), Nanoseconds(thread)};
+}
+
+// Whether this process ran on so many cores all the time.
+bool HeldCores(const Clocks& before, const Clocks& now, i64 cores) {
+  return 2 * (now.process - before.process) > u64(2 * cores - 1) * (now.wall - before.wall);
+}
 
 struct Member {
   Worker* worker;
@@ -50,10 +63,8 @@ struct Team : Call {
   // The caller's watch over one late unit.
   i64 watched;    // its number; 0: none
   u64 epoch;      // the barrier at which it is late
-  u64 since, ran; // wall time, and its CPU time, when the watch began
+  Clocks since;   // of the thread, when the watch began
   bool away;      // it has no core
-  u64 looked;     // when the caller saw that last
-  u64 lost;       // nanoseconds in all
 };
 
 struct Unit : CkUnit {
@@ -68,31 +79,32 @@ bool IsLate(const Team* team, const Member& member, u64 epoch) {
 
 // The caller's look at the clocks while it waits for the others at barrier `epoch`, or (0) for their end.
 void Watch(Team* team, u64 epoch) {
-  u64 now = Nanoseconds();
   if (team->watched && (team->epoch != epoch || !IsLate(team, team->members[team->watched], epoch))) {
     team->watched = 0;
   }
+  if (team->away && team->watched) return;
   if (team->watched == 0) {
     for (i64 i = 1; i < team->num_members && team->watched == 0; ++i) {
       if (IsLate(team, team->members[i], epoch)) team->watched = i;
     }
     if (team->watched == 0) return;
     team->epoch = epoch;
-    team->since = team->looked = now;
-    team->ran = Nanoseconds(team->members[team->watched].worker->clock);
+    team->since = ReadClocks(team->members[team->watched].worker->clock);
     team->away = false;
     return;
   }
-  if (now - team->since < kLostNanoseconds) return;
+  if (Nanoseconds() - team->since.wall < kLostNanoseconds) return;
   Member& member = team->members[team->watched];
-  if (!team->away && Nanoseconds(member.worker->clock) - team->ran > (now - team->since) / 2) {
-    team->watched = 0;  // it has more work than the others
+  Clocks now = ReadClocks(member.worker->clock);
+  bool ran = now.thread - team->since.thread > (now.wall - team->since.wall) / 2;
+  if (ran || HeldCores(team->since, now, team->count)) {  // it has more work than the others, or will run soon
+    team->watched = 0;
     return;
   }
-  team->away = member.lost = true;
-  team->lost += now - team->looked;
-  team->looked = now;
-  if (epoch > 0 && !team->exact) __atomic_store_n(&team->barrier->change_at, epoch + 1, __ATOMIC_RELAXED);
+  team->away = true;
+  if (team->exact) return;
+  member.lost = true;
+  if (epoch > 0) __atomic_store_n(&team->barrier->change_at, epoch + 1, __ATOMIC_RELAXED);
 }
 
 void Yield(CkUnit* unit, u64 times) {
@@ -180,29 +192,44 @@ int Work(Call* call, i64 number) {
   return RunUnit(team, number);
 }
 
-// Waits for the workers, but not for one without a core.
-void Gather(Team* team) {
-  u64 start = team->exact ? 0 : Nanoseconds();
-  for (i64 i = 1; i < team->num_members; ++i) {
-    Member& member = team->members[i];
-    u64 limit = member.worker->slept ? kWakeNanoseconds : kAwakeNanoseconds;
-    for (u64 times = 0; !IsPresent(member.worker); ++times) {
-      if (team->exact) {
-        Poll(times, team->barrier->spins);
-      } else if (times % 64 != 63 || Nanoseconds() - start < limit) {
-        ck_pause();
-      } else if (Withdraw(member.worker)) {
-        member.lost = true;
-        team->lost += limit;
-        break;
-      }
+// False if the worker does not come: it has no core. `since`: when the caller first looked at the clocks, which
+// it does only if it has to wait.
+bool Comes(const Team* team, Worker* worker, Clocks* since) {
+  const u64 kPollsPerLook = 64;
+  u64 limit = worker->slept ? kWakeNanoseconds : kAwakeNanoseconds;
+  for (u64 times = 1; !IsPresent(worker); ++times) {
+    if (team->exact) {
+      Poll(times, team->barrier->spins);
+    } else if (times % kPollsPerLook != 0) {
+      ck_pause();
+    } else if (since->wall == 0) {
+      *since = ReadClocks(worker->clock);
+    } else {
+      Clocks now = ReadClocks(worker->clock);
+      u64 waited = now.wall - since->wall;
+      bool soon = waited < kOwnNanoseconds && HeldCores(*since, now, team->num_members);
+      if (waited > limit && !soon && Withdraw(worker)) return false;
     }
   }
+  return true;
+}
+
+// Waits for the workers, but not for those without a core.
+void Gather(Team* team) {
+  Clocks since = {0, 0, 0};
+  i64 gone = 0;
+  for (i64 i = 1; i < team->num_members; ++i) {
+    Member& member = team->members[i];
+    member.index = Comes(team, member.worker, &since) ? 0 : -1;
+    gone += member.index < 0;
+  }
+  if (gone > 0) PauseAfter(since.wall, team->num_members - gone);
 }
 
 // Runs the call on this thread and some workers. `fits`: there is a core for everyone. Returns the code of the
 // first failed unit, or 0.
 __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** workers, bool fits) {
+  u64 start = Nanoseconds();
   i64 count = num_workers + 1, groups = (count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS;
   Member members[CK_MOST_UNITS];
   for (i64 i = 0; i < count; ++i) members[i] = Member{i > 0 ? workers[i - 1] : nullptr, 0, false};
@@ -236,9 +263,12 @@ __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** work
     }
     if (code == 0) code = member.worker->code;
   }
-  i64 kept = count;
-  for (i64 i = 1; i < count; ++i) kept -= members[i].lost;
-  if (kept < count) PauseFor(team->lost, kept);
+  i64 lost = 0, kept = 1;
+  for (i64 i = 1; i < count; ++i) {
+    lost += members[i].lost;
+    kept += members[i].index >= 0 && !members[i].lost;
+  }
+  if (lost > 0) PauseAfter(start, kept);
   return code;
 }
 

@@ -2,36 +2,25 @@
 #ifndef COCKTAIL_RUNTIME_UNITS_H
 #define COCKTAIL_RUNTIME_UNITS_H
 
+#include "runtime_alone.h"
 #include "runtime_team.h"
 
 namespace {
 
-// The runtime's record of a program.
-struct Entry {
-  ProgramFunction* function;
-  i64 most_units;
-  i64 own_bytes;
-};
-
-int RunAlone(const Entry& entry, const void* const* operands, void* const* results, u8* workspace, u8* own) {
-  CkUnit unit = {0, 1, own, nullptr};
-  return entry.function(operands, results, workspace, &unit);
-}
-
 // `workspace`: the caller's, or nullptr to lease `workspace_bytes`. `units` > 0: exactly this many if the
 // program has work for them; 0: as many as are idle. Returns false if there is no memory.
-bool RunProgram(const Entry& entry, const void* const* operands, void* const* results, u8* workspace,
+bool RunProgram(Entry* entry, const void* const* operands, void* const* results, u8* workspace,
                 i64 workspace_bytes, i64 units, int* code) {
   pthread_once(&prepare_once, Prepare);
-  u64 now = entry.most_units > 1 ? Nanoseconds() : 0;
-  i64 most = entry.most_units > 1 ? MostUnitsOfACall(now) : 1;
+  u64 now = entry->most_units > 1 ? Nanoseconds() : 0;
+  i64 most = entry->most_units > 1 ? MostUnitsOfACall(now) : 1;
   i64 wanted = units > 0 ? units : most;
-  if (wanted > entry.most_units) wanted = entry.most_units;
+  if (wanted > entry->most_units) wanted = entry->most_units;
   if (wanted > CK_MOST_UNITS) wanted = CK_MOST_UNITS;
   if (wanted < 1) wanted = 1;
   const i64 page = i64(kPage), huge = i64(1) << 52;
-  if (entry.own_bytes > huge || workspace_bytes > huge) return false;
-  i64 stride = (entry.own_bytes + page - 1) / page * page, own_start = 0, bytes = wanted * stride;
+  if (entry->own_bytes > huge || workspace_bytes > huge) return false;
+  i64 stride = (entry->own_bytes + page - 1) / page * page, own_start = 0, bytes = wanted * stride;
   if (workspace == nullptr && workspace_bytes > 0) {
     own_start = stride ? (workspace_bytes + page - 1) / page * page : workspace_bytes;
     bytes += own_start;
@@ -52,7 +41,7 @@ bool RunProgram(const Entry& entry, const void* const* operands, void* const* re
       *code = RunAlone(entry, operands, results, workspace, own);
     } else {
       Team team = {};
-      team.function = entry.function;
+      team.function = entry->function;
       team.operands = operands;
       team.results = results;
       team.workspace = workspace;
@@ -92,8 +81,8 @@ CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
 CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const void* const* operands,
                          void* const* results, u8* workspace, i64 units) {
   int code = 0;
-  Entry entry = {reinterpret_cast<ProgramFunction*>(const_cast<void*>(function)), most_units, own_bytes};
-  return RunProgram(entry, operands, results, workspace, 0, units, &code) ? code : -1;
+  Entry entry = {reinterpret_cast<ProgramFunction*>(const_cast<void*>(function)), most_units, own_bytes, 0};
+  return RunProgram(&entry, operands, results, workspace, 0, units, &code) ? code : -1;
 }
 
 #endif  // COCKTAIL_RUNTIME_UNITS_H

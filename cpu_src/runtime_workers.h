@@ -23,7 +23,8 @@ const u64 kShyCalls = 100;
 // What a worker does when it is called. `number`: of the worker in this call, from 1. Returns the program's code.
 struct Call {
   int (*work)(Call* call, i64 number);
-  bool fits;  // every unit has a core
+  bool fits;    // every unit has a core
+  bool sleeps;  // the caller sleeps until the worker is done
 };
 
 const u32 kAsleep = 1;   // in the ticket: the worker must be woken
@@ -135,10 +136,12 @@ void* WorkerMain(void* argument) {
       continue;
     }
     Call* call = self->call;
+    bool sleeps = call->sleeps;
     watch = !call->fits ? 0 : busy ? kBusyNanoseconds : kIdleNanoseconds;
     self->code = call->work(call, self->number);
     self->core = sched_getcpu();
     __atomic_store_n(&self->done, ticket, __ATOMIC_RELEASE);
+    if (sleeps) syscall(SYS_futex, &self->done, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
   }
 }
 
@@ -187,6 +190,13 @@ Worker* StartWorker() {
     worker->clock = CLOCK_MONOTONIC;  // then it never seems to lose its core
   }
   return worker;
+}
+
+void SleepUntilDone(Worker* worker) {
+  u32 seen;
+  while ((seen = __atomic_load_n(&worker->done, __ATOMIC_ACQUIRE)) != worker->called) {
+    syscall(SYS_futex, &worker->done, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+  }
 }
 
 }  // namespace

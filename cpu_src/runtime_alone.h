@@ -1,0 +1,91 @@
+// A call of a program on one unit.
+//
+// The kernel shares cores among threads. On a crowded machine, a thread that computes all the time waits for a core
+// most of the time; stock XLA, whose threads hand work to each other and sleep in between, waits less. There, some
+// workers run the calls in turn while their caller sleeps: the one that has rested longest gets a core first.
+#ifndef COCKTAIL_RUNTIME_ALONE_H
+#define COCKTAIL_RUNTIME_ALONE_H
+
+#include "runtime_pool.h"
+
+namespace {
+
+typedef int ProgramFunction(const void* const* operands, void* const* results, u8* workspace, CkUnit* unit);
+
+// The runtime's record of a program.
+struct Entry {
+  ProgramFunction* function;
+  i64 most_units;
+  i64 own_bytes;
+  u64 fastest;  // nanoseconds of a call on one unit; 0: not known yet
+};
+
+const u64 kWindowNanoseconds = 50000000;     // between two looks at a caller's share of a core
+const u64 kCrowdedNanoseconds = 1000000000;  // workers run the calls for so long, then the caller tries again
+const u64 kCrowdedWaits = 2;                 // crowded: the caller waits this many times as long as it runs
+const u64 kShortNanoseconds = 200000;        // shorter calls run on their caller: to wake a worker takes 10 us
+const i64 kRestedWorkers = 3;
+
+u64 crowded_until = 0;  // nanoseconds
+
+struct Share {  // of a thread: when it was read; nanoseconds that the thread ran and waited for a core until then
+  u64 at, ran, waited;
+};
+__thread Share share_of_caller = {0, 0, 0};
+
+// Called from time to time, by a thread that has run a call.
+void LookAtShare(u64 now) {
+  char text[128];
+  unsigned long long ran = 0, waited = 0;
+  ReadText("/proc/thread-self/schedstat", text, sizeof(text));
+  if (sscanf(text, "%llu %llu", &ran, &waited) != 2) return;
+  Share before = share_of_caller;
+  share_of_caller = Share{now, ran, waited};
+  bool crowded = before.at != 0 && waited - before.waited > kCrowdedWaits * (ran - before.ran);
+  if (crowded) __atomic_store_n(&crowded_until, now + kCrowdedNanoseconds, __ATOMIC_RELAXED);
+}
+
+struct AloneCall : Call {
+  Entry* entry;
+  const void* const* operands;
+  void* const* results;
+  u8* workspace;
+  u8* own;
+  u64 float_mode;
+};
+
+int RunHere(AloneCall* call) {
+  CkUnit unit = {0, 1, call->own, nullptr};
+  return call->entry->function(call->operands, call->results, call->workspace, &unit);
+}
+
+int WorkAlone(Call* call, i64) {
+  auto* self = static_cast<AloneCall*>(call);
+  SetFloatMode(self->float_mode);
+  return RunHere(self);
+}
+
+int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8* workspace, u8* own) {
+  AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, 0};
+  u64 start = Nanoseconds(), fastest = __atomic_load_n(&entry->fastest, __ATOMIC_RELAXED);
+  if (fastest >= kShortNanoseconds && start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) {
+    Worker* worker = LeaseRested(kRestedWorkers);
+    if (worker != nullptr) {
+      call.float_mode = FloatMode();
+      Begin(worker, &call, 0, -1);
+      SleepUntilDone(worker);
+      int code = worker->code;
+      ReturnWorkers(1, &worker);
+      return code;
+    }
+  }
+  int code = RunHere(&call);
+  u64 now = Nanoseconds();
+  if (fastest == 0 || now - start < fastest) __atomic_store_n(&entry->fastest, now - start, __ATOMIC_RELAXED);
+  if (now - share_of_caller.at > kWindowNanoseconds) LookAtShare(now);
+  return code;
+}
+
+}  // namespace
+
+#endif  // COCKTAIL_RUNTIME_ALONE_H
