@@ -6,19 +6,10 @@
 #ifndef COCKTAIL_RUNTIME_ALONE_H
 #define COCKTAIL_RUNTIME_ALONE_H
 
+#include "runtime_entry.h"
 #include "runtime_pool.h"
 
 namespace {
-
-typedef int ProgramFunction(const void* const* operands, void* const* results, u8* workspace, CkUnit* unit);
-
-// The runtime's record of a program.
-struct Entry {
-  ProgramFunction* function;
-  i64 most_units;
-  i64 own_bytes;
-  u64 fastest;  // nanoseconds of a call on one unit; 0: not known yet
-};
 
 const u64 kWindowNanoseconds = 50000000;     // between two looks at a caller's share of a core
 const u64 kCrowdedNanoseconds = 1000000000;  // workers run the calls for so long, then the caller tries again
@@ -67,8 +58,8 @@ int WorkAlone(Call* call, i64) {
 
 int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8* workspace, u8* own) {
   AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, 0};
-  u64 start = Nanoseconds(), fastest = __atomic_load_n(&entry->fastest, __ATOMIC_RELAXED);
-  if (fastest >= kShortNanoseconds && start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) {
+  u64 start = Nanoseconds();
+  if (Least(&entry->alone) >= kShortNanoseconds && start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) {
     Worker* worker = LeaseRested(kRestedWorkers);
     if (worker != nullptr) {
       call.float_mode = FloatMode();
@@ -81,7 +72,7 @@ int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8
   }
   int code = RunHere(&call);
   u64 now = Nanoseconds();
-  if (fastest == 0 || now - start < fastest) __atomic_store_n(&entry->fastest, now - start, __ATOMIC_RELAXED);
+  KeepLeast(&entry->alone, now - start);
   if (now - share_of_caller.at > kWindowNanoseconds) LookAtShare(now);
   return code;
 }

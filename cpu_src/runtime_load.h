@@ -198,7 +198,7 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char*
   memcpy(program->digest, digest, 64);
   auto* most_units = static_cast<const i64*>(dlsym(library, "ck_most_units"));
   auto* own_bytes = static_cast<const i64*>(dlsym(library, "ck_own_bytes"));
-  program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0, 0};
+  program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0, 0, 0};
   program->error_text = reinterpret_cast<ErrorTextFunction*>(dlsym(library, "ck_error_text"));
   return program;
 }

@@ -37,10 +37,9 @@ i64 MostUnitsOfACall(u64 now) {
 
 // ---- pauses ---------------------------------------------------------------------------------------------
 
-// After a call has lost a core to another process, calls have fewer units for a while: for this many times the
-// length of the call, so that few calls lose a core, and twice as long as last time if the pause before had just
-// ended.
-const u64 kPausePerCall = 32;
+// After a call has lost a core to another process for long, calls have fewer units for a while: at first for the
+// length of the call, and twice as long every time that another call loses a core soon after the pause.
+const u64 kSoon = 16;  // times the least pause: so few calls run in between that most of them would be late
 const u64 kLongestPause = 1000000000;  // nanoseconds; longer for very long calls
 
 struct Pause {  // under pool_mutex
@@ -50,13 +49,13 @@ struct Pause {  // under pool_mutex
   i64 count;  // pauses so far: calls that have lost units
 } pause_of_pool = {0, 0, 0, 0};
 
-// `start`: of a call that has lost a core; `units`: those that kept theirs.
-void PauseAfter(u64 start, i64 units) {
-  u64 now = Nanoseconds(), least = kPausePerCall * (now - start);
+// `least`: nanoseconds; `units`: of the calls in the pause.
+void PauseFor(u64 least, i64 units) {
+  u64 now = Nanoseconds();
   pthread_mutex_lock(&pool_mutex);
   Pause& pause = pause_of_pool;
-  bool again = now - pause.end < pause.length;
-  u64 length = again ? 2 * pause.length : 0;
+  bool soon = now < pause.end + kSoon * least;
+  u64 length = soon ? 2 * pause.length : 0;
   if (length > kLongestPause) length = kLongestPause;
   if (length < least) length = least;
   pause = Pause{length, now + length, units, pause.count + 1};

@@ -7,6 +7,7 @@
 #ifndef COCKTAIL_RUNTIME_TEAM_H
 #define COCKTAIL_RUNTIME_TEAM_H
 
+#include "runtime_entry.h"
 #include "runtime_pool.h"
 
 namespace {
@@ -18,10 +19,12 @@ const u64 kSpinsOversubscribed = 30;  // if the awaited unit probably needs this
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kSleepNanoseconds = 50000;
 const u64 kYieldsPerLook = 16;  // at the clocks
-// A worker that is awake, and one that must be woken, comes within so many nanoseconds, or has no core. While
-// other threads of this process hold the cores, it may take longer: they are about to sleep.
+// A worker comes within so many nanoseconds, or it has no core: one that is awake, and one that must be woken. It
+// may take longer if the call is long, or while other threads of this process hold the cores: they sleep soon.
 const u64 kAwakeNanoseconds = 20000, kWakeNanoseconds = 100000, kOwnNanoseconds = 1000000;
-const u64 kLostNanoseconds = 100000;  // a late unit that does not run for so long has lost its core
+const u64 kWaitsPerCall = 4;
+const u64 kPausePerWait = 8;  // after a worker has not come
+const u64 kLookNanoseconds = 100000;  // a late unit that does not run for so long has lost its core
 
 // Nanoseconds that have passed, and for which this process and one of its threads have run.
 struct Clocks {
@@ -45,7 +48,7 @@ struct Member {
 
 // The data that all units of a call share.
 struct Team : Call {
-  ProgramFunction* function;
+  Entry* entry;
   const void* const* operands;
   void* const* results;
   u8* workspace;
@@ -65,6 +68,7 @@ struct Team : Call {
   u64 epoch;      // the barrier at which it is late
   Clocks since;   // of the thread, when the watch began
   bool away;      // it has no core
+  u64 lost;       // nanoseconds for which units were away
 };
 
 struct Unit : CkUnit {
@@ -77,49 +81,48 @@ bool IsLate(const Team* team, const Member& member, u64 epoch) {
   return epoch == 0 || __atomic_load_n(&team->barrier->units[member.index].value, __ATOMIC_ACQUIRE) < epoch;
 }
 
-// The caller's look at the clocks while it waits for the others at barrier `epoch`, or (0) for their end.
-void Watch(Team* team, u64 epoch) {
-  if (team->watched && (team->epoch != epoch || !IsLate(team, team->members[team->watched], epoch))) {
-    team->watched = 0;
-  }
-  if (team->away && team->watched) return;
-  if (team->watched == 0) {
-    for (i64 i = 1; i < team->num_members && team->watched == 0; ++i) {
-      if (IsLate(team, team->members[i], epoch)) team->watched = i;
-    }
-    if (team->watched == 0) return;
-    team->epoch = epoch;
-    team->since = ReadClocks(team->members[team->watched].worker->clock);
-    team->away = false;
-    return;
-  }
-  if (Nanoseconds() - team->since.wall < kLostNanoseconds) return;
+// Adds the time for which the watched unit had no core. It leaves if that was long.
+void Account(Team* team) {
+  u64 passed = Nanoseconds() - team->since.wall;
+  if (passed < kLookNanoseconds) return;
   Member& member = team->members[team->watched];
   Clocks now = ReadClocks(member.worker->clock);
-  bool ran = now.thread - team->since.thread > (now.wall - team->since.wall) / 2;
-  if (ran || HeldCores(team->since, now, team->count)) {  // it has more work than the others, or will run soon
-    team->watched = 0;
-    return;
-  }
-  team->away = true;
-  if (team->exact) return;
+  bool ran = now.thread - team->since.thread > passed / 2;
+  // If it runs, it has more work than the others. If this process holds the cores, it will run soon.
+  team->away = !ran && !HeldCores(team->since, now, team->count);
+  team->since = now;
+  if (!team->away || team->exact) return;
+  team->lost += passed;
+  if (team->lost < Least(&team->entry->together)) return;  // to wait costs less than to go on without it
   member.lost = true;
-  if (epoch > 0) __atomic_store_n(&team->barrier->change_at, epoch + 1, __ATOMIC_RELAXED);
+  u64* change_at = &team->barrier->change_at;  // stays if it is the barrier at which this call waits already
+  if (team->epoch > 0 && *change_at == 0) __atomic_store_n(change_at, team->epoch + 1, __ATOMIC_RELAXED);
 }
 
-void Yield(CkUnit* unit, u64 times) {
-  auto* self = static_cast<Unit*>(unit);
-  Team* team = self->team_of_call;
-  bool away = false;
-  if (self->number == 0 && team->fits && times % kYieldsPerLook == 0) {
-    Watch(team, unit->team->units[0].value);
-    away = team->watched && team->away;
+// The caller's look at the clocks while it waits for the others at barrier `epoch`, or (0) for their end.
+void Watch(Team* team, u64 epoch) {
+  if (team->watched && team->epoch == epoch) Account(team);
+  if (team->watched && team->epoch == epoch && IsLate(team, team->members[team->watched], epoch)) return;
+  team->watched = 0;
+  team->away = false;
+  for (i64 i = 1; i < team->num_members && team->watched == 0; ++i) {
+    if (IsLate(team, team->members[i], epoch)) team->watched = i;
   }
-  if (away || times >= kYields) {
+  if (team->watched == 0) return;
+  team->epoch = epoch;
+  team->since = ReadClocks(team->members[team->watched].worker->clock);
+}
+
+// What the caller does while it waits for others, after it has polled for a while.
+void WaitAsCaller(Team* team, u64 epoch, u64 times) {
+  if (times % kYieldsPerLook == 0) Watch(team, epoch);
+  if (team->away || times >= kYields) {
     Sleep(kSleepNanoseconds);  // the core is free for the unit that has none
-  } else {
-    sched_yield();
+    return;
   }
+  u64 before = Nanoseconds();
+  sched_yield();
+  if (Nanoseconds() - before > kLookNanoseconds) Watch(team, epoch);  // another thread had the core
 }
 
 void Poll(u64 times, u64 spins) {
@@ -129,6 +132,16 @@ void Poll(u64 times, u64 spins) {
     sched_yield();
   } else {
     Sleep(kSleepNanoseconds);
+  }
+}
+
+void Yield(CkUnit* unit, u64 times) {
+  auto* self = static_cast<Unit*>(unit);
+  Team* team = self->team_of_call;
+  if (self->number == 0 && team->fits) {
+    WaitAsCaller(team, unit->team->units[0].value, times);
+  } else {
+    Poll(times, 0);
   }
 }
 
@@ -179,7 +192,7 @@ int RunUnit(Team* team, i64 number) {
   unit.team = team->barrier;
   unit.team_of_call = team;
   unit.number = number;
-  return team->function(team->operands, team->results, team->workspace, &unit);
+  return team->entry->function(team->operands, team->results, team->workspace, &unit);
 }
 
 // What a worker does, once the caller knows how many have come.
@@ -197,6 +210,9 @@ int Work(Call* call, i64 number) {
 bool Comes(const Team* team, Worker* worker, Clocks* since) {
   const u64 kPollsPerLook = 64;
   u64 limit = worker->slept ? kWakeNanoseconds : kAwakeNanoseconds;
+  if (limit * kWaitsPerCall < Least(&team->entry->together)) {
+    limit = Least(&team->entry->together) / kWaitsPerCall;
+  }
   for (u64 times = 1; !IsPresent(worker); ++times) {
     if (team->exact) {
       Poll(times, team->barrier->spins);
@@ -223,7 +239,7 @@ void Gather(Team* team) {
     member.index = Comes(team, member.worker, &since) ? 0 : -1;
     gone += member.index < 0;
   }
-  if (gone > 0) PauseAfter(since.wall, team->num_members - gone);
+  if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone);
 }
 
 // Runs the call on this thread and some workers. `fits`: there is a core for everyone. Returns the code of the
@@ -258,17 +274,22 @@ __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** work
     const Member& member = members[i];
     if (!IsPresent(member.worker)) continue;
     for (u64 times = 0; !IsDone(member.worker); ++times) {
-      if (fits && times > spins && times % kYieldsPerLook == 0) Watch(team, 0);
-      Poll(team->watched && team->away ? ~u64(0) : times, spins);
+      if (times < spins || !fits) {
+        Poll(times, spins);
+      } else {
+        WaitAsCaller(team, 0, times - spins);
+      }
     }
     if (code == 0) code = member.worker->code;
   }
+  u64 passed = Nanoseconds() - start;
   i64 lost = 0, kept = 1;
   for (i64 i = 1; i < count; ++i) {
     lost += members[i].lost;
     kept += members[i].index >= 0 && !members[i].lost;
   }
-  if (lost > 0) PauseAfter(start, kept);
+  if (lost > 0) PauseFor(passed, kept);
+  if (kept == count) KeepLeast(&team->entry->together, passed);
   return code;
 }
 

@@ -41,7 +41,7 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
       *code = RunAlone(entry, operands, results, workspace, own);
     } else {
       Team team = {};
-      team.function = entry->function;
+      team.entry = entry;
       team.operands = operands;
       team.results = results;
       team.workspace = workspace;
@@ -81,7 +81,7 @@ CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
 CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const void* const* operands,
                          void* const* results, u8* workspace, i64 units) {
   int code = 0;
-  Entry entry = {reinterpret_cast<ProgramFunction*>(const_cast<void*>(function)), most_units, own_bytes, 0};
+  Entry entry = {reinterpret_cast<ProgramFunction*>(const_cast<void*>(function)), most_units, own_bytes, 0, 0};
   return RunProgram(&entry, operands, results, workspace, 0, units, &code) ? code : -1;
 }
 

@@ -132,7 +132,7 @@ void* WorkerMain(void* argument) {
     u32 called = ticket;
     if (!__atomic_compare_exchange_n(&self->answer, &called, ticket | kPresent, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_ACQUIRE)) {
-      watch = 0;  // too late: the machine is busy
+      watch = kBusyNanoseconds;  // too late for this call, but ready for the next one
       continue;
     }
     Call* call = self->call;

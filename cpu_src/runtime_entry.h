@@ -1,0 +1,28 @@
+// The runtime's record of a program.
+#ifndef COCKTAIL_RUNTIME_ENTRY_H
+#define COCKTAIL_RUNTIME_ENTRY_H
+
+#include "cocktail_units.h"
+
+namespace {
+
+typedef int ProgramFunction(const void* const* operands, void* const* results, u8* workspace, CkUnit* unit);
+
+struct Entry {
+  ProgramFunction* function;
+  i64 most_units;
+  i64 own_bytes;
+  // Nanoseconds of the fastest call on one unit, and on all that it asked for; 0: not known yet.
+  u64 alone, together;
+};
+
+u64 Least(const u64* nanoseconds) { return __atomic_load_n(nanoseconds, __ATOMIC_RELAXED); }
+
+void KeepLeast(u64* least, u64 nanoseconds) {
+  u64 before = Least(least);
+  if (before == 0 || nanoseconds < before) __atomic_store_n(least, nanoseconds, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+#endif  // COCKTAIL_RUNTIME_ENTRY_H
