@@ -19,8 +19,9 @@ const u64 kSpinsOversubscribed = 30;  // if the awaited unit probably needs this
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kSleepNanoseconds = 50000;
 const u64 kYieldsPerLook = 16;  // at the clocks
-// A worker comes within so many nanoseconds, or it has no core: one that is awake, and one that must be woken. It
-// may take longer if the call is long, or while other threads of this process hold the cores: they sleep soon.
+// A worker comes within so many nanoseconds, or it has no core: one that is awake, and one that must be woken.
+// It may take longer if the call is long, or while other threads of this process hold the cores: they sleep
+// soon.
 const u64 kAwakeNanoseconds = 20000, kWakeNanoseconds = 100000, kOwnNanoseconds = 1000000;
 const u64 kWaitsPerCall = 4;
 const u64 kPausePerWait = 8;  // after a worker has not come
