@@ -1,8 +1,8 @@
 // Units: the threads that run one call of a program together, and the barrier between them.
 //
 // Units may leave at a barrier: the runtime dismisses those that have lost their core. The others get new
-// indices, and share the remaining work. So a program keeps nothing in a unit's own memory from one barrier to
-// the next that another unit does not have too.
+// indices, and share the remaining work. So a program keeps nothing in a unit's own memory from one barrier
+// to the next that another unit does not have too.
 //
 // The barrier is split: `ck_arrive` publishes this unit's writes, and `ck_wait` returns when all units of the
 // team have arrived. They alternate in every unit: arrive, wait, arrive, wait. Up to CK_FLAT_UNITS units read

@@ -1,8 +1,9 @@
 // A call of a program on one unit.
 //
-// The kernel shares cores among threads. On a crowded machine, a thread that computes all the time waits for a core
-// most of the time; stock XLA, whose threads hand work to each other and sleep in between, waits less. There, some
-// workers run the calls in turn while their caller sleeps: the one that has rested longest gets a core first.
+// The kernel shares cores among threads. On a crowded machine, a thread that computes all the time waits
+// for a core most of the time; stock XLA, whose threads hand work to each other and sleep in between, waits
+// less. There, some workers run the calls in turn while their caller sleeps: the one that has rested
+// longest gets a core first.
 #ifndef COCKTAIL_RUNTIME_ALONE_H
 #define COCKTAIL_RUNTIME_ALONE_H
 
@@ -14,12 +15,13 @@ namespace {
 const u64 kWindowNanoseconds = 50000000;     // between two looks at a caller's share of a core
 const u64 kCrowdedNanoseconds = 1000000000;  // workers run the calls for so long, then the caller tries again
 const u64 kCrowdedWaits = 2;                 // crowded: the caller waits this many times as long as it runs
-const u64 kShortNanoseconds = 200000;        // shorter calls run on their caller: to wake a worker takes 10 us
+const u64 kShortNanoseconds = 200000;        // shorter calls stay on their caller: a worker wakes in 10 us
 const i64 kRestedWorkers = 3;
 
 u64 crowded_until = 0;  // nanoseconds
 
-struct Share {  // of a thread: when it was read; nanoseconds that the thread ran and waited for a core until then
+// Of a thread: when it was read, and the nanoseconds for which the thread ran and waited for a core until then.
+struct Share {
   u64 at, ran, waited;
 };
 __thread Share share_of_caller = {0, 0, 0};
@@ -59,7 +61,8 @@ int WorkAlone(Call* call, i64) {
 int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8* workspace, u8* own) {
   AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, 0};
   u64 start = Nanoseconds();
-  if (Least(&entry->alone) >= kShortNanoseconds && start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED)) {
+  bool crowded = start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED);
+  if (crowded && Least(&entry->alone) >= kShortNanoseconds) {
     Worker* worker = LeaseRested(kRestedWorkers);
     if (worker != nullptr) {
       call.float_mode = FloatMode();

@@ -1,5 +1,5 @@
-// The worker pool of the process, and how many units a call may have now: as many as there are cores, less those
-// that other processes have taken.
+// The worker pool of the process, and how many units a call may have now: as many as there are cores, less
+// those that other processes have taken.
 #ifndef COCKTAIL_RUNTIME_POOL_H
 #define COCKTAIL_RUNTIME_POOL_H
 
@@ -37,8 +37,9 @@ i64 MostUnitsOfACall(u64 now) {
 
 // ---- pauses ---------------------------------------------------------------------------------------------
 
-// After a call has lost a core to another process for long, calls have fewer units for a while: at first for the
-// length of the call, and twice as long every time that another call loses a core soon after the pause.
+// After a call has lost a core to another process for long, calls have fewer units for a while: at first
+// for the length of the call, and twice as long every time that another call loses a core soon after the
+// pause.
 const u64 kSoon = 16;  // times the least pause: so few calls run in between that most of them would be late
 const u64 kLongestPause = 1000000000;  // nanoseconds; longer for very long calls
 

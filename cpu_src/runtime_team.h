@@ -1,9 +1,9 @@
 // One call of a program by several units.
 //
-// The caller calls its workers and begins with those that come at once. While it waits at a barrier, it looks
-// whether the units that are late have lost their core to another process. Such a unit leaves at the next
-// barrier, and the others share its work. So another process delays a call once per core that it takes, and the
-// calls after it not at all (runtime_pool.h).
+// The caller calls its workers and begins with those that come at once. While it waits at a barrier, it
+// looks whether the units that are late have lost their core to another process. Such a unit leaves at the
+// next barrier, and the others share its work. So another process delays a call once per core that it
+// takes, and the calls after it not at all (runtime_pool.h).
 #ifndef COCKTAIL_RUNTIME_TEAM_H
 #define COCKTAIL_RUNTIME_TEAM_H
 
@@ -19,9 +19,9 @@ const u64 kSpinsOversubscribed = 30;  // if the awaited unit probably needs this
 const u64 kYields = 20000;            // then short sleeps: some milliseconds have passed
 const u64 kSleepNanoseconds = 50000;
 const u64 kYieldsPerLook = 16;  // at the clocks
-// A worker comes within so many nanoseconds, or it has no core: one that is awake, and one that must be woken.
-// It may take longer if the call is long, or while other threads of this process hold the cores: they sleep
-// soon.
+// A worker comes within so many nanoseconds, or it has no core: one that is awake, and one that must be
+// woken. It may take longer if the call is long, or while other threads of this process hold the cores:
+// they sleep soon.
 const u64 kAwakeNanoseconds = 20000, kWakeNanoseconds = 100000, kOwnNanoseconds = 1000000;
 const u64 kWaitsPerCall = 4;
 const u64 kPausePerWait = 8;  // after a worker has not come
@@ -206,8 +206,8 @@ int Work(Call* call, i64 number) {
   return RunUnit(team, number);
 }
 
-// False if the worker does not come: it has no core. `since`: when the caller first looked at the clocks, which
-// it does only if it has to wait.
+// False if the worker does not come: it has no core. `since`: when the caller first looked at the clocks,
+// which it does only if it has to wait.
 bool Comes(const Team* team, Worker* worker, Clocks* since) {
   const u64 kPollsPerLook = 64;
   u64 limit = worker->slept ? kWakeNanoseconds : kAwakeNanoseconds;
@@ -243,8 +243,8 @@ void Gather(Team* team) {
   if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone);
 }
 
-// Runs the call on this thread and some workers. `fits`: there is a core for everyone. Returns the code of the
-// first failed unit, or 0.
+// Runs the call on this thread and some workers. `fits`: there is a core for everyone. Returns the code of
+// the first failed unit, or 0.
 __attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** workers, bool fits) {
   u64 start = Nanoseconds();
   i64 count = num_workers + 1, groups = (count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS;

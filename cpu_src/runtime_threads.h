@@ -22,8 +22,8 @@ void Sleep(u64 nanoseconds) {
   nanosleep(&pause, nullptr);
 }
 
-// Starts a detached thread on some cores (nullptr: on any). It blocks signals, which are for the user's threads,
-// except faults, so that fault handlers work. False if the system cannot start one.
+// Starts a detached thread on some cores (nullptr: on any). It blocks signals, which are for the user's
+// threads, except faults, so that fault handlers work. False if the system cannot start one.
 bool StartThread(pthread_t* thread, void* (*main)(void*), void* argument, const CoreSet* cores) {
   const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
   sigset_t blocked, before;

@@ -66,7 +66,8 @@ CK_EXPORT void ck_cpu_set_units(i64 units) {
 
 CK_EXPORT i64 ck_cpu_units(void) { return MostUnitsOfACall(Nanoseconds()); }
 
-// The units that a call may have now, fewer while other processes take cores. `lost`: calls that have lost units.
+// The units that a call may have now, fewer while other processes take cores. `lost`: calls that have lost
+// units.
 CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
   u64 now = Nanoseconds();
   pthread_mutex_lock(&pool_mutex);
@@ -81,7 +82,8 @@ CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
 CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const void* const* operands,
                          void* const* results, u8* workspace, i64 units) {
   int code = 0;
-  Entry entry = {reinterpret_cast<ProgramFunction*>(const_cast<void*>(function)), most_units, own_bytes, 0, 0};
+  auto* program = reinterpret_cast<ProgramFunction*>(const_cast<void*>(function));
+  Entry entry = {program, most_units, own_bytes, 0, 0};
   return RunProgram(&entry, operands, results, workspace, 0, units, &code) ? code : -1;
 }
 

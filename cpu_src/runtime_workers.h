@@ -20,7 +20,8 @@ const u64 kBusyNanoseconds = 2000000;
 const u64 kTakenNanoseconds = 20000;  // a yield that takes longer than that let another thread run
 const u64 kShyCalls = 100;
 
-// What a worker does when it is called. `number`: of the worker in this call, from 1. Returns the program's code.
+// What a worker does when it is called. `number`: of the worker in this call, from 1. Returns the program's
+// code.
 struct Call {
   int (*work)(Call* call, i64 number);
   bool fits;    // every unit has a core
@@ -37,8 +38,8 @@ struct alignas(128) Worker {
   u32 answer;
   Call* call;
   i64 number;
-  // Written by the worker; `done` last: the ticket of the call that is finished. On a line that the caller may
-  // watch undisturbed.
+  // Written by the worker; `done` last: the ticket of the call that is finished. On a line that the caller
+  // may watch undisturbed.
   alignas(128) u32 done;
   int code;
   int core;  // where it ran last

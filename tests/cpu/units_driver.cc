@@ -25,8 +25,9 @@ int Exchange(const void* const*, void* const* results, u8* workspace, CkUnit* un
 
 const i64 kParts = 24, kMostTries = 300;
 
-// The units share parts, whose numbers they know, and look at all of them behind every barrier. Unit `late` of
-// `first` sleeps in one round, as if it had lost its core, and so leaves. Nothing may be done twice or not at all.
+// The units share parts, whose numbers they know, and look at all of them behind every barrier. Unit `late`
+// of `first` sleeps in one round, as if it had lost its core, and so leaves. Nothing may be done twice or
+// not at all.
 struct Lateness {
   i64 late, first, last;  // unit, and numbers of units at the beginning and at the end
 };
@@ -47,14 +48,16 @@ int Parts(const void* const* operands, void* const* results, u8*, CkUnit* unit) 
     // Between the halves of a barrier: the parts are still those of the same unit.
     for (i64 part = unit->index; part < kParts; part += unit->count) cells[kParts + part] += 1;
     if (ck_wait(unit)) return wrong;
-    for (i64 part = unit->index; part < kParts; part += unit->count) wrong |= cells[kParts + part] != round + 1;
+    for (i64 part = unit->index; part < kParts; part += unit->count) {
+      wrong |= cells[kParts + part] != round + 1;
+    }
   }
   if (number == 0) lateness->last = unit->count;
   return wrong;
 }
 
-// Calls in which units come late or leave, on as many units as if there were cores for them. `left`: how often
-// one left.
+// Calls in which units come late or leave, on as many units as if there were cores for them. `left`: how
+// often one left.
 i64 LateUnits(i64 units, i64* left) {
   i64 wrong = 0;
   usable_cores = units;
