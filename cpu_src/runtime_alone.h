@@ -20,7 +20,7 @@ const i64 kRestedWorkers = 3;
 
 u64 crowded_until = 0;  // nanoseconds
 
-// Of a thread: when it was read, and the nanoseconds for which the thread ran and waited for a core until then.
+// Of a thread: when it was read, and the nanoseconds that the thread ran and waited for a core until then.
 struct Share {
   u64 at, ran, waited;
 };
