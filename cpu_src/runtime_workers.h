@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 
 #include "runtime_float.h"
 #include "runtime_threads.h"
@@ -77,10 +78,18 @@ void AllowAllCores() {
   if (cores.bytes) syscall(SYS_sched_setaffinity, 0, cores.bytes, cores.words);
 }
 
-// Whether the ticket changed while this thread watched it for so long. `taken`: another took the core.
+// How often another thread has taken the core of this one.
+long Switches() {
+  rusage usage;
+  return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+// Whether the ticket changed while this thread watched it for so long. `taken`: another took the core. (A yield
+// may take long without that, if the machine is a virtual one.)
 bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket, bool* taken) {
   const int kPollsPerLook = 64;  // at the clock
   u64 start = nanoseconds ? Nanoseconds() : 0, now = start;
+  long switches = -1;  // not known yet
   do {
     for (int i = 0; i < kPollsPerLook; ++i) {
       *ticket = __atomic_load_n(&self->ticket, __ATOMIC_ACQUIRE);
@@ -90,9 +99,10 @@ bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket, boo
     if (nanoseconds == 0) return false;
     u64 looked = Nanoseconds();
     if (looked - start > kIdleNanoseconds) {
+      if (switches < 0) switches = Switches();
       sched_yield();
       now = Nanoseconds();
-      *taken = now - looked > kTakenNanoseconds;
+      *taken = now - looked > kTakenNanoseconds && Switches() != switches;
       if (*taken) return false;
     } else {
       now = looked;
