@@ -84,8 +84,8 @@ long Switches() {
   return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
 }
 
-// Whether the ticket changed while this thread watched it for so long. `taken`: another took the core. (A yield
-// may take long without that, if the machine is a virtual one.)
+// Whether the ticket changed while this thread watched it for so long. `taken`: another took the core. (A
+// yield may take long without that, if the machine is a virtual one.)
 bool WatchTicket(const Worker* self, u32 seen, u64 nanoseconds, u32* ticket, bool* taken) {
   const int kPollsPerLook = 64;  // at the clock
   u64 start = nanoseconds ? Nanoseconds() : 0, now = start;
