@@ -243,10 +243,9 @@ void Gather(Team* team) {
   if (gone > 0) PauseFor(kPausePerWait * (Nanoseconds() - since.wall), team->num_members - gone);
 }
 
-// Runs the call on this thread and some workers. `fits`: there is a core for everyone. Returns the code of
-// the first failed unit, or 0.
-__attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** workers, bool fits) {
-  u64 start = Nanoseconds();
+// Runs the call on this thread and some workers. `fits`: there is a core for everyone; `start`: when the call
+// began. Returns the code of the first failed unit, or 0.
+__attribute__((noinline)) int RunTeam(Team* team, i64 num_workers, Worker** workers, bool fits, u64 start) {
   i64 count = num_workers + 1, groups = (count + CK_FLAT_UNITS - 1) / CK_FLAT_UNITS;
   Member members[CK_MOST_UNITS];
   for (i64 i = 0; i < count; ++i) members[i] = Member{i > 0 ? workers[i - 1] : nullptr, 0, false};

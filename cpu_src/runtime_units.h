@@ -48,7 +48,7 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
       team.own = own;
       team.stride = stride;
       team.exact = units > 0;
-      *code = RunTeam(&team, got, workers, got < Cores(now));
+      *code = RunTeam(&team, got, workers, got < Cores(now), now);
     }
     ReturnWorkers(got, workers);
   }
