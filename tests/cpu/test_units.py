@@ -231,13 +231,14 @@ def test_workers_watch_for_calls_that_come_again_and_again(units: Units) -> None
     units.run(EXCHANGE, 10, 2)
     # Other processes may take the core: then a call comes late, or the worker does sleep, for some calls.
     assert any(_sleeps(units, 0.004)[0] > 100 for _ in range(5))
-    undisturbed = []
+    undisturbed, before = [], True  # a worker that has lost its core sleeps in the 100 calls that follow
     for _ in range(20):
         sleeps, lost = _sleeps(units, 0.0003)
         if sleeps < 60:
             return
-        undisturbed += [] if lost else [sleeps]
-    assert len(undisturbed) < 10, f"sleeps in 150 calls: {undisturbed}"
+        undisturbed += [] if lost or before else [sleeps]
+        before = lost > 0
+    assert len(undisturbed) < 3, f"sleeps in 150 calls: {undisturbed}"
     pytest.skip("other processes take the core all the time")
 
 
