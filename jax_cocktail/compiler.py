@@ -2,7 +2,7 @@
 
     trace (JAX) -> capture -> translate -> [
 
-      unit_count -> inline -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
+      unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise                                  # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify -> sink    # placed: divided over units
         -> fuse                                                      # planned: in lane loops,
@@ -48,7 +48,6 @@ from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
-from jax_cocktail.schedule.simplify.inline import inline
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
@@ -77,7 +76,7 @@ def passes(
     """The passes for a candidate, in order, each by the name of its module. Those that have something to say
     are given `remark`."""
     known = partial(know_units, units=candidate.units)
-    table: list[tuple[str, Pass]] = [("unit_count", known), ("inline", inline), ("simplify", simplify)]
+    table: list[tuple[str, Pass]] = [("unit_count", known), ("simplify", simplify)]
     if not machine.is_gpu:  # threads have lanes of their own
         table.append(("recover", partial(recover_elements, units=candidate.units, remark=remark)))
     if candidate.distribute:

@@ -29,14 +29,12 @@ class Option:
       default: its default value, which also determines its type.
       doc: its meaning, for people.
       choices: the allowed words; empty for numbers, flags and folders.
-      in_cache_key: the option changes the compiled program, so it is part of the program's identity.
     """
 
     name: str
     default: str | bool | int
     doc: str
     choices: tuple[str, ...] = ()
-    in_cache_key: bool = False
 
     @property
     def variable(self) -> str:
@@ -44,14 +42,9 @@ class Option:
         return f"JAX_COCKTAIL_{self.name.upper()}"
 
 
-def _option(
-    default: str | bool | int, doc: str, choices: tuple[str, ...] = (), in_cache_key: bool = False
-) -> Any:
+def _option(default: str | bool | int, doc: str, choices: tuple[str, ...] = ()) -> Any:
     """A field of `Options`, with what an `Option` says about it."""
-    return field(
-        default=default,
-        metadata={"default": default, "doc": doc, "choices": choices, "in_cache_key": in_cache_key},
-    )
+    return field(default=default, metadata={"default": default, "doc": doc, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +78,11 @@ class Options:
         0,
         "the number of threads (on a GPU: thread blocks) that programs are planned for; 0: one per core that"
         " the process may use (on a GPU: one per multiprocessor)",
-        in_cache_key=True,
     )
     gpu_arch: str = _option(
         "",
         'the GPU architecture to generate code for; "": that of the device, or sm_90 without a device',
         choices=("", *ARCHES),
-        in_cache_key=True,
     )
     errors: str = _option(
         "deferred",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.simplify.hoist import hoist
-from jax_cocktail.schedule.simplify.inline import inline
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.remarks import Remark
@@ -17,6 +16,6 @@ def explain_distribution(program: UProgram, limits: Limits = Limits()) -> list[s
     Loops that have been unrolled have no line of their own beyond the one that says so.
     """
     heard: list[Remark] = []
-    separated = separate_layers(simplify(inline(program)), limits, heard.append)
+    separated = separate_layers(simplify(program), limits, heard.append)
     distribute(hoist(separated, heard.append), limits, heard.append)
     return [str(remark) for remark in dict.fromkeys(heard)]

@@ -122,7 +122,7 @@ class _Union:
         elif isinstance(statement, BranchUTask):
             for k, output in enumerate(statement.outputs):
                 self.tie_values((output, *(region.results[k] for region in statement.branches)))
-        else:  # calls and groups have no rule: they read whole and make whole
+        else:  # a group has no rule: it reads whole and makes whole
             for value in (*reads(statement), *statement.outputs):
                 for axis in range(value.type.rank):
                     self._cross(statement, value, axis, value in statement.outputs)

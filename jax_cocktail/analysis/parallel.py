@@ -22,7 +22,6 @@ from jax_cocktail.utask.ir import (
     Statement,
     StitchedUTask,
     UOperator,
-    UTaskRef,
     free_values,
 )
 from jax_cocktail.utask.operators import BARRIERS, RESHAPES, VIEWS
@@ -249,10 +248,6 @@ class _Walker:
             self._nested_loop(statement)
         elif isinstance(statement, BranchUTask):
             self._branch(statement)
-        elif isinstance(statement, UTaskRef):
-            self.where = statement
-            for value in statement.arguments:
-                self._consume(value)
         else:
             self.where = statement
             self._operator(statement)

@@ -23,7 +23,6 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     is_a,
 )
 from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
@@ -72,7 +71,6 @@ class _Verifier:
         self._recomputed: dict[int, UOperator] = {}  # values that members of groups define
         self._operators: dict[int, UOperator] = {}
         self._constants: dict[Value, int] = {}
-        self._functions = {function.name: function for function in program.functions}
         self._visible: set[int] = set()  # at the current statement
         self._where: Statement | None = None
 
@@ -83,10 +81,7 @@ class _Verifier:
             self._fail("a parameter is donated twice")
         if any(type(index) is not int or not 0 <= index < count for index in program.donated):
             self._fail(f"donated indices {program.donated} of {count} parameters")
-        if len(self._functions) != len(program.functions):
-            self._fail("two functions have one name")
-        for region in program.regions:
-            self._region(region)
+        self._region(program.entry)
         self._where, message = scope_fault(program)
         if message:
             self._fail(message)
@@ -185,8 +180,6 @@ class _Verifier:
                 self._fail(f"selector is {statement.selector.type}, not {_SELECTOR}")
             for region in statement.branches:
                 self._region(region)
-        elif isinstance(statement, UTaskRef):
-            self._reference(statement)
         else:
             self._stitched(statement)
         self._where = statement
@@ -197,16 +190,6 @@ class _Verifier:
         if message:
             self._where = operator
             self._fail(f"{operator.kind}: {message}")
-
-    def _reference(self, reference: UTaskRef) -> None:
-        function = self._functions.get(reference.function)
-        if function is None:
-            self._fail(f"there is no function {reference.function}")
-        sides = (reference.arguments, function.parameters), (reference.outputs, function.results)
-        for what, (given, declared) in zip(("arguments", "results"), sides, strict=True):
-            types = [[str(value.type) for value in values] for values in (given, declared)]
-            if types[0] != types[1]:
-                self._fail(f"{what} are {', '.join(types[0])}; {function.name} has {', '.join(types[1])}")
 
     def _loop(self, loop: LoopUTask) -> None:
         extra = 1 if loop.condition is None else 0

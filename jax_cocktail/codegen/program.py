@@ -38,7 +38,6 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     operators_in,
     walk,
 )
@@ -156,8 +155,6 @@ def _emit_statement(context: Context, statement: Statement) -> None:
         _emit_branch(context, statement)
     elif isinstance(statement, StitchedUTask):
         _emit_stitched(context, statement)
-    elif isinstance(statement, UTaskRef):
-        raise UnsupportedError(f"function {statement.function} calls itself", str(statement.source))
     elif statement.is_element:
         _emit_view(context, statement)
     elif statement.kind == "block_barrier":

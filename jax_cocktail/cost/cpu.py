@@ -27,7 +27,6 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     walk,
 )
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
@@ -80,8 +79,6 @@ def _statement(statement: Statement, place: _Place) -> Price:
         return replace(mean, least_convolutions=min(s.least_convolutions for s in sides))
     if isinstance(statement, StitchedUTask):
         return _stitched(statement, place)
-    if isinstance(statement, UTaskRef):
-        return Price(place.rates.dispatch)  # its depth is known only at run time
     return _operator(statement, place)
 
 

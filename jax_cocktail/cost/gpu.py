@@ -190,9 +190,7 @@ class _Walker:
             return self._parts(statement, place) if parts else self._loop(statement, place)
         if isinstance(statement, BranchUTask):
             return self._branch(statement, place)
-        if isinstance(statement, UOperator | StitchedUTask):
-            return self._leaf(statement, place)
-        return self._all(BLOCK.call_seconds)
+        return self._leaf(statement, place)
 
     def _all(self, seconds: float) -> Spent:
         return Spent(np.full(self.units, seconds))

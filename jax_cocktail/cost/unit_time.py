@@ -18,7 +18,6 @@ from jax_cocktail.cost.work import UNKNOWN_TRIPS, rows, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
-    BranchUTask,
     LoopUTask,
     Statement,
     StitchedUTask,
@@ -164,9 +163,7 @@ def _term(statement: Statement, unit: Unit, part: Part) -> _Term:
     if isinstance(statement, LoopUTask):
         trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
         return lambda share, _: sum(seconds(share) for seconds in regions) * trips
-    if isinstance(statement, BranchUTask):
-        return lambda share, _: sum(seconds(share) for seconds in regions) / len(regions)
-    return lambda *_: BLOCK.statement_seconds
+    return lambda share, _: sum(seconds(share) for seconds in regions) / len(regions)
 
 
 def operator_seconds(operator: UOperator, unit: Unit, part: Part, rate: float) -> float:

@@ -77,7 +77,6 @@ class BlockTuning:
     scalar_seconds: float = 2.5e-9  # [M] an operation on registers after another: 4 to 5 clocks
     ramp_seconds: float = 1.6e-6  # [E] from the first block's start to the last one's end, beside the launch
     cooperative_seconds: float = 0.5e-6  # [E] delay of the launch of blocks with barriers
-    call_seconds: float = 100e-9  # [E] a reference: the task stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Cutter(ABC):
         elif isinstance(statement, LoopUTask):
             self.loop(statement)
         else:
-            assert isinstance(statement, BranchUTask), "calls and stitched groups have no axis rule"
+            assert isinstance(statement, BranchUTask), "stitched groups have no axis rule"
             self.branch(statement)
 
     def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:

@@ -28,7 +28,6 @@ from jax_cocktail.utask.ir import (
     Statement,
     StitchedUTask,
     UOperator,
-    UTaskRef,
     is_a,
 )
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_reads
@@ -314,8 +313,6 @@ class Tiler(Cutter):
     def statement(self, statement: Statement) -> None:
         if isinstance(statement, StitchedUTask):
             raise _fault("a stitched group cannot be cut; place before stitching")
-        if isinstance(statement, UTaskRef):
-            raise _fault(f"the call of {statement.function} cannot be cut; inline before placement")
         super().statement(statement)
 
     def operator(self, operator: UOperator) -> None:

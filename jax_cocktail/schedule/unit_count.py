@@ -14,7 +14,7 @@ KIND = "units"
 
 def asks_units(program: UProgram) -> bool:
     """True if the program has different code for one unit and for several."""
-    return any(operator.kind == KIND for region in program.regions for operator in operators_in(region))
+    return any(operator.kind == KIND for operator in operators_in(program.entry))
 
 
 def no_price_tells(program: UProgram) -> bool:

@@ -146,8 +146,7 @@ def survey(program: UProgram) -> Residences:
         for value in region.results:
             facts.uses[value].append((None, here))
 
-    for root in program.regions:
-        visit(root)
+    visit(program.entry)
     return facts
 
 

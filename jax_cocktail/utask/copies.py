@@ -13,13 +13,12 @@ from jax_cocktail.utask.ir import (
     Statement,
     StitchedUTask,
     UOperator,
-    UTaskRef,
 )
 from jax_cocktail.utask.rewrite import map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
 from jax_cocktail.utask.types import Value
 
-S = TypeVar("S", UOperator, LoopUTask, BranchUTask, StitchedUTask, UTaskRef, Statement)
+S = TypeVar("S", UOperator, LoopUTask, BranchUTask, StitchedUTask, Statement)
 Names = dict[Value, Value]
 
 

@@ -280,61 +280,16 @@ class StitchedUTask:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class UTaskRef:
-    """A reference to a function of the program: runs its body on the values of `arguments`."""
-
-    function: str
-    arguments: tuple[Value, ...]
-    outputs: tuple[Value, ...]
-    source: Source = NOWHERE
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        return self.arguments
-
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        return ()
-
-
-Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask | UTaskRef
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionUTask:
-    """A named nested uTask that references run. Its body sees only its own parameters, and may hold
-    references, also to itself, for recursion."""
-
-    name: str
-    body: Region
-    source: Source = NOWHERE
-
-    @property
-    def parameters(self) -> tuple[Value, ...]:
-        return self.body.parameters
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return self.body.results
+Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask
 
 
 @dataclass(frozen=True, slots=True)
 class UProgram:
-    """One region that becomes one custom call. `donated`: indices of parameters that may be overwritten.
-
-    `functions`: the functions that a `UTaskRef` may name. Value ids are unique among them and the entry.
-    """
+    """One region that becomes one custom call. `donated`: indices of parameters that may be overwritten."""
 
     name: str
     entry: Region
     donated: tuple[int, ...] = ()
-    functions: tuple[FunctionUTask, ...] = ()
-
-    @property
-    def regions(self) -> tuple[Region, ...]:
-        """The entry and the body of every function."""
-        return (self.entry, *(function.body for function in self.functions))
 
 
 def picked(values: Sequence[Value], positions: Sequence[int]) -> tuple[Value, ...]:
@@ -365,7 +320,7 @@ def operators_of(statement: Statement) -> tuple[UOperator, ...]:
 
 def walk(root: Region | Statement) -> Iterator[Statement]:
     """Every statement of a region, or a statement and all in it; nested ones after the statement that holds
-    them. Bodies of referenced functions are not included: `UProgram.regions` has them."""
+    them."""
     for statement in root.body if isinstance(root, Region) else (root,):
         yield statement
         for inner in regions_of(statement):

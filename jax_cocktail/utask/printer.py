@@ -20,7 +20,6 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
 )
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
@@ -81,8 +80,6 @@ class _Printer:
         self._program = program
         self._numbers: dict[int, int] | None = {} if renumber else None
         self._results = set(program.entry.results) if program is not None else set()
-        functions = program.functions if program is not None else ()
-        self._functions = {function.name: number for number, function in enumerate(functions)}
 
     # -- pieces ------------------------------------------------------------------------------------------
     def _line(self, text: str) -> None:
@@ -104,17 +101,9 @@ class _Printer:
     def _assigned(self, values: Sequence[Value], role: str = "temporary") -> str:
         return f"{self._defined(values, role)} = " if values else ""
 
-    def _function(self, name: str) -> str:
-        return name if self._numbers is None else f"@{self._functions.get(name, name)}"
-
     # -- structure ---------------------------------------------------------------------------------------
     def program(self, title: str) -> str:
         assert self._program is not None
-        for function in self._program.functions:
-            name = self._function(function.name)
-            self._line(f"function {name}({self._defined(function.parameters, 'input')}) {{")
-            self._block(function.body)
-            self._line("}")
         entry = self._program.entry
         donated = f" donated {list(self._program.donated)}" if self._program.donated else ""
         self._line(f"{title}({self._defined(entry.parameters, 'input')}){donated} {{")
@@ -136,9 +125,6 @@ class _Printer:
             self._loop(statement)
         elif isinstance(statement, BranchUTask):
             self._branch(statement)
-        elif isinstance(statement, UTaskRef):
-            call = f"{self._function(statement.function)}({self._names(statement.arguments)})"
-            self._line(f"{self._assigned(statement.outputs)}call {call}")
         else:
             self._stitched(statement)
 

@@ -1,8 +1,8 @@
 """One way to rewrite programs, and one to read them: a pass supplies a function per statement or region.
 
-Scope: every region of a program (its functions too), of a loop (its condition first, then its body)
-and of a branch; `rewrite` and `fold` visit the members of stitched groups as well. A pass that must skip
-one of these does so itself; nothing is left out by accident, and a new kind of statement is added here.
+Scope: the entry of a program, every region of a loop (its condition first, then its body) and of a branch;
+`rewrite` and `fold` visit the members of stitched groups as well. A pass that must skip one of these does so
+itself; nothing is left out by accident, and a new kind of statement is added here.
 
 Identity: everything that a pass does not change stays the same object, from the statement up to the program.
 So a pass that has nothing to do returns its argument, and `is` detects changes.
@@ -28,31 +28,19 @@ from typing import TypeVar
 
 from jax_cocktail.utask.ir import (
     BranchUTask,
-    FunctionUTask,
     LoopUTask,
     Region,
     Statement,
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     regions_of,
 )
 from jax_cocktail.utask.types import Value
 
 T = TypeVar("T")
 Inside = Sequence[Sequence[T]]
-Holder = TypeVar(
-    "Holder",
-    UProgram,
-    FunctionUTask,
-    UOperator,
-    LoopUTask,
-    BranchUTask,
-    StitchedUTask,
-    UTaskRef,
-    Statement,
-)
+Holder = TypeVar("Holder", UProgram, UOperator, LoopUTask, BranchUTask, StitchedUTask, Statement)
 Change = Callable[[Statement], Statement | Sequence[Statement]]
 
 
@@ -73,15 +61,12 @@ def map_body(region: Region, change: Change) -> Region:
 
 
 def map_regions(holder: Holder, change: Callable[[Region], Region]) -> Holder:
-    """A program, function or statement with each of its regions replaced: entry before functions, condition
-    before body."""
+    """A program or statement with each of its regions replaced, a loop's condition before its body."""
     if isinstance(holder, UOperator):
         return holder
     if isinstance(holder, UProgram):
         entry = change(holder.entry)
-        functions = tuple(map_regions(function, change) for function in holder.functions)
-        same = entry is holder.entry and all(map(_is, functions, holder.functions))
-        return holder if same else replace(holder, entry=entry, functions=functions)
+        return holder if entry is holder.entry else replace(holder, entry=entry)
     if isinstance(holder, LoopUTask):
         condition = None if holder.condition is None else change(holder.condition)
         body = change(holder.body)
@@ -90,9 +75,6 @@ def map_regions(holder: Holder, change: Callable[[Region], Region]) -> Holder:
     if isinstance(holder, BranchUTask):
         branches = tuple(map(change, holder.branches))
         return holder if all(map(_is, branches, holder.branches)) else replace(holder, branches=branches)
-    if isinstance(holder, FunctionUTask):
-        body = change(holder.body)
-        return holder if body is holder.body else replace(holder, body=body)
     return holder
 
 

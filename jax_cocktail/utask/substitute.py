@@ -15,13 +15,12 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     defined_in,
 )
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.types import TensorType, Value
 
-S = TypeVar("S", UOperator, LoopUTask, BranchUTask, StitchedUTask, UTaskRef, Statement)
+S = TypeVar("S", UOperator, LoopUTask, BranchUTask, StitchedUTask, Statement)
 
 
 def replaced(values: Iterable[Value], mapping: Mapping[Value, Value]) -> tuple[Value, ...]:
@@ -44,8 +43,6 @@ def with_operands(statement: S, mapping: Mapping[Value, Value]) -> S:
         return replace(statement, initial=inputs)
     if isinstance(statement, BranchUTask):
         return replace(statement, selector=inputs[0])
-    if isinstance(statement, UTaskRef):
-        return replace(statement, arguments=inputs)
     return replace(statement, inputs=inputs)
 
 
@@ -66,8 +63,8 @@ class FreshValues:
     """Makes values whose ids occur nowhere in a program; without a program, ids count from 0."""
 
     def __init__(self, program: UProgram | None = None) -> None:
-        regions = () if program is None else program.regions
-        self._ids = count(max((v.id for region in regions for v in defined_in(region)), default=-1) + 1)
+        taken = () if program is None else defined_in(program.entry)
+        self._ids = count(max((value.id for value in taken), default=-1) + 1)
 
     def make(self, type_: TensorType) -> Value:
         return Value(next(self._ids), type_)

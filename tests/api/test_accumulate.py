@@ -17,7 +17,6 @@ from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.simplify.hoist import hoist
-from jax_cocktail.schedule.simplify.inline import inline
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
@@ -160,7 +159,7 @@ def test_narrow_floats_are_rounded_once(name):
 
 def divided(function, arguments):
     jaxpr = jax.make_jaxpr(function)(*arguments)
-    program = separate_layers(simplify(inline(translate(adapt(jaxpr), "test"))))
+    program = separate_layers(simplify(translate(adapt(jaxpr), "test")))
     after = simplify(distribute(hoist(program)))
     verify(after)
     given = [np.asarray(x) for x in jax.tree.leaves(arguments)]

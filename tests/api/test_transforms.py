@@ -15,7 +15,6 @@ from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.simplify.hoist import hoist
-from jax_cocktail.schedule.simplify.inline import inline
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
@@ -129,7 +128,7 @@ def weights():
 def transformed(function, arguments, limits=ALWAYS):
     """The distributed program, with stock's results."""
     program = translate(adapt(jax.make_jaxpr(function)(*arguments)), "test")
-    separated = separate_layers(simplify(inline(program)), limits)
+    separated = separate_layers(simplify(program), limits)
     after = simplify(distribute(hoist(separated), limits))
     verify(after)
     given = [np.asarray(x) for x in arguments]

@@ -8,7 +8,7 @@ from jax_cocktail.analysis.axes import RULES
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.tile_groups import divide
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UOperator, UTaskRef
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, StitchedUTask, UOperator
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
 
@@ -190,11 +190,12 @@ def test_other_axes_of_a_scan_stay(kind):
     assert class_of(classes, x, 1) is class_of(classes, y, y.type.rank - 1)
 
 
-def test_calls_read_and_make_everything_whole():
+def test_groups_read_and_make_everything_whole():
     program = build(["float32[6]"], lambda b, x: (elementwise(b, "neg", x),))
     (y,) = program.entry.results
     z = Value(99, y.type)
-    statements = (*program.entry.body, UTaskRef("f", (y,), (z,)))
+    group = StitchedUTask((UOperator("exp", (y,), (z,)),), (y,), (z,))
+    statements = (*program.entry.body, group)
     cut = axis_classes(statements)
     assert [(c.value, c.makes) for k in cut for c in k.crossings] == [(y, False), (z, True)]
     division = divide(Region(program.entry.parameters, statements, (z,)), 2, SMALL)

@@ -10,14 +10,12 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import (
     BranchUTask,
-    FunctionUTask,
     LoopUTask,
     Region,
     Statement,
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     operators_in,
 )
 from jax_cocktail.utask.rewrite import Inside, fold, map_body, map_members, map_regions, rewrite
@@ -25,17 +23,16 @@ from jax_cocktail.utask.substitute import FreshValues, with_operands, with_reads
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.programs import branch, build, counted, elementwise, while_loop
 
-KINDS = ("entry", "condition", "body", "case", "function")
-
 
 def nested() -> UProgram:
-    """A program with a `neg` in every kind of region."""
+    """A program with a `neg` in every kind of region: entry, condition, body and case."""
 
     def body(b: Builder, n: Value, x: Value) -> tuple[Value, ...]:
         def below(value: Value) -> Value:
             return elementwise(b, "lt", elementwise(b, "neg", value), n, dtype="bool")
 
         def trip(value: Value) -> tuple[Value, ...]:
+            value = elementwise(b, "neg", value)
             selector = b.convert(value, "int32")
             cases = (lambda: (elementwise(b, "neg", value),)), (lambda: (value,))
             return branch(b, selector, *cases)
@@ -43,21 +40,11 @@ def nested() -> UProgram:
         (y,) = while_loop(b, (elementwise(b, "neg", x),), below, trip)
         return (y,)
 
-    program = build(["float32[]", "float32[]"], body)
-    fresh = FreshValues(program)
-    own = fresh.make(TensorType("float32"))
-    inner = Builder(fresh)
-    result = inner.emit("neg", (own,), own.type)
-    function = FunctionUTask("f", Region((own,), tuple(inner.out), (result,)))
-    call = UTaskRef("f", program.entry.results, (fresh.make(own.type),))
-    entry = replace(program.entry, body=(*program.entry.body, call), results=call.outputs)
-    found = replace(program, entry=entry, functions=(function,))
-    verify(found)
-    return found
+    return build(["float32[]", "float32[]"], body)
 
 
 def kinds(program: UProgram) -> list[str]:
-    return [o.kind for region in program.regions for o in operators_in(region)]
+    return [o.kind for o in operators_in(program.entry)]
 
 
 def to_abs(statement: Statement) -> Statement:
@@ -83,7 +70,7 @@ def test_nothing_to_do_gives_the_argument() -> None:
     assert map_regions(program, lambda region: region) is program
 
 
-def test_conditions_cases_and_functions_are_visited() -> None:
+def test_conditions_bodies_and_cases_are_visited() -> None:
     program = nested()
     after = rewrite(program, to_abs)
     verify(after)
@@ -94,17 +81,16 @@ def test_conditions_cases_and_functions_are_visited() -> None:
 
 def test_what_does_not_change_stays_the_same_object() -> None:
     program = nested()
-    (function,) = program.functions
 
     def change(region: Region) -> Region:
         return map_body(region, to_abs)
 
     after = map_regions(program, change)
-    assert after.functions != program.functions
+    assert after.entry != program.entry
     loop = next(s for s in program.entry.body if isinstance(s, LoopUTask))
     assert loop in after.entry.body  # only the entry's own statements were replaced
     assert next(s for s in after.entry.body if isinstance(s, LoopUTask)) is loop
-    assert map_regions(function, lambda region: region) is function
+    assert map_regions(loop, lambda region: region) is loop
 
 
 def test_a_statement_may_become_several_or_none() -> None:
@@ -202,8 +188,8 @@ def test_fold_knows_what_is_inside() -> None:
             return max(counts)
         return sum(counts) * 10 if isinstance(statement, LoopUTask) else 1 + sum(counts)
 
-    program = nested()  # neg; loop of (neg, lt) and (convert, branch of one or none); reference
-    assert sum(fold(s, each) for s in program.entry.body) == 1 + (2 + 1 + 1) * 10 + 1
+    program = nested()  # neg; loop of (neg, lt) and (neg, convert, branch of one or none)
+    assert sum(fold(s, each) for s in program.entry.body) == 1 + (2 + 2 + 1) * 10
     assert fold(group(), each) == 3
 
 

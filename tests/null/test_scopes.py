@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.analysis.scopes import Scope, function_scopes, program_scope, scope_fault, scope_of
+from jax_cocktail.analysis.scopes import Scope, program_scope, scope_fault, scope_of
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.ir import FunctionUTask, LoopUTask, Region, UOperator, UProgram, UTaskRef
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram
 from tests.null.programs import branch, build, counted, elementwise, fresh, region, tensor, while_loop
 
 ARRIVE, WAIT = UOperator("arrive", (), ()), UOperator("wait", (), ())
@@ -104,12 +104,11 @@ def test_parallel_loops_are_for_the_device():
     assert program_scope(program) is Scope.DEVICE
     around = build([ARRAY], lambda b, x: counted(b, 3, [x], lambda i, c: [parallel(b, c)]))
     assert scopes(around) == [Scope.DEVICE]
-    assert scope_of(program.entry.body[0], within=Scope.UNIT) is Scope.UNIT
 
 
 def test_bodies_of_parallel_loops_are_for_a_unit():
     (loop,) = build([ARRAY], lambda b, x: [parallel(b, x)]).entry.body
-    assert all(scope_of(s, within=Scope.UNIT) <= Scope.UNIT for s in loop.body.body)
+    assert all(scope_of(s) <= Scope.UNIT for s in loop.body.body)
 
 
 def test_barriers_are_for_the_device():
@@ -137,7 +136,8 @@ def in_parallel(*statements) -> UProgram:
 
 def test_no_barrier_in_a_parallel_loop():
     for statement in (ARRIVE, WAIT):
-        assert scope_fault(in_parallel(statement))[0] == statement
+        found, message = scope_fault(in_parallel(statement))
+        assert found == statement and "constraint 1" in message
     with pytest.raises(VerificationError, match="barrier in a parallel loop"):
         verify(in_parallel(ARRIVE, WAIT))
 
@@ -148,36 +148,7 @@ def test_no_barrier_in_a_loop_in_a_parallel_loop():
     assert scope_fault(in_parallel(inner))[0] == WAIT
 
 
-def with_function(body, reference) -> UProgram:
-    function = FunctionUTask("meet", Region((), body, ()))
-    return replace(in_parallel(reference), functions=(function,))
-
-
-def test_no_barrier_in_a_function_that_a_parallel_loop_calls():
-    reference = UTaskRef("meet", (), ())
-    program = with_function((ARRIVE, WAIT), reference)
-    assert function_scopes(program) == {"meet": Scope.DEVICE}
-    found, message = scope_fault(program)
-    assert found == reference and "constraint 1" in message
-    with pytest.raises(VerificationError, match="meet, which has a barrier, in a parallel loop"):
-        verify(program)
-
-
-def test_functions_may_call_themselves():
-    reference = UTaskRef("meet", (), ())
-    program = with_function((reference,), reference)
-    assert function_scopes(program) == {"meet": Scope.LANE}
-    assert scope_fault(program) == (None, "")
-    again = with_function((reference, WAIT), reference)
-    assert function_scopes(again) == {"meet": Scope.DEVICE}
-
-
 def test_a_parallel_loop_in_a_parallel_loop_is_a_loop():
-    def body(b, x):
-        return [parallel(b, x)]
-
-    program = build([ARRAY], body)
-    (loop,) = program.entry.body
-    assert scope_of(loop, within=Scope.UNIT) is Scope.UNIT
-    assert scope_fault(program) == (None, "")
+    (loop,) = build([ARRAY], lambda b, x: [parallel(b, x)]).entry.body
+    assert scope_fault(in_parallel(loop)) == (None, "")
     assert tensor(ARRAY) == loop.outputs[0].type

@@ -26,7 +26,6 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
     walk,
 )
 from jax_cocktail.utask.layout import dense
@@ -291,8 +290,6 @@ class _Unit:
                 yield from self._branch(statement)
             elif isinstance(statement, StitchedUTask):
                 self._group(statement)
-            elif isinstance(statement, UTaskRef):
-                raise VerificationError(f"a planned program calls {statement.function}; inline it first")
             elif statement.kind == "arrive":
                 self._arrive()
             elif statement.kind == "wait":

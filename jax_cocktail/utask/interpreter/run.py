@@ -5,7 +5,7 @@ Operators are in the modules beside this one, by family; here are regions, loops
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from jax_cocktail.utask.interpreter.reduction import REDUCTION
 from jax_cocktail.utask.interpreter.special import SPECIAL
 from jax_cocktail.utask.ir import (
     BranchUTask,
-    FunctionUTask,
     LoopUTask,
     Region,
     Statement,
     StitchedUTask,
     UOperator,
     UProgram,
-    UTaskRef,
 )
 from jax_cocktail.utask.operators import KEEPS_BITS
 from jax_cocktail.utask.types import Value
@@ -50,11 +48,10 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
       flush_denormals: arithmetic reads and writes denormal numbers as zero, like XLA's CPU threads.
 
     Raises:
-      VerificationError: the number of arguments is wrong, a value does not have its declared type, or
-        functions call each other without end.
+      VerificationError: the number of arguments is wrong, or a value does not have its declared type.
       ProgramFailure: the program executes `fail`.
     """
-    machine = _Machine(flush_denormals, {function.name: function for function in program.functions})
+    machine = _Machine(flush_denormals)
     parameters = program.entry.parameters
     if len(arguments) != len(parameters):
         raise VerificationError(
@@ -63,22 +60,15 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
         )
     with np.errstate(all="ignore"):
         machine.define(parameters, [np.asarray(a) for a in arguments], f"arguments of {program.name}")
-        try:
-            return [np.array(a) for a in machine.region(program.entry)]
-        except RecursionError:
-            raise VerificationError(
-                f"program {program.name}: its functions call each other without end, or too deeply for the"
-                " interpreter; try a smaller argument, or a higher sys.setrecursionlimit"
-            ) from None
+        return [np.array(a) for a in machine.region(program.entry)]
 
 
 class _Machine:
     """Values by id. When a region runs again, it overwrites its definitions."""
 
-    def __init__(self, flush_denormals: bool, functions: Mapping[str, FunctionUTask]) -> None:
+    def __init__(self, flush_denormals: bool) -> None:
         self._arrays: dict[int, Array] = {}
         self._flush = flush_denormals
-        self._functions = functions
 
     def define(self, values: Sequence[Value], arrays: Sequence[Array], what: str) -> None:
         for value, array in zip(values, arrays, strict=True):
@@ -106,17 +96,8 @@ class _Machine:
             (selector,) = self.read((statement.selector,))
             chosen = min(max(int(selector), 0), len(statement.branches) - 1)
             self.define(statement.outputs, self.region(statement.branches[chosen]), "branch")
-        elif isinstance(statement, UTaskRef):
-            self.define(statement.outputs, self._call(statement), f"results of {statement.function}")
         else:
             self._stitched(statement)
-
-    def _call(self, reference: UTaskRef) -> list[Array]:
-        """Calls a function with new values, because a function that calls itself still needs the caller's."""
-        function = self._functions[reference.function]
-        frame = _Machine(self._flush, self._functions)
-        frame.define(function.parameters, self.read(reference.arguments), f"arguments of {function.name}")
-        return frame.region(function.body)
 
     def _stitched(self, statement: StitchedUTask) -> None:
         for member in statement.members:
