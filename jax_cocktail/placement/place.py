@@ -51,6 +51,7 @@ from jax_cocktail.utask.ir import (
     reads,
 )
 from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
+from jax_cocktail.utask.printer import shape
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
 from jax_cocktail.utask.rewrite import map_regions
 from jax_cocktail.utask.substitute import FreshValues, replaced
@@ -152,6 +153,7 @@ class _Placer:
         self.constants = scalar_constants(operators_in(program.entry))
         self.placed = 0  # number of tile groups
         self.frames: list[_Frame] = []
+        self.divisions: dict[tuple[str, frozenset[int]], tuple[Region, Division]] = {}  # by shape and `kept`
         self.recipes: dict[Value, UOperator] = {}
         self.packs: dict[tuple[Value, int, tuple[int, ...], Tiling], Packed] = {}
         self.wide: dict[Value, Value] = {}  # results and carries of stages -> the padded arrays with them
@@ -169,7 +171,7 @@ class _Placer:
         branch may overwrite."""
         body, groups = region.body, wave.groups
         grouped = {n for group in groups.values() for n in group.positions}
-        division = divide(region, self.units, self.limits, grouped)
+        division = self._division(region, frozenset(grouped))
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
         frame = _Frame(region, trips, visible=set(region.parameters), places=places)
         self.frames.append(frame)
@@ -196,6 +198,16 @@ class _Placer:
         self.notes += refusal_notes(region, division, self.limits, frozenset(inside))
         parameters = replaced(region.parameters, wave.parameters)
         return Region(parameters, tuple(frame.out), wave.results(region.results))
+
+    def _division(self, region: Region, kept: frozenset[int]) -> Division:
+        """Divides nested regions of one shape once: those of repeated layers differ in their values alone."""
+        if not self.frames:
+            return divide(region, self.units, self.limits, kept)
+        key = shape(region), kept
+        if key not in self.divisions:
+            self.divisions[key] = region, divide(region, self.units, self.limits, kept)
+        home, division = self.divisions[key]
+        return division if home is region else division.moved(home, region)
 
     def _mesh(self, statement: Statement) -> tuple[Statement, ...]:
         """A statement that every unit executes, with divided regions and the statements that they need."""

@@ -10,7 +10,7 @@ early as possible.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -91,6 +91,25 @@ class Division:
     def meetings(self) -> int:
         """Supersteps with a barrier at their end: barriers of one run of the region, without inner loops."""
         return sum(bool(superstep.tile_groups) for superstep in self.supersteps)
+
+    def moved(self, home: Region, region: Region) -> Division:
+        """This division of `home` for a region of the same shape."""
+        now = dict(zip(defined_in(home), defined_in(region), strict=True))
+        leaves = dict(zip(map(id, walk(home)), walk(region), strict=True))
+
+        def axes(old: Mapping[Value, int]) -> dict[Value, int]:
+            return {now[value]: axis for value, axis in old.items()}
+
+        def cut(old: AxisClass) -> AxisClass:
+            met = (replace(c, leaf=leaves[id(c.leaf)], value=now[c.value]) for c in old.crossings)
+            return replace(old, axes=axes(old.axes), crossings=tuple(met))
+
+        def superstep(old: Superstep) -> Superstep:
+            return replace(old, tile_groups=tuple(replace(c, axes=axes(c.axes)) for c in old.tile_groups))
+
+        return Division(
+            tuple(map(superstep, self.supersteps)), tuple((cut(c), why) for c, why in self.refused)
+        )
 
 
 def is_light(statement: Statement, limit: float) -> bool:

@@ -20,6 +20,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    free_values,
 )
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
@@ -50,6 +51,12 @@ def fingerprint(program: UProgram) -> str:
     """sha256 (hex) of the text without names and positions, values numbered in order of first definition."""
     text = _Printer(program, renumber=True).program("program")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def shape(region: Region) -> str:
+    """The text of a region with numbered values: equal for regions that differ only in ids and positions."""
+    printer = _Printer(None, renumber=True)
+    return printer.region((*free_values(region), *region.parameters), region)
 
 
 def print_statement(statement: Statement) -> str:
@@ -110,6 +117,10 @@ class _Printer:
         self._block(entry)
         self._line("}")
         return "\n".join(self.lines) + "\n"
+
+    def region(self, given: Sequence[Value], region: Region) -> str:
+        self._part("region", self._defined(given, "input"), region)
+        return "\n".join(self.lines)
 
     def _block(self, region: Region) -> None:
         self._depth += 1

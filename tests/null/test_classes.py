@@ -9,6 +9,7 @@ from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.tile_groups import divide
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, StitchedUTask, UOperator
+from jax_cocktail.utask.printer import shape
 from jax_cocktail.utask.types import Value
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
 
@@ -297,3 +298,19 @@ def test_number_of_parts(extent, units, parts, whole):
 def test_no_number_of_parts():
     assert Limits().parts(AxisClass({}, 5, extents=frozenset({5})), 4) is None
     assert Limits().parts(AxisClass({}, 257, extents=frozenset({257, 514})), 2) is None
+
+
+def test_regions_of_one_shape_share_a_division():
+    def layer(b, x, w):
+        return (elementwise(b, "tanh", matmul(b, matmul(b, x, w), w)),)
+
+    def body(b, selector, x, w):
+        layers = (lambda: layer(b, x, w), lambda: layer(b, x, w), lambda: (matmul(b, x, w),))
+        return branch(b, selector, *layers)
+
+    program = build(["int32[]", "float32[64,64]", "float32[64,64]"], body)
+    (choice,) = program.entry.body
+    one, two, other = choice.branches
+    assert shape(one) == shape(two) != shape(other)
+    assert divide(one, 2, SMALL).tile_groups
+    assert divide(one, 2, SMALL).moved(one, two) == divide(two, 2, SMALL)

@@ -9,7 +9,14 @@ import pytest
 
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.cost.price import barriers_per_iteration
-from jax_cocktail.cost.unit_time import Part, arithmetic, device_flops, unit_of, unit_seconds
+from jax_cocktail.cost.unit_time import (
+    Part,
+    arithmetic,
+    device_flops,
+    seconds_by_share,
+    unit_of,
+    unit_seconds,
+)
 from jax_cocktail.device.spec import A100, H200
 from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
@@ -45,6 +52,20 @@ def test_a_product_of_one_row_costs_its_weights():
     part = unit_seconds((dot,), UNIT, Part(cut.axes, 1 / 128))
     assert whole == pytest.approx(dot.inputs[1].type.nbytes / UNIT.rate(dot.inputs[1].type.nbytes), rel=0.1)
     assert part < whole / 20
+
+
+def test_a_part_takes_as_long_as_a_program_of_its_size():
+    def layer(columns):
+        def body(b, x, w):
+            return (elementwise(b, "tanh", matmul(b, x, w)),)
+
+        return build(["float32[16,256]", f"float32[256,{columns}]"], body).entry.body
+
+    whole = layer(4096)
+    axes = {value: 1 for statement in whole for value in statement.outputs}
+    seconds = seconds_by_share(whole, UNIT, Part(axes))
+    for parts in (1, 2, 4, 8, 32, 128, 4096):
+        assert seconds(1 / parts) == pytest.approx(unit_seconds(layer(4096 // parts), UNIT))
 
 
 def test_what_does_not_fit_comes_from_further_away():

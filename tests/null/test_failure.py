@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -22,7 +24,7 @@ from jax_cocktail.utask.failure import first_codes, line_of, lines_of
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, Region, operators_in
 from jax_cocktail.utask.printer import fingerprint
-from tests.null.programs import build, elementwise, matmul, unverified, while_loop
+from tests.null.programs import build, elementwise, fresh, matmul, unverified, while_loop
 
 TEXT = "too deep\ntoo many"
 
@@ -218,3 +220,16 @@ def test_text_for_a_gpu():
     assert emitted.source.count("ck_lane() == 0) ck_fail(unit, u32(") == 2
     assert "ck_fail(unit, u32(2 + " in emitted.source and "third" not in emitted.source
     assert launch_plan(emitted.program, emitted.plan, 64).can_fail
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_compiler_error_leaves_the_garbage_collector_as_it_was(enabled):
+    wrong = unverified(["float32[2]"], lambda b, x: (fresh(b, x.type),))
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(VerificationError, match="before its definition"):
+            emit(wrong)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
