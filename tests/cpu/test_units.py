@@ -184,7 +184,10 @@ def test_workers_have_the_float_mode_of_the_caller(units: Units, flip: int) -> N
 def _worker_status() -> list[dict[str, str]]:
     found = []
     for task in Path("/proc/self/task").iterdir():
-        lines = (task / "status").read_text().splitlines()
+        try:
+            lines = (task / "status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
+            continue
         status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         found += [status] if status["Name"] == "cocktail_unit" else []
     return found
