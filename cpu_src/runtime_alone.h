@@ -18,21 +18,14 @@ const u64 kCrowdedWaits = 2;                 // crowded: the caller waits this m
 const u64 kShortNanoseconds = 200000;        // shorter calls stay on their caller: a worker wakes in 10 us
 const i64 kRestedWorkers = 3;
 
-u64 crowded_until = 0;  // nanoseconds
-
-// Of a thread: when it was read, and the nanoseconds that the thread ran and waited for a core until then.
-struct Share {
-  u64 at, ran, waited;
-};
-__thread Share share_of_caller = {0, 0, 0};
-
 // Called from time to time, by a thread that has run a call.
 void LookAtShare(u64 now) {
   char text[128];
   unsigned long long ran = 0, waited = 0;
+  Share before = share_of_caller;
+  share_of_caller.at = now;
   ReadText("/proc/thread-self/schedstat", text, sizeof(text));
   if (sscanf(text, "%llu %llu", &ran, &waited) != 2) return;
-  Share before = share_of_caller;
   share_of_caller = Share{now, ran, waited};
   bool crowded = before.at != 0 && waited - before.waited > kCrowdedWaits * (ran - before.ran);
   if (crowded) __atomic_store_n(&crowded_until, now + kCrowdedNanoseconds, __ATOMIC_RELAXED);
@@ -69,7 +62,7 @@ int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8
       Begin(worker, &call, 0, -1);
       SleepUntilDone(worker);
       int code = worker->code;
-      ReturnWorkers(1, &worker);
+      ReturnWorkers(1, &worker, 1);
       return code;
     }
   }

@@ -12,7 +12,7 @@ struct Entry {
   ProgramFunction* function;
   i64 most_units;
   i64 own_bytes;
-  // Nanoseconds of the fastest call on one unit, and on all that it asked for; 0: not known yet.
+  // Nanoseconds of the fastest call on one unit, and on several; 0: not known yet.
   u64 alone, together;
 };
 

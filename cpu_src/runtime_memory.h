@@ -30,18 +30,21 @@ pthread_mutex_t arena_mutex = PTHREAD_MUTEX_INITIALIZER;
 // Frees the large arenas that have been idle for long. True if others may follow.
 bool Tidy(u64 now) {
   bool more = false;
+  int count = 0;
+  unsigned char* expired[kMaxIdleArenas];  // freed without the lock: it takes long
   pthread_mutex_lock(&arena_mutex);
   for (int i = 0; i < num_idle_arenas; ++i) {
     if (idle_arenas[i].size <= kSmallArena) continue;
     if (now < idle_arenas[i].idle_since + kIdleArenaNanoseconds) {
       more = true;
     } else {
-      free(idle_arenas[i].memory);
+      expired[count++] = idle_arenas[i].memory;
       idle_arenas[i--] = idle_arenas[--num_idle_arenas];
     }
   }
   tidying = more;
   pthread_mutex_unlock(&arena_mutex);
+  for (int i = 0; i < count; ++i) free(expired[i]);
   return more;
 }
 
@@ -66,7 +69,7 @@ Arena LeaseArena(size_t size) {
   }
   pthread_mutex_unlock(&arena_mutex);
   if (arena.memory != nullptr) return arena;
-  size_t alignment = size >= kHugePage ? kHugePage : size >= kPage ? kPage : 64;
+  size_t alignment = size >= kHugePage ? kHugePage : size > kPage - 64 ? kPage : 64;
   if (size > SIZE_MAX - alignment) return arena;
   size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* memory = nullptr;

@@ -14,7 +14,7 @@ const u64 kCountNanoseconds = 1000000000;  // between two counts of the cores
 
 pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
 Worker* idle_workers = nullptr;  // the one that ran last comes first: it may still be awake
-i64 running_units = 0;           // in calls that asked for more than one unit, their callers included
+i64 running_units = 0;           // of calls that asked for more than one, and workers that run calls alone
 i64 chosen_units = 0;            // by ck_cpu_set_units; 0: automatic
 i64 usable_cores = 0;            // 0: not known yet
 u64 counted_at = 0;              // when the cores were counted
@@ -69,6 +69,15 @@ i64 UnitsNow(i64 most, u64 now) {
   return fits && now < pause_of_pool.end && most > pause_of_pool.units ? pause_of_pool.units : most;
 }
 
+// ---- shares ---------------------------------------------------------------------------------------------
+
+// Of a thread: when it was read, and the nanoseconds that the thread ran and waited for a core until then.
+struct Share {
+  u64 at, ran, waited;
+};
+__thread Share share_of_caller = {0, 0, 0};
+u64 crowded_until = 0;  // nanoseconds; see runtime_alone.h
+
 // ---- leases ---------------------------------------------------------------------------------------------
 
 // A child of fork() has one thread, so its pool starts empty.
@@ -85,6 +94,8 @@ void AfterForkInChild() {
   running_units = 0;
   usable_cores = 0;
   tidying = false;
+  crowded_until = 0;
+  share_of_caller = Share{0, 0, 0};  // the kernel counts anew
   AfterForkInParent();
 }
 
@@ -134,7 +145,7 @@ i64 LeaseWorkers(i64 wanted, i64 most, bool exact, u64 now, Worker** workers) {
 // The worker that has rested longest, out of at least `least`; nullptr if there is none.
 Worker* LeaseRested(i64 least) {
   pthread_mutex_lock(&pool_mutex);
-  running_units += 2;
+  ++running_units;
   Worker** last = &idle_workers;
   i64 idle = 0;
   for (Worker** each = &idle_workers; *each != nullptr; each = &(*each)->next, ++idle) last = each;
@@ -144,18 +155,19 @@ Worker* LeaseRested(i64 least) {
   if (worker == nullptr) worker = StartWorker();
   if (worker != nullptr) return worker;
   pthread_mutex_lock(&pool_mutex);
-  running_units -= 2;
+  --running_units;
   pthread_mutex_unlock(&pool_mutex);
   return nullptr;
 }
 
-void ReturnWorkers(i64 count, Worker** workers) {
+// `units`: those that the lease has counted.
+void ReturnWorkers(i64 count, Worker** workers, i64 units) {
   pthread_mutex_lock(&pool_mutex);
   for (i64 i = count - 1; i >= 0; --i) {
     workers[i]->next = idle_workers;
     idle_workers = workers[i];
   }
-  running_units -= count + 1;
+  running_units -= units;
   pthread_mutex_unlock(&pool_mutex);
 }
 

@@ -88,6 +88,7 @@ void Account(Team* team) {
   if (passed < kLookNanoseconds) return;
   Member& member = team->members[team->watched];
   Clocks now = ReadClocks(member.worker->clock);
+  if (now.process == team->since.process) return;  // clocks that are too coarse to tell
   bool ran = now.thread - team->since.thread > passed / 2;
   // If it runs, it has more work than the others. If this process holds the cores, it will run soon.
   team->away = !ran && !HeldCores(team->since, now, team->count);

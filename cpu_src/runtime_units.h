@@ -50,7 +50,7 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
       team.exact = units > 0;
       *code = RunTeam(&team, got, workers, got < Cores(now), now);
     }
-    ReturnWorkers(got, workers);
+    ReturnWorkers(got, workers, got + 1);
   }
   ReturnArena(arena);
   return true;

@@ -189,7 +189,6 @@ class Jit:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        """The other methods of a `jax.jit` function: `trace`, `eval_shape` and so on."""
         if name.startswith("__") or "_jitted" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self._select(), name)
@@ -201,6 +200,16 @@ class Jit:
         """Same as `jax.jit(f).lower`."""
         with in_state(arguments=(self, args, kwargs)):
             return self._select().lower(*args, **kwargs)
+
+    # JAX asks whether a function to export has `trace` and `eval_shape`; from Python 3.12 on, that does not
+    # find what `__getattr__` returns.
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Same as `jax.jit(f).trace`."""
+        return self._select().trace(*args, **kwargs)
+
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Same as `jax.jit(f).eval_shape`."""
+        return self._select().eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Same as `jax.jit(f).clear_cache`: discards everything traced and compiled in this process."""

@@ -1,7 +1,7 @@
 """Scopes: the lanes and units of a machine that a statement takes (COCKTAILER, OSDI'23, section 3).
 
 The scopes are those of the machine: L0 a lane (a GPU thread), L1 a unit (a thread block; on the CPU a
-thread), L2 the device (all units of a domain). A statement's scope is not chosen but follows from the
+thread), L2 the device (all units). A statement's scope is not chosen but follows from the
 program, because placement has become structure: work divided over units is a parallel loop. Constraint 1 of
 the paper: the scope of a control flow is never below that of its body, or some lanes or units would wait at a
 barrier that the others never reach. The verifier checks it after every pass.
@@ -27,7 +27,7 @@ from jax_cocktail.utask.types import Value
 
 
 class Scope(IntEnum):
-    """The executors of a statement: one lane alone, the lanes of one unit, or the units of a domain."""
+    """The executors of a statement: one lane alone, the lanes of one unit, or all units."""
 
     LANE = 0
     UNIT = 1

@@ -27,8 +27,8 @@ def side_by_side(loop: LoopUTask, constants: Mapping[Value, int]) -> LoopUTask |
 
 def goes_by_trips(loop: LoopUTask, units: int, constants: Mapping[Value, int] = _NONE) -> LoopUTask | None:
     """The loop with its trips as parts, if that is best for any body: there are enough trips, and a while
-    loop in them makes their times unknown before the run. If the work were divided instead, units would meet
-    in every trip of the while loop."""
+    loop in them makes their times unknown before the run. If the work were divided instead, units would wait
+    for each other in every trip of the while loop."""
     if loop.trip_count is None or loop.trip_count < units:
         return None
     is_open = any(isinstance(s, LoopUTask) and s.trip_count is None for s in walk(loop.body))

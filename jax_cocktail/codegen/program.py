@@ -339,7 +339,7 @@ def _transfer_registers(context: Context, moves: list[tuple[Expression, Expressi
 def _transfer_arrays(context: Context, moves: list[tuple[Value, Value]]) -> None:
     """Copies first to targets that no other copy reads; the remaining cycles are rotated by element."""
     pending = list(moves)
-    since: list[tuple[Value, Value]] = []  # moves since the threads met
+    since: list[tuple[Value, Value]] = []  # moves since the last block barrier
     while pending:
         read = [context.slot(source) for source, _ in pending]
         ready = next((m for m in pending if read.count(context.slot(m[1])) == 0), None)

@@ -1,6 +1,6 @@
 """The data that a loop touches again in every trip, and the cache that this needs.
 
-A domain may be cut into more parts than there are units: a part whose values stay in a core's cache runs all
+An independent axis may be cut into more parts than there are units: a part whose values stay in a core's cache runs all
 trips of its loop there, while a larger one streams them from further out in every trip.
 """
 

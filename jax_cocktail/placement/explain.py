@@ -47,7 +47,7 @@ def stage_note(branch: Statement, group: Group) -> str:
     """The sentence for a stage of a wavefront, which `branch` guards."""
     what = f"{_at(branch.source)}stage {group.stage.number} of {group.stage.count}"
     if group.tile_group is None:
-        return f"{what} is not divided as one: its units would meet in it"
+        return f"{what} is not divided as one: a barrier would be in it"
     tiling = group.tile_group.tiling
     parts = f"{tiling.parts} parts" + (f" of {tiling.length}" if tiling.length else "")
     return f"{what} in {parts} from unit {tiling.first} on, with one barrier per diagonal for all stages"

@@ -37,8 +37,7 @@ _SPLIT = ELEMENTWISE | RESHAPES | {"dynamic_slice", "dot"}  # kinds that `_attri
 
 
 def push_slices(program: UProgram) -> UProgram:
-    """Returns its argument if no product in a loop is read by slices alone. Placement divides the entry only,
-    so functions stay as they are."""
+    """Returns its argument if no product in a loop is read by slices alone."""
     pusher = _Pusher(program)
     entry = pusher.region(program.entry, False)
     return replace(program, entry=prune(entry)) if pusher.changed else program

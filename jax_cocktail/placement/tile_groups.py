@@ -140,7 +140,7 @@ def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[
 
 def divide(region: Region, units: int, limits: Limits, kept: Collection[int] = ()) -> Division:
     """Chooses classes, most work first, and assigns statements to supersteps. `kept`: positions that stay at
-    mesh level. Results may overwrite parameters of the region."""
+    device scope. Results may overwrite parameters of the region."""
     return _Divider(region, units, limits, kept).divide()
 
 

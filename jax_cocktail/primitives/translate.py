@@ -1,4 +1,5 @@
-"""Translates a Program into a uProgram, with a rule per equation and a region per nested program."""
+"""Translates a Program into a uProgram, with a rule per equation and a region per nested program. Calls are
+inlined before (`lowering.adapter`)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def translate(program: Program, name: str, donated: tuple[int, ...] = ()) -> UPr
     """The uProgram of `program`.
 
     Args:
-      program: the jaxpr to translate.
+      program: the equations to translate.
       name: the name of the uProgram.
       donated: the positions of inputs that the uProgram may overwrite.
 

@@ -1,1 +1,2 @@
-"""Passes between translation and emission: simplify, loops, `vmap`, memory, barriers; and the policy."""
+"""Passes between translation and emission: simplify, loops, `vmap`, memory, barriers; the policy; and
+`partition`, which selects the regions before translation."""

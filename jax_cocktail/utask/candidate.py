@@ -20,7 +20,7 @@ class Candidate:
       distribute: True if loops are divided at their recurrences.
       pipeline: True if recurrences that feed each other run side by side, one step apart, each on its own
         units; False if one after the other. Requires several units and `distribute`.
-      cluster: True if the units are thread blocks of one cluster, which meet by a barrier in hardware and
+      cluster: True if the units are thread blocks of one cluster, which have a barrier in hardware and
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
     """
 

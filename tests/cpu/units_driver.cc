@@ -8,8 +8,9 @@ const i64 kThreads = 4, kCalls = 60, kRounds = 20;
 // Every unit writes its cell and reads all others between two barriers. Memory of its own keeps its bytes.
 int Exchange(const void* const*, void* const* results, u8* workspace, CkUnit* unit) {
   i64* cells = static_cast<i64*>(results[0]);
+  const u8 number = u8(unit->index);  // of this unit, until others leave
   int wrong = 0;
-  for (i64 i = 0; i < 64; ++i) unit->own[i] = u8(unit->index);
+  for (i64 i = 0; i < 64; ++i) unit->own[i] = number;
   for (i64 round = 0; round < kRounds; ++round) {
     cells[unit->index] = round;
     ck_arrive(unit);
@@ -18,7 +19,7 @@ int Exchange(const void* const*, void* const* results, u8* workspace, CkUnit* un
     ck_arrive(unit);
     if (ck_wait(unit)) return wrong;
   }
-  for (i64 i = 0; i < 64; ++i) wrong |= unit->own[i] != u8(unit->index);
+  for (i64 i = 0; i < 64; ++i) wrong |= unit->own[i] != number;
   if (unit->index == 0) workspace[0] = 1;
   return wrong;
 }

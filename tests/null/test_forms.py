@@ -46,15 +46,15 @@ ILLEGAL = {
 
 
 @pytest.mark.parametrize("what", ILLEGAL)
-@pytest.mark.parametrize("stage", LEGAL)
-def test_what_is_legal_in_a_stage(what, stage):
+@pytest.mark.parametrize("form", LEGAL)
+def test_what_is_legal_in_a_form(what, form):
     illegal, made = ILLEGAL[what]
     verify(made)
-    if stage in illegal:
-        with pytest.raises(VerificationError, match=f"{what} is not legal in a program that is {stage}"):
-            verify(made, stage)
+    if form in illegal:
+        with pytest.raises(VerificationError, match=f"{what} is not legal in a program that is {form}"):
+            verify(made, form)
     else:
-        verify(made, stage)
+        verify(made, form)
 
 
 def test_every_refused_kind_is_tried():
@@ -65,9 +65,9 @@ def test_every_refused_kind_is_tried():
         "exchange",
     }
     only = program([barrier("wait")], [X])
-    for stage in ("translated", "placed"):
+    for form in ("translated", "placed"):
         with pytest.raises(VerificationError, match="wait is not legal"):
-            verify(only, stage)
+            verify(only, form)
 
 
 def test_arrive_and_wait_follow_one_another():
