@@ -1,7 +1,7 @@
 """The data that a loop touches again in every trip, and the cache that this needs.
 
-An independent axis may be cut into more parts than there are units: a part whose values stay in a core's cache runs all
-trips of its loop there, while a larger one streams them from further out in every trip.
+An independent axis may be cut into more parts than there are units: a part whose values stay in a core's
+cache runs all trips of its loop there, while a larger one streams them from further out in every trip.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class LoopUTask:
     values as parameters and one bool[] result, and `body.parameters` is the carried values. `body.results`
     are the next carried values, of the same types.
 
-    Parallel loop (counted only): the trips compute the tiles of an independent or a communicating axis. They are
-    independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
+    Parallel loop (counted only): the trips compute the tiles of an independent or a communicating axis. The
+    trips are independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
     is affine in the index, and reads of the carried arrays at most that slice. Units run them in any order,
     side by side: unit (first + p) mod n of n units runs trip p.
 
