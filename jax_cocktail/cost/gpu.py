@@ -106,7 +106,7 @@ def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan 
 
 
 def call_seconds(found: Spent, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> float:
-    """Seconds with the launch. Blocks of a cluster wait for all before they write to shared memory of others."""
+    """Seconds with the launch. Blocks of a cluster wait once before they write to each other's memory."""
     first = BLOCK.cooperative_seconds if plan is None or not plan.cluster else spec.cluster_barrier_seconds
     meets = first if found.barriers and units > 1 else 0.0
     return found.seconds + spec.launch_seconds + BLOCK.ramp_seconds + meets

@@ -133,9 +133,9 @@ class LoopUTask:
     are the next carried values, of the same types.
 
     Parallel loop (counted only): the trips compute the tiles of an independent or a communicating axis. The
-    trips are independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a start that
-    is affine in the index, and reads of the carried arrays at most that slice. Units run them in any order,
-    side by side: unit (first + p) mod n of n units runs trip p.
+    trips are independent: each writes its own slice of every carried array, by `dynamic_update_slice` at a
+    start that is affine in the index, and reads of the carried arrays at most that slice. Units run them in
+    any order, side by side: unit (first + p) mod n of n units runs trip p.
 
     `stops_by`: position of a carried bool[] that the condition tests, so the trip that returns false is the
     last one. The rest of such a trip may be the first region of a branch on it (`stopping_branch`).
