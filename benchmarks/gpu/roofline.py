@@ -34,7 +34,7 @@ class Planned(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one call. Loops of unknown trip count are taken to run `cost.work.UNKNOWN_TRIPS` times.
+    """Of one call. Loops of unknown trip count are taken to run `ModelTuning.unknown_trips` times.
 
     Attributes:
       seconds: with the launch.

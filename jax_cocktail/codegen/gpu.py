@@ -13,7 +13,7 @@ from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 
 LINE_BYTES = 128  # of the header: the counter of the units' barrier, as long as a line of the cache; and
-WORD_BYTES = 16  # a tagged word, twice
+TAGGED_PAIR_BYTES = 2 * BLOCK.tagged_bytes  # a tagged word in each of two buffers
 HEADER_STEP = 256  # bytes, of which a header is a multiple
 _HEADERS = ("base", "units", "index", "arith", "block", "math", "random", "dot", "conv", "sort")
 
@@ -63,12 +63,12 @@ def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan
 
 def header_bytes(words: int, lines: int = 1) -> int:
     """CK_HEADER_BYTES of a program with this many tagged words, and lines for its counter and its signals."""
-    return _rounded(LINE_BYTES * lines + WORD_BYTES * words)
+    return _rounded(LINE_BYTES * lines + TAGGED_PAIR_BYTES * words)
 
 
 def near_words_bytes(words: int) -> int:
     """CK_NEAR_WORDS_BYTES: bytes of this many tagged words in the shared memory of each cluster block."""
-    return _rounded(WORD_BYTES * words)
+    return _rounded(TAGGED_PAIR_BYTES * words)
 
 
 def _rounded(size: int) -> int:

@@ -29,7 +29,7 @@ from jax_cocktail.utask.types import Shape, Value
 
 Merged = frozenset[Name]
 Destination = tuple[Value, ArrayView]  # the value whose elements are computed, and where they go
-SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f64
+SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f64, for accuracy
 
 
 def emit_group(context: Context, group: StitchedUTask) -> None:

@@ -12,13 +12,13 @@ from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for,
 from jax_cocktail.codegen.reduction import identity
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
 from jax_cocktail.codegen.writer import axes_of, call, code, indices_of, iterated, replaced, variable
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import FLOATS
 
 Indices = Sequence[Index]
 _X, _K, _FROM = Name("x"), Name("k"), Name("from")
-SELECT_SHARE = 1 / 8  # of the elements: up to here selection is cheaper than sorting
 
 
 def emit_arg_reduce(context: Context, operator: UOperator) -> None:
@@ -124,7 +124,7 @@ def emit_top_k(context: Context, operator: UOperator) -> None:
 
     length = x.type.shape[axis]
     head = _sorts(context, length)
-    if k <= SELECT_SHARE * length:
+    if k <= PROGRAM.select_share * length:
         head = code("ck_select_index({}, {}, {}", length, k, context.scratch("int32"))
     with context.result(values) as best, context.result(positions) as where:
         _emit_ordered(context, x.type.shape, axis, k, head, compare, [(best, source), (where, None)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from jax_cocktail.cost.work import UNKNOWN_TRIPS
+from jax_cocktail.cost.work import runs
 from jax_cocktail.device.host import Cache
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
 from jax_cocktail.utask.operators import FREE
@@ -33,7 +33,7 @@ def _loops(statements: Sequence[Statement], times: int) -> Iterator[tuple[int, R
     for statement in statements:
         trips = times
         if isinstance(statement, LoopUTask):
-            trips *= UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+            trips *= runs(statement)
             yield trips, statement.body
         for region in regions_of(statement):
             yield from _loops(region.body, trips)

@@ -14,7 +14,7 @@ from math import ceil, log2
 from typing import cast
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.cost.work import UNKNOWN_TRIPS, rows, work
+from jax_cocktail.cost.work import rows, runs, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
@@ -161,7 +161,7 @@ def _term(statement: Statement, unit: Unit, part: Part) -> _Term:
         return lambda share, rate: sum(term(share, rate) for term in members)
     regions = [seconds_by_share(region.body, unit, part) for region in regions_of(statement)]
     if isinstance(statement, LoopUTask):
-        trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
+        trips = runs(statement)
         return lambda share, _: sum(seconds(share) for seconds in regions) * trips
     return lambda share, _: sum(seconds(share) for seconds in regions) / len(regions)
 

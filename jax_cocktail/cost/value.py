@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-HOPELESS_SECONDS = 5e-4
-CLEAR_RATIO = 1.5  # least promised gain where convolutions decide: the model knows little about them
+from jax_cocktail.device.tuning import MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +60,5 @@ class Comparison:
         Networks of convolutions are: XLA takes seconds to compile them, and measuring compiles twice. For
         these the model has to promise a clear gain.
         """
-        convolutions = self.stock.least_convolutions > HOPELESS_SECONDS
-        return convolutions and self.stock.seconds < CLEAR_RATIO * self.ours.seconds
+        convolutions = self.stock.least_convolutions > MODEL.convolution_seconds
+        return convolutions and self.stock.seconds < MODEL.convolution_gain * self.ours.seconds

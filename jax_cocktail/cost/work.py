@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
+from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -18,8 +19,6 @@ from jax_cocktail.utask.ir import (
 )
 from jax_cocktail.utask.operators import FREE, UPDATES
 from jax_cocktail.utask.rewrite import Inside, fold
-
-UNKNOWN_TRIPS = 16  # of a loop whose trip count is known only at run time
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,8 @@ class Work:
 
     @property
     def weight(self) -> float:
-        """One number for comparisons: a core does about eight operations while it moves a byte."""
-        return self.flops + 8 * self.bytes
+        """One number for comparisons: the operations that a core does in the same time."""
+        return self.flops + MODEL.flops_per_byte * self.bytes
 
 
 def work(statement: Statement) -> Work:
@@ -62,12 +61,16 @@ def region_work(region: Region) -> Work:
     return total(region.body)
 
 
+def runs(loop: LoopUTask) -> int:
+    """The number of runs of the body, assumed if it is known only at run time."""
+    return MODEL.unknown_trips if loop.trip_count is None else loop.trip_count
+
+
 def trips(loop: LoopUTask) -> int:
-    """The number of runs of the body. A loop that may stop in the middle of its body has two trips in one:
-    such a trip counts for one and a half, since a branch counts for the mean over its regions."""
-    if loop.trip_count is not None:
-        return loop.trip_count
-    return UNKNOWN_TRIPS if loop.stops_by is None else int(UNKNOWN_TRIPS / 1.5)
+    """The same, but a loop that may stop in the middle of its body has two trips in one: such a trip counts
+    for one and a half, since a branch counts for the mean over its regions."""
+    doubled = loop.trip_count is None and loop.stops_by is not None
+    return int(runs(loop) / 1.5) if doubled else runs(loop)
 
 
 def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> float:

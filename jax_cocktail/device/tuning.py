@@ -1,9 +1,9 @@
-"""The tuning constants of generated programs, and the times of stock XLA on GPUs.
+"""The tuning constants of the compiler and its programs, and the times of stock XLA on GPUs.
 
 The numbers of cards are in `device.spec`, those of the host in `device.host`, and a number that defines one
-algorithm is in its module. Each number here is [M] measured by others in public microbenchmarks of H100, or
-[E] estimated, until somebody fits it to a card. If a header of `gpu_src` has the same number, a test compares
-the two.
+algorithm is in its module. Each number here is [M] measured, by others in public microbenchmarks of H100
+unless marked otherwise, or [E] estimated, until somebody fits it to a machine. If a header of `gpu_src` has
+the same number, a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ class ProgramTuning:
     unrolled_layers: int = 32  # stacked layers that become separate statements, or rows of stacked state
     unrolled_operators: int = 800  # of all unrolled layers; scalars do not count because they fold
     doubled_statements: int = 600  # of a loop that is unrolled by two; in longer ones a barrier hardly counts
+    doubled_trips: int = 4  # the fewest of a loop that is worth two buffers
 
     # Flops of one element.
     recomputed_flops: int = 4  # recomputing more costs more than a store and a load
@@ -30,6 +31,68 @@ class ProgramTuning:
     replicated_bytes: int = 32 << 10  # up to this size every unit computes its own copy of a mesh array
     updated_bytes: int = 512 << 10  # the same of an array that loops update by pieces of `replicated_bytes`
     overlap_bytes: int = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
+
+    select_share: float = 1 / 8  # of a row's elements: up to here selection is cheaper than sorting
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTuning:
+    """The cost model on every machine, and how far choices rely on it [E]."""
+
+    unknown_trips: int = 16  # of a loop whose trip count is known only at run time
+    flops_per_byte: int = 8  # a core does so many while it moves a byte
+
+    many_statements: int = 1000  # a longer program takes long to plan, so it gets only the usual candidates
+    most_timed: int = 3  # candidates of a call
+    unsure: float = 1.5  # the model cannot rank candidates whose prices differ by a smaller factor
+
+    # The model knows little about convolutions.
+    convolution_seconds: float = 0.5e-3  # of a call under stock XLA from which convolutions decide; ...
+    convolution_gain: float = 1.5  # ... then the model has to promise at least this speedup
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTuning:
+    """Loop distribution and pipelining on every machine [E]."""
+
+    flops: int = 8192  # of one step's product; a smaller one stays in its loop
+    trips: int = 4  # the fewest of a loop or strip that is divided
+    chunk: int = 16  # steps that a while loop takes at once
+    stages: int = 64  # of a wavefront; each is code of its own
+
+    # Bytes.
+    strip_bytes: int = 8 << 20  # that a strip keeps for later loops, to stay in cache
+    batched_bytes: int = 64 << 20  # that all steps keep for the products before and after a wavefront
+    handed_bytes: int = 4 << 20  # that one stage passes to the next per step
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTuning:
+    """The thresholds of `recover_elements` [M], on two AVX-512 cores."""
+
+    slots: int = 16  # batch elements computed together if each is small
+    rows: int = 8  # batch elements computed together if they share the read of weights
+    element_bytes: int = 256  # from this size one batch element fills vector registers by itself
+    slot_bytes: int = 16 << 10  # of the carries in all slots together
+    rounds: int = 8  # batch elements per slot of a part, so that few slots are idle at its end
+    branch_flops: float = 4096.0  # of a side per batch element, from which only those that take it compute it
+    parallel_flops: float = 1 << 20  # of a side for the whole batch, from which it is divided over the units
+
+
+@dataclass(frozen=True, slots=True)
+class DivisionTuning:
+    """The division of work over units [E]; GPUs differ where `BlockTuning` says so."""
+
+    # So much of either in one execution of a tile group pays for its barrier (about 0.25 us on two cores).
+    flops: float = 20_000
+    bytes: float = 64 << 10
+
+    again: float = 0.1  # largest share of a nested uTask's work that every part may recompute
+    balance: float = 0.7  # least share of busy units
+    most: int = 4  # parts per unit
+    least_part: int = 16  # least length of parts that need not divide the axis
+    light: float = 4096  # most flops of a value that is recomputed, not stored
+    pack_trips: int = 32  # least trips of a loop that packs its weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +114,11 @@ class BlockTuning:
     most_turns: int = 8  # blocks that a unit takes one after the other
     grid_share: float = 0.9  # one pays if it takes less than this share of the time of parts along one axis
     close: float = 1.05  # fewer parts win if they are slower by less than this factor
+    most_groups: int = 8  # of blocks along the second axis, if parts leave a remainder; ...
+    small_rest: int = 4  # ... so many remainders are no more than a part
+    light: float = 32 << 10  # most flops of a value that is recomputed, not stored
+    pack_trips: int = 2  # least trips of a loop that packs its weights, which then stay in shared memory
+    load_bytes: int = 16  # of a thread, at most; if the axis is a multiple of this, so are the parts
 
     # Bytes.
     small_bytes: int = 8 << 10  # [E] scratch: partial sums of such products, exchange between warps
@@ -100,5 +168,8 @@ class StockTuning:
 
 
 PROGRAM = ProgramTuning()
+MODEL = ModelTuning()
+LOOPS = LoopTuning()
+BATCH = BatchTuning()
 BLOCK = BlockTuning()
 STOCK = StockTuning()

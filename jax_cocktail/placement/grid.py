@@ -20,6 +20,7 @@ from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
 from jax_cocktail.cost.work import Work, has_loop, total
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, Tiler
@@ -31,9 +32,6 @@ from jax_cocktail.utask.types import Value
 
 Trial = Callable[[Tiling, FreshValues], Sequence[Statement]]  # tiles some statements
 Steady = Callable[[Value], bool]
-
-MOST_GROUPS = 8  # of blocks along the second axis, if parts leave a remainder
-SMALL_REST = 4  # so many remainders are no more than a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
     the divisors of `parts`, and, if `parts` leaves a remainder, other numbers with a small remainder."""
     found = {n for n in range(2, parts + 1) if parts % n == 0}
     if extent % parts:
-        others = {units // groups for groups in range(2, MOST_GROUPS + 1)}
-        found |= {n for n in others if 1 < n < parts and extent % n * SMALL_REST <= extent // n}
+        others = {units // groups for groups in range(2, BLOCK.most_groups + 1)}
+        found |= {n for n in others if 1 < n < parts and extent % n * BLOCK.small_rest <= extent // n}
     return sorted(found, reverse=True)
 
 

@@ -21,6 +21,7 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.cost.unit_time import Part, unit_seconds
 from jax_cocktail.cost.work import total
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.placement.families import tie_of
 from jax_cocktail.placement.limits import DeviceLimits, Limits
 from jax_cocktail.placement.parts import Tiling
@@ -40,8 +41,6 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import ITEM_SIZE, Value
-
-PACK_BYTES = 16  # if the axis is a multiple of this, so are the parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +232,7 @@ def _tilings(cut: AxisClass, units: int) -> Iterator[Tiling]:
     """Tilings into up to `units` parts; the parts have a length if they do not divide the axes."""
     size = cut.parts
     narrow = min(ITEM_SIZE[v.type.dtype] for v in cut.axes)
-    step = max(PACK_BYTES // narrow, 1)
+    step = max(BLOCK.load_bytes // narrow, 1)
     step = step if size % step == 0 else 1
     for parts in range(2, min(units, size) + 1):
         if size % parts == 0:
@@ -284,7 +283,7 @@ def _seconds(
     statements: Sequence[Statement], axes: Mapping[Value, int], share: float, limits: Limits
 ) -> float:
     """Seconds of a part with this share of the axis; its work, if no rates are known."""
-    if isinstance(limits, DeviceLimits) and limits.unit is not None:
+    if isinstance(limits, DeviceLimits):
         return unit_seconds(statements, limits.unit, Part(axes, share))
     return total(statements).weight * share
 

@@ -13,7 +13,7 @@ from jax_cocktail.cost.unit_time import Part, Seconds, Unit, seconds_by_share, u
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, DivisionTuning
 from jax_cocktail.utask.ir import Statement, is_a
 from jax_cocktail.utask.types import Value
 
@@ -34,34 +34,23 @@ class GridOffer:
     cut: AxisClass | None = None
 
 
-MOST_LENGTHS = 12  # that `_counts` offers
+# These bound the search of `_counts`, on every machine.
+MOST_LENGTHS = 12  # that it offers
 LONGER = 1.02  # each by at least this factor
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits on a CPU.
+class Limits(DivisionTuning):
+    """The limits on a CPU: the numbers of `DivisionTuning`, and what follows from the machine.
 
-    `flops`, `bytes`: one execution of a tile group needs so much of either to pay for its barrier (about 0.25
-    us on two cores); `again`: largest share of a nested uTask's work that every part may recompute;
-    `balance`: least share of busy units; `most`: parts per unit; `least_part`: least length of parts that
-    need not divide the axis; `light`: most flops of a value that is recomputed, not stored; `pack_trips`:
-    least trips of a loop that packs its weights; `lanes`: least output features of a convolution in one part;
-    `cache`: decides the number of tiles of an independent axis; `crossing`: seconds of a barrier and of the
-    first bytes after it; `takes_operands`: a result may overwrite an operand of the program, which one unit
-    copies if the caller keeps it; `dense_bytes`: largest dense part that is packed, since packed parts stay
-    with their units; `packs_rows`: a packed right operand is stored row by row, so that one product computes
-    all columns; `has_grids`: parts may be cut along a second axis.
+    `lanes`: least output features of a convolution in one part; `cache`: decides the number of tiles of an
+    independent axis; `crossing`: seconds of a barrier and of the first bytes after it; `takes_operands`: a
+    result may overwrite an operand of the program, which one unit copies if the caller keeps it;
+    `dense_bytes`: largest dense part that is packed, since packed parts stay with their units; `packs_rows`:
+    a packed right operand is stored row by row, so that one product computes all columns; `has_grids`: parts
+    may be cut along a second axis.
     """
 
-    flops: float = 20000
-    bytes: float = 64 << 10
-    again: float = 0.1
-    balance: float = 0.7
-    most: int = 4
-    least_part: int = 16
-    light: float = 4096
-    pack_trips: int = 32
     lanes: int = SERVER.vector_lanes
     cache: Cache = SERVER.shared
     crossing: float = SERVER.barrier_seconds
@@ -169,7 +158,7 @@ def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:
     return [v for v, d in zip(statement.inputs, tie.inputs, strict=True) if d is None] if tie else []
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLimits(Limits):
     """The limits on a GPU, in seconds of a thread block.
 
@@ -179,8 +168,8 @@ class DeviceLimits(Limits):
     that a second unit saves without barriers.
     """
 
-    unit: Unit | None = None
-    start: float = 0.5e-6
+    unit: Unit
+    start: float
 
     def pays(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 0
@@ -233,7 +222,6 @@ class DeviceLimits(Limits):
         self, cut: AxisClass, others: Sequence[AxisClass], units: int, loops: Sequence[Statement]
     ) -> Iterator[tuple[float, int]]:
         """(seconds, number of parts along `cut`) of 2-D tilings with enough blocks for the units."""
-        assert self.unit is not None
         for other in others if self.has_grids else ():
             least = min(units, cut.parts * other.parts) / 2
             for parts in _divisors(cut):
@@ -265,7 +253,6 @@ class DeviceLimits(Limits):
 
     def _once(self, offer: GridOffer) -> Seconds:
         """Seconds of one block, by its share of the part."""
-        assert self.unit is not None
         part = Part(offer.cut.axes if offer.cut is not None else {}, far=offer.far)
         return seconds_by_share(offer.statements, self.unit, part)
 
@@ -273,14 +260,12 @@ class DeviceLimits(Limits):
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 1
     ) -> float:
         """Seconds of the longest part; with `parts` 0, the limit for infinitely many parts."""
-        assert self.unit is not None
         if axes is None:
             return unit_seconds(statements, self.unit)
         return self._longest(statements, axes)(parts) if parts else 0.0
 
     def _longest(self, statements: Sequence[Statement], axes: Mapping[Value, int]) -> Callable[[int], float]:
         """Seconds of the longest part, by the number of parts."""
-        assert self.unit is not None
         seconds = seconds_by_share(statements, self.unit, Part(axes))
         extent = min((v.type.shape[d] for v, d in axes.items()), default=1)
 
@@ -294,8 +279,8 @@ class DeviceLimits(Limits):
 def limits_for(spec: DeviceSpec) -> DeviceLimits:
     """The limits of placement on a device."""
     return DeviceLimits(
-        light=32 << 10,
-        pack_trips=2,
+        light=BLOCK.light,
+        pack_trips=BLOCK.pack_trips,
         lanes=1,
         takes_operands=False,
         dense_bytes=unit_of(spec).near,

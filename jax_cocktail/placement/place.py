@@ -20,7 +20,7 @@ from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
-from jax_cocktail.cost.work import UNKNOWN_TRIPS, total
+from jax_cocktail.cost.work import runs, total
 from jax_cocktail.placement.explain import (
     first_source,
     grid_note,
@@ -214,9 +214,8 @@ class _Placer:
         if isinstance(statement, LoopUTask) and not statement.parallel:
             if (apart := goes_by_trips(statement, self.units, self.constants)) is not None:
                 return self._trips(apart)
-            trips = UNKNOWN_TRIPS if statement.trip_count is None else statement.trip_count
             wave, before = wave_of(statement, self.units, self.limits, self.fresh), self.placed
-            body = self.region(statement.body, trips, statement, wave)
+            body = self.region(statement.body, runs(statement), statement, wave)
             if self.placed == before and self.limits.pays((statement,)):
                 apart = side_by_side(statement, self.constants)
                 if apart is not None:

@@ -16,15 +16,12 @@ from jax_cocktail.cost.price import profile
 from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, MODEL
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram, regions_of, walk
 from jax_cocktail.utask.types import Source
 
-MOST_UNITS = 256  # the runtime's limit
-MOST_TIMED = 3
-UNSURE = 1.5  # the model cannot rank candidates whose prices differ by a smaller factor
-MANY_STATEMENTS = 1000  # planning a longer program is not cheap, so it gets only the usual candidates
+MOST_UNITS = 256  # of the runtime: CK_MOST_UNITS of `cpu_src/cocktail_units.h`
 
 
 def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST) -> tuple[Candidate, ...]:
@@ -37,7 +34,7 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
         own; placement decides how many units an axis takes (`DeviceLimits.split`).
     """
     statements = [s for program in programs for s in walk(program.entry)]
-    divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MANY_STATEMENTS
+    divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MODEL.many_statements
     most = min(units, MOST_UNITS)
     ways = (True, False) if divisible else (True,)
     found = [Candidate(count, distribute) for count in (1, most) for distribute in ways]
@@ -57,7 +54,7 @@ def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> b
     divided, whole = (prices.get(Candidate(1, distribute)) for distribute in (True, False))
     if candidate.units == 1 or candidate.distribute or divided is None or whole is None:
         return True
-    return divided < whole <= UNSURE * divided or whole < divided
+    return divided < whole <= MODEL.unsure * divided or whole < divided
 
 
 def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
@@ -68,8 +65,8 @@ def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
     ranked = sorted(range(len(seconds)), key=lambda i: seconds[i])  # stable: the simplest wins a tie
     if thorough or not ranked:
         return tuple(ranked)
-    limit = UNSURE * seconds[ranked[0]]
-    return tuple(i for i in ranked[:MOST_TIMED] if seconds[i] <= limit)
+    limit = MODEL.unsure * seconds[ranked[0]]
+    return tuple(i for i in ranked[: MODEL.most_timed] if seconds[i] <= limit)
 
 
 # ---- growth ------------------------------------------------------------------------------------------------

@@ -12,16 +12,16 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.lowering import adapter
 from jax_cocktail.primitives import translate
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.vmap.limits import Limits
 from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.interpreter.run import run as interpret
 from tests.strategies import initial_state, programs, run
 
 WIDTH = 48
-EAGER = Limits(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
+EAGER = BatchTuning(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
 
 
 def random(*shape, seed=0):

@@ -10,9 +10,8 @@ from benchmarks.gpu.roofline import predict
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost.gpu import Spent, spent
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
-from jax_cocktail.cost.work import UNKNOWN_TRIPS
 from jax_cocktail.device.spec import A100, H200
-from jax_cocktail.device.tuning import BLOCK, STOCK
+from jax_cocktail.device.tuning import BLOCK, MODEL, STOCK
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Stage, UOperator, UProgram, operators_in
 from jax_cocktail.utask.plan import MemoryPlan
@@ -177,8 +176,8 @@ def test_a_slower_device_is_slower():
 
 
 def test_an_unknown_trip_count_asks_the_host():
-    while_, counted_ = recurrence(1, 256, None), recurrence(1, 256, UNKNOWN_TRIPS)
-    assert stock_seconds(while_) - stock_seconds(counted_) > UNKNOWN_TRIPS * STOCK.host_round_trip
+    while_, counted_ = recurrence(1, 256, None), recurrence(1, 256, MODEL.unknown_trips)
+    assert stock_seconds(while_) - stock_seconds(counted_) > MODEL.unknown_trips * STOCK.host_round_trip
 
 
 def chain(number):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
-from jax_cocktail.schedule.vmap.limits import Limits
 from jax_cocktail.schedule.vmap.lockstep import element_loop
 from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.builder import Builder
@@ -19,7 +19,7 @@ from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, UProgram, walk
 from jax_cocktail.utask.types import Value
 from tests.null.programs import arguments, build, counted, elementwise, while_loop
 
-EAGER = Limits(slots=4, rows=2, rounds=2, branch_flops=16.0, parallel_flops=1.0)
+EAGER = BatchTuning(slots=4, rows=2, rounds=2, branch_flops=16.0, parallel_flops=1.0)
 Step = Callable[..., Sequence[Value]]
 
 
@@ -76,7 +76,7 @@ def agree(program: UProgram, after: UProgram, inputs: Sequence[np.ndarray]) -> N
         np.testing.assert_array_equal(x, y)
 
 
-def check(program: UProgram, changes: bool = True, units: int = 1, limits: Limits = EAGER) -> UProgram:
+def check(program: UProgram, changes: bool = True, units: int = 1, limits: BatchTuning = EAGER) -> UProgram:
     """Recovers, verifies, compares on several arguments."""
     after = recover_elements(program, units, limits=limits)
     assert (after is not program) == changes
@@ -349,7 +349,7 @@ def choose(b: Builder, flag: Value, x: Value, y: Value) -> Value:
     return elementwise(b, "select", b.broadcast(flag, x.type.shape, (0,)), x, y)
 
 
-def close(program: UProgram, units: int = 1, limits: Limits = EAGER) -> UProgram:
+def close(program: UProgram, units: int = 1, limits: BatchTuning = EAGER) -> UProgram:
     """As `check`, for programs with products, whose sums may be taken in another order."""
     after = recover_elements(program, units, limits=limits)
     assert after is not program
@@ -462,7 +462,7 @@ def test_cheap_selects_stay():
     def body(b, flag, x):
         return [choose(b, flag, elementwise(b, "add", x, x), x)]
 
-    check(simplify(build(["bool[8]", "float32[8,4]"], body)), changes=False, limits=Limits())
+    check(simplify(build(["bool[8]", "float32[8,4]"], body)), changes=False, limits=BatchTuning())
 
 
 def test_a_loop_on_one_side():

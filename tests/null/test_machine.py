@@ -10,7 +10,7 @@ import pytest
 
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
-from jax_cocktail.codegen.gpu import LINE_BYTES, WORD_BYTES, header_bytes
+from jax_cocktail.codegen.gpu import LINE_BYTES, TAGGED_PAIR_BYTES, header_bytes
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import CARDS, H200, PORTABLE_CLUSTER
@@ -64,7 +64,7 @@ def number(header, pattern):
         ("gpu_src/cocktail_dot_plan.h", "kCkDotFewRows =", BLOCK.few_rows),
         ("gpu_src/cocktail_units.h", r"struct alignas\(", LINE_BYTES),
         ("gpu_src/cocktail_units.h", r"define CK_HEADER_BYTES \(\(", LINE_BYTES),
-        ("gpu_src/cocktail_units.h", r"define CK_NEAR_WORDS_BYTES \(CK_ONE_CLUSTER \? \(", WORD_BYTES),
+        ("gpu_src/cocktail_units.h", r"define CK_NEAR_WORDS_BYTES \(CK_ONE_CLUSTER \? \(", TAGGED_PAIR_BYTES),
         ("gpu_src/cocktail_units.h", "a cluster has at most", MOST_IN_CLUSTER),
         ("cuda_src/cocktail_base.h", "define CK_WARP ", H200.warp),
         ("cuda_src/cocktail_base.h", "CK_THREADS <=", H200.threads_per_block),

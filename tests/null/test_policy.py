@@ -18,7 +18,7 @@ from jax_cocktail.cost.price import (
 )
 from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.spec import A100, H200
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, MODEL
 from jax_cocktail.schedule import policy
 from jax_cocktail.schedule.policy import (
     candidates,
@@ -145,7 +145,7 @@ def test_the_runtime_has_a_limit():
 
 
 def test_large_programs_are_planned_in_the_usual_ways(monkeypatch):
-    monkeypatch.setattr(policy, "MANY_STATEMENTS", 2)
+    monkeypatch.setattr(policy, "MODEL", replace(MODEL, many_statements=2))
     assert candidates([recurrence(1, 8, 3)], 2) == (Candidate(1), Candidate(2))
 
 

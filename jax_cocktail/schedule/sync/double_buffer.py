@@ -30,8 +30,6 @@ from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
 
-FEWEST_TRIPS = 4  # the least trip count that is worth two buffers
-
 
 def unroll_pairs(program: UProgram) -> UProgram:
     """Unrolls by two the loops around parallel loops whose arrays need a second buffer.
@@ -92,7 +90,7 @@ def _barriers(program: UProgram) -> Callable[[LoopUTask], float]:
 
 
 def _alternates(loop: Statement) -> TypeGuard[LoopUTask]:
-    if not isinstance(loop, LoopUTask) or loop.parallel or (loop.trip_count or 0) < FEWEST_TRIPS:
+    if not isinstance(loop, LoopUTask) or loop.parallel or (loop.trip_count or 0) < PROGRAM.doubled_trips:
         return False
     if not any(map(is_parallel, loop.body.body)):
         return False

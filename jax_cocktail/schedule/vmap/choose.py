@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
+from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.schedule.vmap.cut import Cut, Place, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter
-from jax_cocktail.schedule.vmap.limits import Limits
 from jax_cocktail.schedule.vmap.masked import Condition, Sinking, Sunk, branch
 from jax_cocktail.schedule.vmap.selects import Choices, Group, in_order
 from jax_cocktail.utask.ir import Statement, UOperator
@@ -30,7 +30,7 @@ class Chooser:
 
     fresh: FreshValues
     units: int
-    limits: Limits
+    limits: BatchTuning
     say: Callable[[bool, str, Source], None]
     one_by_one: Callable[[Cut, Sequence[Place], Emitter, bool], None]
     indexed: set[Value] = field(default_factory=set)

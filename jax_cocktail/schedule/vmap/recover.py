@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Sequence
 
+from jax_cocktail.device.tuning import BATCH, BatchTuning
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.vmap.choose import Chooser
 from jax_cocktail.schedule.vmap.cut import Cut, Uncuttable
 from jax_cocktail.schedule.vmap.emit import Emitter, one_by_one
-from jax_cocktail.schedule.vmap.limits import DEFAULTS, Limits
 from jax_cocktail.schedule.vmap.lockstep import ElementLoop, element_loop
 from jax_cocktail.schedule.vmap.narrow import Narrowing
 from jax_cocktail.schedule.vmap.slots import SlotLoop, Slots
@@ -31,7 +31,7 @@ from jax_cocktail.utask.types import Source, Value
 
 
 def recover_elements(
-    program: UProgram, units: int = 1, remark: Listener = nobody, limits: Limits = DEFAULTS
+    program: UProgram, units: int = 1, remark: Listener = nobody, limits: BatchTuning = BATCH
 ) -> UProgram:
     """Returns its argument if there is nothing to recover. Several `units` divide the batch."""
     recovery = _Recovery(program, units, remark, limits)
@@ -39,7 +39,7 @@ def recover_elements(
 
 
 class _Recovery:
-    def __init__(self, program: UProgram, units: int, remark: Listener, limits: Limits) -> None:
+    def __init__(self, program: UProgram, units: int, remark: Listener, limits: BatchTuning) -> None:
         self.fresh = FreshValues(program)
         self.units, self.remark, self.limits = units, remark, limits
         self.chooser = Chooser(self.fresh, units, limits, self._say, self._one_by_one)

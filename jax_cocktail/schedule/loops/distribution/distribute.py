@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from jax_cocktail.device.tuning import LOOPS
 from jax_cocktail.schedule.loops.distribution.chunks import by_chunks, fits, one_chunk
 from jax_cocktail.schedule.loops.distribution.division import Division, analyse, why_undivided
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
@@ -39,16 +40,12 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits within which dividing pays.
+    """The limits within which dividing pays (see `LoopTuning`). `kept_bytes`: the most that a strip keeps."""
 
-    `flops`: the fewest of one step's product; `trips`: the fewest steps of a strip; `kept_bytes`: the most
-    that a strip may keep for later loops, to stay in cache; `chunk`: steps that a while loop takes at once.
-    """
-
-    flops: int = 8192
-    trips: int = 4
-    kept_bytes: int = 8 << 20
-    chunk: int = 16
+    flops: int = LOOPS.flops
+    trips: int = LOOPS.trips
+    kept_bytes: int = LOOPS.strip_bytes
+    chunk: int = LOOPS.chunk
 
 
 def distribute(

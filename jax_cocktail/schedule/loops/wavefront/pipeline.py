@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jax_cocktail.device.tuning import LOOPS
 from jax_cocktail.schedule.loops.distribution.division import analyse
 from jax_cocktail.schedule.loops.distribution.rebuild import Regrouper
 from jax_cocktail.schedule.loops.distribution.split_products import split_products
@@ -37,18 +38,13 @@ from jax_cocktail.utask.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits within which pipelining pays.
+    """The limits within which pipelining pays (see `LoopTuning`). `kept_bytes`: the most of all steps."""
 
-    `flops`: the fewest of one step's product that leaves the loop, upstream or downstream of all recurrences;
-    `kept_bytes`: the most kept of all steps for them; `trips`: the fewest of the loop; `handed_bytes`: the
-    most that one stage passes to the next per step; `stages`: the most, since each is code of its own.
-    """
-
-    flops: int = 8192
-    trips: int = 4
-    kept_bytes: int = 64 << 20
-    handed_bytes: int = 4 << 20
-    stages: int = 64
+    flops: int = LOOPS.flops
+    trips: int = LOOPS.trips
+    kept_bytes: int = LOOPS.batched_bytes
+    handed_bytes: int = LOOPS.handed_bytes
+    stages: int = LOOPS.stages
 
 
 def pipeline(
