@@ -266,7 +266,8 @@ class _Held:
         self.sizes: dict[tuple[int, int] | None, dict[tuple[Value, float], float]] = {}
 
     def collect(self, statements: Sequence[Statement], owners: tuple[int, int] | None) -> None:
-        """`owners`: first unit and number of parts, if each unit reads its part; None: each reads all."""
+        """`owners`: first unit and number of parts, if each unit reads its part; None: each reads all.
+        Sequential loops are left out, since each of their regions is asked about by itself."""
         for statement in statements:
             if isinstance(statement, LoopUTask):
                 if statement.parallel and not self.place.alone:

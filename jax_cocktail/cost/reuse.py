@@ -6,12 +6,13 @@ cache runs all trips of its loop there, while a larger one streams them from fur
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jax_cocktail.cost.work import runs
 from jax_cocktail.device.host import Cache
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, regions_of
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.operators import FREE
+from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
 
 _MOVES_NOTHING = FREE | {"dynamic_update_slice"}
@@ -21,22 +22,15 @@ def streaming_seconds(
     statements: Sequence[Statement], axes: Mapping[Value, int], parts: int, units: int, cache: Cache
 ) -> float:
     """Seconds that all parts together take to fetch the data that their loops use again."""
-    total = 0.0
-    for trips, body in _loops(statements, 1):
-        size = sum(value.type.nbytes / (parts if value in axes else 1) for value in _touched(body))
-        total += parts * trips * cache.seconds(size, units)
-    return total
 
+    def each(statement: Statement, inside: Inside[float]) -> float:
+        nested = sum(map(sum, inside))
+        if not isinstance(statement, LoopUTask):
+            return nested
+        size = sum(value.type.nbytes / (parts if value in axes else 1) for value in _touched(statement.body))
+        return runs(statement) * (parts * cache.seconds(size, units) + nested)
 
-def _loops(statements: Sequence[Statement], times: int) -> Iterator[tuple[int, Region]]:
-    """Every loop body with its number of runs."""
-    for statement in statements:
-        trips = times
-        if isinstance(statement, LoopUTask):
-            trips *= runs(statement)
-            yield trips, statement.body
-        for region in regions_of(statement):
-            yield from _loops(region.body, trips)
+    return sum(fold(statement, each) for statement in statements)
 
 
 def _touched(body: Region) -> dict[Value, None]:

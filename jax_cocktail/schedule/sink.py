@@ -18,7 +18,7 @@ inside tiles.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -33,7 +33,7 @@ from jax_cocktail.utask.ir import (
     is_parallel,
     operators_in,
     reads,
-    regions_of,
+    regions_in,
     walk,
 )
 from jax_cocktail.utask.operators import VIEWS
@@ -138,7 +138,7 @@ class _Sinker:
     def _reader(self, array: Value) -> Callable[[Statement], bool]:
         """A test for statements that read an array or a view of it."""
         root = self._root(array)
-        return lambda statement: any(self._root(v) == root for v in _named(statement))
+        return lambda statement: any(self._root(v) == root for v in reads(statement))
 
     def _with_update(self, branch: BranchUTask, made: Value, moves: Sequence[UOperator]) -> BranchUTask:
         """The branch with the `moves`, which reshape and write its result `made`, in each of its cases."""
@@ -202,18 +202,9 @@ def _starts(update: UOperator, filled: UOperator) -> tuple[Value, ...] | None:
 
 def _uses(region: Region) -> Counter[Value]:
     """The number of uses of each value in a region, nested statements and results included."""
-    found = Counter(region.results)
-    for statement in region.body:
-        found.update(_named(statement))
-    return found
-
-
-def _named(statement: Statement) -> Iterable[Value]:
-    yield from statement.inputs
-    for region in regions_of(statement):
-        yield from region.results
-        for inner in region.body:
-            yield from _named(inner)
+    inside = list(regions_in(region))
+    operands = (v for inner in inside for statement in inner.body for v in statement.inputs)
+    return Counter([*operands, *(v for inner in inside for v in inner.results)])
 
 
 def _makes_arrays(statement: Statement) -> bool:

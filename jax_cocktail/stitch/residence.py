@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import count
 
 from jax_cocktail.device.tuning import PROGRAM
-from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, is_a, regions_of
+from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a, regions_in
 from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
@@ -128,10 +127,8 @@ class Residences:
 
 def survey(program: UProgram) -> Residences:
     """Finds the definitions and uses of the whole program, and the residences of parameters."""
-    facts, numbers = Residences(), count()
-
-    def visit(region: Region) -> None:
-        here = next(numbers)
+    facts = Residences()
+    for here, region in enumerate(regions_in(program.entry)):
         for value in region.parameters:
             facts.home[value] = here
             facts.place_in_memory(value)
@@ -141,12 +138,8 @@ def survey(program: UProgram) -> Residences:
                 facts.home[value] = here
             for value in statement.inputs:
                 facts.uses[value].append((statement, here))
-            for inner in regions_of(statement):
-                visit(inner)
         for value in region.results:
             facts.uses[value].append((None, here))
-
-    visit(program.entry)
     return facts
 
 

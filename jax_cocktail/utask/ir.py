@@ -332,6 +332,13 @@ def _walked(region: Region) -> tuple[Statement, ...]:
     return tuple(walk(region))
 
 
+def regions_in(region: Region) -> Iterator[Region]:
+    """The region and every region inside it, each before those that it holds."""
+    yield region
+    for statement in walk(region):
+        yield from regions_of(statement)
+
+
 def operators_in(root: Region | Statement) -> Iterator[UOperator]:
     """Every operator of a region or statement, nested and stitched ones included."""
     for statement in walk(root):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jax_cocktail.utask.ir import Region, UOperator, UProgram, regions_of
+from jax_cocktail.utask.ir import UOperator, UProgram, regions_in
 from jax_cocktail.utask.layout import Layout, dense, view
 from jax_cocktail.utask.types import Value
 
@@ -151,27 +151,20 @@ class LaunchPlan:
 def layouts_of(program: UProgram) -> dict[Value, Layout]:
     """Layouts of all values in memory of a stitched program (registers have none)."""
     layouts: dict[Value, Layout] = {}
-
-    def own(value: Value) -> None:
-        if not value.type.is_scalar:
-            layouts[value] = dense(value)
-
-    def visit(region: Region) -> None:
-        for value in region.parameters:
-            own(value)
+    for region in regions_in(program.entry):
+        layouts |= _own(region.parameters)
         for statement in region.body:
-            for inner in regions_of(statement):
-                visit(inner)
             if isinstance(statement, UOperator) and _is_view(statement, layouts):
                 seen = view(statement, layouts[statement.inputs[0]])
                 assert seen is not None
                 layouts[statement.output] = seen
             else:
-                for value in statement.outputs:
-                    own(value)
-
-    visit(program.entry)
+                layouts |= _own(statement.outputs)
     return layouts
+
+
+def _own(values: Sequence[Value]) -> dict[Value, Layout]:
+    return {value: dense(value) for value in values if not value.type.is_scalar}
 
 
 def _is_view(operator: UOperator, layouts: Mapping[Value, Layout]) -> bool:

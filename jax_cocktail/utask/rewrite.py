@@ -16,8 +16,8 @@ How to write a pass, from the simplest form to the most general one:
 - A loop or branch loses values: `LoopUTask.keep(positions)`, `BranchUTask.keep(positions)`.
 - New operators: `builder.Builder`, which gives them fresh results, sorted attributes and a source position.
 - Other operands: `substitute.with_reads`; copies under fresh names: `copies.copied`.
-- Reading: `ir.walk` and `ir.operators_in` if all statements are alike; `fold` if loops multiply and branches
-  choose.
+- Reading: `ir.walk`, `ir.operators_in` and `ir.regions_in` if all statements or regions are alike; `fold` if
+  loops multiply and branches choose.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     operators_in,
+    regions_in,
 )
 from jax_cocktail.utask.rewrite import Inside, fold, map_body, map_members, map_regions, rewrite
 from jax_cocktail.utask.substitute import FreshValues, with_operands, with_reads
@@ -61,6 +62,13 @@ def group() -> StitchedUTask:
 
 
 # ---- what is visited, and identity ---------------------------------------------------------------------
+
+
+def test_every_region_comes_before_those_that_it_holds() -> None:
+    entry = nested().entry
+    (loop,) = (s for s in entry.body if isinstance(s, LoopUTask))
+    (choice,) = (s for s in loop.body.body if isinstance(s, BranchUTask))
+    assert list(regions_in(entry)) == [entry, loop.condition, loop.body, *choice.branches]
 
 
 def test_nothing_to_do_gives_the_argument() -> None:

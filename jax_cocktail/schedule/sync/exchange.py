@@ -162,7 +162,8 @@ def _candidates(program: UProgram) -> dict[Value, _Candidate]:
     found: dict[Value, _Candidate] = {}
 
     def visit(region: Region, loop: LoopUTask | None, around: LoopUTask | None) -> None:
-        """`loop`: the owner of the region, if a loop; `around`: the innermost enclosing loop."""
+        """`loop`: the owner of the region, if a loop; `around`: the innermost enclosing loop. Loop conditions
+        are left out: placement divides none, so they hold no parallel loop."""
         for position, statement in enumerate(region.body):
             if is_parallel(statement):
                 if around is None:
