@@ -17,6 +17,7 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.cost.work import rows, runs, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Statement,
@@ -26,11 +27,11 @@ from jax_cocktail.utask.ir import (
     operators_of,
     regions_of,
 )
-from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, PRODUCTS
+from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, LEAVES, PRODUCTS
 from jax_cocktail.utask.types import Value
 
 HALVES = ("bfloat16", "float16")
-_NOTHING = FREE | BARRIERS | {"fail", "iota"}
+_NOTHING = FREE | LEAVES | BARRIERS | {FAIL}
 
 
 @dataclass(frozen=True, slots=True)

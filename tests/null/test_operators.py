@@ -221,7 +221,6 @@ OWN_BUSINESS = {
     "codegen/outline.py gives_register": "the threads work on one scalar together",
     "codegen/reduction.py vector_operator": "values of the attribute `op`",
     "cost/cpu.py _FREE": "free in a runtime without views",
-    "cost/unit_time.py _NOTHING": "a unit spends no time on them, though they are not free elsewhere",
     "placement/place.py _read_by_parts": "a trip reads few elements of their operands",
     "placement/push_slices.py _SPLIT": "kinds whose attributes it can adapt",
     "recursion/sums.py _MOVES": "primitives of JAX",
