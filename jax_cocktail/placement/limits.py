@@ -18,7 +18,7 @@ from jax_cocktail.utask.ir import Statement, is_a
 from jax_cocktail.utask.types import Value
 
 Divided = Callable[[], float]
-Split = Callable[[], int | None]
+Communicating = Callable[[], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Limits(DivisionTuning):
         """
         return self.suffices(total(statements))
 
-    def split(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
+    def communicating(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
         """The number of parts of a communicating axis: a barrier follows every execution."""
         return self.parts(cut, units)
 
@@ -80,19 +80,19 @@ class Limits(DivisionTuning):
         cut: AxisClass,
         units: int,
         statements: Sequence[Statement],
-        domains: tuple[float, int | None],
-        split: Split,
+        independent: tuple[float, int | None],
+        communicating: Communicating,
     ) -> tuple[float, float]:
         """A sort key for classes that compete for statements: most shared work first, then least time lost.
         Every part of a product reads the whole operand that is not cut.
 
-        `domains`: the result of `domains` for the loops among the statements; `split`: returns the result of
-        `split` for the other statements.
+        `independent`: the result of `independent` for the loops among the statements; `communicating`:
+        returns the result of `communicating` for the other statements.
         """
         again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
-        return again.weight - total(statements).weight, domains[0]
+        return again.weight - total(statements).weight, independent[0]
 
-    def domains(
+    def independent(
         self,
         cut: AxisClass,
         units: int,
@@ -177,7 +177,7 @@ class DeviceLimits(Limits):
         least = self.start if any(map(has_loop, statements)) else self.crossing
         return self.seconds(statements) - self.seconds(statements, axes or {}, parts) > least
 
-    def split(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
+    def communicating(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
         longest = self._longest(statements, cut.axes)
         return _fewest([(longest(n), n) for n in _counts(cut, units)])
 
@@ -186,22 +186,22 @@ class DeviceLimits(Limits):
         cut: AxisClass,
         units: int,
         statements: Sequence[Statement],
-        domains: tuple[float, int | None],
-        split: Split,
+        independent: tuple[float, int | None],
+        communicating: Communicating,
     ) -> tuple[float, float]:
         """A sort key for classes: the share of the time that statements still take. The class that makes
         contested statements fastest gets them, not the largest class."""
-        parts = domains[1]
+        parts = independent[1]
         if parts is None:
             statements = [s for s in statements if not has_loop(s)]
-            parts = split()
+            parts = communicating()
         before = self.seconds(statements)
         if parts is None or not before:
             return inf, 0.0
         met = len({c.position for c in cut.crossings}) * self.crossing
         return (self.seconds(statements, cut.axes, parts) + met) / before, -before
 
-    def domains(
+    def independent(
         self,
         cut: AxisClass,
         units: int,

@@ -172,7 +172,7 @@ class _Divider:
                 self.readers.setdefault(value, []).append(statement)
         self.claims: dict[int, Choice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
-        self.splits: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
+        self.counts: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
         self.refused: list[tuple[AxisClass, str]] = []
         self.apart: list[tuple[AxisClass, list[int]]] = []  # without a crossing; the positions that they fit
 
@@ -214,10 +214,10 @@ class _Divider:
         for number, (*_, cut, fitting) in enumerate(offers):
             free = [n for n in fitting if n not in self.claims]
             loops = [n for n in free if has_loop(self.statements[n])]
-            parts = self._domains(cut, loops)[1] if loops else self._split(cut, free)
+            parts = self._independent(cut, loops)[1] if loops else self._communicating(cut, free)
             if parts is None and loops:  # a loop over the remainder would take too long
                 free = [n for n in free if n not in loops]
-                parts = self._split(cut, free)
+                parts = self._communicating(cut, free)
             chosen = [self.statements[n] for n in free]
             if parts is not None and not self.limits.fills_lanes(cut, parts, chosen):
                 parts = None
@@ -231,11 +231,11 @@ class _Divider:
     def _rank(self, cut: AxisClass, positions: Sequence[int]) -> tuple[float, float]:
         """The class with the lowest rank gets the statements that several classes want."""
         loops = [n for n in positions if has_loop(self.statements[n])]
-        split = partial(self._split, cut, [n for n in positions if n not in loops])
+        others = partial(self._communicating, cut, [n for n in positions if n not in loops])
         found = [self.statements[n] for n in positions]
-        return self.limits.rank(cut, self.units, found, self._domains(cut, loops), split)
+        return self.limits.rank(cut, self.units, found, self._independent(cut, loops), others)
 
-    def _domains(self, cut: AxisClass, loops: Sequence[int]) -> tuple[float, int | None]:
+    def _independent(self, cut: AxisClass, loops: Sequence[int]) -> tuple[float, int | None]:
         """Seconds of the loops in tiles of the class, and the fastest number of tiles; None if there is no
         number, or if dividing the bodies of the loops is faster."""
         found, key = [self.statements[n] for n in loops], tuple(loops)
@@ -246,7 +246,7 @@ class _Divider:
             return self.divided[key]
 
         others = [c for c, fitting in self.apart if c is not cut and set(fitting).issuperset(loops)]
-        return self.limits.domains(cut, self.units, found, divided, others) if found else (0.0, None)
+        return self.limits.independent(cut, self.units, found, divided, others) if found else (0.0, None)
 
     def _inside(self, statements: Sequence[Statement]) -> float:
         """Seconds of statements that stay at device scope while their regions are divided."""
@@ -274,12 +274,12 @@ class _Divider:
             found += sum(shared) + (self.limits.crossing if superstep.tile_groups else 0.0)
         return found
 
-    def _split(self, cut: AxisClass, positions: Sequence[int]) -> int | None:
+    def _communicating(self, cut: AxisClass, positions: Sequence[int]) -> int | None:
         key = id(cut), tuple(positions)
-        if key not in self.splits:
+        if key not in self.counts:
             found = [self.statements[n] for n in positions]
-            self.splits[key] = self.limits.split(cut, self.units, found)
-        return self.splits[key]
+            self.counts[key] = self.limits.communicating(cut, self.units, found)
+        return self.counts[key]
 
     def _refusal(self, cut: AxisClass, parts: int | None, free: Sequence[int]) -> str:
         if cut.clash:

@@ -31,7 +31,7 @@ def candidates(programs: Sequence[UProgram], units: int, machine: Machine = HOST
       programs: the translated programs.
       units: the most units.
       machine: the machine that runs them. A GPU has enough units to give each recurrence of a wavefront its
-        own; placement decides how many units an axis takes (`DeviceLimits.split`).
+        own; placement decides how many units an axis takes (`DeviceLimits.communicating`).
     """
     statements = [s for program in programs for s in walk(program.entry)]
     divisible = any(isinstance(s, LoopUTask) for s in statements) and len(statements) <= MODEL.many_statements

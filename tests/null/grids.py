@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.placement.limits import Divided, GridOffer, Limits, Split
+from jax_cocktail.placement.limits import Communicating, Divided, GridOffer, Limits
 from jax_cocktail.utask.ir import Statement
 
 
@@ -27,7 +27,7 @@ class EagerGrids(Limits):
     blocks: int = 24
     last: bool = False
 
-    def domains(
+    def independent(
         self,
         cut: AxisClass,
         units: int,
@@ -35,20 +35,20 @@ class EagerGrids(Limits):
         divided: Divided,
         others: Sequence[AxisClass] = (),
     ) -> tuple[float, int | None]:
-        return (inf, None) if self.last else Limits.domains(self, cut, units, loops, divided)
+        return (inf, None) if self.last else Limits.independent(self, cut, units, loops, divided)
 
     def rank(
         self,
         cut: AxisClass,
         units: int,
         statements: Sequence[Statement],
-        domains: tuple[float, int | None],
-        split: Split,
+        independent: tuple[float, int | None],
+        communicating: Communicating,
     ) -> tuple[float, float]:
         return (
             (-max(cut.axes.values()), 0.0)
             if self.last
-            else Limits.rank(self, cut, units, statements, domains, split)
+            else Limits.rank(self, cut, units, statements, independent, communicating)
         )
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:

@@ -95,31 +95,31 @@ def test_narrow_products_use_tensor_cores():
 @pytest.mark.parametrize(("columns", "parts"), [(256, 128), (512, 128), (1024, 128), (4096, 128), (264, 132)])
 def test_equal_parts_are_as_short_as_they_can_be(columns, parts):
     dot, cut = product(1, 1024, columns)
-    assert LIMITS.split(cut, 132, (dot,)) == parts
+    assert LIMITS.communicating(cut, 132, (dot,)) == parts
 
 
 @pytest.mark.parametrize("columns", [3797, 257, 1000, 131])
 def test_what_is_left_over_stays_small(columns):
     """One unit computes it, after its own part."""
     dot, cut = product(1, 1024, columns)
-    parts = LIMITS.split(cut, 132, (dot,))
+    parts = LIMITS.communicating(cut, 132, (dot,))
     assert 2 <= parts <= 132
     assert columns // parts + columns % parts <= 1.5 * columns / 132 + 2
 
 
 def test_axes_of_several_lengths_are_cut_evenly():
     dot, cut = product(1, 1024, 1000)
-    assert LIMITS.split(replace(cut, extents=frozenset({1000, 2000})), 132, (dot,)) == 125
+    assert LIMITS.communicating(replace(cut, extents=frozenset({1000, 2000})), 132, (dot,)) == 125
 
 
 def test_a_prime_axis_of_several_lengths_cannot_be_cut():
     dot, cut = product(1, 1024, 257)
-    assert LIMITS.split(replace(cut, extents=frozenset({257, 514})), 132, (dot,)) is None
+    assert LIMITS.communicating(replace(cut, extents=frozenset({257, 514})), 132, (dot,)) is None
 
 
 def test_another_device_has_another_number():
     dot, cut = product(1, 1024, 1024)
-    parts = limits_for(A100).split(cut, A100.units, (dot,))
+    parts = limits_for(A100).communicating(cut, A100.units, (dot,))
     assert 64 <= parts <= A100.units
 
 

@@ -63,7 +63,7 @@ class _Barriers(Synchroniser):
         if isinstance(after, LoopUTask) and line.state and waits(after):
             once, rest = self.inside(statement, own)
             if waits(once) < waits(after):
-                line.meet(position, line.state.values())
+                line.insert(position, line.state.values())
                 return once, rest
         return after, left
 

@@ -91,9 +91,9 @@ class Line:
         if not by_space:
             return
         state = ((a, at) for a, at in self.state.items() if a.space in by_space)
-        self.meet(position, [at for a, at in state if any(map(a.conflicts, by_space[a.space]))])
+        self.insert(position, [at for a, at in state if any(map(a.conflicts, by_space[a.space]))])
 
-    def meet(self, position: int, hit: Collection[int]) -> None:
+    def insert(self, position: int, hit: Collection[int]) -> None:
         """Inserts a barrier before the statement at `position` and after those at `hit`, if any."""
         if not hit:
             return
