@@ -81,11 +81,6 @@ _programs: dict[tuple[str, LaunchPlan, int, int], _Program] = {}
 _lock = threading.Lock()
 
 
-def load_count() -> int:
-    """The number of programs loaded so far in this process, counted once per context."""
-    return len(_programs)
-
-
 def _find(driver: Driver, call: Call, context: int) -> _Program:
     """The program of a call in the current context; loads it if it is new."""
     identity = c.c_ulonglong()
