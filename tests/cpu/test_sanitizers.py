@@ -29,7 +29,7 @@ int main() {{
   Entry entry = {{ck_program, {most_units}, {own_bytes}}};
   for (i64 call = 0; call < 24; ++call) {{
     int code = 0;
-    if (!RunProgram(entry, operands, results, nullptr, {workspace}, 1 + call % 3, &code) || code) return 1;
+    if (!RunProgram(&entry, operands, results, nullptr, {workspace}, 1 + call % 3, &code) || code) return 1;
   }}
   return 0;
 }}
