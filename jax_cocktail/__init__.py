@@ -18,7 +18,7 @@ from jax_cocktail.errors import (
 from jax_cocktail.report import Report
 
 if TYPE_CHECKING:
-    from jax_cocktail.api import clear_cache, explain, jit, load, recursive
+    from jax_cocktail.api import clear_cache, explain, jit, load, recursive, replace_jit
 
 __all__ = [
     "BuildError",
@@ -37,9 +37,10 @@ __all__ = [
     "load",
     "options",
     "recursive",
+    "replace_jit",
 ]
 
-_NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load", "recursive"})
+_NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load", "recursive", "replace_jit"})
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from jax_cocktail import cache, config
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
+from jax_cocktail.lowering.replacement import Replacement
 from jax_cocktail.lowering.state import STATE, Mark, collecting, in_state, marked_name
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.recursion.trace import recursive as recursive
@@ -66,6 +67,43 @@ def jit(
     if fun is None:
         return lambda f: Jit(f, jit_options, explicit)
     return Jit(fun, jit_options, explicit)
+
+
+def replace_jit(**options: Any) -> Replacement:
+    """A context manager that makes `jax.jit` ours, for libraries that call it themselves.
+
+    Inside the block, `jax.jit` is `jit` with these options: for this thread, and for every way to call it
+    (``jax.jit(f)``, ``@jax.jit``, ``functools.partial(jax.jit, ...)``). What is jitted in the block stays
+    ours after it. What was jitted before stays stock, and so does a ``jit`` that was imported by name before
+    (``from jax import jit``); one imported in the block follows the blocks from then on. JAX's own calls
+    stay stock. Blocks may be nested, and the innermost one counts. The end of the outermost block restores
+    `jax.jit`, also after an exception.
+
+    The result is a decorator as well: the block is then open while the decorated function runs. For a whole
+    process, call its method ``install()``, before the imports of the libraries: all threads then get ours,
+    until ``remove()``.
+
+    Example::
+
+      with jax_cocktail.replace_jit(force="cocktail"):
+          solver = library.Solver(loss)
+          solver.run(x)
+
+      jax_cocktail.replace_jit().install()
+
+    Args:
+      **options: jax_cocktail's options by name (see `options`). They take precedence, as in `jit`.
+
+    Raises:
+      TypeError: an option is unknown, or a value has the wrong type.
+      ValueError: an option has a value that is not allowed.
+    """
+    explicit = _explicit(options)
+
+    def make(*arguments: Any, **jit_options: Any) -> Any:
+        return jit(*arguments, options=explicit, **jit_options)
+
+    return Replacement(make)
 
 
 def explain(fun: Callable[..., Any]) -> Callable[..., Report]:

@@ -33,7 +33,9 @@ def printed():
 
 
 def test_every_section_with_a_program_ran(printed):
-    titles = ["Ten lines", "What happened to my loop?", "Recursion", "Export"]
+    library = "Libraries that call `jax.jit` themselves"
+    titles = ["Ten lines", library, "What happened to my loop?", "Recursion", "Export"]
+    assert printed[library] == ["3.375\n"]
     assert list(printed) == [t for t in titles if t != "Export" or importlib.util.find_spec("flatbuffers")]
 
 
