@@ -134,7 +134,10 @@ def _trial_lines(trials: Sequence[Trial], others: float) -> list[str]:
         line = f"  {trial.name:{width}}  {trial.seconds * 1e6:12.1f}  {ratio:10.2f}"
         lines.append(line + ("  chosen" if trial.chosen else ""))
     if others >= NOTABLE:
-        lines.append(f"  other processes held {others:.0%} of the cores during the measurement")
+        lines.append(
+            f"  other processes held {others:.0%} of the cores during the measurement; the next process that"
+            " starts on an idle machine measures again"
+        )
     return lines
 
 

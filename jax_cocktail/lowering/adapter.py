@@ -66,6 +66,12 @@ def control_flow_in(jaxpr: Any) -> bool:
     return any(map(_is_control_flow, equations_in(jaxpr)))
 
 
+def computes_floats(jaxpr: Any) -> bool:
+    """True if a jaxpr has a floating-point value that is not an input, at any depth."""
+    made = (var.aval for equation in equations_in(jaxpr) for var in equation.outvars)
+    return any(np.issubdtype(getattr(aval, "dtype", np.bool_), np.inexact) for aval in made)
+
+
 def holds_control_flow(equation: Any) -> bool:
     """True if an equation is or contains a loop, a branch or a recursion."""
     return _is_control_flow(equation) or any(map(_is_control_flow, equations_inside(equation)))

@@ -13,7 +13,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import jaxlib
 from jax_cocktail import cache
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
-from jax_cocktail.lowering.stopwatch import CAPTURE, Times
+from jax_cocktail.lowering.stopwatch import BUSY, CAPTURE, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 
@@ -31,9 +31,12 @@ MARGIN = 0.98  # ours must take at most this fraction of stock's time: a smaller
 # Used if heavy operators dominate, ours uses fewer cores than stock, and other processes held some cores.
 WIDE_MARGIN = 0.85
 QUIET = 0.03  # the machine is quiet if other processes held at most this fraction of our cores
+# On a busy machine a plan for several units may lose this much to one for a single unit. Its units come back
+# when the machine is free, whereas another plan could change the bits of the results.
+SPARE = 0.9
 STOCK = "stock XLA"
 CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE`
-_FORMAT = 4
+_FORMAT = 5
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+")
@@ -64,6 +67,7 @@ class Decision:
       why: the reason for the choice if nothing was measured.
       thorough: all candidates were timed.
       others: the fraction of our cores that other processes held during the measurement.
+      kept: why the first choice stays although the other one measured faster later; "" if it did not.
     """
 
     choice: str
@@ -72,10 +76,16 @@ class Decision:
     why: str = ""
     thorough: bool = False
     others: float = 0.0
+    kept: str = ""
 
     @property
     def measured(self) -> bool:
         return bool(self.trials)
+
+    @property
+    def provisional(self) -> bool:
+        """True if other processes held so many cores that the measurement is to be taken again."""
+        return self.measured and self.others >= BUSY
 
     @property
     def stock_seconds(self) -> float | None:
@@ -102,7 +112,14 @@ class Decision:
         )
 
 
-def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, captured: bool = False) -> Decision:
+def choose(
+    plans: Sequence[Plan],
+    times: Times,
+    heavy: bool,
+    cores: int,
+    captured: bool = False,
+    prices: Sequence[float] = (),
+) -> Decision:
     """Decides from measured times.
 
     A plan for several threads must beat one for a single thread by the margin too, because its threads may
@@ -115,10 +132,17 @@ def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, capture
       heavy: heavy operators dominate the run time.
       cores: the number of cores; 0 for a GPU.
       captured: `times` contains captured stock XLA.
+      prices: seconds of the plans on an idle machine, as the model sees it. On a busy machine they favour
+        plans for several units (see `SPARE`).
     """
     names: tuple[str, ...] = (STOCK, CAPTURED) if captured else (STOCK,)
     stock, ours = times.seconds[0], times.seconds[len(names) :]
     handicaps = [1.0 if plan.candidate.units == 1 else 1 / MARGIN for plan in plans]
+    if times.others >= BUSY and prices:
+        units = [plan.candidate.units for plan in plans]
+        alone = min((p for p, n in zip(prices, units, strict=True) if n == 1), default=0.0)
+        gains = [p < alone and n > 1 for p, n in zip(prices, units, strict=True)]
+        handicaps = [SPARE if gain else h for gain, h in zip(gains, handicaps, strict=True)]
     best = min(range(len(plans)), key=lambda i: ours[i] * handicaps[i])
     unfair = heavy and plans[best].candidate.units < cores and times.others > QUIET
     margin = WIDE_MARGIN if unfair else MARGIN
@@ -126,6 +150,30 @@ def choose(plans: Sequence[Plan], times: Times, heavy: bool, cores: int, capture
     names += tuple(plan.name for plan in plans)
     trials = tuple(map(Trial, names, times.seconds))
     return Decision(choice, plans[best], trials, others=times.others)
+
+
+def settle(first: Decision, second: Decision, exact: bool) -> Decision:
+    """The decision after a provisional one was measured again.
+
+    A function's results keep their bits as long as its program and machine stay the same. So the first choice
+    stays if another one could round differently.
+
+    Args:
+      first: the provisional decision.
+      second: the one that was measured now.
+      exact: the call has no floating-point values, so every choice gives the same bits.
+    """
+    if second.provisional:
+        return first
+    same = first.choice == second.choice and (first.choice == "stock" or first.plan == second.plan)
+    if same or exact:
+        return second
+    better = STOCK if second.choice == "stock" else second.plan.name
+    kept = (
+        f"chosen while other processes held {first.others:.0%} of the cores; {better} measured faster since,"
+        ' but could change the last bits of results: options={"profile": "full"} takes it'
+    )
+    return replace(second, choice=first.choice, plan=first.plan, kept=kept)
 
 
 def key_of(jaxpr: Any, units: int, device: str = "", options: Mapping[str, Any] | None = None) -> str:
@@ -176,15 +224,20 @@ def _compiler_digest() -> str:
 
 # ---- the store ---------------------------------------------------------------------------------------------
 
-_remembered: dict[tuple[str, str], Decision] = {}  # used if the folder cannot be written
+_remembered: dict[tuple[str, str], Decision] = {}  # by this process, also if the folder cannot be written
 
 
 def load(key: str) -> Decision | None:
     """The stored decision; None if there is no valid one."""
-    try:
-        return _from_facts(cache.read_record(_FOLDER, key))
-    except (ValueError, KeyError, TypeError):
-        return _remembered.get((str(cache.cache_dir()), key))
+    here = (str(cache.cache_dir()), key)
+    with suppress(ValueError, KeyError, TypeError):
+        _remembered[here] = _from_facts(cache.read_record(_FOLDER, key))
+    return _remembered.get(here)
+
+
+def used_here(key: str) -> bool:
+    """True if this process has loaded or stored a decision for the key."""
+    return (str(cache.cache_dir()), key) in _remembered
 
 
 def _from_facts(facts: Any) -> Decision:
@@ -194,7 +247,7 @@ def _from_facts(facts: Any) -> Decision:
     plan = Plan(Candidate(**facts["plan"]["candidate"]), tuple(map(int, facts["plan"]["skip"])))
     trials = tuple(Trial(str(t["name"]), float(t["seconds"])) for t in facts["trials"])
     thorough, others = bool(facts["thorough"]), float(facts["others"])
-    return Decision(facts["choice"], plan, trials, str(facts["why"]), thorough, others)
+    return Decision(facts["choice"], plan, trials, str(facts["why"]), thorough, others, str(facts["kept"]))
 
 
 def store(key: str, decision: Decision) -> None:

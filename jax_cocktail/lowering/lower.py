@@ -20,6 +20,7 @@ from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, Un
 from jax_cocktail.lowering import custom_call, decisions, stopwatch
 from jax_cocktail.lowering import recursion_strategies as recursions
 from jax_cocktail.lowering.adapter import (
+    computes_floats,
     control_flow_in,
     holds_control_flow,
     primitive_name,
@@ -129,8 +130,10 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     units = units_of(mark, machine)
     device, xla = device_of(mark, machine), _compiler_options(mark)
     key = decisions.key_of(closed, units, device, xla) if force != "stock" else ""
+    here = decisions.used_here(key)
     known = decisions.load(key) if key else None
-    settled = known is not None and known.choice == "stock" and not _again(known, mark)
+    again = known is not None and _again(known, mark, here)
+    settled = known is not None and known.choice == "stock" and not again
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
     prepared = prepare(closed, mark.function, machine)
@@ -143,7 +146,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if not captured.regions:
         return replace(report, choice="stock", why="nothing was captured"), Outcome(closed, STATE.stock)
     if force == "auto":
-        decision = _decide(prepared, mark, key, known)
+        decision = _decide(prepared, mark, key, known, again)
     else:
         plan = known.plan if known is not None else survey(prepared, units).best
         decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
@@ -160,31 +163,36 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     return report, Outcome(closed, force == "auto" or STATE.stock)
 
 
-def _again(known: decisions.Decision, mark: Mark) -> bool:
-    """True to measure again: the user wants all candidates, and only the best few were timed."""
-    return mark.options.profile == "full" and not known.thorough
+def _again(known: decisions.Decision, mark: Mark, here: bool) -> bool:
+    """True to measure again: the user wants all candidates, and only the best few were timed; or the machine
+    was busy then and is idle now. A process that ran the function (`here`) stays with what it ran."""
+    if mark.options.profile == "full" and not known.thorough:
+        return True
+    return known.provisional and not here and mark.options.profile != "off" and stopwatch.idle()
 
 
-def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None) -> decisions.Decision:
+def _decide(
+    prepared: Prepared, mark: Mark, key: str, known: decisions.Decision | None, again: bool
+) -> decisions.Decision:
     """Returns the stored decision, else a measured one, else that of the cost model.
 
-    Without concrete arguments nothing is measured.
+    Without concrete arguments nothing is measured. `again`: the stored decision is to be measured again.
     """
     before = None if known is None else replace(known, why=_why(known, "measured before on this machine"))
-    if before is not None and known is not None and not _again(known, mark):
+    if before is not None and not again:
         return before
     arguments, obstacle = _arguments(prepared.closed, mark, prepared.machine.platform)
     if before is not None and obstacle:
         return before
     thorough = mark.options.profile == "full"
     found = survey(prepared, units_of(mark, prepared.machine), thorough)
-    if found.comparison.hopeless() and not thorough:
+    if found.comparison.hopeless() and not thorough and known is None:
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
         return decision
     if not obstacle:
         try:
-            return _measure(prepared, mark, key, found, arguments or [])
+            return _measure(prepared, mark, key, found, arguments or [], known)
         except stopwatch.CallFails:  # the caller will see the error; other arguments may not fail
             obstacle = "the call fails on these arguments"
     choice = "stock" if found.comparison.favours_stock() else "cocktail"
@@ -193,13 +201,18 @@ def _decide(prepared: Prepared, mark: Mark, key: str, known: decisions.Decision 
 
 
 def _measure(
-    prepared: Prepared, mark: Mark, key: str, found: Survey, arguments: list[Any]
+    prepared: Prepared,
+    mark: Mark,
+    key: str,
+    found: Survey,
+    arguments: list[Any],
+    known: decisions.Decision | None,
 ) -> decisions.Decision:
     thorough, xla = mark.options.profile == "full", _compiler_options(mark)
     with decisions.exclusive(key):
-        known = decisions.load(key)
-        if known is not None and not _again(known, mark):
-            return known
+        first = decisions.load(key)
+        if first is not None and first != known and (first.thorough or not thorough):
+            return first  # another process has just measured
         every = thorough or any(map(no_price_tells, prepared.programs))
         plans = [found.plans[i] for i in shortlist(found.seconds, every)]
         with alone():
@@ -213,8 +226,11 @@ def _measure(
             times = stopwatch.race(runs, stopwatch.THOROUGH if thorough else stopwatch.QUICK)
         heavy = found.comparison.heavy()
         cores = 0 if prepared.machine.is_gpu else decisions.cores()  # thread blocks never wait for cores
-        decision = decisions.choose(plans, times, heavy, cores, captured=captured is not None)
+        prices = [found.seconds[found.plans.index(plan)] for plan in plans]
+        decision = decisions.choose(plans, times, heavy, cores, captured is not None, prices)
         decision = replace(decision, thorough=thorough)
+        if first is not None and first.provisional and not thorough:
+            decision = decisions.settle(first, decision, exact=not computes_floats(prepared.closed))
         decisions.store(key, decision)
     if decision.advice:
         _warn((decision.advice, mark.function), f"{mark.function}: {decision.advice}")
@@ -222,7 +238,7 @@ def _measure(
 
 
 def _why(decision: decisions.Decision, otherwise: str) -> str:
-    return "; ".join(filter(None, (decision.why or otherwise, decision.advice)))
+    return "; ".join(filter(None, (decision.why or otherwise, decision.kept, decision.advice)))
 
 
 def _compiler_options(mark: Mark) -> Mapping[str, Any]:

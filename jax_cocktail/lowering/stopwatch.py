@@ -39,6 +39,7 @@ TURN_SECONDS = 5e-4  # short calls repeat within a turn: threads of the previous
 MOST_REPEATS = 8
 BUSY = 0.1  # measure longer if other processes hold this fraction of our cores
 PATIENCE = 3.0  # longer by this factor
+LOOK_SECONDS = 0.12  # the kernel counts hundredths of a second
 
 
 FAILURE = "OUT_OF_RANGE: jax_cocktail: "  # prefix of the handlers' messages if the program itself fails
@@ -135,6 +136,13 @@ def _enough(effort: Effort, rounds: int, watch: _Watch) -> bool:
     if seconds <= effort.seconds and rounds <= effort.most_rounds:
         return False
     return seconds > PATIENCE * effort.seconds or watch.others() < BUSY
+
+
+def idle() -> bool:
+    """True if other processes leave our cores alone now. Takes a tenth of a second."""
+    watch = _Watch()
+    time.sleep(LOOK_SECONDS)
+    return watch.others() < BUSY
 
 
 class _Watch:

@@ -301,26 +301,6 @@ def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch)
     assert jnp.allclose(wrapped(x), jax.jit(two)(x), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("times", "heavy", "others", "winner", "choice"),
-    [
-        ((1.0, 0.5, 0.9), False, 0.5, 0, "cocktail"),
-        ((1.0, 0.5, 0.495), False, 0.5, 0, "cocktail"),  # one unit wins a tie
-        ((1.0, 0.5, 0.4), False, 0.5, 1, "cocktail"),
-        ((1.0, 0.99, 1.5), False, 0.0, 0, "stock"),
-        ((1.0, 0.9, 1.5), False, 0.5, 0, "cocktail"),
-        ((1.0, 0.9, 1.5), True, 0.5, 0, "stock"),  # stock may have wanted the core that others held
-        ((1.0, 0.9, 1.5), True, 0.0, 0, "cocktail"),  # nobody held it
-        ((1.0, 1.5, 0.9), True, 0.5, 1, "cocktail"),  # we wanted it as well
-    ],
-)
-def test_who_wins(times, heavy, others, winner, choice):
-    plans = [Plan(Candidate(1)), Plan(Candidate(2))]
-    decision = decisions.choose(plans, Times(times, others), heavy, cores=2)
-    assert (decision.plan, decision.choice, decision.others) == (plans[winner], choice, others)
-    assert decision.cocktail_seconds == times[1 + winner]
-
-
 def test_a_decision_survives_the_disk(folder):
     decision = Decision(
         "stock", Plan(Candidate(4, distribute=False), (2,)), (Trial("a", 1.0),), "w", True, 0.5
