@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.extend.core as jex
@@ -26,6 +26,7 @@ from jax_cocktail.primitives.jaxprs import (
 from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source
 
+T = TypeVar("T")
 REMATERIALISED = frozenset({"checkpoint", "remat", "remat2"})
 CALLS = REMATERIALISED | {
     "jit",
@@ -37,6 +38,7 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
+_LINEAR_SOLVE = "custom_linear_solve"  # a call of its solver; the rest of it serves derivatives
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$")
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
@@ -50,9 +52,20 @@ def body_of_call(equation: Any) -> Any | None:
     """The jaxpr that replaces a call equation; None if the equation is not a call that we inline."""
     if primitive_name(equation) == RECURSION:
         return expanded_jaxpr(**equation.params)
+    if primitive_name(equation) == _LINEAR_SOLVE:
+        return equation.params["jaxprs"].solve
     if primitive_name(equation) not in CALLS or forced_to_stock(equation):
         return None
     return call_body(equation.params)
+
+
+def operands_of_call(equation: Any, operands: Sequence[T]) -> Sequence[T]:
+    """The operands of a call that its body takes, in order."""
+    if primitive_name(equation) != _LINEAR_SOLVE:
+        return operands
+    lengths = equation.params["const_lengths"]  # what each function closes over: these operands come first
+    first = lengths.matvec + lengths.vecmat
+    return [*operands[first : first + lengths.solve], *operands[sum(lengths) :]]
 
 
 def forced_to_stock(equation: Any) -> bool:
@@ -155,7 +168,7 @@ def program(closed: Any) -> Program:
     def apply(equation: Any, operands: Sequence[Atom]) -> Sequence[Atom]:
         body = body_of_call(equation)
         if body is not None:
-            return interpret(body, operands, constant, apply)
+            return interpret(body, operands_of_call(equation, operands), constant, apply)
         equations.append(_converted(equation, operands))
         return equations[-1].outputs
 

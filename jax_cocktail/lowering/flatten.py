@@ -16,6 +16,7 @@ from jax_cocktail.lowering.adapter import (
     REMATERIALISED,
     body_of_call,
     control_flow_in,
+    operands_of_call,
     primitive_name,
 )
 from jax_cocktail.primitives.jaxprs import constants, interpret, open_jaxpr
@@ -74,7 +75,7 @@ class _Inliner:
             self.equations.append(equation.replace(invars=list(operands), outvars=outvars))
             return outvars
         start = len(self.equations)
-        results = interpret(body, operands, self.constant, self.apply)
+        results = interpret(body, operands_of_call(equation, operands), self.constant, self.apply)
         if primitive_name(equation) == RECURSION:
             self.recursions.append((equation, range(start, len(self.equations))))
         return results
