@@ -22,6 +22,7 @@ from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
 from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail.utask.types import plain
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -189,7 +190,7 @@ def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
 def _name_of(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
+    return plain(str(getattr(function, "__name__", type(function).__name__)))
 
 
 class Jit:

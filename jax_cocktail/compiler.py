@@ -291,7 +291,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
         other = build_device_program(divided, toolchain, spec, cache_limit_bytes=limit)
         seconds += other.seconds
         if sum(other.spills.values()) < sum(built.spills.values()):
-            built, emitted = other, replace(emitted, source=divided)
+            built, emitted = other, replace(emitted, source=divided, machine=outlining)
     check = check_registers(built, spec, machine.target.threads)
     if not check.launches:
         raise BuildError(

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import CocktailWarning
 from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned
@@ -14,12 +15,14 @@ from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.printer import print_plan, print_program
 
+_NAME_LENGTH = 64  # of a function, in the name of its folder
+
 
 class Dump:
     """One folder per program: ``<folder>/<function>_<region>_<fingerprint>/``."""
 
     def __init__(self, folder: str, function: str, region: int, fingerprint: str) -> None:
-        name = re.sub(r"\W+", "_", function)
+        name = re.sub(r"\W+", "_", function, flags=re.ASCII)[:_NAME_LENGTH]
         self._folder = Path(folder).expanduser() / f"{name}_{region}_{fingerprint[:12]}"
         self._passes = 0
         self._works = True
@@ -30,7 +33,8 @@ class Dump:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / name).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+            data = (text if text.endswith("\n") else text + "\n").encode(errors="backslashreplace")
+            (self._folder / name).write_bytes(data)
         except OSError as error:
             self._works = False
             text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
@@ -49,8 +53,11 @@ class Dump:
         self.program(name, after.program, after.plan)
 
     def finish(self, artifact: Artifact) -> None:
-        """Writes the source, and copies the command and log of the compiler."""
-        self.write("program.cu" if artifact.emitted.machine.is_gpu else "program.cc", artifact.source)
+        """Writes the source, with comments that say where in the user's program statements come from, and
+        copies the command and log of the compiler."""
+        emitted = artifact.emitted
+        source = emit_program(emitted.program, emitted.plan, emitted.machine, places=True)
+        self.write("program.cu" if emitted.machine.is_gpu else "program.cc", source)
         built = Path(artifact.path).parent
         for name in ("command.txt", "log.txt"):
             if self._works and artifact.path and (built / name).is_file():

@@ -62,6 +62,7 @@ class Context:
     outlines: OutlineTable | None = None
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
+    places: bool = False  # comments say where statements come from
 
     @property
     def target(self) -> Target:

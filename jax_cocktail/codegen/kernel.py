@@ -179,6 +179,7 @@ class Loop(_Printed):
 
 Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
 Line = list[str | Name]
+COMMENT = "// "
 _PIECES = str, Name  # a tuple: `isinstance` is much faster with it than with a union
 _NESTS = Block, Loop
 
@@ -210,7 +211,7 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             stored = _parts(target) if isinstance(node, Store) else (target,)  # a store does not load it
             return (*guard, *stored, " = ", value, ";")
         case Comment(text):
-            return ("// ", text)
+            return (COMMENT, text)
         case Block(head):
             return (head, " " if head != "" else "")
         case Loop(type_, name, start, stop, _, step):

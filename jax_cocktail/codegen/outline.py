@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.codegen.kernel import (
+    COMMENT,
     Assign,
     Declaration,
     Line,
@@ -105,7 +106,8 @@ class OutlineTable:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._functions: dict[tuple[str, ...], str] = {}  # head, result, parameters, body -> name
+        # head, result, parameters, body without comments -> name, body
+        self._functions: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def call(self, nodes: Sequence[Node], about: Callable[[Name], Outer], result: Name | None) -> Node:
         """Calls a function of these statements, made unless an equal one exists. `result`: the register that
@@ -139,12 +141,13 @@ class OutlineTable:
         numbers = {name: f"x{number}" for number, name in enumerate(_outer(lines))}
         listed = [f"{each.type} {numbers[name]}" for name, each in parameters.items()]
         before = "".join(f", {each}" for each in listed) if kind == "part" else ", ".join(listed)
-        body = text(lines, numbers)
-        return self._functions.setdefault((head, result, before, body), f"{kind}{len(self._functions)}")
+        key = head, result, before, text([line for line in lines if COMMENT not in line], numbers)
+        new = f"{kind}{len(self._functions)}", text(lines, numbers)
+        return self._functions.setdefault(key, new)[0]
 
     def lines(self) -> list[str]:
         """All functions, callees first."""
         return [
             f"{head.format(name=name, result=result, parameters=parameters)}\n{body}\n}}"
-            for (head, result, parameters, body), name in self._functions.items()
+            for (head, result, parameters, _), (name, body) in self._functions.items()
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -46,14 +47,20 @@ from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import NOWHERE, Value
 
 
-def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
-    """The source text of a stitched program under a memory plan. Raises UnsupportedError."""
+def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine, *, places: bool = False) -> str:
+    """The source text of a stitched program under a memory plan. Raises UnsupportedError.
+
+    The text has neither names nor positions of the user's program, so that a program that moves is not
+    compiled again. `places`: comments for readers say where in the user's program statements come from.
+    """
     target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
     outlines = OutlineTable(target) if wants_outlining(program, target.outline_limit) else None
     codes = first_codes(operators_in(program.entry))
-    context = Context(machine, plan, Writer(target.index), outlines=outlines, first_codes=codes)
+    context = Context(
+        machine, plan, Writer(target.index), outlines=outlines, first_codes=codes, places=places
+    )
     begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
     context.writer.add(*map(code, begin))
     _load_parameters(context, program)
@@ -65,7 +72,7 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine) -> str:
     numbers = facts(program, plan)
     prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
     prologue += target.cluster if plan.cluster else ()
-    head = [f"// jax_cocktail program {program.name}", *(text.format(**numbers) for text in prologue)]
+    head = ["// jax_cocktail program", *(text.format(**numbers) for text in prologue)]
     head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
     if context.has_units:
         head += [text.format(**numbers) for text in target.units]
@@ -141,10 +148,10 @@ def _store_results(context: Context, program: UProgram) -> None:
 def _emit_region(context: Context, region: Region) -> None:
     where = NOWHERE
     for statement in region.body:
-        if statement.source.file and statement.source != where:
+        if context.places and statement.source.file and statement.source != where:
             where = statement.source
-            file = where.file.rsplit("/", 1)[-1]
-            context.writer.add(Comment(f"{file}:{where.line} {where.function}".rstrip()))
+            short = replace(where, file=where.file.rsplit("/", 1)[-1])
+            context.writer.add(Comment(str(short)))  # never ends in a backslash: see `Source.__str__`
         _emit_statement(context, statement)
 
 

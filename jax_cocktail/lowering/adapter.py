@@ -39,7 +39,7 @@ CALLS = REMATERIALISED | {
     "eval_jaxpr",
 }
 _LINEAR_SOLVE = "custom_linear_solve"  # a call of its solver; the rest of it serves derivatives
-_FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$")
+_FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
 

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import os
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +22,7 @@ import jaxlib
 from jax_cocktail import cache
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
+from jax_cocktail.lowering.jaxpr_text import jaxpr_text
 from jax_cocktail.lowering.stopwatch import BUSY, CAPTURE, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
@@ -39,7 +39,6 @@ CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE
 _FORMAT = 5
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
-_ADDRESS = re.compile(r"\b0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +179,10 @@ def key_of(jaxpr: Any, units: int, device: str = "", options: Mapping[str, Any] 
     """The key of a decision.
 
     It covers the computation, the versions of the compilers, the machine, the number of units, the `device`
-    ("" for the CPU) and the `options` of XLA's compiler. It uses the jaxpr's text, so a process that finds a
-    decision for stock XLA need not capture anything.
+    ("" for the CPU) and the `options` of XLA's compiler, but no name and no position in the user's program.
+    It uses the jaxpr's text, so a process that finds a decision for stock XLA need not capture anything.
     """
-    parts = [_ADDRESS.sub("", str(jaxpr)), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
+    parts = [jaxpr_text(jaxpr), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
     parts += [device] if device else []
     parts += [f"{name}={value}" for name, value in sorted((options or {}).items())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

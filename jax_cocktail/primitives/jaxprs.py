@@ -29,7 +29,7 @@ def nested_jaxprs(equation: Any) -> Iterator[Any]:
     """All jaxprs among the parameters of an equation."""
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
-            if _is_jaxpr(item):
+            if is_jaxpr(item):
                 yield item
 
 
@@ -83,5 +83,6 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return len(constant), len(carried)
 
 
-def _is_jaxpr(value: Any) -> bool:
+def is_jaxpr(value: Any) -> bool:
+    """True for a jaxpr, open or closed."""
     return hasattr(value, "eqns") or hasattr(value, "jaxpr")

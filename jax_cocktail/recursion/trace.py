@@ -42,6 +42,7 @@ from jax_cocktail.recursion.task import (
     split,
 )
 from jax_cocktail.recursion.unroll import LEVELS
+from jax_cocktail.utask.types import Source, plain
 
 STACK_BYTES = 4 << 20  # the size of the stack if `max_depth` is not given
 MOST_DEPTH = 1 << 16
@@ -133,8 +134,8 @@ class Recursive:
         self.born = next(_numbers)
         code = getattr(body, "__code__", None)
         self._signature = inspect.signature(body)
-        self.name: str = getattr(body, "__name__", "recursion")
-        self.source = f"{code.co_filename}:{code.co_firstlineno} ({self.name})" if code else ""
+        self.name = plain(str(getattr(body, "__name__", "recursion")))
+        self.source = str(Source(code.co_filename, code.co_firstlineno, self.name)) if code else ""
 
         def run(*given: Any) -> Any:
             return _from_outside(self, given)

@@ -67,13 +67,31 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+_NAME_LENGTH = 200
+_PATH_LENGTH = 4096
+
+
+def plain(text: str, length: int = _NAME_LENGTH) -> str:
+    """One line of printable characters from a name that somebody else chose.
+
+    Line breaks, escapes, surrogates and other characters that are not printable become underscores.
+    """
+    short = text if len(text) <= length else text[: length - 3] + "..."
+    return "".join(c if c.isprintable() else "_" for c in short)
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A position in the user's program. Never part of a fingerprint."""
+    """A position in the user's program, in plain characters. Never part of a fingerprint, nor of the text
+    that is compiled."""
 
     file: str = ""
     line: int = 0
     function: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", plain(self.file, _PATH_LENGTH))
+        object.__setattr__(self, "function", plain(self.function))
 
     def __str__(self) -> str:
         if not self.file:

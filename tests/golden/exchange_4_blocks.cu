@@ -1,4 +1,4 @@
-// jax_cocktail program test
+// jax_cocktail program
 #define CK_THREADS 128
 #define CK_SCRATCH_BYTES 8192
 #define CK_OPERANDS 3

@@ -1,4 +1,4 @@
-// jax_cocktail program test
+// jax_cocktail program
 #include "cocktail_base.h"
 #include "cocktail_index.h"
 #include "cocktail_arith.h"
