@@ -10,6 +10,7 @@
 // Attributes of the call (XLA sorts them by name):
 //   binary            u8 array  the program's shared object
 //   digest            string    its SHA-256, lower-case hexadecimal
+//   failures          string    of a program that can fail: one line of text for each of its error codes
 //   workspace         i64       bytes of scratch memory to lend to every call, or 0
 //   workspace_result  i64       1: the last result buffer is the scratch memory
 #ifndef _GNU_SOURCE
@@ -66,12 +67,9 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
   if (code == 0) return nullptr;
-  const char* reason = state->program->error_text ? state->program->error_text(code) : nullptr;
+  auto* lines = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "failures", XLA_FFI_AttrType_STRING));
+  if (lines != nullptr) return FailWithStatus(frame, lines, code);
   char text[1024];
-  if (reason != nullptr) {
-    snprintf(text, sizeof(text), "jax_cocktail: %.900s", reason);
-    return Fail(frame, XLA_FFI_Error_Code_OUT_OF_RANGE, text);
-  }
   snprintf(text, sizeof(text), "jax_cocktail: the program stopped with code %d", code);
   return Fail(frame, XLA_FFI_Error_Code_INTERNAL, text);
 }

@@ -78,13 +78,10 @@ unsigned MachineFeatures() { return 0; }
 
 // ---- programs -------------------------------------------------------------------------------------------
 
-typedef const char* ErrorTextFunction(int code);
-
 // Loaded programs stay loaded: code may be running in any thread, and a digest never changes its meaning.
 struct Program {
   char digest[65];
   Entry entry;
-  ErrorTextFunction* error_text;  // optional
   Program* next;
 };
 
@@ -199,7 +196,6 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char*
   auto* most_units = static_cast<const i64*>(dlsym(library, "ck_most_units"));
   auto* own_bytes = static_cast<const i64*>(dlsym(library, "ck_own_bytes"));
   program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0, 0, 0};
-  program->error_text = reinterpret_cast<ErrorTextFunction*>(dlsym(library, "ck_error_text"));
   return program;
 }
 

@@ -20,12 +20,6 @@ CPU = Target(
     fail="failed = failed ? failed : int({code});",
     fail_begin=("int failed = 0;",),
     fail_end=("return failed;",),
-    fail_text=(
-        "CK_EXPORT const char* ck_error_text(int code) {{\n"
-        "  static const char* const lines[] = {{{lines}}};\n"
-        "  return code > 0 && code <= {count} ? lines[code - 1] : nullptr;\n"
-        "}}"
-    ),
     units=(
         "CK_EXPORT const i64 ck_most_units, ck_own_bytes;",
         "const i64 ck_most_units = {most_units}, ck_own_bytes = {own_bytes};",

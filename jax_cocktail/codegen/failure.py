@@ -1,4 +1,4 @@
-"""Programs that can fail: a unit stores an error code, and a function translates it.
+"""Programs that can fail: a unit stores an error code. The call has the messages.
 
 The unit then goes on, because the others wait for it at their barriers.
 """
@@ -8,9 +8,8 @@ from __future__ import annotations
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.kernel import Expression
 from jax_cocktail.codegen.writer import code, joined
-from jax_cocktail.device.target import Target
-from jax_cocktail.utask.failure import lines_of, text_of
-from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
+from jax_cocktail.utask.failure import text_of
+from jax_cocktail.utask.ir import UOperator
 
 
 def emit_fail(context: Context, operator: UOperator) -> None:
@@ -24,17 +23,3 @@ def emit_fail(context: Context, operator: UOperator) -> None:
         conditions.append("ck_lane() == 0")
     context.writer.line("if ({}) {}", joined(" && ", conditions), told)
     context.set(operator.output, name)
-
-
-def error_text(program: UProgram, target: Target) -> list[str]:
-    """Lines of the function that translates a code; none if the program cannot fail."""
-    lines = lines_of(operators_in(program.entry))
-    if not lines or not target.fail_text:
-        return []
-    return [target.fail_text.format(count=len(lines), lines=", ".join(map(_quoted, lines)))]
-
-
-def _quoted(text: str) -> str:
-    """A C string literal; characters that are not plain ASCII become octal escapes."""
-    plain = {b for b in range(32, 127)} - set(b'"\\?')
-    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'

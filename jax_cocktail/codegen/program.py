@@ -10,7 +10,6 @@ from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
-from jax_cocktail.codegen.failure import error_text
 from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Load, Name, text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
@@ -76,7 +75,7 @@ def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine, *, place
     head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
     if context.has_units:
         head += [text.format(**numbers) for text in target.units]
-    head += _tables(program, plan, target) + error_text(program, target)
+    head += _tables(program, plan, target)
     head += context.outlines.lines() if context.outlines else []
     head += ["", f"{target.entry} {{"]
     lines, names = body_of(context.writer.nodes, context.about)

@@ -35,8 +35,6 @@ class Target:
       fail: the action of a unit with a nonzero status; `{code}` identifies the failure.
       fail_begin, fail_end: in a program that can fail, the first lines of its function, and the lines at its
         end in place of `epilogue`.
-      fail_text: a function that maps codes to messages, with `{count}` and `{lines}` (strings of C); "" if
-        the call has the messages.
       far, near: declares to the compiler that a parameter `{name}` points to global memory, or to shared
         memory of the unit.
       most_together: the most trips of a lane loop that the compiler may unroll; 0: no limit.
@@ -66,7 +64,6 @@ class Target:
     fail: str = ""
     fail_begin: tuple[str, ...] = ()
     fail_end: tuple[str, ...] = ()
-    fail_text: str = ""
     far: str = ""
     near: str = ""
     most_together: int = 0

@@ -152,6 +152,7 @@ def _on_cpu(artifact: Artifact) -> Invocation:
         "digest": artifact.digest,
         "workspace": np.int64(0 if as_result else workspace),
         "workspace_result": np.int64(as_result),
+        **gpu_call.failures_of(artifact),
     }
     return Invocation(TARGET, attributes, workspace if as_result else 0)
 

@@ -139,17 +139,20 @@ def target_of(artifact: Artifact, sync: bool) -> str:
     return TARGET_WITHOUT_GRAPH if sync or artifact.launch.can_fail else TARGET
 
 
+def failures_of(artifact: Artifact) -> Mapping[str, str]:
+    """The messages for the handler, one line for every error code; nothing if the program cannot fail."""
+    lines = lines_of(operators_in(artifact.emitted.program.entry))
+    return {"failures": "\n".join(lines)} if lines else {}
+
+
 def attributes_of(artifact: Artifact, name: str, sync: bool) -> Mapping[str, Any]:
     """The attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call."""
     assert artifact.launch is not None
-    failures = ""
-    if artifact.launch.can_fail:
-        failures = "\n".join(lines_of(operators_in(artifact.emitted.program.entry)))
     return {
         "binary": np.frombuffer(artifact.binary, np.uint8),
         "digest": artifact.digest,
         "launch": np.asarray(artifact.launch.attribute, np.int64),
         "name": name,
         "sync": np.int64(sync),
-        **({"failures": failures} if failures else {}),
+        **(failures_of(artifact) if artifact.launch.can_fail else {}),
     }

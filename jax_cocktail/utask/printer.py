@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from jax_cocktail.utask.failure import KIND as FAIL
+from jax_cocktail.utask.failure import first_codes, text_of
 from jax_cocktail.utask.ir import (
     Attribute,
     BranchUTask,
@@ -21,6 +23,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     free_values,
+    operators_in,
 )
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import Value
@@ -87,6 +90,9 @@ class _Printer:
         self._program = program
         self._numbers: dict[int, int] | None = {} if renumber else None
         self._results = set(program.entry.results) if program is not None else set()
+        # A fingerprint tells the messages of failures apart, but does not depend on their words.
+        known = first_codes(operators_in(program.entry)) if program is not None and renumber else {}
+        self._codes = {text: f"{first} + {len(text.splitlines())}" for text, first in known.items()}
 
     # -- pieces ------------------------------------------------------------------------------------------
     def _line(self, text: str) -> None:
@@ -142,6 +148,8 @@ class _Printer:
     def _operator(self, operator: UOperator) -> None:
         role = "constant" if operator.kind == "constant" else "temporary"
         attributes = "".join(f" {name}={_attribute(value)}" for name, value in sorted(operator.attributes))
+        if operator.kind == FAIL and self._codes:
+            attributes = f" codes={self._codes[text_of(operator)]}"
         if operator.kind == "constant":
             attributes += _readable(operator)
         operands = self._names(operator.inputs)

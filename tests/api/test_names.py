@@ -130,9 +130,21 @@ def test_what_a_decision_is_about():
     assert len(set(keys)) == len(keys)
 
 
-def test_the_name_of_a_recursion_is_no_part_of_a_decision():
-    @jax_cocktail.recursive
-    def other(me, n):
-        return lax.cond(n <= 0, lambda: 0, lambda: me(n - 1) + 1)
+def renamed(name):
+    def count(self, n):
+        return lax.cond(n <= 0, lambda: 0, lambda: self(n - 1) + 1)
 
-    assert jaxpr_text(body_of(count, 3)) == jaxpr_text(body_of(other, 3))
+    count.__name__ = count.__qualname__ = name
+    return jax_cocktail.recursive(count, max_depth=8)
+
+
+def test_the_name_of_a_recursion_is_in_its_message_alone():
+    fingerprints = set()
+    for name, told in (("f", "f called"), ("größe", "größe called"), ("a\nb", "a_b called")):
+        ours = jax_cocktail.jit(renamed(name), options={"force": "cocktail", "units": 1})
+        assert int(ours(5)) == 5
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=f"jax_cocktail: {told} itself"):
+            jax.block_until_ready(ours(9))
+        fingerprints.add(jax_cocktail.explain(ours)(5).captured[0].fingerprint)
+    assert len(fingerprints) == len(entries()) == 1
+    assert jaxpr_text(body_of(renamed("f"), 3)) == jaxpr_text(body_of(renamed("g"), 3))

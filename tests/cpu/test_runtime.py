@@ -29,7 +29,6 @@ CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* wo
   for (int i = 0; i < 8; ++i) y[i] = scratch[i] + (workspace ? 1 : 0);
   return 0;
 }
-CK_EXPORT const char* ck_error_text(int code) { return code == 7 ? "negative input" : nullptr; }
 """
 # Every unit marks its own memory and its cell of a workspace; unit 0 tells how many there were.
 WITH_UNITS = """#include "cocktail_units.h"
@@ -78,7 +77,7 @@ def runtime() -> ctypes.CDLL:
 
 
 def _caller(
-    binary: bytes, digest: str, workspace: int = 0, result: int = 0
+    binary: bytes, digest: str, workspace: int = 0, result: int = 0, **attributes: str
 ) -> Callable[[jax.Array], jax.Array]:
     def call(x: jax.Array) -> jax.Array:
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
@@ -89,6 +88,7 @@ def _caller(
             digest=digest,
             workspace=np.int64(workspace),
             workspace_result=np.int64(result),
+            **attributes,
         )
         return outputs[0]
 
@@ -152,11 +152,13 @@ def test_many_programs(runtime: ctypes.CDLL) -> None:
 
 def test_errors_have_a_text(runtime: ctypes.CDLL) -> None:
     built = _built()
-    call = _caller(built.binary, built.digest)
-    with pytest.raises(Exception, match="negative input"):
+    call = _caller(built.binary, built.digest, failures="1\n2\n3\n4\n5\n6\nnegative input")
+    with pytest.raises(Exception, match="jax_cocktail: negative input"):
         call(-jnp.ones(8)).block_until_ready()
-    with pytest.raises(Exception, match="code 8"):
+    with pytest.raises(Exception, match="status 8"):
         call(jnp.full(8, 2e6)).block_until_ready()
+    with pytest.raises(Exception, match="code 8"):
+        _caller(built.binary, built.digest)(jnp.full(8, 2e6)).block_until_ready()
     np.testing.assert_array_equal(call(jnp.ones(8)), np.full(8, 2))
 
 
