@@ -31,10 +31,10 @@ template <class T>
 CK_NOINLINE T ck_psi(T x) {
   T reflected = T(0);
   if (x <= T(0)) {
-    T fraction = x - __builtin_floor(x);
-    if (!(fraction > T(0))) return T(__builtin_nan(""));
+    T fraction = x - __builtin_rint(x);  // exact, also close to a pole
+    if (!(fraction != T(0))) return T(__builtin_nan(""));
     const T pi = T(3.14159265358979323846);
-    reflected = fraction == T(0.5) ? T(0) : pi / __builtin_tan(pi * fraction);
+    reflected = __builtin_fabs(fraction) == T(0.5) ? T(0) : pi / __builtin_tan(pi * fraction);
     x = T(1) - x;
   }
   T below = T(0);

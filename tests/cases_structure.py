@@ -297,6 +297,13 @@ def _pooling(table: Table) -> None:
     overlap = jax.grad(lambda x, w: jnp.vdot(_pool(lax.max, {"padding": ((1, 1), (0, 1))}, x), w))
     makers = distinct("float32", (7, 8)), array("float32", (7, 7))
     table.add("pool", "overlap_gradient", overlap, *makers, tolerance=1e-5)
+    # NaN is at every place of some window, and zeros of both signs tie
+    edges = constant(
+        [[np.nan, 1, 2, 3, np.nan, 5, 0, -0.0], [-0.0, 0, 1, np.nan, np.nan, np.nan, 7, 7]], "float32"
+    )
+    for name, computation in (("max", lax.max), ("min", lax.min)):
+        gradient = jax.grad(lambda x, w, f=computation: jnp.vdot(_pool(f, {}, x.T), w))
+        table.add("pool", f"{name}_edges_gradient", gradient, edges, array("float32", (6, 1)), tolerance=1e-5)
     table.add("pool", "scalar", lambda x: x + 1, constant(2.0, "float32"))
 
 

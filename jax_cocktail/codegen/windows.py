@@ -54,13 +54,13 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
     dtype, shape = operand.type.dtype, operand.type.shape
     given, values, writer = context.array(source), context.array(operand), context.writer
     strides, lows = operator.ints("strides"), _lows(operator)
-    compare = ">" if operator["select"] == "ge" else "<"
+    compare = ">=" if operator["select"] == "ge" else "<="
     with context.result(operator.output) as target:
         with rows_over(context, shape) as place:
             writer.add(target.store(place, f"{COMPUTE[dtype]}(0)"))
         context.fence()
         with writer.nest(source.type.shape) as out:
-            best, at, found = writer.fresh("a"), writer.fresh("n"), writer.fresh("f")
+            best, at, found = writer.fresh("a"), writer.fresh("n"), writer.fresh("b")
             start = "{} {} = 0; i64 {} = 0; bool {} = false;"
             writer.line(start, COMPUTE[dtype], best, at, found)
             with writer.nest(operator.ints("window"), "k") as inner:
@@ -69,8 +69,8 @@ def emit_select_and_scatter_add(context: Context, operator: UOperator) -> None:
                 place = tuple(_inside(i, n, 1, inside) for i, n in zip(moved, shape, strict=True))
                 with writer.block(code("if ({})", joined(" && ", inside) if inside else "true")):
                     x = writer.let(COMPUTE[dtype], Name("x"), values.read(place))
-                    is_nan = code("{} != {} && {} == {}", x, x, best, best)
-                    take = code("!{} || {} {} {} || ({})", found, x, compare, best, is_nan)
+                    # as in XLA: an element stays only if it compares, so a NaN gives way to what follows
+                    take = code("!{} || !({} {} {})", found, best, compare, x)
                     keep = "if ({}) {{ {} = {}; {} = {}; {} = true; }}"
                     writer.line(keep, take, best, x, at, target.place(place), found)
             owned: Expression = found

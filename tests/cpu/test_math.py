@@ -52,7 +52,7 @@ def _digamma(x: float) -> float:
     if math.isnan(x) or x == -math.inf or (x <= 0 and x == math.floor(x)):
         return math.nan
     if x < 0:
-        return _digamma(1 - x) - math.pi / math.tan(math.pi * (x - math.floor(x)))
+        return _digamma(1 - x) - math.pi / math.tan(math.pi * math.remainder(x, 1))
     shift = 0.0
     while x < 60:
         shift, x = shift + 1 / x, x + 1
@@ -124,7 +124,7 @@ CASES = (
     Case("atanh", np.arctanh, ((-1, 1), (-1e-3, 1e-3)), 0.51),
     Case("erfc", _by_element(math.erfc), ((-5, 9),), 0.51),
     Case("lgamma", _by_element(_lgamma), ((3, 50), (3, 1e20)), 0.51, 16.0),
-    Case("digamma", _by_element(_digamma), ((2, 50), (0.01, 1)), 0.6, 60.0),
+    Case("digamma", _by_element(_digamma), ((2, 50), (0.01, 1), (-1e-20, -1e-30)), 0.6, 60.0),
     Case("bessel_i0e", _bessel(0), ((-30, 30), (-1, 1)), 0.51, 16.0),
     Case("bessel_i1e", _bessel(1), ((-30, 30), (0.1, 1)), 0.51, 16.0),
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.compiler import emit
 from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
 from tests.golden.programs import DIVIDED, PROGRAMS
 from tests.golden.texts import digests, divided, texts
+from tests.null.programs import build
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, *DIVIDED])
@@ -38,6 +41,22 @@ def test_carries_move_no_byte(name):
 
 def test_swap_takes_no_temporary():
     assert emit(PROGRAMS["swapped_carries"]()).plan.workspace_bytes == 0
+
+
+def test_no_variable_has_the_name_of_a_type():
+    """A letter and a number could be f32: a flag of a pooling gradient once was."""
+
+    pool = {"padding": ((0, 0),), "select": "ge", "strides": (1,), "window": (2,)}
+
+    def body(b, x, source):
+        for _ in range(16):
+            x = b.emit("cumulative", (x,), "float32", (4,), axis=0, op="max", reverse=False)
+            x = b.emit("select_and_scatter_add", (source, x), "float32", (4,), **pool)
+        return [x]
+
+    source = emit(build(["float32[4]", "float32[3]"], body)).source
+    declared = set(re.findall(r"\b\w+ (\w+) = ", source))
+    assert len(declared) >= 64 and not declared & set(STORAGE.values())
 
 
 # -- the point of each divided program -----------------------------------------------------------------------

@@ -38,42 +38,40 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   i64 v339;
   i64 v345;
   i64 v355;
-  i64 v356;
-  bool v357;
-  i32 v358;
-  i64 v364;
-  i64 v369;
+  bool v356;
+  i32 v357;
+  i64 v363;
+  i64 v368;
+  i64 v400;
   i64 v401;
-  i64 v402;
-  bool v403;
-  i32 v404;
-  i64 v410;
-  i64 v415;
+  bool v402;
+  i32 v403;
+  i64 v409;
+  i64 v414;
+  i64 v446;
   i64 v447;
-  i64 v448;
-  bool v449;
-  i32 v450;
-  i64 v457;
-  i64 v464;
-  i64 v500;
-  i64 v503;
-  i64 v504;
-  bool v505;
-  i32 v506;
-  i64 v512;
-  i64 v517;
-  i64 v549;
-  i64 v550;
-  bool v551;
-  i32 v552;
-  i64 v558;
-  i64 v563;
-  i64 v595;
-  i64 v596;
-  bool v597;
-  i32 v598;
-  i64 v605;
-  i64 v612;
+  bool v448;
+  i32 v449;
+  i64 v456;
+  i64 v463;
+  i64 v499;
+  i64 v502;
+  bool v503;
+  i32 v504;
+  i64 v510;
+  i64 v515;
+  i64 v547;
+  i64 v548;
+  bool v549;
+  i32 v550;
+  i64 v556;
+  i64 v561;
+  i64 v593;
+  i64 v594;
+  bool v595;
+  i32 v596;
+  i64 v603;
+  i64 v610;
   for (i64 v154 = unit->index; v154 < 2; v154 += unit->count) {
     {
       const i64 t1 = v154 * i64(64LL);
@@ -188,466 +186,462 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       v345 = t17;
     }
     {
-      const i64 t18 = v345 - i64(0LL);
+      const i64 t18 = ck_clamp(i64(0LL), v345, i64(3LL));
       v355 = t18;
-      const i64 t19 = ck_clamp(i64(0LL), v355, i64(3LL));
+      const bool t19 = v345 == v355;
       v356 = t19;
-      const bool t20 = v355 == v356;
+      const i32 t20 = ck_convert<i32>(v356);
       v357 = t20;
-      const i32 t21 = ck_convert<i32>(v357);
-      v358 = t21;
     }
     if (ck_wait(unit)) return 0;
-    for (i64 v360 = unit->index; v360 < 2; v360 += unit->count) {
-      if (v358 <= 0) {
+    for (i64 v359 = unit->index; v359 < 2; v359 += unit->count) {
+      if (v357 <= 0) {
         {
-          const i64 t22 = v360 * i64(64LL);
-          v364 = t22;
+          const i64 t21 = v359 * i64(64LL);
+          v363 = t21;
         }
-        const f32* const d366 = r1 + ck_clamp_index(v364, 64) * 1;
+        const f32* const d365 = r1 + ck_clamp_index(v363, 64) * 1;
         {
-          const i64 n23 = ck_clamp_index(v364, 64);
+          const i64 n22 = ck_clamp_index(v363, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t24 = d366[i0];
-            w9728_f32[n23 + i0] = t24;
+            const f32 t23 = d365[i0];
+            w9728_f32[n22 + i0] = t23;
           }
         }
       }
       else {
         {
-          const i64 t25 = v360 * i64(64LL);
-          v369 = t25;
+          const i64 t24 = v359 * i64(64LL);
+          v368 = t24;
         }
-        const f32* const d371 = p2 + ck_clamp_index(v369, 64) * 1;
-        const f32* const d372 = w8192_f32 + ck_clamp_index(v369, 64) * 1;
-        const f32* const d373 = w0_f32 + ck_clamp_index(v356, 3) * 512 + ck_clamp_index(v369, 64) * 1;
+        const f32* const d370 = p2 + ck_clamp_index(v368, 64) * 1;
+        const f32* const d371 = w8192_f32 + ck_clamp_index(v368, 64) * 1;
+        const f32* const d372 = w0_f32 + ck_clamp_index(v355, 3) * 512 + ck_clamp_index(v368, 64) * 1;
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r1, 0, d371 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r1, 0, d370 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
           }
         }
         {
-          const i64 n26 = ck_clamp_index(v369, 64);
-          const i64 n27 = ck_clamp_index(v369, 64);
+          const i64 n25 = ck_clamp_index(v368, 64);
+          const i64 n26 = ck_clamp_index(v368, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t28 = d373[i0 + 384];
-            const f32 t29 = o0_f32[i0 + 192];
-            const f32 t30 = t28 + t29;
-            const f32 t31 = ck_logistic(t30);
-            const f32 t32 = d373[i0 + 128];
-            const f32 t33 = o0_f32[i0 + 64];
-            const f32 t34 = t32 + t33;
-            const f32 t35 = ck_logistic(t34);
-            const f32 t36 = d372[i0];
-            const f32 t37 = t35 * t36;
-            const f32 t38 = d373[i0];
-            const f32 t39 = o0_f32[i0];
-            const f32 t40 = t38 + t39;
-            const f32 t41 = ck_logistic(t40);
-            const f32 t42 = d373[i0 + 256];
-            const f32 t43 = o0_f32[i0 + 128];
-            const f32 t44 = t42 + t43;
-            const f32 t45 = ck_tanh(t44);
-            const f32 t46 = t41 * t45;
-            const f32 t47 = t37 + t46;
-            const f32 t48 = ck_tanh(t47);
-            const f32 t49 = t31 * t48;
-            w9728_f32[n26 + i0] = t49;
-            w8192_f32[n27 + i0] = t47;
+            const f32 t27 = d372[i0 + 384];
+            const f32 t28 = o0_f32[i0 + 192];
+            const f32 t29 = t27 + t28;
+            const f32 t30 = ck_logistic(t29);
+            const f32 t31 = d372[i0 + 128];
+            const f32 t32 = o0_f32[i0 + 64];
+            const f32 t33 = t31 + t32;
+            const f32 t34 = ck_logistic(t33);
+            const f32 t35 = d371[i0];
+            const f32 t36 = t34 * t35;
+            const f32 t37 = d372[i0];
+            const f32 t38 = o0_f32[i0];
+            const f32 t39 = t37 + t38;
+            const f32 t40 = ck_logistic(t39);
+            const f32 t41 = d372[i0 + 256];
+            const f32 t42 = o0_f32[i0 + 128];
+            const f32 t43 = t41 + t42;
+            const f32 t44 = ck_tanh(t43);
+            const f32 t45 = t40 * t44;
+            const f32 t46 = t36 + t45;
+            const f32 t47 = ck_tanh(t46);
+            const f32 t48 = t30 * t47;
+            w9728_f32[n25 + i0] = t48;
+            w8192_f32[n26 + i0] = t46;
           }
         }
       }
     }
     {
-      const i64 t50 = v345 - i64(1LL);
+      const i64 t49 = v345 - i64(1LL);
+      v400 = t49;
+      const i64 t50 = ck_clamp(i64(0LL), v400, i64(3LL));
       v401 = t50;
-      const i64 t51 = ck_clamp(i64(0LL), v401, i64(3LL));
+      const bool t51 = v400 == v401;
       v402 = t51;
-      const bool t52 = v401 == v402;
+      const i32 t52 = ck_convert<i32>(v402);
       v403 = t52;
-      const i32 t53 = ck_convert<i32>(v403);
-      v404 = t53;
-      const i64 t54 = v345 - i64(2LL);
+      const i64 t53 = v345 - i64(2LL);
+      v446 = t53;
+      const i64 t54 = ck_clamp(i64(0LL), v446, i64(3LL));
       v447 = t54;
-      const i64 t55 = ck_clamp(i64(0LL), v447, i64(3LL));
+      const bool t55 = v446 == v447;
       v448 = t55;
-      const bool t56 = v447 == v448;
+      const i32 t56 = ck_convert<i32>(v448);
       v449 = t56;
-      const i32 t57 = ck_convert<i32>(v449);
-      v450 = t57;
-      const i64 t58 = v345 + i64(1LL);
-      v500 = t58;
-      const i64 t59 = v500 - i64(0LL);
+      const i64 t57 = v345 + i64(1LL);
+      v499 = t57;
+      const i64 t58 = ck_clamp(i64(0LL), v499, i64(3LL));
+      v502 = t58;
+      const bool t59 = v499 == v502;
       v503 = t59;
-      const i64 t60 = ck_clamp(i64(0LL), v503, i64(3LL));
+      const i32 t60 = ck_convert<i32>(v503);
       v504 = t60;
-      const bool t61 = v503 == v504;
-      v505 = t61;
-      const i32 t62 = ck_convert<i32>(v505);
-      v506 = t62;
-      const i64 t63 = v500 - i64(1LL);
+      const i64 t61 = v499 - i64(1LL);
+      v547 = t61;
+      const i64 t62 = ck_clamp(i64(0LL), v547, i64(3LL));
+      v548 = t62;
+      const bool t63 = v547 == v548;
       v549 = t63;
-      const i64 t64 = ck_clamp(i64(0LL), v549, i64(3LL));
+      const i32 t64 = ck_convert<i32>(v549);
       v550 = t64;
-      const bool t65 = v549 == v550;
-      v551 = t65;
-      const i32 t66 = ck_convert<i32>(v551);
-      v552 = t66;
-      const i64 t67 = v500 - i64(2LL);
+      const i64 t65 = v499 - i64(2LL);
+      v593 = t65;
+      const i64 t66 = ck_clamp(i64(0LL), v593, i64(3LL));
+      v594 = t66;
+      const bool t67 = v593 == v594;
       v595 = t67;
-      const i64 t68 = ck_clamp(i64(0LL), v595, i64(3LL));
+      const i32 t68 = ck_convert<i32>(v595);
       v596 = t68;
-      const bool t69 = v595 == v596;
-      v597 = t69;
-      const i32 t70 = ck_convert<i32>(v597);
-      v598 = t70;
     }
-    for (i64 v406 = unit->index; v406 < 2; v406 += unit->count) {
-      if (v404 <= 0) {
+    for (i64 v405 = unit->index; v405 < 2; v405 += unit->count) {
+      if (v403 <= 0) {
         {
-          const i64 t71 = v406 * i64(64LL);
-          v410 = t71;
+          const i64 t69 = v405 * i64(64LL);
+          v409 = t69;
         }
-        const f32* const d412 = r2 + ck_clamp_index(v410, 64) * 1;
+        const f32* const d411 = r2 + ck_clamp_index(v409, 64) * 1;
         {
-          const i64 n72 = ck_clamp_index(v410, 64);
+          const i64 n70 = ck_clamp_index(v409, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t73 = d412[i0];
-            w10240_f32[n72 + i0] = t73;
+            const f32 t71 = d411[i0];
+            w10240_f32[n70 + i0] = t71;
           }
         }
       }
       else {
         {
-          const i64 t74 = v406 * i64(64LL);
-          v415 = t74;
+          const i64 t72 = v405 * i64(64LL);
+          v414 = t72;
         }
-        const f32* const d417 = p3 + ck_clamp_index(v415, 64) * 1;
-        const f32* const d418 = p4 + ck_clamp_index(v415, 64) * 1;
-        const f32* const d419 = w8704_f32 + ck_clamp_index(v415, 64) * 1;
+        const f32* const d416 = p3 + ck_clamp_index(v414, 64) * 1;
+        const f32* const d417 = p4 + ck_clamp_index(v414, 64) * 1;
+        const f32* const d418 = w8704_f32 + ck_clamp_index(v414, 64) * 1;
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r1, 0, d417 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r1, 0, d416 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
           }
         }
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r2, 0, d418 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r2, 0, d417 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
           }
         }
         {
-          const i64 n75 = ck_clamp_index(v415, 64);
-          const i64 n76 = ck_clamp_index(v415, 64);
+          const i64 n73 = ck_clamp_index(v414, 64);
+          const i64 n74 = ck_clamp_index(v414, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t77 = o0_f32[i0 + 192];
-            const f32 t78 = o1024_f32[i0 + 192];
-            const f32 t79 = t77 + t78;
-            const f32 t80 = ck_logistic(t79);
-            const f32 t81 = o0_f32[i0 + 64];
-            const f32 t82 = o1024_f32[i0 + 64];
-            const f32 t83 = t81 + t82;
-            const f32 t84 = ck_logistic(t83);
-            const f32 t85 = d419[i0];
-            const f32 t86 = t84 * t85;
-            const f32 t87 = o0_f32[i0];
-            const f32 t88 = o1024_f32[i0];
-            const f32 t89 = t87 + t88;
-            const f32 t90 = ck_logistic(t89);
-            const f32 t91 = o0_f32[i0 + 128];
-            const f32 t92 = o1024_f32[i0 + 128];
-            const f32 t93 = t91 + t92;
-            const f32 t94 = ck_tanh(t93);
-            const f32 t95 = t90 * t94;
-            const f32 t96 = t86 + t95;
-            const f32 t97 = ck_tanh(t96);
-            const f32 t98 = t80 * t97;
-            w10240_f32[n75 + i0] = t98;
-            w8704_f32[n76 + i0] = t96;
+            const f32 t75 = o0_f32[i0 + 192];
+            const f32 t76 = o1024_f32[i0 + 192];
+            const f32 t77 = t75 + t76;
+            const f32 t78 = ck_logistic(t77);
+            const f32 t79 = o0_f32[i0 + 64];
+            const f32 t80 = o1024_f32[i0 + 64];
+            const f32 t81 = t79 + t80;
+            const f32 t82 = ck_logistic(t81);
+            const f32 t83 = d418[i0];
+            const f32 t84 = t82 * t83;
+            const f32 t85 = o0_f32[i0];
+            const f32 t86 = o1024_f32[i0];
+            const f32 t87 = t85 + t86;
+            const f32 t88 = ck_logistic(t87);
+            const f32 t89 = o0_f32[i0 + 128];
+            const f32 t90 = o1024_f32[i0 + 128];
+            const f32 t91 = t89 + t90;
+            const f32 t92 = ck_tanh(t91);
+            const f32 t93 = t88 * t92;
+            const f32 t94 = t84 + t93;
+            const f32 t95 = ck_tanh(t94);
+            const f32 t96 = t78 * t95;
+            w10240_f32[n73 + i0] = t96;
+            w8704_f32[n74 + i0] = t94;
           }
         }
       }
     }
-    for (i64 v452 = unit->index; v452 < 2; v452 += unit->count) {
-      if (v450 <= 0) {
+    for (i64 v451 = unit->index; v451 < 2; v451 += unit->count) {
+      if (v449 <= 0) {
         {
-          const i64 t99 = v452 * i64(64LL);
-          v457 = t99;
+          const i64 t97 = v451 * i64(64LL);
+          v456 = t97;
         }
-        const f32* const d459 = r3 + ck_clamp_index(v457, 64) * 1;
+        const f32* const d458 = r3 + ck_clamp_index(v456, 64) * 1;
         {
-          const i64 n100 = ck_clamp_index(v448, 3);
-          const i64 n101 = ck_clamp_index(v457, 64);
-          const i64 n102 = ck_clamp_index(v457, 64);
+          const i64 n98 = ck_clamp_index(v447, 3);
+          const i64 n99 = ck_clamp_index(v456, 64);
+          const i64 n100 = ck_clamp_index(v456, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t103 = d459[i0];
-            const f32 t104 = d459[i0];
-            r0[128 * n100 + n101 + i0] = t103;
-            w10752_f32[n102 + i0] = t104;
+            const f32 t101 = d458[i0];
+            const f32 t102 = d458[i0];
+            r0[128 * n98 + n99 + i0] = t101;
+            w10752_f32[n100 + i0] = t102;
           }
         }
       }
       else {
         {
-          const i64 t105 = v452 * i64(64LL);
-          v464 = t105;
+          const i64 t103 = v451 * i64(64LL);
+          v463 = t103;
         }
-        const f32* const d466 = p5 + ck_clamp_index(v464, 64) * 1;
-        const f32* const d467 = p6 + ck_clamp_index(v464, 64) * 1;
-        const f32* const d468 = w9216_f32 + ck_clamp_index(v464, 64) * 1;
+        const f32* const d465 = p5 + ck_clamp_index(v463, 64) * 1;
+        const f32* const d466 = p6 + ck_clamp_index(v463, 64) * 1;
+        const f32* const d467 = w9216_f32 + ck_clamp_index(v463, 64) * 1;
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r2, 0, d466 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r2, 0, d465 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
           }
         }
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r3, 0, d467 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r3, 0, d466 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
           }
         }
         {
-          const i64 n106 = ck_clamp_index(v448, 3);
-          const i64 n107 = ck_clamp_index(v464, 64);
-          const i64 n108 = ck_clamp_index(v464, 64);
-          const i64 n109 = ck_clamp_index(v464, 64);
+          const i64 n104 = ck_clamp_index(v447, 3);
+          const i64 n105 = ck_clamp_index(v463, 64);
+          const i64 n106 = ck_clamp_index(v463, 64);
+          const i64 n107 = ck_clamp_index(v463, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t110 = o0_f32[i0 + 192];
-            const f32 t111 = o1024_f32[i0 + 192];
-            const f32 t112 = t110 + t111;
-            const f32 t113 = ck_logistic(t112);
-            const f32 t114 = o0_f32[i0 + 64];
-            const f32 t115 = o1024_f32[i0 + 64];
-            const f32 t116 = t114 + t115;
-            const f32 t117 = ck_logistic(t116);
-            const f32 t118 = d468[i0];
-            const f32 t119 = t117 * t118;
-            const f32 t120 = o0_f32[i0];
-            const f32 t121 = o1024_f32[i0];
-            const f32 t122 = t120 + t121;
-            const f32 t123 = ck_logistic(t122);
-            const f32 t124 = o0_f32[i0 + 128];
-            const f32 t125 = o1024_f32[i0 + 128];
-            const f32 t126 = t124 + t125;
-            const f32 t127 = ck_tanh(t126);
-            const f32 t128 = t123 * t127;
-            const f32 t129 = t119 + t128;
-            const f32 t130 = ck_tanh(t129);
-            const f32 t131 = t113 * t130;
-            o2048_f32[i0] = t131;
-            r0[128 * n106 + n107 + i0] = t131;
-            w10752_f32[n108 + i0] = t131;
-            w9216_f32[n109 + i0] = t129;
+            const f32 t108 = o0_f32[i0 + 192];
+            const f32 t109 = o1024_f32[i0 + 192];
+            const f32 t110 = t108 + t109;
+            const f32 t111 = ck_logistic(t110);
+            const f32 t112 = o0_f32[i0 + 64];
+            const f32 t113 = o1024_f32[i0 + 64];
+            const f32 t114 = t112 + t113;
+            const f32 t115 = ck_logistic(t114);
+            const f32 t116 = d467[i0];
+            const f32 t117 = t115 * t116;
+            const f32 t118 = o0_f32[i0];
+            const f32 t119 = o1024_f32[i0];
+            const f32 t120 = t118 + t119;
+            const f32 t121 = ck_logistic(t120);
+            const f32 t122 = o0_f32[i0 + 128];
+            const f32 t123 = o1024_f32[i0 + 128];
+            const f32 t124 = t122 + t123;
+            const f32 t125 = ck_tanh(t124);
+            const f32 t126 = t121 * t125;
+            const f32 t127 = t117 + t126;
+            const f32 t128 = ck_tanh(t127);
+            const f32 t129 = t111 * t128;
+            o2048_f32[i0] = t129;
+            r0[128 * n104 + n105 + i0] = t129;
+            w10752_f32[n106 + i0] = t129;
+            w9216_f32[n107 + i0] = t127;
           }
         }
       }
     }
     ck_arrive(unit);
     if (ck_wait(unit)) return 0;
-    for (i64 v508 = unit->index; v508 < 2; v508 += unit->count) {
-      if (v506 <= 0) {
+    for (i64 v506 = unit->index; v506 < 2; v506 += unit->count) {
+      if (v504 <= 0) {
         {
-          const i64 t132 = v508 * i64(64LL);
-          v512 = t132;
+          const i64 t130 = v506 * i64(64LL);
+          v510 = t130;
         }
-        const f32* const d514 = w9728_f32 + ck_clamp_index(v512, 64) * 1;
+        const f32* const d512 = w9728_f32 + ck_clamp_index(v510, 64) * 1;
         {
-          const i64 n133 = ck_clamp_index(v512, 64);
+          const i64 n131 = ck_clamp_index(v510, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t134 = d514[i0];
-            r1[n133 + i0] = t134;
+            const f32 t132 = d512[i0];
+            r1[n131 + i0] = t132;
           }
         }
       }
       else {
         {
-          const i64 t135 = v508 * i64(64LL);
-          v517 = t135;
+          const i64 t133 = v506 * i64(64LL);
+          v515 = t133;
         }
-        const f32* const d519 = p2 + ck_clamp_index(v517, 64) * 1;
-        const f32* const d520 = w8192_f32 + ck_clamp_index(v517, 64) * 1;
-        const f32* const d521 = w0_f32 + ck_clamp_index(v504, 3) * 512 + ck_clamp_index(v517, 64) * 1;
+        const f32* const d517 = p2 + ck_clamp_index(v515, 64) * 1;
+        const f32* const d518 = w8192_f32 + ck_clamp_index(v515, 64) * 1;
+        const f32* const d519 = w0_f32 + ck_clamp_index(v502, 3) * 512 + ck_clamp_index(v515, 64) * 1;
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w9728_f32, 0, d519 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w9728_f32, 0, d517 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
           }
         }
         {
-          const i64 n136 = ck_clamp_index(v517, 64);
-          const i64 n137 = ck_clamp_index(v517, 64);
+          const i64 n134 = ck_clamp_index(v515, 64);
+          const i64 n135 = ck_clamp_index(v515, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t138 = d521[i0 + 384];
-            const f32 t139 = o0_f32[i0 + 192];
-            const f32 t140 = t138 + t139;
-            const f32 t141 = ck_logistic(t140);
-            const f32 t142 = d521[i0 + 128];
-            const f32 t143 = o0_f32[i0 + 64];
-            const f32 t144 = t142 + t143;
-            const f32 t145 = ck_logistic(t144);
-            const f32 t146 = d520[i0];
-            const f32 t147 = t145 * t146;
-            const f32 t148 = d521[i0];
-            const f32 t149 = o0_f32[i0];
-            const f32 t150 = t148 + t149;
-            const f32 t151 = ck_logistic(t150);
-            const f32 t152 = d521[i0 + 256];
-            const f32 t153 = o0_f32[i0 + 128];
-            const f32 t154 = t152 + t153;
-            const f32 t155 = ck_tanh(t154);
-            const f32 t156 = t151 * t155;
-            const f32 t157 = t147 + t156;
-            const f32 t158 = ck_tanh(t157);
-            const f32 t159 = t141 * t158;
-            r1[n136 + i0] = t159;
-            w8192_f32[n137 + i0] = t157;
+            const f32 t136 = d519[i0 + 384];
+            const f32 t137 = o0_f32[i0 + 192];
+            const f32 t138 = t136 + t137;
+            const f32 t139 = ck_logistic(t138);
+            const f32 t140 = d519[i0 + 128];
+            const f32 t141 = o0_f32[i0 + 64];
+            const f32 t142 = t140 + t141;
+            const f32 t143 = ck_logistic(t142);
+            const f32 t144 = d518[i0];
+            const f32 t145 = t143 * t144;
+            const f32 t146 = d519[i0];
+            const f32 t147 = o0_f32[i0];
+            const f32 t148 = t146 + t147;
+            const f32 t149 = ck_logistic(t148);
+            const f32 t150 = d519[i0 + 256];
+            const f32 t151 = o0_f32[i0 + 128];
+            const f32 t152 = t150 + t151;
+            const f32 t153 = ck_tanh(t152);
+            const f32 t154 = t149 * t153;
+            const f32 t155 = t145 + t154;
+            const f32 t156 = ck_tanh(t155);
+            const f32 t157 = t139 * t156;
+            r1[n134 + i0] = t157;
+            w8192_f32[n135 + i0] = t155;
           }
         }
       }
     }
-    for (i64 v554 = unit->index; v554 < 2; v554 += unit->count) {
-      if (v552 <= 0) {
+    for (i64 v552 = unit->index; v552 < 2; v552 += unit->count) {
+      if (v550 <= 0) {
         {
-          const i64 t160 = v554 * i64(64LL);
-          v558 = t160;
+          const i64 t158 = v552 * i64(64LL);
+          v556 = t158;
         }
-        const f32* const d560 = w10240_f32 + ck_clamp_index(v558, 64) * 1;
+        const f32* const d558 = w10240_f32 + ck_clamp_index(v556, 64) * 1;
         {
-          const i64 n161 = ck_clamp_index(v558, 64);
+          const i64 n159 = ck_clamp_index(v556, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t162 = d560[i0];
-            r2[n161 + i0] = t162;
+            const f32 t160 = d558[i0];
+            r2[n159 + i0] = t160;
           }
         }
       }
       else {
         {
-          const i64 t163 = v554 * i64(64LL);
-          v563 = t163;
+          const i64 t161 = v552 * i64(64LL);
+          v561 = t161;
         }
-        const f32* const d565 = p3 + ck_clamp_index(v563, 64) * 1;
-        const f32* const d566 = p4 + ck_clamp_index(v563, 64) * 1;
-        const f32* const d567 = w8704_f32 + ck_clamp_index(v563, 64) * 1;
+        const f32* const d563 = p3 + ck_clamp_index(v561, 64) * 1;
+        const f32* const d564 = p4 + ck_clamp_index(v561, 64) * 1;
+        const f32* const d565 = w8704_f32 + ck_clamp_index(v561, 64) * 1;
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w9728_f32, 0, d565 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w9728_f32, 0, d563 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
           }
         }
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w10240_f32, 0, d566 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w10240_f32, 0, d564 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
           }
         }
         {
-          const i64 n164 = ck_clamp_index(v563, 64);
-          const i64 n165 = ck_clamp_index(v563, 64);
+          const i64 n162 = ck_clamp_index(v561, 64);
+          const i64 n163 = ck_clamp_index(v561, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t166 = o0_f32[i0 + 192];
-            const f32 t167 = o1024_f32[i0 + 192];
-            const f32 t168 = t166 + t167;
-            const f32 t169 = ck_logistic(t168);
-            const f32 t170 = o0_f32[i0 + 64];
-            const f32 t171 = o1024_f32[i0 + 64];
-            const f32 t172 = t170 + t171;
-            const f32 t173 = ck_logistic(t172);
-            const f32 t174 = d567[i0];
-            const f32 t175 = t173 * t174;
-            const f32 t176 = o0_f32[i0];
-            const f32 t177 = o1024_f32[i0];
-            const f32 t178 = t176 + t177;
-            const f32 t179 = ck_logistic(t178);
-            const f32 t180 = o0_f32[i0 + 128];
-            const f32 t181 = o1024_f32[i0 + 128];
-            const f32 t182 = t180 + t181;
-            const f32 t183 = ck_tanh(t182);
-            const f32 t184 = t179 * t183;
-            const f32 t185 = t175 + t184;
-            const f32 t186 = ck_tanh(t185);
-            const f32 t187 = t169 * t186;
-            r2[n164 + i0] = t187;
-            w8704_f32[n165 + i0] = t185;
+            const f32 t164 = o0_f32[i0 + 192];
+            const f32 t165 = o1024_f32[i0 + 192];
+            const f32 t166 = t164 + t165;
+            const f32 t167 = ck_logistic(t166);
+            const f32 t168 = o0_f32[i0 + 64];
+            const f32 t169 = o1024_f32[i0 + 64];
+            const f32 t170 = t168 + t169;
+            const f32 t171 = ck_logistic(t170);
+            const f32 t172 = d565[i0];
+            const f32 t173 = t171 * t172;
+            const f32 t174 = o0_f32[i0];
+            const f32 t175 = o1024_f32[i0];
+            const f32 t176 = t174 + t175;
+            const f32 t177 = ck_logistic(t176);
+            const f32 t178 = o0_f32[i0 + 128];
+            const f32 t179 = o1024_f32[i0 + 128];
+            const f32 t180 = t178 + t179;
+            const f32 t181 = ck_tanh(t180);
+            const f32 t182 = t177 * t181;
+            const f32 t183 = t173 + t182;
+            const f32 t184 = ck_tanh(t183);
+            const f32 t185 = t167 * t184;
+            r2[n162 + i0] = t185;
+            w8704_f32[n163 + i0] = t183;
           }
         }
       }
     }
-    for (i64 v600 = unit->index; v600 < 2; v600 += unit->count) {
-      if (v598 <= 0) {
+    for (i64 v598 = unit->index; v598 < 2; v598 += unit->count) {
+      if (v596 <= 0) {
         {
-          const i64 t188 = v600 * i64(64LL);
-          v605 = t188;
+          const i64 t186 = v598 * i64(64LL);
+          v603 = t186;
         }
-        const f32* const d607 = w10752_f32 + ck_clamp_index(v605, 64) * 1;
+        const f32* const d605 = w10752_f32 + ck_clamp_index(v603, 64) * 1;
         {
-          const i64 n189 = ck_clamp_index(v596, 3);
-          const i64 n190 = ck_clamp_index(v605, 64);
-          const i64 n191 = ck_clamp_index(v605, 64);
+          const i64 n187 = ck_clamp_index(v594, 3);
+          const i64 n188 = ck_clamp_index(v603, 64);
+          const i64 n189 = ck_clamp_index(v603, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t192 = d607[i0];
-            const f32 t193 = d607[i0];
-            r0[128 * n189 + n190 + i0] = t192;
-            r3[n191 + i0] = t193;
+            const f32 t190 = d605[i0];
+            const f32 t191 = d605[i0];
+            r0[128 * n187 + n188 + i0] = t190;
+            r3[n189 + i0] = t191;
           }
         }
       }
       else {
         {
-          const i64 t194 = v600 * i64(64LL);
-          v612 = t194;
+          const i64 t192 = v598 * i64(64LL);
+          v610 = t192;
         }
-        const f32* const d614 = p5 + ck_clamp_index(v612, 64) * 1;
-        const f32* const d615 = p6 + ck_clamp_index(v612, 64) * 1;
-        const f32* const d616 = w9216_f32 + ck_clamp_index(v612, 64) * 1;
+        const f32* const d612 = p5 + ck_clamp_index(v610, 64) * 1;
+        const f32* const d613 = p6 + ck_clamp_index(v610, 64) * 1;
+        const f32* const d614 = w9216_f32 + ck_clamp_index(v610, 64) * 1;
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w10240_f32, 0, d614 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w10240_f32, 0, d612 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
           }
         }
         {
           for (i64 i0 = 0; i0 < 4; ++i0) {
-            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w10752_f32, 0, d615 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
+            ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w10752_f32, 0, d613 + 128 * i0, 0, o1024_f32 + 64 * i0, 0);
           }
         }
         {
-          const i64 n195 = ck_clamp_index(v596, 3);
-          const i64 n196 = ck_clamp_index(v612, 64);
-          const i64 n197 = ck_clamp_index(v612, 64);
-          const i64 n198 = ck_clamp_index(v612, 64);
+          const i64 n193 = ck_clamp_index(v594, 3);
+          const i64 n194 = ck_clamp_index(v610, 64);
+          const i64 n195 = ck_clamp_index(v610, 64);
+          const i64 n196 = ck_clamp_index(v610, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t199 = o0_f32[i0 + 192];
-            const f32 t200 = o1024_f32[i0 + 192];
-            const f32 t201 = t199 + t200;
-            const f32 t202 = ck_logistic(t201);
-            const f32 t203 = o0_f32[i0 + 64];
-            const f32 t204 = o1024_f32[i0 + 64];
-            const f32 t205 = t203 + t204;
-            const f32 t206 = ck_logistic(t205);
-            const f32 t207 = d616[i0];
-            const f32 t208 = t206 * t207;
-            const f32 t209 = o0_f32[i0];
-            const f32 t210 = o1024_f32[i0];
-            const f32 t211 = t209 + t210;
-            const f32 t212 = ck_logistic(t211);
-            const f32 t213 = o0_f32[i0 + 128];
-            const f32 t214 = o1024_f32[i0 + 128];
-            const f32 t215 = t213 + t214;
-            const f32 t216 = ck_tanh(t215);
-            const f32 t217 = t212 * t216;
-            const f32 t218 = t208 + t217;
-            const f32 t219 = ck_tanh(t218);
-            const f32 t220 = t202 * t219;
-            o2048_f32[i0] = t220;
-            r0[128 * n195 + n196 + i0] = t220;
-            r3[n197 + i0] = t220;
-            w9216_f32[n198 + i0] = t218;
+            const f32 t197 = o0_f32[i0 + 192];
+            const f32 t198 = o1024_f32[i0 + 192];
+            const f32 t199 = t197 + t198;
+            const f32 t200 = ck_logistic(t199);
+            const f32 t201 = o0_f32[i0 + 64];
+            const f32 t202 = o1024_f32[i0 + 64];
+            const f32 t203 = t201 + t202;
+            const f32 t204 = ck_logistic(t203);
+            const f32 t205 = d614[i0];
+            const f32 t206 = t204 * t205;
+            const f32 t207 = o0_f32[i0];
+            const f32 t208 = o1024_f32[i0];
+            const f32 t209 = t207 + t208;
+            const f32 t210 = ck_logistic(t209);
+            const f32 t211 = o0_f32[i0 + 128];
+            const f32 t212 = o1024_f32[i0 + 128];
+            const f32 t213 = t211 + t212;
+            const f32 t214 = ck_tanh(t213);
+            const f32 t215 = t210 * t214;
+            const f32 t216 = t206 + t215;
+            const f32 t217 = ck_tanh(t216);
+            const f32 t218 = t200 * t217;
+            o2048_f32[i0] = t218;
+            r0[128 * n193 + n194 + i0] = t218;
+            r3[n195 + i0] = t218;
+            w9216_f32[n196 + i0] = t216;
           }
         }
       }

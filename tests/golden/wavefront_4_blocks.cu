@@ -55,7 +55,6 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   i64 v225;
   i64 v254;
   i64 v274;
-  i64 v76;
   i64 v77;
   bool v78;
   i32 v79;
@@ -268,35 +267,33 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   }
   for (i32 v64 = 0; v64 < 5; ++v64) {
     {
-      const i64 t26 = i64(v64) - i64(0LL);
-      v76 = t26;
-      const i64 t27 = ck_clamp(i64(0LL), v76, i64(3LL));
-      v77 = t27;
-      const bool t28 = v76 == v77;
-      v78 = t28;
-      const i32 t29 = ck_convert<i32>(v78);
-      v79 = t29;
+      const i64 t26 = ck_clamp(i64(0LL), i64(v64), i64(3LL));
+      v77 = t26;
+      const bool t27 = i64(v64) == v77;
+      v78 = t27;
+      const i32 t28 = ck_convert<i32>(v78);
+      v79 = t28;
     }
     for (i32 v131 = unit->index; v131 < 2; v131 += unit->count) {
       if (v79 <= 0) {
         {
-          const i64 t30 = i64(v131) * i64(128LL);
-          v138 = t30;
+          const i64 t29 = i64(v131) * i64(128LL);
+          v138 = t29;
         }
         const f32* const d140 = o4096_f32 + ck_clamp_index(v138, 128) * 1;
         ck_block_barrier();
         {
-          const i32 n31 = ck_clamp_index(v138, 128);
+          const i32 n30 = ck_clamp_index(v138, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t32 = d140[i0];
-            w3162112_f32[n31 + i0] = t32;
+            const f32 t31 = d140[i0];
+            w3162112_f32[n30 + i0] = t31;
           }
         }
       }
       else {
         {
-          const i64 t33 = i64(v131) * i64(128LL);
-          v143 = t33;
+          const i64 t32 = i64(v131) * i64(128LL);
+          v143 = t32;
         }
         const f32* const d147 = w0_f32 + ck_clamp_index(i64(v131), 1) * 131072;
         const f32* const d160 = w3165184_f32 + ck_clamp_index(v143, 128) * 1;
@@ -307,64 +304,64 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
         ck_block_barrier();
         {
+          const i32 n33 = ck_clamp_index(v143, 128);
           const i32 n34 = ck_clamp_index(v143, 128);
-          const i32 n35 = ck_clamp_index(v143, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t36 = d144[i0 + 768];
-            const f32 t37 = o0_f32[i0 + 384];
-            const f32 t38 = t36 + t37;
-            const f32 t39 = ck_logistic(t38);
-            const f32 t40 = d144[i0 + 256];
-            const f32 t41 = o0_f32[i0 + 128];
-            const f32 t42 = t40 + t41;
-            const f32 t43 = ck_logistic(t42);
-            const f32 t44 = d160[i0];
-            const f32 t45 = t43 * t44;
-            const f32 t46 = d144[i0];
-            const f32 t47 = o0_f32[i0];
-            const f32 t48 = t46 + t47;
-            const f32 t49 = ck_logistic(t48);
-            const f32 t50 = d144[i0 + 512];
-            const f32 t51 = o0_f32[i0 + 256];
-            const f32 t52 = t50 + t51;
-            const f32 t53 = ck_tanh(t52);
-            const f32 t54 = t49 * t53;
-            const f32 t55 = t45 + t54;
-            const f32 t56 = ck_tanh(t55);
-            const f32 t57 = t39 * t56;
-            w3162112_f32[n34 + i0] = t57;
-            w3165184_f32[n35 + i0] = t55;
+            const f32 t35 = d144[i0 + 768];
+            const f32 t36 = o0_f32[i0 + 384];
+            const f32 t37 = t35 + t36;
+            const f32 t38 = ck_logistic(t37);
+            const f32 t39 = d144[i0 + 256];
+            const f32 t40 = o0_f32[i0 + 128];
+            const f32 t41 = t39 + t40;
+            const f32 t42 = ck_logistic(t41);
+            const f32 t43 = d160[i0];
+            const f32 t44 = t42 * t43;
+            const f32 t45 = d144[i0];
+            const f32 t46 = o0_f32[i0];
+            const f32 t47 = t45 + t46;
+            const f32 t48 = ck_logistic(t47);
+            const f32 t49 = d144[i0 + 512];
+            const f32 t50 = o0_f32[i0 + 256];
+            const f32 t51 = t49 + t50;
+            const f32 t52 = ck_tanh(t51);
+            const f32 t53 = t48 * t52;
+            const f32 t54 = t44 + t53;
+            const f32 t55 = ck_tanh(t54);
+            const f32 t56 = t38 * t55;
+            w3162112_f32[n33 + i0] = t56;
+            w3165184_f32[n34 + i0] = t54;
           }
         }
       }
     }
     {
-      const i64 t58 = i64(v64) - i64(1LL);
-      v86 = t58;
-      const i64 t59 = ck_clamp(i64(0LL), v86, i64(3LL));
-      v87 = t59;
-      const bool t60 = v86 == v87;
-      v88 = t60;
-      const i32 t61 = ck_convert<i32>(v88);
-      v89 = t61;
+      const i64 t57 = i64(v64) - i64(1LL);
+      v86 = t57;
+      const i64 t58 = ck_clamp(i64(0LL), v86, i64(3LL));
+      v87 = t58;
+      const bool t59 = v86 == v87;
+      v88 = t59;
+      const i32 t60 = ck_convert<i32>(v88);
+      v89 = t60;
     }
     for (i32 v193 = (unit->index + unit->count - 2 % unit->count) % unit->count; v193 < 2; v193 += unit->count) {
       if (v89 <= 0) {
         {
-          const i64 t62 = i64(v193) * i64(128LL);
-          v200 = t62;
+          const i64 t61 = i64(v193) * i64(128LL);
+          v200 = t61;
         }
         const f32* const d202 = o5120_f32 + ck_clamp_index(v200, 128) * 1;
         ck_block_barrier();
         {
-          const i32 n63 = ck_clamp_index(v87, 3);
+          const i32 n62 = ck_clamp_index(v87, 3);
+          const i32 n63 = ck_clamp_index(v200, 128);
           const i32 n64 = ck_clamp_index(v200, 128);
-          const i32 n65 = ck_clamp_index(v200, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+            const f32 t65 = d202[i0];
             const f32 t66 = d202[i0];
-            const f32 t67 = d202[i0];
-            r0[256 * n63 + n64 + i0] = t66;
-            w3163136_f32[n65 + i0] = t67;
+            r0[256 * n62 + n63 + i0] = t65;
+            w3163136_f32[n64 + i0] = t66;
           }
         }
       }
@@ -372,8 +369,8 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const f32* const d208 = w1048576_f32 + ck_clamp_index(i64(v193), 1) * 131072;
         const f32* const d211 = w2097152_f32 + ck_clamp_index(i64(v193), 1) * 131072;
         {
-          const i64 t68 = i64(v193) * i64(128LL);
-          v225 = t68;
+          const i64 t67 = i64(v193) * i64(128LL);
+          v225 = t67;
         }
         const f32* const d226 = w3167232_f32 + ck_clamp_index(v225, 128) * 1;
         ck_block_barrier();
@@ -386,37 +383,37 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
         ck_block_barrier();
         {
-          const i32 n69 = ck_clamp_index(v87, 3);
+          const i32 n68 = ck_clamp_index(v87, 3);
+          const i32 n69 = ck_clamp_index(v225, 128);
           const i32 n70 = ck_clamp_index(v225, 128);
           const i32 n71 = ck_clamp_index(v225, 128);
-          const i32 n72 = ck_clamp_index(v225, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t73 = o0_f32[i0 + 384];
-            const f32 t74 = o2048_f32[i0 + 384];
-            const f32 t75 = t73 + t74;
-            const f32 t76 = ck_logistic(t75);
-            const f32 t77 = o0_f32[i0 + 128];
-            const f32 t78 = o2048_f32[i0 + 128];
-            const f32 t79 = t77 + t78;
-            const f32 t80 = ck_logistic(t79);
-            const f32 t81 = d226[i0];
-            const f32 t82 = t80 * t81;
-            const f32 t83 = o0_f32[i0];
-            const f32 t84 = o2048_f32[i0];
-            const f32 t85 = t83 + t84;
-            const f32 t86 = ck_logistic(t85);
-            const f32 t87 = o0_f32[i0 + 256];
-            const f32 t88 = o2048_f32[i0 + 256];
-            const f32 t89 = t87 + t88;
-            const f32 t90 = ck_tanh(t89);
-            const f32 t91 = t86 * t90;
-            const f32 t92 = t82 + t91;
-            const f32 t93 = ck_tanh(t92);
-            const f32 t94 = t76 * t93;
-            o6144_f32[i0] = t94;
-            r0[256 * n69 + n70 + i0] = t94;
-            w3163136_f32[n71 + i0] = t94;
-            w3167232_f32[n72 + i0] = t92;
+            const f32 t72 = o0_f32[i0 + 384];
+            const f32 t73 = o2048_f32[i0 + 384];
+            const f32 t74 = t72 + t73;
+            const f32 t75 = ck_logistic(t74);
+            const f32 t76 = o0_f32[i0 + 128];
+            const f32 t77 = o2048_f32[i0 + 128];
+            const f32 t78 = t76 + t77;
+            const f32 t79 = ck_logistic(t78);
+            const f32 t80 = d226[i0];
+            const f32 t81 = t79 * t80;
+            const f32 t82 = o0_f32[i0];
+            const f32 t83 = o2048_f32[i0];
+            const f32 t84 = t82 + t83;
+            const f32 t85 = ck_logistic(t84);
+            const f32 t86 = o0_f32[i0 + 256];
+            const f32 t87 = o2048_f32[i0 + 256];
+            const f32 t88 = t86 + t87;
+            const f32 t89 = ck_tanh(t88);
+            const f32 t90 = t85 * t89;
+            const f32 t91 = t81 + t90;
+            const f32 t92 = ck_tanh(t91);
+            const f32 t93 = t75 * t92;
+            o6144_f32[i0] = t93;
+            r0[256 * n68 + n69 + i0] = t93;
+            w3163136_f32[n70 + i0] = t93;
+            w3167232_f32[n71 + i0] = t91;
           }
         }
       }

@@ -319,6 +319,33 @@ def test_neighbouring_axes_are_summed_without_moving(lhs, rhs, attributes, moves
     np.testing.assert_allclose(run(after, inputs)[0], run(program, inputs)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "result", "attributes"),
+    [
+        ((3, 1), (1, 4), (3, 4), ((), (1,), (), (0,))),
+        ((1,), (1,), (), ((), (0,), (), (0,))),
+        ((3,), (4,), (3, 4), ((), (), (), ())),
+        ((4, 1, 5), (5, 3, 1), (5, 4, 3), ((2,), (1,), (0,), (2,))),
+        ((3, 1, 1), (1, 3, 4, 1), (3, 4), ((0,), (1, 2), (1,), (3, 0))),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_product_of_one_term_is_a_multiplication(lhs, rhs, result, attributes, dtype):
+    """It keeps a negative zero, which a sum that starts at zero would not."""
+    names = ("lhs_batch", "lhs_contract", "rhs_batch", "rhs_contract")
+    axes = dict(zip(names, attributes, strict=True))
+    types = [f"{dtype}[{','.join(map(str, s))}]" for s in (lhs, rhs)]
+    program = build(types, lambda b, x, y: (b.emit("dot", (x, y), dtype, result, **axes),))
+    after = canonicalise(program)
+    verify(after)
+    assert operators(after.entry, "mul") and not operators(after.entry, "dot")
+    inputs = arguments(program)
+    np.testing.assert_array_equal(run(after, inputs)[0], run(program, inputs)[0])
+    if dtype == "float32":
+        zeros = [np.zeros(lhs, np.float32), -np.ones(rhs, np.float32)]
+        assert np.signbit(run(after, zeros)[0]).all()
+
+
 # -- gates ---------------------------------------------------------------------------------------------------
 def _joined(size):
     """Two gates side by side, for a product with weights that gives the next state."""

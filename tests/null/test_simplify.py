@@ -123,6 +123,29 @@ def test_pad_dynamic_slice_and_update_of_everything_go():
     check(nothing, lambda b, x, u, i: [b.emit("dynamic_update_slice", (x, u, i), "float32", (3,))], [])
 
 
+def test_zeros_that_are_added_go():
+    """Only zeros of the positive sign: XLA drops them, and with them the change of -0 to 0."""
+
+    def zero(b, dtype="float32"):
+        return b.full(0, dtype, (3,))
+
+    check([V], lambda b, x: [add(b, x, zero(b))], [])
+    check([V], lambda b, x: [add(b, zero(b), x)], [])
+    check([V], lambda b, x: [elementwise(b, "sub", x, zero(b))], [])
+    check(["int32[3]"], lambda b, x: [add(b, x, zero(b, "int32"))], [])
+    check([V], lambda b, x: [elementwise(b, "sub", zero(b), x)], ["constant", "broadcast", "sub"])
+    check([V], lambda b, x: [add(b, x, b.full(1, "float32", (3,)))], ["constant", "broadcast", "add"])
+
+
+def test_a_reduction_of_one_element_is_a_reshape():
+    def body(b, x, axes, shape):
+        return [b.emit("reduce", (x,), "float32", shape, axes=axes, op="sum")]
+
+    check(["float32[3,1]"], lambda b, x: body(b, x, (1,), (3,)), ["reshape"])
+    check(["float32[3,1]"], lambda b, x: body(b, x, (0,), (1,)), ["reduce"])
+    check(["float32[3,1]"], lambda b, x: body(b, x, (0, 1), ()), ["reduce"])
+
+
 def test_transpose_that_moves_something_stays():
     def body(b, x):
         return [b.emit("transpose", (x,), "float32", (3, 3), permutation=(1, 0))]

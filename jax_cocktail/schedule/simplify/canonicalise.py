@@ -1,8 +1,9 @@
 """Brings contractions to the forms that the templates take.
 
-dot: several contracted axes become one (by a reshape, and a transpose unless they are adjacent). conv:
-channels last, kernel (spatial, input feature, output feature), batch groups as feature groups. A transpose is
-a view if memory allows, else a copy: `stitch` decides.
+dot: several contracted axes become one (by a reshape, and a transpose unless they are adjacent); a product of
+one term is a multiplication, as in XLA, so it keeps a negative zero. conv: channels last, kernel (spatial,
+input feature, output feature), batch groups as feature groups. A transpose is a view if memory allows, else a
+copy: `stitch` decides.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def canonicalise(program: UProgram) -> UProgram:
 
 def _dot(b: Builder, operator: UOperator) -> bool:
     """Appends the canonical product; False if it is canonical already."""
-    if len(operator.ints("lhs_contract")) <= 1:
+    if prod(operator.inputs[0].type.shape[d] for d in operator.ints("lhs_contract")) == 1:
+        _multiply(b, operator)
+        return True
+    if len(operator.ints("lhs_contract")) == 1:
         return False
     pairs = sorted(zip(operator.ints("lhs_contract"), operator.ints("rhs_contract"), strict=True))
     attributes = dict(operator.attributes)
@@ -50,6 +54,21 @@ def _dot(b: Builder, operator: UOperator) -> bool:
         attributes[f"{name}_batch"] = _shifted(operator.ints(f"{name}_batch"), axes, axis)
     b.define(operator.outputs, "dot", inputs, **attributes)
     return True
+
+
+def _multiply(b: Builder, operator: UOperator) -> None:
+    """Appends a product of one term: batch axes are aligned, free axes of one operand repeat the other."""
+    result, spread, first = operator.output.type, [], len(operator.ints("lhs_batch"))
+    for name, x in zip(("lhs", "rhs"), operator.inputs, strict=True):
+        batch, contracted = operator.ints(f"{name}_batch"), operator.ints(f"{name}_contract")
+        free = [d for d in range(x.type.rank) if d not in (*batch, *contracted)]
+        plain = b.reshape(
+            b.transpose(x, [*batch, *free, *contracted]), [x.type.shape[d] for d in (*batch, *free)]
+        )
+        axes = [*range(len(batch)), *range(first, first + len(free))]
+        spread.append(b.broadcast(b.convert(plain, result.dtype), result.shape, axes))
+        first += len(free)
+    b.define(operator.outputs, "and" if result.dtype == "bool" else "mul", spread)
 
 
 def _gather_axes(b: Builder, x: Value, axes: tuple[int, ...]) -> tuple[Value, int]:

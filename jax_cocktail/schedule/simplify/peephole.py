@@ -213,6 +213,28 @@ def _select(operator: UOperator, definitions: Definitions) -> Outcome:
     return None if known is None else on_true if known != b"\0" else on_false
 
 
+def _sum(operator: UOperator, definitions: Definitions) -> Outcome:
+    """x + 0 and x - 0 are x, as in XLA: a negative zero stays one."""
+    x, y = operator.inputs
+    if _is_zero(y, definitions):
+        return x
+    return y if operator.kind == "add" and _is_zero(x, definitions) else None
+
+
+def _is_zero(value: Value, definitions: Definitions) -> bool:
+    element = splat(value, definitions)
+    return element is not None and not any(element)
+
+
+# -- reductions ----------------------------------------------------------------------------------------------
+def _reduce(operator: UOperator, definitions: Definitions) -> Outcome:
+    """Reducing one element is no arithmetic, as in XLA: a negative zero stays one."""
+    (x,) = operator.inputs
+    if any(x.type.shape[d] != 1 for d in operator.ints("axes")):
+        return None
+    return replace(operator, kind="reshape", attributes=())
+
+
 def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
     """Folds scalar integers and bools, which are never rounded."""
     if operator.kind not in ELEMENTWISE or operator.output.type.shape:
@@ -239,6 +261,9 @@ _REWRITES: dict[str, Callable[[UOperator, Definitions], Outcome]] = {
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "reduce": _reduce,
+    "add": _sum,
+    "sub": _sum,
     "bitcast": _bitcast,
     "convert": _convert,
     "select": _select,
