@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import jax.extend.core as jex
 import numpy as np
 from jax.extend import source_info_util
+from jax.interpreters import mlir
 
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.state import read_mark
-from jax_cocktail.primitives import CONTROL_FLOW
+from jax_cocktail.primitives import CONTROL_FLOW, RULES
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
 from jax_cocktail.primitives.jaxprs import (
     call_body,
@@ -27,6 +30,7 @@ from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source
 
 T = TypeVar("T")
+
 REMATERIALISED = frozenset({"checkpoint", "remat", "remat2"})
 CALLS = REMATERIALISED | {
     "jit",
@@ -38,7 +42,6 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
-_LINEAR_SOLVE = "custom_linear_solve"  # a call of its solver; the rest of it serves derivatives
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
@@ -48,24 +51,92 @@ def primitive_name(equation: Any) -> str:
     return str(equation.primitive.name)
 
 
-def body_of_call(equation: Any) -> Any | None:
-    """The jaxpr that replaces a call equation; None if the equation is not a call that we inline."""
-    if primitive_name(equation) == RECURSION:
-        return expanded_jaxpr(**equation.params)
-    if primitive_name(equation) == _LINEAR_SOLVE:
-        return equation.params["jaxprs"].solve
-    if primitive_name(equation) not in CALLS or forced_to_stock(equation):
+class Calls:
+    """The bodies of the calls in a module for one platform.
+
+    A primitive without a rule of ours is a call too, if JAX lowers it by tracing a function: this function is
+    all that stock XLA knows of it. It is traced with abstract values, once for equal equations.
+    """
+
+    def __init__(self, platform: str = "cpu") -> None:
+        self.platform = platform
+        self._traced: dict[Any, Any | None] = {}
+
+    def body(self, equation: Any) -> Any | None:
+        """The jaxpr that replaces a call equation; None if the equation is not a call that we inline."""
+        name = primitive_name(equation)
+        if name == RECURSION:
+            return expanded_jaxpr(**equation.params)
+        if forced_to_stock(equation):
+            return None
+        if name in CALLS:
+            return call_body(equation.params)
+        if name == "cond" and equation.params.get("branches_platforms") is not None:
+            index = self.platform_index(equation.params["branches_platforms"])
+            return None if index is None else equation.params["branches"][index]
+        return None if name in RULES else self._implementation(equation)
+
+    def arguments(self, body: Any, operands: Sequence[T]) -> Sequence[T]:
+        """The operands of a call that its body takes: all but the index of a choice between platforms."""
+        return operands[len(operands) - len(open_jaxpr(body).invars) :]
+
+    def platform_index(self, platforms: Sequence[Sequence[str] | None]) -> int | None:
+        """The first entry for this platform or for any (None); None if JAX would raise an error."""
+        entries = (i for i, names in enumerate(platforms) if names is None or self.platform in names)
+        return next(entries, None)
+
+    def _implementation(self, equation: Any) -> Any | None:
+        avals = tuple(atom.aval for atom in equation.invars)
+        params = tuple(sorted(equation.params.items()))
+        traceback = equation.source_info.traceback
+        key = equation.primitive, avals, params, equation.ctx, traceback
+        try:
+            known = key in self._traced
+        except TypeError:  # a parameter cannot be hashed
+            return _trace_implementation(equation, self.platform)
+        if not known:
+            self._traced[key] = _trace_implementation(equation, self.platform)
+        return self._traced[key]
+
+
+def _trace_implementation(equation: Any, platform: str) -> Any | None:
+    """The jaxpr of the function that JAX lowers for an equation; None if there is none."""
+    function = _lowered_function(equation.primitive, platform)
+    if function is None or equation.effects:
         return None
-    return call_body(equation.params)
+    try:
+        operands = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
+            for a in (atom.aval for atom in equation.invars)
+        ]
+        # as the lowering rule would trace it, and with the source line of the equation
+        with equation.ctx.manager, source_info_util.user_context(equation.source_info.traceback):
+            body = jax.make_jaxpr(partial(function, **equation.params))(*operands)
+    except Exception:  # whatever a library's function does; stock XLA reports it
+        return None
+    found = [(aval.shape, aval.dtype) for aval in body.out_avals]
+    wanted = [(var.aval.shape, var.aval.dtype) for var in equation.outvars]
+    return body if found == wanted and not body.effects else None
 
 
-def operands_of_call(equation: Any, operands: Sequence[T]) -> Sequence[T]:
-    """The operands of a call that its body takes, in order."""
-    if primitive_name(equation) != _LINEAR_SOLVE:
-        return operands
-    lengths = equation.params["const_lengths"]  # what each function closes over: these operands come first
-    first = lengths.matvec + lengths.vecmat
-    return [*operands[first : first + lengths.solve], *operands[sum(lengths) :]]
+def _lowered_function(primitive: Any, platform: str) -> Callable[..., Any] | None:
+    """The function of a lowering rule that `mlir.lower_fun` has made; None for other rules."""
+    try:
+        from jax._src.interpreters import mlir as private
+
+        entry = private._platform_specific_lowerings[platform].get(primitive)
+        entry = entry or private._lowerings[primitive]
+    except (ImportError, AttributeError, KeyError):
+        return None
+    rule = getattr(entry, "rule", entry)
+    if getattr(rule, "__code__", None) is not mlir.lower_fun(_nothing).__code__:
+        return None
+    function: Callable[..., Any] | None = inspect.getclosurevars(rule).nonlocals.get("fun")
+    return function
+
+
+def _nothing() -> tuple[()]:
+    return ()
 
 
 def forced_to_stock(equation: Any) -> bool:
@@ -136,7 +207,8 @@ def literal(value: Any, aval: Any) -> Literal:
 class Adapter:
     """Converts the equations of a flat jaxpr and maps each JAX variable to its own variable."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self._atoms: dict[Any, Atom] = {}
 
     def bind(self, var: Any, atom: Atom) -> None:
@@ -152,13 +224,14 @@ class Adapter:
 
     def equation(self, equation: Any) -> Equation:
         """Converts one equation that is not a call. Raises UnsupportedError for unsupported types."""
-        converted = _converted(equation, map(self.read, equation.invars))
+        converted = _converted(equation, map(self.read, equation.invars), self._calls)
         self._atoms.update(zip(equation.outvars, converted.outputs, strict=True))
         return converted
 
 
-def program(closed: Any) -> Program:
+def program(closed: Any, calls: Calls | None = None) -> Program:
     """Converts a closed jaxpr, inlines all calls and turns its constants into literals."""
+    calls = calls or Calls()
     inputs = tuple(variable(var.aval) for var in open_jaxpr(closed).invars)
     equations: list[Equation] = []
 
@@ -166,51 +239,60 @@ def program(closed: Any) -> Program:
         return literal(value, atom.aval)
 
     def apply(equation: Any, operands: Sequence[Atom]) -> Sequence[Atom]:
-        body = body_of_call(equation)
+        body = calls.body(equation)
         if body is not None:
-            return interpret(body, operands_of_call(equation, operands), constant, apply)
-        equations.append(_converted(equation, operands))
+            return interpret(body, calls.arguments(body, operands), constant, apply)
+        equations.append(_converted(equation, operands, calls))
         return equations[-1].outputs
 
     outputs: tuple[Atom, ...] = interpret(closed, inputs, constant, apply)
     return Program(inputs, tuple(equations), outputs)
 
 
-def _converted(equation: Any, inputs: Iterable[Atom]) -> Equation:
+def _converted(equation: Any, inputs: Iterable[Atom], calls: Calls) -> Equation:
     """An equation on these operands. Raises UnsupportedError for unsupported types."""
     source = source_of(equation)
     try:
         operands = tuple(inputs)  # which may be converted only now
         outputs = tuple(variable(var.aval, source) for var in equation.outvars)
-        params = _params(equation)
+        params = _params(equation, calls)
     except UnsupportedError as error:
         raise UnsupportedError(error.reason, error.where or str(source)) from None
     return Equation(primitive_name(equation), operands, outputs, params, source, bool(equation.effects))
 
 
-def _params(equation: Any) -> dict[str, Any]:
-    """JAX's parameters, with control flow normalised as `primitives.equation` specifies."""
+def _params(equation: Any, calls: Calls) -> dict[str, Any]:
+    """JAX's parameters, some of them normalised as `primitives.equation` specifies."""
     params = equation.params
     name = primitive_name(equation)
     if name == "while":
         return {
-            "cond_jaxpr": program(params["cond_jaxpr"]),
-            "body_jaxpr": program(params["body_jaxpr"]),
+            "cond_jaxpr": program(params["cond_jaxpr"], calls),
+            "body_jaxpr": program(params["body_jaxpr"], calls),
             "cond_nconsts": int(params["cond_nconsts"]),
             "body_nconsts": int(params["body_nconsts"]),
         }
     if name == "cond":
-        return {"branches": tuple(program(branch) for branch in params["branches"])}
+        return {"branches": tuple(program(branch, calls) for branch in params["branches"])}
     if name == "scan":
         num_consts, num_carry = scan_counts(params)
         return {
-            "jaxpr": program(params["jaxpr"]),
+            "jaxpr": program(params["jaxpr"], calls),
             "num_consts": num_consts,
             "num_carry": num_carry,
             "length": int(params["length"]),
             "reverse": bool(params["reverse"]),
         }
+    if name == "device_put":
+        return {"moves": any(map(_moves, equation.invars, equation.outvars))}
+    if name == "platform_index":
+        return {"index": calls.platform_index(params["platforms"])}
     return dict(params)
+
+
+def _moves(operand: Any, result: Any) -> bool:
+    """True if a value is put into another memory of the device. Inside a program, nothing else moves it."""
+    return getattr(operand.aval, "memory_space", None) != getattr(result.aval, "memory_space", None)
 
 
 def primitives_in(equations: Sequence[Equation]) -> Iterator[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.adapter import (
     Adapter,
-    body_of_call,
+    Calls,
     forced_to_stock,
     holds_control_flow,
     is_key,
@@ -64,10 +64,11 @@ class Capture:
     beside: Counts
 
 
-def capture(closed: Any) -> Capture:
+def capture(closed: Any, platform: str = "cpu") -> Capture:
     """Divides the jaxpr of a marked call into regions and equations for stock XLA."""
-    flat = flatten(closed)
-    adapter = Adapter()
+    calls = Calls(platform)
+    flat = flatten(closed, calls)
+    adapter = Adapter(calls)
     for var, value in zip(flat.constvars, flat.consts, strict=True):
         if not is_key(var.aval) and np.asarray(value).nbytes <= EMBEDDED_BYTES:
             adapter.bind(var, literal(value, var.aval))
@@ -77,7 +78,7 @@ def capture(closed: Any) -> Capture:
     made_by: dict[Any, int] = {}
     selects, sides = choices(flat.equations, flat.outvars, _expensive)
     for position, equation in enumerate(flat.equations):
-        converted, reason = _convert(adapter, equation)
+        converted, reason = _convert(adapter, calls, equation)
         if reason is not None and holds_control_flow(equation):
             where = reason.where or str(source_of(equation))
             left.append(Left(primitive_name(equation), reason.reason, where))
@@ -99,10 +100,12 @@ def capture(closed: Any) -> Capture:
     return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts))
 
 
-def _convert(adapter: Adapter, equation: Any) -> tuple[Equation | None, UnsupportedError | None]:
+def _convert(
+    adapter: Adapter, calls: Calls, equation: Any
+) -> tuple[Equation | None, UnsupportedError | None]:
     if forced_to_stock(equation):
         return None, UnsupportedError(ASKED_FOR)
-    if body_of_call(equation) is not None:
+    if calls.body(equation) is not None:
         return None, UnsupportedError("it is a rematerialised call without control flow")
     try:
         converted = adapter.equation(equation)

@@ -14,9 +14,8 @@ import jax.extend.core as jex
 
 from jax_cocktail.lowering.adapter import (
     REMATERIALISED,
-    body_of_call,
+    Calls,
     control_flow_in,
-    operands_of_call,
     primitive_name,
 )
 from jax_cocktail.primitives.jaxprs import constants, interpret, open_jaxpr
@@ -47,7 +46,8 @@ class Flat:
 
 
 class _Inliner:
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self.equations: list[Any] = []
         self.constvars: list[Any] = []
         self.consts: list[Any] = []
@@ -64,7 +64,7 @@ class _Inliner:
 
     def apply(self, equation: Any, operands: Sequence[Any], outermost: bool = False) -> Sequence[Any]:
         """Appends an equation, or those of the body if it is a call, and returns its results."""
-        body = body_of_call(equation)
+        body = self._calls.body(equation)
         if body is not None and primitive_name(equation) in REMATERIALISED:
             # without control flow it stays a call, so that stock XLA rematerialises it
             body = body if control_flow_in(body) else None
@@ -75,16 +75,16 @@ class _Inliner:
             self.equations.append(equation.replace(invars=list(operands), outvars=outvars))
             return outvars
         start = len(self.equations)
-        results = interpret(body, operands_of_call(equation, operands), self.constant, self.apply)
+        results = interpret(body, self._calls.arguments(body, operands), self.constant, self.apply)
         if primitive_name(equation) == RECURSION:
             self.recursions.append((equation, range(start, len(self.equations))))
         return results
 
 
-def flatten(closed: Any) -> Flat:
+def flatten(closed: Any, calls: Calls) -> Flat:
     """Inlines all calls except rematerialised ones without control flow and those forced to stock."""
     jaxpr = open_jaxpr(closed)
-    inliner = _Inliner()
+    inliner = _Inliner(calls)
     outermost = partial(inliner.apply, outermost=True)
     results = interpret(closed, jaxpr.invars, lambda atom, _: atom, outermost)
     return Flat(

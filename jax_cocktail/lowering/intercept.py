@@ -1,6 +1,6 @@
-"""The only module that uses private parts of JAX.
+"""This module and `adapter` are the only ones that use private parts of JAX.
 
-These are: the stock lowering rule of `jit_p`, which we replace and which still gets unmarked calls; the
+Here these are: the stock lowering rule of `jit_p`, which we replace and which still gets unmarked calls; the
 fields of the lowering context with the devices and platforms of a module; and the names of the unordered
 effects. If a new release of JAX moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the
 user gets a warning.

@@ -78,7 +78,7 @@ def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
         known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
-    captured = capture(closed)
+    captured = capture(closed, machine.platform)
     programs = tuple(
         translate(region.program, name, _overwritable(region, machine.spec)) for region in captured.regions
     )

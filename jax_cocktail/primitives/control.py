@@ -82,6 +82,14 @@ def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
     return outputs
 
 
+@rule("platform_index")
+def platform_index(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    index = equation.params["index"]
+    if index is None:
+        raise UnsupportedError("lax.platform_dependent has no branch for this platform")
+    return builder.constant(index, "int32")
+
+
 @rule("cond")
 def cond(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     selector, *operands = inputs

@@ -55,6 +55,9 @@ class Equation:
       while: cond_jaxpr, body_jaxpr (Program), cond_nconsts, body_nconsts
       scan: jaxpr (Program), num_consts, num_carry, length, reverse
       cond: branches (tuple of Program); inputs[0] is the index (int32) or predicate (bool)
+    and for:
+      device_put: moves (a value is put into another memory)
+      platform_index: index (None if no entry is for the platform)
     """
 
     primitive: str
