@@ -1,36 +1,46 @@
 """The content-addressed cache of compiled programs on disk.
 
-Each digest has a folder with source, command, log, binary and ``meta.json``. An entry is written to a private
-folder and renamed into place, so it is either complete or absent. A file is loaded only if this user or root
-owns it, no one else can write to it, and its SHA-256 matches the recorded one.
+Each key has a folder with source, command, log, binary and ``meta.json``. An entry is written to a private folder
+and renamed into place, so it is either complete or absent. It counts as absent unless no other user can have
+written it (`files`), its SHA-256 is the recorded one, and it was made for its key: an entry that was exchanged for
+another one never runs.
 
 Small JSON records, of measurements and decisions, have folders of their own beside the programs.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import filelock
 
+from jax_cocktail import files
+
 DEFAULT_LIMIT_BYTES = 1 << 30  # of the option `cache_limit_bytes`
 BINARY = "program.so"
 META = "meta.json"
 _ENTRIES = "entries"
 _LOCKS = "locks"
+_USAGE = "usage"  # the sum of the entries' sizes, as far as it is known
 _BUILD_PREFIX = "build-"
 _STALE_SECONDS = 24 * 3600.0
+_USAGE_SECONDS = 10.0
+_LOW_WATER = 0.75  # of the limit: what eviction leaves, so that the next builds need none
+_MOST_META_BYTES = 1 << 20  # of `META`, and of a record
+_MOST_BINARY_BYTES = 1 << 30
+_MOST_RECORDS = 4096  # in a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +67,18 @@ def cache_dir() -> Path:
 
 
 def clear_cache() -> None:
-    """Removes every compiled program from `cache_dir()` and keeps its other files."""
+    """Removes every compiled program from `cache_dir()` and keeps its other files.
+
+    Other processes go on undisturbed: the folders that they build in stay, and so do the locks that they hold.
+    """
     root = cache_dir()
-    for folder in (root / _ENTRIES, *root.glob(_BUILD_PREFIX + "*")):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def distrust(path: Path) -> str:
-    """The reason why nothing may be loaded from `path`, or ""."""
-    try:
-        status = path.lstat()
-    except OSError as error:
-        return f"{path} cannot be examined ({error.strerror})"
-    if stat.S_ISLNK(status.st_mode) and path.name in (BINARY, META):
-        return f"{path} is a symbolic link"
-    if stat.S_ISLNK(status.st_mode):
-        status = path.stat()
-    if status.st_uid not in (os.getuid(), 0):
-        return f"{path} belongs to another user (uid {status.st_uid})"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} is writable by other users (mode {stat.S_IMODE(status.st_mode):o})"
-    return ""
+    with suppress(OSError), build_folder(root) as grave:
+        (root / _ENTRIES).rename(grave / _ENTRIES)  # at once: nobody sees a half-removed entry
+    (root / _USAGE).unlink(missing_ok=True)
+    _remove_abandoned(root)
+    for path in (root / _LOCKS).glob("*.lock"):
+        with suppress(OSError), filelock.FileLock(path, timeout=0):
+            path.unlink()
 
 
 def prepare_root() -> Path:
@@ -87,7 +88,7 @@ def prepare_root() -> Path:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"the cache folder {root} cannot be created ({error.strerror})") from error
-    reason = distrust(root)
+    reason = files.distrust_way(root)
     if reason:
         raise OSError(f"the cache folder is not safe to use: {reason}")
     return root
@@ -98,29 +99,42 @@ def entry_folder(root: Path, key: str) -> Path:
     return root / _ENTRIES / key
 
 
-def lock_path(root: Path, key: str) -> Path:
-    """The lock that guards the creation of an entry. There are only 256, so lock files do not accumulate."""
+def lock_path(root: Path, kind: str, name: str) -> Path:
+    """The lock that guards the creation of an entry or record. There are only 256 of a kind, so lock files do not
+    accumulate."""
     folder = root / _LOCKS
     folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"{key[:2]}.lock"
+    return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:2]}.lock"
 
 
-def load(folder: Path) -> Entry | None:
-    """The entry in `folder`, or None if it is absent, damaged, or could have been written by someone else."""
-    binary_path, meta_path = folder / BINARY, folder / META
-    if any(distrust(path) for path in (folder.parent, folder, binary_path, meta_path)):
+def load(folder: Path, key: str) -> Entry | None:
+    """The entry in `folder`; None if it is absent, damaged, made for another key, or could have been written by
+    someone else."""
+    if files.distrust_way(folder.parent):
         return None
     try:
-        meta = json.loads(meta_path.read_text(encoding="utf-8"))
-        binary = binary_path.read_bytes()
-        expected, seconds = str(meta["sha256"]), float(meta["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with files.opened(folder) as handle:
+            meta = _parsed(files.read(handle, META, _MOST_META_BYTES))
+            binary = files.read(handle, BINARY, _MOST_BINARY_BYTES)
+        expected, seconds = meta["sha256"], float(meta["seconds"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     digest = hashlib.sha256(binary).hexdigest()
-    if digest != expected:
+    if digest != expected or meta.get("key") != key or not math.isfinite(seconds):
         return None
-    _touch(meta_path)
-    return Entry(binary, digest, str(binary_path), seconds, meta)
+    _touch(folder / META)
+    return Entry(binary, digest, str(folder / BINARY), seconds, meta)
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    """A JSON object. Raises ValueError."""
+    try:
+        found = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
 
 
 def _touch(path: Path) -> None:
@@ -131,52 +145,104 @@ def _touch(path: Path) -> None:
         return
 
 
-def build_folder(root: Path) -> Path:
-    """Creates a private folder on the file system of the cache."""
-    return Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=root))
+@contextmanager
+def build_folder(root: Path) -> Iterator[Path]:
+    """A private folder on the file system of the cache, removed at the end. It is locked meanwhile, so that other
+    processes can tell it from one whose process has died."""
+    folder = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=root))
+    try:
+        with _locked(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def seal(folder: Path, facts: Mapping[str, object]) -> None:
-    """Completes a built entry: sets file modes and writes `META` with the digest of the binary."""
-    binary_path = folder / BINARY
-    digest = hashlib.sha256(binary_path.read_bytes()).hexdigest()
-    size = binary_path.stat().st_size
-    text = json.dumps({**facts, "sha256": digest, "size": size}, indent=1, sort_keys=True)
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Locks a folder. Yields False if another process holds the lock, or if the file system has no locks."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ours = True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            ours = False
+        yield ours
+    finally:
+        os.close(handle)  # and the lock is released
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Removes the build folders of processes that have died; without locks, those that have been there for long."""
+    for folder in root.glob(_BUILD_PREFIX + "*"):
+        with suppress(OSError), _locked(folder) as free:
+            if free or time.time() - folder.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def seal(folder: Path, key: str, facts: Mapping[str, object]) -> None:
+    """Completes a built entry: sets file modes and writes `META` with the key and the digest of the binary."""
+    digest = hashlib.sha256((folder / BINARY).read_bytes()).hexdigest()
+    text = json.dumps({**facts, "key": key, "sha256": digest}, indent=1, sort_keys=True)
     (folder / META).write_text(text + "\n", encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(0o755 if path.name == BINARY else 0o644)
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Renames a sealed folder into place and replaces any invalid entry there."""
-    target.parent.mkdir(mode=0o700, exist_ok=True)
+    """Renames a sealed folder into place and replaces any invalid entry there. Raises OSError."""
     for _ in range(10):
+        target.parent.mkdir(mode=0o700, exist_ok=True)
         try:
             folder.rename(target)
             return
         except OSError:
-            if not target.exists() and not target.is_symlink():
+            if not folder.exists() or not os.path.lexists(target):
                 raise
         if target.is_symlink() or not target.is_dir():
             target.unlink(missing_ok=True)
             continue
         # Renamed first: removal in place would expose a half-removed entry to other processes.
-        grave = build_folder(target.parent.parent)
-        try:
+        with build_folder(target.parent.parent) as grave, suppress(FileNotFoundError):
             target.rename(grave / "old")
-        except FileNotFoundError:
-            pass
-        finally:
-            shutil.rmtree(grave, ignore_errors=True)
     raise OSError(f"{target} cannot be replaced")
+
+
+# ---- the limit of its size ---------------------------------------------------------------------------------
+
+
+def make_room(root: Path, key: str, limit_bytes: int) -> None:
+    """Counts a new entry. If the sum exceeds the limit, it removes the least recently used entries, but never this
+    one, until the others fit. Raises OSError.
+
+    Only then are all entries looked at, and a quarter of the limit is free afterwards: per build, this takes
+    constant time.
+    """
+    with filelock.FileLock(lock_path(root, _USAGE, ""), timeout=_USAGE_SECONDS):
+        known = _usage(root)
+        total = None if known is None else known + _size(entry_folder(root, key))
+        if total is None or total > limit_bytes:
+            total = _evict(root, limit_bytes, key)
+        _write(root, _USAGE, str(total))
+    _remove_abandoned(root)
+
+
+def _usage(root: Path) -> int | None:
+    """The sum that `make_room` has stored; None if there is none."""
+    try:
+        with files.opened(root) as handle:
+            text = files.read(handle, _USAGE, 32).decode("ascii")
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None
 
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def evict(root: Path, limit_bytes: int, keep: str) -> None:
-    """Removes the least recently used entries, but never `keep`, until the rest fits in `limit_bytes`."""
+def _evict(root: Path, limit_bytes: int, keep: str) -> int:
+    """Removes entries, if all of them exceed the limit. Returns the size of those that stay."""
     entries: list[tuple[float, int, Path]] = []
     total = 0
     for folder in (root / _ENTRIES).iterdir():
@@ -187,48 +253,73 @@ def evict(root: Path, limit_bytes: int, keep: str) -> None:
         total += size
         if folder.name != keep:
             entries.append((used, size, folder))
+    if total <= limit_bytes:
+        return total
     for _, size, folder in sorted(entries, key=lambda item: (item[0], item[2].name)):
-        if total <= limit_bytes:
+        if total <= _LOW_WATER * limit_bytes:
             break
         shutil.rmtree(folder, ignore_errors=True)
         total -= size
-    for folder in root.glob(_BUILD_PREFIX + "*"):
-        try:
-            abandoned = time.time() - folder.stat().st_mtime > _STALE_SECONDS
-        except OSError:
-            continue
-        if abandoned:
-            shutil.rmtree(folder, ignore_errors=True)
+    return total
 
 
 # ---- records -----------------------------------------------------------------------------------------------
 
 
 def read_record(folder: str, name: str) -> Any:
-    """The stored JSON value; None if there is none, or if someone else could have written it."""
-    path = cache_dir() / folder / f"{name}.json"
-    if any(distrust(place) for place in (path.parent.parent, path.parent, path)):
+    """The stored JSON object; None if there is none of this name, or if someone else could have written it."""
+    place = cache_dir() / folder
+    if files.distrust_way(place):
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with files.opened(place) as handle:
+            found = _parsed(files.read(handle, f"{name}.json", _MOST_META_BYTES))
     except (OSError, ValueError):
         return None
+    if found.pop("record", None) != name:
+        return None
+    _touch(place / f"{name}.json")
+    return found
 
 
 def write_record(folder: str, name: str, value: Mapping[str, Any]) -> Path:
-    """Stores a JSON value and returns its file. Raises OSError."""
-    path = _record_folder(folder) / f"{name}.json"
-    handle, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
-    with open(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=1) + "\n")
-    os.replace(temporary, path)  # atomic: readers never see a partial file
+    """Stores a JSON object and returns its file. Beyond a number of records, the least recently used ones go.
+    Raises OSError."""
+    place = _record_folder(folder)
+    path = _write(place, f"{name}.json", json.dumps({"record": name, **value}, indent=1) + "\n")
+    records = [*place.iterdir()]
+    if len(records) > _MOST_RECORDS:
+        for old in sorted(records, key=_used)[: len(records) // 4]:
+            with suppress(OSError):
+                old.unlink()
     return path
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # removed by another process
+        return 0.0
+
+
+def _write(folder: Path, name: str, text: str) -> Path:
+    """Writes a file, atomically: readers never see a part of it. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(prefix="new-", dir=folder)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, folder / name)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return folder / name
 
 
 def clear_records(folder: str) -> None:
     """Removes all records in a folder."""
     for path in (cache_dir() / folder).glob("*.json"):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 @contextmanager
@@ -237,7 +328,7 @@ def one_at_a_time(folder: str, name: str, seconds: float) -> Iterator[bool]:
     ours = True
     with ExitStack() as held:
         try:
-            held.enter_context(filelock.FileLock(_record_folder(folder) / f"{name}.lock", timeout=seconds))
+            held.enter_context(filelock.FileLock(lock_path(prepare_root(), folder, name), timeout=seconds))
         except filelock.Timeout:
             ours = False
         except OSError:

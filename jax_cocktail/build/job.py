@@ -16,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import filelock
 from jax_cocktail import cache
 from jax_cocktail.errors import BuildError, CocktailWarning
 
-_CACHE_FORMAT = "2"
+_CACHE_FORMAT = "3"
 _COMPILE_SECONDS = 900.0
 _LOCK_SECONDS = 900.0
 _FULL_DISK = "No space left on device"
@@ -178,6 +179,8 @@ def obtain(job: Job, limit_bytes: int) -> Built:
     start, found = time.perf_counter(), None
     try:
         found = _obtain_in(cache.prepare_root(), job, limit_bytes)
+    except FileNotFoundError:
+        pass  # another process removes the cache meanwhile
     except OSError as problem:
         warnings.warn(
             f"the cache of compiled programs is not used: {problem}; every process compiles its programs"
@@ -201,26 +204,24 @@ def _obtain_in(root: Path, job: Job, limit_bytes: int) -> Built:
     found = _load(job, target)
     if found is not None:
         return found
-    with filelock.FileLock(cache.lock_path(root, job.key), timeout=_LOCK_SECONDS):
+    with filelock.FileLock(cache.lock_path(root, "entries", job.key), timeout=_LOCK_SECONDS):
         found = _load(job, target)  # another process may have built it meanwhile
         if found is not None:
             return found
-        folder = cache.build_folder(root)
-        try:
+        with cache.build_folder(root) as folder:
             _compile(job, folder)
+            found = _load(job, folder)
+            if found is None:
+                raise OSError(errno.EIO, f"the new entry in {folder} cannot be read back")
             cache.publish(folder, target)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        found = _load(job, target)
-        if found is None:
-            raise OSError(errno.EIO, f"the new entry {target} cannot be read back")
-        cache.evict(root, limit_bytes, job.key)
-    return replace(found, cached=False)
+    with suppress(OSError):  # the limit can wait for the next build
+        cache.make_room(root, job.key, limit_bytes)
+    return replace(found, path=str(target / cache.BINARY), cached=False)
 
 
 def _load(job: Job, folder: Path) -> Built | None:
-    """The build in `folder`; None if it is missing, damaged or has invalid facts."""
-    entry = cache.load(folder)
+    """The build in `folder`; None if it is missing, damaged, of another job, or has invalid facts."""
+    entry = cache.load(folder, job.key)
     if entry is None:
         return None
     try:
@@ -244,7 +245,8 @@ def _private_root(process: int) -> Path:
 
 
 def _compile(job: Job, folder: Path) -> None:
-    """Compiles into `folder` and completes the entry. Raises OSError if the folder is the problem."""
+    """Compiles into `folder` and completes the entry. Raises OSError if the folder is the problem, and
+    FileNotFoundError if it has vanished."""
     (folder / job.language.file).write_text(job.source, encoding="utf-8")
     command = [*job.toolchain.command, *job.arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
     (folder / "command.txt").write_text(shlex.join(command) + "\n", encoding="utf-8")
@@ -252,6 +254,8 @@ def _compile(job: Job, folder: Path) -> None:
     status, log = _run(command, folder, dict(job.toolchain.environment))
     seconds = time.perf_counter() - start
     if status != 0 or not (folder / cache.BINARY).is_file():
+        if not folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "another process has removed the folder of the build")
         if _FULL_DISK in log:
             raise OSError(errno.ENOSPC, _FULL_DISK)
         problem = f"the {job.language.compiler} {job.toolchain} failed with status {status}"
@@ -259,7 +263,7 @@ def _compile(job: Job, folder: Path) -> None:
     (folder / "log.txt").write_text(log, encoding="utf-8")
     facts = job.language.inspect(folder / cache.BINARY, log)
     meta = {"compiler": job.toolchain.version, "seconds": seconds, "flags": list(job.arguments)}
-    cache.seal(folder, {**meta, _FACTS: facts})
+    cache.seal(folder, job.key, {**meta, _FACTS: facts})
 
 
 def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jaxlib
@@ -39,6 +40,7 @@ CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE
 _FORMAT = 5
 _FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ _remembered: dict[tuple[str, str], Decision] = {}  # by this process, also if th
 def load(key: str) -> Decision | None:
     """The stored decision; None if there is no valid one."""
     here = (str(cache.cache_dir()), key)
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
         _remembered[here] = _from_facts(cache.read_record(_FOLDER, key))
     return _remembered.get(here)
 
@@ -240,13 +242,32 @@ def used_here(key: str) -> bool:
 
 
 def _from_facts(facts: Any) -> Decision:
-    """Parses a decision. Raises ValueError, KeyError or TypeError if it is damaged or in another format."""
+    """Parses a decision. Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it is damaged
+    or in another format. A file may contain anything: every value must have the type of its field."""
     if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
         raise ValueError("not a decision")
-    plan = Plan(Candidate(**facts["plan"]["candidate"]), tuple(map(int, facts["plan"]["skip"])))
-    trials = tuple(Trial(str(t["name"]), float(t["seconds"])) for t in facts["trials"])
-    thorough, others = bool(facts["thorough"]), float(facts["others"])
-    return Decision(facts["choice"], plan, trials, str(facts["why"]), thorough, others, str(facts["kept"]))
+    candidate, skip = facts["plan"]["candidate"], tuple(_typed(n, int) for n in facts["plan"]["skip"])
+    for name, value in candidate.items():
+        _typed(value, int if name == "units" else bool)
+    trials = tuple(Trial(_typed(t["name"], str), _number(t["seconds"])) for t in facts["trials"])
+    thorough, others = _typed(facts["thorough"], bool), _number(facts["others"])
+    plan = Plan(Candidate(**candidate), skip)
+    why, kept = _typed(facts["why"], str), _typed(facts["kept"], str)
+    return Decision(facts["choice"], plan, trials, why, thorough, others, kept)
+
+
+def _typed(value: Any, kind: type[T]) -> T:
+    """The value, if it has exactly this type: a bool is no int."""
+    if type(value) is not kind:
+        raise TypeError(f"not of type {kind.__name__}: {value!r}")
+    return value
+
+
+def _number(value: Any) -> float:
+    number = float(value) if type(value) in (int, float) else math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError(f"not a number: {value!r}")
+    return number
 
 
 def store(key: str, decision: Decision) -> None:

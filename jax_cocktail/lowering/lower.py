@@ -34,6 +34,7 @@ from jax_cocktail.lowering.variants import (
     Survey,
     building,
     device_of,
+    possible,
     prepare,
     rewritten,
     spec_of,
@@ -138,6 +139,8 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
         return report, Outcome(closed, True)
     prepared = prepare(closed, mark.function, machine)
     captured = prepared.captured
+    if known is not None and not possible(prepared, known.plan, units):  # somebody has changed the file
+        known, again = None, False
     report = replace(
         report, left=captured.left, beside=captured.beside, recursions=recursions.on_stock(closed)
     )
@@ -211,6 +214,8 @@ def _measure(
     thorough, xla = mark.options.profile == "full", _compiler_options(mark)
     with decisions.exclusive(key):
         first = decisions.load(key)
+        if first is not None and not possible(prepared, first.plan, units_of(mark, prepared.machine)):
+            first = None
         if first is not None and first != known and (first.thorough or not thorough):
             return first  # another process has just measured
         every = thorough or any(map(no_price_tells, prepared.programs))

@@ -178,6 +178,12 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     return Survey(tuple(plans), seconds, Comparison(cheapest, total))
 
 
+def possible(prepared: Prepared, plan: Plan, units: int) -> bool:
+    """True if `survey` could have found the plan: a stored one may come from a file that was changed."""
+    known = candidates(prepared.programs, units, prepared.machine)
+    return plan.candidate in known and set(plan.skip) < set(range(len(prepared.programs)))
+
+
 def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Price) -> Price:
     """The price of a program for several units, given its price for one unit (`alone`).
 
