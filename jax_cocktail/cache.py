@@ -1,9 +1,9 @@
 """The content-addressed cache of compiled programs on disk.
 
-Each key has a folder with source, command, log, binary and ``meta.json``. An entry is written to a private folder
-and renamed into place, so it is either complete or absent. It counts as absent unless no other user can have
-written it (`files`), its SHA-256 is the recorded one, and it was made for its key: an entry that was exchanged for
-another one never runs.
+Each key has a folder with source, command, log, binary and ``meta.json``. An entry is written to a private
+folder and renamed into place, so it is either complete or absent. It counts as absent unless no other user
+can have written it (`files`), its SHA-256 is the recorded one, and it was made for its key: an entry that was
+exchanged for another one never runs.
 
 Small JSON records, of measurements and decisions, have folders of their own beside the programs.
 """
@@ -69,7 +69,7 @@ def cache_dir() -> Path:
 def clear_cache() -> None:
     """Removes every compiled program from `cache_dir()` and keeps its other files.
 
-    Other processes go on undisturbed: the folders that they build in stay, and so do the locks that they hold.
+    Other processes go on undisturbed: folders that they build in and locks that they hold stay.
     """
     root = cache_dir()
     with suppress(OSError), build_folder(root) as grave:
@@ -100,16 +100,16 @@ def entry_folder(root: Path, key: str) -> Path:
 
 
 def lock_path(root: Path, kind: str, name: str) -> Path:
-    """The lock that guards the creation of an entry or record. There are only 256 of a kind, so lock files do not
-    accumulate."""
+    """The lock that guards the creation of an entry or record. There are only 256 of a kind, so lock files do
+    not accumulate."""
     folder = root / _LOCKS
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:2]}.lock"
 
 
 def load(folder: Path, key: str) -> Entry | None:
-    """The entry in `folder`; None if it is absent, damaged, made for another key, or could have been written by
-    someone else."""
+    """The entry in `folder`; None if it is absent, damaged, made for another key, or could have been written
+    by someone else."""
     if files.distrust_way(folder.parent):
         return None
     try:
@@ -147,8 +147,8 @@ def _touch(path: Path) -> None:
 
 @contextmanager
 def build_folder(root: Path) -> Iterator[Path]:
-    """A private folder on the file system of the cache, removed at the end. It is locked meanwhile, so that other
-    processes can tell it from one whose process has died."""
+    """A private folder on the file system of the cache, removed at the end. It is locked meanwhile, so that
+    other processes can tell it from one whose process has died."""
     folder = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=root))
     try:
         with _locked(folder):
@@ -173,7 +173,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Removes the build folders of processes that have died; without locks, those that have been there for long."""
+    """Removes the build folders of processes that have died; without locks, those that are old."""
     for folder in root.glob(_BUILD_PREFIX + "*"):
         with suppress(OSError), _locked(folder) as free:
             if free or time.time() - folder.stat().st_mtime > _STALE_SECONDS:
@@ -181,7 +181,7 @@ def _remove_abandoned(root: Path) -> None:
 
 
 def seal(folder: Path, key: str, facts: Mapping[str, object]) -> None:
-    """Completes a built entry: sets file modes and writes `META` with the key and the digest of the binary."""
+    """Completes a built entry: sets file modes and writes `META` with key and digest of the binary."""
     digest = hashlib.sha256((folder / BINARY).read_bytes()).hexdigest()
     text = json.dumps({**facts, "key": key, "sha256": digest}, indent=1, sort_keys=True)
     (folder / META).write_text(text + "\n", encoding="utf-8")
@@ -212,8 +212,8 @@ def publish(folder: Path, target: Path) -> None:
 
 
 def make_room(root: Path, key: str, limit_bytes: int) -> None:
-    """Counts a new entry. If the sum exceeds the limit, it removes the least recently used entries, but never this
-    one, until the others fit. Raises OSError.
+    """Counts a new entry. If the sum exceeds the limit, it removes the least recently used entries, but never
+    this one, until the others fit. Raises OSError.
 
     Only then are all entries looked at, and a quarter of the limit is free afterwards: per build, this takes
     constant time.
@@ -267,7 +267,7 @@ def _evict(root: Path, limit_bytes: int, keep: str) -> int:
 
 
 def read_record(folder: str, name: str) -> Any:
-    """The stored JSON object; None if there is none of this name, or if someone else could have written it."""
+    """The stored JSON object of this name; None if there is none, or if others could have written it."""
     place = cache_dir() / folder
     if files.distrust_way(place):
         return None

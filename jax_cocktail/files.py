@@ -26,8 +26,8 @@ def distrust(path: Path) -> str:
 def distrust_way(path: Path) -> str:
     """The reason why another user could exchange or change the folder that `path` leads to, or "".
 
-    It examines every folder and every symbolic link on the way. Once they are trusted, only this user and root can
-    change what the path means, so there is no race between this check and a use of the path.
+    It examines every folder and every symbolic link on the way. Once they are trusted, only this user and
+    root can change what the path means, so there is no race between this check and a use of the path.
     """
     way, rest, links = Path("/"), [*path.absolute().parts[1:]], 0
     try:
@@ -54,8 +54,8 @@ def distrust_way(path: Path) -> str:
 
 
 def _reason(path: Path, status: os.stat_result, ancestor: bool = False) -> str:
-    """The reason why another user could change `path`, or "". In an `ancestor` that has the sticky bit, such as
-    /tmp, others can add files but not exchange ours. Who owns / can do everything anyway."""
+    """The reason why another user could change `path`, or "". In an `ancestor` that has the sticky bit, such
+    as /tmp, others can add files but not exchange ours. Who owns / can do everything anyway."""
     owners = {os.getuid(), 0}
     if ancestor:
         owners.add(Path("/").stat().st_uid)
@@ -97,9 +97,8 @@ def read(folder: int, name: str, most: int) -> bytes:
         status = os.fstat(file.fileno())
         _require(_reason(Path(name), status))
         _require("" if stat.S_ISREG(status.st_mode) else f"{name} is not a regular file")
-        data = file.read(most + 1)
-        _require("" if len(data) <= most else f"{name} has more than {most} bytes")
-        return data
+        _require("" if status.st_size <= most else f"{name} has more than {most} bytes")
+        return file.read(most)
 
 
 def _require(problem: str) -> None:

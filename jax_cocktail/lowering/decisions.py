@@ -242,8 +242,8 @@ def used_here(key: str) -> bool:
 
 
 def _from_facts(facts: Any) -> Decision:
-    """Parses a decision. Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it is damaged
-    or in another format. A file may contain anything: every value must have the type of its field."""
+    """Parses a decision. Raises ValueError, KeyError, TypeError, AttributeError or OverflowError if it is
+    damaged or in another format. A file may contain anything: every value must have the type of its field."""
     if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
         raise ValueError("not a decision")
     candidate, skip = facts["plan"]["candidate"], tuple(_typed(n, int) for n in facts["plan"]["skip"])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from jax_cocktail import cache
+from jax_cocktail import cache, files
 from jax_cocktail.build import host as build
 from jax_cocktail.errors import BuildError, CocktailWarning
 
@@ -103,10 +106,10 @@ def test_files_that_others_can_write_are_refused(root: Path, tmp_path: Path, wha
     toolchain = _counting(tmp_path)
     folder = Path(build.build_program(_program(5), toolchain).path).parent
     (folder if what == "entry" else folder / what).chmod(0o777)
-    assert cache.load(folder) is None
+    assert cache.load(folder, folder.name) is None
     again = build.build_program(_program(5), toolchain)
     assert not again.cached and _runs(tmp_path) == 2
-    assert cache.load(folder) is not None
+    assert cache.load(folder, folder.name) is not None
 
 
 def test_symbolic_link_instead_of_a_binary_is_refused(root: Path, tmp_path: Path) -> None:
@@ -114,7 +117,7 @@ def test_symbolic_link_instead_of_a_binary_is_refused(root: Path, tmp_path: Path
     copy = tmp_path / "elsewhere.so"
     path.rename(copy)
     path.symlink_to(copy)
-    assert cache.load(path.parent) is None
+    assert cache.load(path.parent, path.parent.name) is None
     assert not build.build_program(_program(6), build.host_toolchain()).cached
 
 
@@ -127,8 +130,8 @@ def test_foreign_owner_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -
             pytest.skip(f"files cannot be given to another user here: {error}")
     else:
         monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert "another user" in cache.distrust(folder / "program.so")
-    assert cache.load(folder) is None
+    assert "another user" in files.distrust(folder / "program.so")
+    assert cache.load(folder, folder.name) is None
 
 
 def test_cache_folder_that_others_can_write_falls_back(root: Path, tmp_path: Path) -> None:
@@ -171,7 +174,7 @@ def test_write_errors_fall_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     make = cache.build_folder
 
-    def refuse(folder: Path) -> Path:
+    def refuse(folder: Path) -> AbstractContextManager[Path]:
         if folder == root:
             raise OSError(30, "Read-only file system")
         return make(folder)
@@ -258,10 +261,44 @@ def test_size_limit_evicts_the_least_recently_used(root: Path) -> None:
     for age, path in zip((30, 10, 20), paths, strict=True):
         os.utime(path.with_name("meta.json"), (now - age, now - age))
     size = sum(file.stat().st_size for file in paths[0].parent.iterdir())
-    kept = Path(build.build_program(_program(23), toolchain, cache_limit_bytes=int(2.5 * size)).path)
+    kept = Path(build.build_program(_program(23), toolchain, cache_limit_bytes=3 * size).path)
     assert [path.exists() for path in (*paths, kept)] == [False, True, False, True]
     tiny = Path(build.build_program(_program(24), toolchain, cache_limit_bytes=1).path)
     assert tiny.exists() and not kept.exists()
+
+
+def test_exchanged_entries_are_built_again(root: Path, tmp_path: Path) -> None:
+    """A restored backup that mixes up folders must never make one program run for another."""
+    toolchain = _counting(tmp_path)
+    one, two = (Path(build.build_program(_program(code), toolchain).path).parent for code in (27, 28))
+    one.rename(root / "entries" / "aside")
+    two.rename(one)
+    (root / "entries" / "aside").rename(two)
+    assert [_code(build.build_program(_program(code), toolchain).path) for code in (27, 28)] == [27, 28]
+    assert _runs(tmp_path) == 4
+
+
+@pytest.mark.parametrize("how", ["clear_cache", "rm -rf"])
+def test_a_build_survives_the_loss_of_the_cache(
+    root: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder, how: str
+) -> None:
+    """`clear_cache` leaves the folder of a build alone; without it, a build begins again elsewhere."""
+    command = " ".join(build.host_toolchain().command)
+    waiting = f'[ -e "{tmp_path}/go" ] || {{ touch "{tmp_path}/here"; sleep 0.5; touch "{tmp_path}/go"; }}'
+    toolchain = _compiler(tmp_path, f'{waiting}\nexec {command} "$@"')
+    built: list[build.Built] = []
+    thread = threading.Thread(target=lambda: built.append(build.build_program(_program(29), toolchain)))
+    thread.start()
+    while not (tmp_path / "here").exists():
+        time.sleep(0.01)
+    if how == "clear_cache":
+        cache.clear_cache()
+    else:
+        shutil.rmtree(root)
+    thread.join()
+    assert _code(built[0].path) == 29 and not recwarn.list
+    assert _runs(tmp_path) == (1 if how == "clear_cache" else 2)
+    assert built[0].path.startswith(str(root)) == (how == "clear_cache")
 
 
 def test_clear_cache(root: Path) -> None:
