@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -293,13 +293,3 @@ def _params(equation: Any, calls: Calls) -> dict[str, Any]:
 def _moves(operand: Any, result: Any) -> bool:
     """True if a value is put into another memory of the device. Inside a program, nothing else moves it."""
     return getattr(operand.aval, "memory_space", None) != getattr(result.aval, "memory_space", None)
-
-
-def primitives_in(equations: Sequence[Equation]) -> Iterator[str]:
-    """The primitive of each equation, those of nested programs included."""
-    for equation in equations:
-        yield equation.primitive
-        for value in equation.params.values():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Program):
-                    yield from primitives_in(item.equations)

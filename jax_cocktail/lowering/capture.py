@@ -20,13 +20,13 @@ from jax_cocktail.lowering.adapter import (
     is_key,
     literal,
     primitive_name,
-    primitives_in,
     source_of,
 )
 from jax_cocktail.lowering.choices import choices
 from jax_cocktail.lowering.flatten import Flat, flatten
 from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, why_unsupported
-from jax_cocktail.primitives.equation import Equation, Program, Variable
+from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
+from jax_cocktail.primitives.side_exit import Exit, threaded, with_exits
 from jax_cocktail.report import Counts, Left
 from jax_cocktail.schedule.partition import Node, Partition, partition
 
@@ -39,11 +39,13 @@ EXPENSIVE_ELEMENTS = 1 << 16
 ASKED_FOR = 'its options say force="stock"'
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
 
+Converted = tuple[Equation, tuple[Exit, ...]] | None  # None: the equation stays with stock XLA
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
     """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` are
-    the positions of the equations in the jaxpr."""
+    the positions of the equations in the jaxpr. With `exits`, the program's last result is the exit flag."""
 
     program: Program
     members: tuple[int, ...]
@@ -51,6 +53,7 @@ class Region:
     results: tuple[Any, ...]
     control_flow: tuple[str, ...]
     operators: Counts
+    exits: tuple[Exit, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -73,7 +76,7 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
         if not is_key(var.aval) and np.asarray(value).nbytes <= EMBEDDED_BYTES:
             adapter.bind(var, literal(value, var.aval))
     nodes: list[Node] = []
-    equations: list[Equation | None] = []
+    equations: list[Converted] = []
     left: list[Left] = []
     made_by: dict[Any, int] = {}
     selects, sides = choices(flat.equations, flat.outvars, _expensive)
@@ -100,18 +103,18 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
     return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts))
 
 
-def _convert(
-    adapter: Adapter, calls: Calls, equation: Any
-) -> tuple[Equation | None, UnsupportedError | None]:
+def _convert(adapter: Adapter, calls: Calls, equation: Any) -> tuple[Converted, UnsupportedError | None]:
     if forced_to_stock(equation):
         return None, UnsupportedError(ASKED_FOR)
     if calls.body(equation) is not None:
         return None, UnsupportedError("it is a rematerialised call without control flow")
     try:
         converted = adapter.equation(equation)
+        if why_unsupported(converted) is None:
+            return (converted, ()), None
+        return with_exits(converted), None
     except UnsupportedError as error:
         return None, error
-    return converted, why_unsupported(converted)
 
 
 def _expensive(equation: Any) -> bool:
@@ -137,7 +140,7 @@ def _elements(shape: Sequence[Any]) -> int:
 def _region(
     flat: Flat,
     adapter: Adapter,
-    equations: Sequence[Equation | None],
+    equations: Sequence[Converted],
     members: tuple[int, ...],
     selects: frozenset[int],
 ) -> Region:
@@ -156,16 +159,18 @@ def _region(
             if isinstance(read, Variable):
                 operands[atom] = read
     results = [v for position in members for v in flat.equations[position].outvars if v in needed]
-    chosen = [(p, equation) for p in members if (equation := equations[p]) is not None]
-    body = tuple(equation for _, equation in chosen)
+    chosen = [(p, *pair) for p in members if (pair := equations[p]) is not None]
+    body = tuple(equation for _, equation, _ in chosen)
+    exits = tuple(item for _, _, found in chosen for item in found)
     program = Program(tuple(operands.values()), body, tuple(adapter.read(var) for var in results))
     control_flow = tuple(
         f"{equation.primitive} at {equation.source}" if equation.source.file else equation.primitive
-        for position, equation in chosen
+        for position, equation, _ in chosen
         if equation.primitive in CONTROL_FLOW or position in selects
     )
     counts = _counted(primitives_in(body))
-    return Region(program, members, tuple(operands), tuple(results), control_flow, counts)
+    program = threaded(program) if exits else program
+    return Region(program, members, tuple(operands), tuple(results), control_flow, counts, exits)
 
 
 def _beside(flat: Flat, parts: Partition) -> Counts:

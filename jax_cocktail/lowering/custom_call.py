@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region
+from jax_cocktail.lowering.rerun import run_again
 from jax_cocktail.primitives import physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 
@@ -185,14 +186,16 @@ def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = ""
             if number in artifacts:
                 artifact = artifacts[number]
                 invocation = _on_gpu(artifact, name, sync) if artifact.launch else _on_cpu(artifact)
-                equations += _call(region, artifact, invocation)
+                stock = [flat.equations[member] for member in region.members]
+                equations += _call(region, artifact, invocation, stock)
             else:
                 equations += [flat.equations[member] for member in region.members]
     return flat.close(equations)
 
 
-def _call(region: Region, artifact: Artifact, invocation: Invocation) -> list[Any]:
-    """The equations of one custom call, which read and define the variables of the region."""
+def _call(region: Region, artifact: Artifact, invocation: Invocation, stock: Sequence[Any]) -> list[Any]:
+    """The equations of one custom call, which read and define the variables of the region. `stock`: the
+    equations that it replaces, which run again after a side exit."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
@@ -210,14 +213,20 @@ def _call(region: Region, artifact: Artifact, invocation: Invocation) -> list[An
     with jax.enable_x64(True):
         traced = open_jaxpr(jax.make_jaxpr(call)(*operands))
     names = dict(zip(traced.invars, region.operands, strict=True))
-    names.update(zip(traced.outvars, region.results, strict=True))
-    return [
+    again: list[Any] = []
+    if region.exits:
+        *ours, flag = traced.outvars
+        again = run_again(stock, flag, ours, region.results)
+    else:
+        names.update(zip(traced.outvars, region.results, strict=True))
+    call_itself = [
         equation.replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
             outvars=[names.get(var, var) for var in equation.outvars],
         )
         for equation in traced.eqns
     ]
+    return call_itself + again
 
 
 _IMPLEMENTATIONS = {"fry": "threefry2x32"}

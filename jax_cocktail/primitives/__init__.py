@@ -3,12 +3,14 @@
 from jax_cocktail.primitives import contraction, elementwise, failure, indexing, movement, random, reduction
 from jax_cocktail.primitives.control import CONTROL_FLOW
 from jax_cocktail.primitives.rule import LIBRARY, RULES, Rule, physical_type
+from jax_cocktail.primitives.side_exit import SIDE_EXIT
 from jax_cocktail.primitives.translate import inline, translate, why_unsupported
 
 __all__ = [
     "CONTROL_FLOW",
     "LIBRARY",
     "RULES",
+    "SIDE_EXIT",
     "Rule",
     "contraction",
     "elementwise",

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,3 +75,13 @@ class Program:
     inputs: tuple[Variable, ...]
     equations: tuple[Equation, ...]
     outputs: tuple[Atom, ...]
+
+
+def primitives_in(equations: Sequence[Equation]) -> Iterator[str]:
+    """The primitive of each equation, those of nested programs included."""
+    for equation in equations:
+        yield equation.primitive
+        for value in equation.params.values():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Program):
+                    yield from primitives_in(item.equations)

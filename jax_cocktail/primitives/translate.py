@@ -76,10 +76,10 @@ def _checked(equation: Equation) -> tuple[Atom, ...]:
 def _apply(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     where = str(equation.source)
     rule = RULES.get(equation.primitive)
-    if rule is None:
-        raise UnsupportedError(f"the operation {equation.primitive!r} is not supported", where)
     if equation.effects:
         raise UnsupportedError(f"primitive {equation.primitive!r} has side effects", where)
+    if rule is None:
+        raise UnsupportedError(f"the operation {equation.primitive!r} is not supported", where)
     try:
         results = rule(builder, equation, inputs)
         results = (results,) if isinstance(results, Value) else results

@@ -1,0 +1,40 @@
+"""The equations after a custom call with side exits: if its exit flag is set, stock XLA runs the region again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax import lax
+
+from jax_cocktail.primitives.jaxprs import open_jaxpr
+
+
+def run_again(stock: Sequence[Any], flag: Any, ours: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+    """Equations that define the variables `results`: by the equations `stock` if `flag`, else as `ours`.
+
+    Nothing is traced again, so sources, contexts, manual axes and effects do not change.
+    """
+    made = {var for equation in stock for var in equation.outvars}
+    atoms = (atom for equation in stock for atom in equation.invars if not isinstance(atom, jex.Literal))
+    operands = [*dict.fromkeys(atom for atom in atoms if atom not in made), *ours]
+    effects = frozenset().union(*(equation.effects for equation in stock))
+    template = open_jaxpr(jax.make_jaxpr(lambda taken: lax.cond(taken, lambda: 1, lambda: 0))(True))
+    *before, branch = template.eqns
+    empty = open_jaxpr(branch.params["branches"][0])
+    sides = (
+        empty.replace(invars=operands, outvars=list(ours)),
+        empty.replace(invars=operands, eqns=list(stock), outvars=list(results), effects=effects),
+    )
+    names = dict(zip(template.invars, [flag], strict=True))
+    return [
+        *(e.replace(invars=[names.get(atom, atom) for atom in e.invars]) for e in before),
+        branch.replace(
+            invars=[*(names.get(atom, atom) for atom in branch.invars), *operands],
+            outvars=list(results),
+            params={**branch.params, "branches": tuple(jex.ClosedJaxpr(side, []) for side in sides)},
+            effects=effects,
+        ),
+    ]
