@@ -28,6 +28,7 @@ class Captured:
         unrolled by two has half the trips.
       fired: the passes that changed the program.
       remarks: the actions of the passes, or the reasons against them, one sentence each.
+      exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
     """
 
     control_flow: tuple[str, ...]
@@ -42,6 +43,7 @@ class Captured:
     barriers: tuple[tuple[int | None, str, int], ...] = ()
     fired: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    exits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         kind = "a while loop" if trips is None else f"a loop of {trips} trips"
         what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of {kind}"
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
+    lines += (f"    side exit at {text}" for text in dict.fromkeys(region.exits))
+    if region.exits:
+        lines.append(
+            "    after a side exit stock XLA, which compiles the region as well, runs all of it again"
+        )
     if region.fired:
         lines.append(f"    changed by the passes: {', '.join(region.fired)}")
     lines += (f"      {text}" for text in region.remarks)

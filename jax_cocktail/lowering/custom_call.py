@@ -20,7 +20,7 @@ from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region
-from jax_cocktail.lowering.rerun import run_again
+from jax_cocktail.lowering.rerun import Rewritten, run_again
 from jax_cocktail.primitives import physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 
@@ -163,7 +163,9 @@ def _on_gpu(artifact: Artifact, name: str, sync: bool) -> Invocation:
     return Invocation(gpu_call.target_of(artifact, sync), attributes, artifact.workspace_bytes)
 
 
-def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = "", sync: bool = False) -> Any:
+def rewrite(
+    captured: Capture, artifacts: Mapping[int, Artifact], name: str = "", sync: bool = False
+) -> Rewritten:
     """Replaces every region that has an artifact by a custom call.
 
     Args:
@@ -171,12 +173,10 @@ def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = ""
       artifacts: compiled programs by region number.
       name: the function's name, for error messages.
       sync: wait for the end of every call on a GPU.
-
-    Returns:
-      The rewritten closed jaxpr.
     """
     flat = captured.flat
     equations: list[Any] = []
+    flags: list[Any] = []
     for step in captured.order:
         if isinstance(step, int):
             equations.append(flat.equations[step])
@@ -187,15 +187,19 @@ def rewrite(captured: Capture, artifacts: Mapping[int, Artifact], name: str = ""
                 artifact = artifacts[number]
                 invocation = _on_gpu(artifact, name, sync) if artifact.launch else _on_cpu(artifact)
                 stock = [flat.equations[member] for member in region.members]
-                equations += _call(region, artifact, invocation, stock)
+                call, flag = _call(region, artifact, invocation, stock)
+                equations += call
+                flags += flag
             else:
                 equations += [flat.equations[member] for member in region.members]
-    return flat.close(equations)
+    return Rewritten(flat.close(equations), tuple(flags))
 
 
-def _call(region: Region, artifact: Artifact, invocation: Invocation, stock: Sequence[Any]) -> list[Any]:
-    """The equations of one custom call, which read and define the variables of the region. `stock`: the
-    equations that it replaces, which run again after a side exit."""
+def _call(
+    region: Region, artifact: Artifact, invocation: Invocation, stock: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """The equations of one custom call, which read and define the variables of the region, and its exit flag,
+    if it has one. `stock`: the equations that it replaces, which run again after a side exit."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
@@ -226,7 +230,7 @@ def _call(region: Region, artifact: Artifact, invocation: Invocation, stock: Seq
         )
         for equation in traced.eqns
     ]
-    return call_itself + again
+    return call_itself + again, traced.outvars[-1:] if region.exits else []
 
 
 _IMPLEMENTATIONS = {"fry": "threefry2x32"}

@@ -158,7 +158,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
         left = (*captured.left, *_untaken(captured.regions, decision.why))
         report = replace(report, left=left, why=decision.why)
         return report, Outcome(closed, True)  # a report alone is no reason to build anything
-    rewritten_jaxpr = rewritten(prepared, decision.plan, mark)
+    rewritten_jaxpr = rewritten(prepared, decision.plan, mark).jaxpr
     if STATE.reports is not None:
         report = _described(report, prepared, decision, mark)
     if decision.choice == "cocktail":
@@ -200,7 +200,33 @@ def _decide(
             obstacle = "the call fails on these arguments"
     choice = "stock" if found.comparison.favours_stock() else "cocktail"
     why = f"not measured ({obstacle}): the model says {found.comparison}"
-    return decisions.Decision(choice, found.best, why=why)
+    decision = decisions.Decision(choice, found.best, why=why)
+    return decision if choice == "stock" else _tried(prepared, mark, key, decision, arguments)
+
+
+def _tried(
+    prepared: Prepared, mark: Mark, key: str, decision: decisions.Decision, arguments: list[Any] | None
+) -> decisions.Decision:
+    """Checks a decision for our program that is not measured: the program should not leave by a side exit.
+
+    A side exit that only calls Python without side effects is a check that raises an error, thus rare. Others
+    need a run of the program alone, which has no side effects. Without arguments stock XLA runs the call.
+    """
+    exits = prepared.exits(decision.plan)
+    if all(item.check for item in exits):
+        return decision
+    reason = f"it is unknown how often the program leaves at {exits[0].where}"
+    if arguments is not None:
+        program = rewritten(prepared, decision.plan, mark).only_flags()
+        with alone():
+            leaves = any(stopwatch.runner(program, arguments)()) if program is not None else None
+        if leaves is not None:
+            reason = f"the program leaves at {exits[0].where} on these arguments" if leaves else ""
+            why = f"{reason}, and stock XLA would run it again" if leaves else decision.why
+            decision = replace(decision, choice="stock" if leaves else "cocktail", why=why)
+            decisions.store(key, decision)
+            return decision
+    return replace(decision, choice="stock", why=reason)
 
 
 def _measure(
@@ -227,7 +253,9 @@ def _measure(
                 captured = stopwatch.captured_runner(prepared.closed, arguments, xla) if on_gpu else None
             runs += [captured] if captured else []
             plans = [plan for plan in plans if plan in prepared.built]
-            runs += [stopwatch.runner(rewritten(prepared, plan, mark), arguments, xla) for plan in plans]
+            runs += [
+                stopwatch.runner(rewritten(prepared, plan, mark).jaxpr, arguments, xla) for plan in plans
+            ]
             times = stopwatch.race(runs, stopwatch.THOROUGH if thorough else stopwatch.QUICK)
         heavy = found.comparison.heavy()
         cores = 0 if prepared.machine.is_gpu else decisions.cores()  # thread blocks never wait for cores
@@ -263,16 +291,16 @@ def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:
 
 
 def _arguments(closed: Any, mark: Mark, platform: str) -> tuple[list[Any] | None, str]:
-    """The arguments to measure on, or the reason why nothing can be measured."""
+    """The arguments, if known, and the reason why nothing can be measured on them, or ""."""
     if mark.options.profile == "off":
         return None, 'the option profile is "off"'
-    if open_jaxpr(closed).effects:
-        return None, "the call has side effects"
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:
         return None, "a NaN or an infinity would stop the measurement"
     if not custom_call.present(platform):
         return None, f"this process has no {platform} device"
     arguments = _concrete_arguments(closed, mark)
+    if open_jaxpr(closed).effects:
+        return arguments, "the call has side effects"
     return arguments, "" if arguments is not None else "no concrete arguments"
 
 
@@ -355,6 +383,7 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         ),
         fired=emitted.fired,
         remarks=(*map(str, emitted.remarks), *map(str, grown)),
+        exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
     )
 
 

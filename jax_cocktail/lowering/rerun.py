@@ -1,15 +1,37 @@
-"""The equations after a custom call with side exits: if its exit flag is set, stock XLA runs the region again."""
+"""What follows a custom call with side exits: if its exit flag is set, stock XLA runs the region again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 from jax import lax
 
-from jax_cocktail.primitives.jaxprs import open_jaxpr
+from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rewritten:
+    """A marked jaxpr with custom calls, and the variables that hold their exit flags."""
+
+    jaxpr: Any
+    flags: tuple[Any, ...]
+
+    def only_flags(self) -> Any | None:
+        """The part of the jaxpr that computes the flags; None if that has side effects."""
+        opened, needed, kept = open_jaxpr(self.jaxpr), set(self.flags), []
+        for equation in reversed(opened.eqns):
+            if needed.isdisjoint(equation.outvars):
+                continue
+            if equation.effects:
+                return None
+            kept.append(equation)
+            needed.update(atom for atom in equation.invars if not isinstance(atom, jex.Literal))
+        part = opened.replace(eqns=kept[::-1], outvars=list(self.flags), effects=jex.no_effects)
+        return jex.ClosedJaxpr(part, list(constants(self.jaxpr)))
 
 
 def run_again(stock: Sequence[Any], flag: Any, ours: Sequence[Any], results: Sequence[Any]) -> list[Any]:

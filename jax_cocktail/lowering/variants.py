@@ -23,8 +23,10 @@ from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
 from jax_cocktail.lowering.decisions import Plan, cores
+from jax_cocktail.lowering.rerun import Rewritten
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
+from jax_cocktail.primitives.side_exit import Exit
 from jax_cocktail.runtime.cuda.driver import driver_version
 from jax_cocktail.schedule.policy import Growth, candidates, model_profiler, worth_planning, worth_taking
 from jax_cocktail.schedule.unit_count import asks_units, know_units
@@ -44,11 +46,15 @@ class Prepared:
     programs: tuple[UProgram, ...]
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
     built: dict[Plan, Built] = field(default_factory=dict)
-    rewritten: dict[Plan, Any] = field(default_factory=dict)
+    rewritten: dict[Plan, Rewritten] = field(default_factory=dict)
 
     def taken(self, plan: Plan) -> tuple[int, ...]:
         """The numbers of the regions that we compile."""
         return tuple(n for n in range(len(self.programs)) if n not in plan.skip)
+
+    def exits(self, plan: Plan) -> tuple[Exit, ...]:
+        """The side exits of the regions that we compile."""
+        return tuple(item for n in self.taken(plan) for item in self.captured.regions[n].exits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +262,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
         warnings.warn(f"a candidate for {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
 
 
-def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Any:
+def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Rewritten:
     """The marked jaxpr with our custom calls; builds the plan if needed."""
     if plan not in prepared.rewritten:
         with building(prepared, (plan,), mark):

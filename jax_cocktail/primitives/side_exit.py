@@ -1,9 +1,9 @@
-"""Side exits: a side of a branch that cannot be translated ends the program, and stock XLA runs all of it again.
+"""Side exits: the side of a branch that cannot be translated ends the program, and stock XLA runs it again.
 
 `with_exits` replaces such a side by one equation `side_exit`, which gives zeros. `threaded` then gives the
 program one more result, the *exit flag*: true if the program came to a side exit. What it computes after that
-is never used. It always ends: with the flag set, no loop with an unknown trip count begins an iteration, and no
-check fails.
+is never used, and it always ends: with the flag set, no loop with an unknown trip count begins an iteration,
+and no check fails.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _sides(equation: Equation) -> tuple[tuple[Program, ...], tuple[Exit, ...]]:
             done, found = _inside(side)
         except UnsupportedError as error:
             refused.append(error)
-            check = "pure_callback" in primitives_in(side.equations)
+            effects = any(inner.effects for inner in side.equations)
+            check = not effects and "pure_callback" in primitives_in(side.equations)
             done, found = _leaving(side, equation), (Exit(error.reason, error.where, check),)
         sides.append(done)
         exits += found
