@@ -51,7 +51,7 @@ UNSUPPORTED = {
     "dtype": (lambda x: lax.fori_loop(0, 2, lambda i, a: a * x, x), jnp.ones(3, jnp.complex64), "complex64"),
     "in all sides of a branch": (
         lambda x: lax.fori_loop(
-            0, 2, lambda i, a: lax.cond(i > 0, lambda a: zeta(a + 2, 2.0), lambda a: zeta(a, 2.0), a), x
+            0, 2, lambda i, a: lax.cond(i > 0, lambda a: zeta(a + 2, 2.0), lambda a: zeta(a + 3, 2.0), a), x
         ),
         jnp.ones(3),
         "'zeta'",
