@@ -3,8 +3,6 @@
 #ifndef COCKTAIL_BASE_H
 #define COCKTAIL_BASE_H
 
-#include "cocktail_features.h"
-
 struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 
 #define CK_EXPORT extern "C" __attribute__((visibility("default")))
@@ -13,6 +11,7 @@ struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 #define CK_TABLE static const
 #define CK_RESTRICT __restrict__
 
+#include "cocktail_features.h"
 #include "cocktail_types.h"
 
 // CK_LANES before a loop: its iterations are independent (no memory dependence between them).
@@ -23,10 +22,6 @@ struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 #define CK_LANES _Pragma("GCC ivdep")
 #define CK_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
-
-// Read by the runtime before it calls the program.
-CK_EXPORT const u32 ck_required_features;
-const u32 ck_required_features __attribute__((used)) = CK_COMPILED_FEATURES;
 
 #define CK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define CK_UNLIKELY(x) __builtin_expect(!!(x), 0)

@@ -90,7 +90,7 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   }
   char problem[1024] = "", text[1200];
   auto* data = static_cast<const uint8_t*>(binary->data);
-  Program* program = FindProgram(digest->ptr, data, binary->size, problem, sizeof(problem));
+  Program* program = FindProgram(digest->ptr, data, binary->size, kBuiltAnywhere, problem, sizeof(problem));
   if (program == nullptr) {
     snprintf(text, sizeof(text), "jax_cocktail: %s", problem);
     return Fail(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text);
@@ -132,6 +132,12 @@ CK_EXPORT void* ck_cpu_state_type_info(void) {
   state_type_info.struct_size = sizeof(state_type_info);
   state_type_info.deleter = DeleteState;
   return &state_type_info;
+}
+
+// Loads a program that was built for this processor. Returns 1; or 0, and `problem` is the reason.
+CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, char* problem,
+                          size_t problem_size) {
+  return FindProgram(digest, data, size, kBuiltHere, problem, problem_size) != nullptr;
 }
 
 // For tests: programs loaded so far in this process.

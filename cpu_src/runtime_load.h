@@ -12,71 +12,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
+#include "runtime_features.h"
 #include "runtime_sha256.h"
 #include "runtime_units.h"
 
 namespace {
-
-// ---- processor features ---------------------------------------------------------------------------------
-
-#if defined(__x86_64__)
-// The register of CPUID with a feature: leaf 1 ECX, leaf 7 EBX, leaf 7 ECX. Order: cocktail_features.h.
-enum Register { kLeaf1C, kLeaf7B, kLeaf7C };
-struct Feature {
-  Register source;
-  int bit;
-};
-const Feature kFeatures[] = {
-    {kLeaf1C, 20}, // SSE4_2
-    {kLeaf1C, 12}, // FMA
-    {kLeaf1C, 28}, // AVX
-    {kLeaf7B, 3},  // BMI
-    {kLeaf7B, 5},  // AVX2
-    {kLeaf7B, 8},  // BMI2
-    {kLeaf7B, 16}, // AVX512F
-    {kLeaf7B, 17}, // AVX512DQ
-    {kLeaf7B, 21}, // AVX512IFMA
-    {kLeaf7B, 28}, // AVX512CD
-    {kLeaf7B, 30}, // AVX512BW
-    {kLeaf7B, 31}, // AVX512VL
-    {kLeaf7C, 1},  // AVX512VBMI
-    {kLeaf7C, 6},  // AVX512VBMI2
-    {kLeaf7C, 11}, // AVX512VNNI
-    {kLeaf7C, 12}, // AVX512BITALG
-    {kLeaf7C, 14}, // AVX512VPOPCNTDQ
-};
-const int kFirstAvx512 = 6;
-
-// By CPUID itself: __builtin_cpu_supports needs a library that not every compiler links into shared objects.
-unsigned MachineFeatures() {
-  unsigned a, b, c, d, sources[3] = {0, 0, 0};
-  uint32_t saved = 0, saved_high = 0;
-  if (__get_cpuid(1, &a, &b, &c, &d)) {
-    sources[kLeaf1C] = c;
-    if (c >> 27 & 1) __asm__("xgetbv" : "=a"(saved), "=d"(saved_high) : "c"(0));
-  }
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-    sources[kLeaf7B] = b;
-    sources[kLeaf7C] = c;
-  }
-  unsigned features = 0;
-  for (int i = 0; i < int(sizeof(kFeatures) / sizeof(kFeatures[0])); ++i) {
-    // The operating system must keep the registers: bits 1, 2 for AVX and 5 to 7 for AVX-512.
-    uint32_t needed = i >= kFirstAvx512 ? 0xe6 : i > 0 ? 6 : 0;
-    bool present = (sources[kFeatures[i].source] >> kFeatures[i].bit & 1) && (saved & needed) == needed;
-    if (present) features |= 1u << i;
-  }
-  return features;
-}
-#else
-unsigned MachineFeatures() { return 0; }
-#endif
-
-// ---- programs -------------------------------------------------------------------------------------------
 
 // Loaded programs stay loaded: code may be running in any thread, and a digest never changes its meaning.
 struct Program {
@@ -149,7 +90,7 @@ void* OpenFromFile(const uint8_t* data, size_t size, char* problem, size_t probl
 }
 
 // The caller holds the mutex. On failure `problem` is the reason.
-Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char* problem,
+Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
   char actual[65];
   Sha256Hex(data, size, actual);
@@ -166,12 +107,13 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, char*
     snprintf(problem, problem_size, "the program cannot be loaded (%.400s; %.400s)", memory, file);
     return nullptr;
   }
-  auto* required = static_cast<const unsigned*>(dlsym(library, "ck_required_features"));
-  unsigned missing = required ? *required & ~MachineFeatures() : 0;
-  if (missing != 0) {
+  auto* features = static_cast<const char*>(dlsym(library, "ck_features"));
+  char lacking[600] = "";
+  if (LacksFeatures(features ? features : "unknown", origin, lacking, sizeof(lacking))) {
     snprintf(problem, problem_size,
-             "the program was compiled for another processor (it lacks features %#x); compile it again here",
-             missing);
+             "the program was compiled for another processor: this one lacks, or is not known to have, %s; "
+             "compile it again here",
+             lacking);
     dlclose(library);
     return nullptr;
   }
@@ -213,7 +155,7 @@ int64_t LoadCount() {
 }
 
 // The program with this digest; loads it if it is new. nullptr on failure: `problem` is the reason.
-Program* FindProgram(const char* digest, const uint8_t* data, size_t size, char* problem,
+Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
   pthread_once(&watch_forks_once, WatchForks);
   unsigned hash = 0;
@@ -223,7 +165,7 @@ Program* FindProgram(const char* digest, const uint8_t* data, size_t size, char*
   Program* program = *bucket;
   while (program != nullptr && memcmp(program->digest, digest, 64) != 0) program = program->next;
   if (program == nullptr) {
-    program = LoadProgram(digest, data, size, problem, problem_size);
+    program = LoadProgram(digest, data, size, origin, problem, problem_size);
     if (program != nullptr) {
       program->next = *bucket;
       *bucket = program;

@@ -13,6 +13,7 @@ import jax
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
+from jax_cocktail.build import stuck
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
@@ -157,6 +158,7 @@ def clear_cache() -> None:
       jax_cocktail.clear_cache()
     """
     cache.clear_cache()
+    stuck.forget()
     decisions.forget()
     gpu_measure.forget()
 

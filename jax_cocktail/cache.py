@@ -41,6 +41,7 @@ _LOW_WATER = 0.75  # of the limit: what eviction leaves, so that the next builds
 _MOST_META_BYTES = 1 << 20  # of `META`, and of a record
 _MOST_BINARY_BYTES = 1 << 30
 _MOST_RECORDS = 4096  # in a folder
+_NOWHERE = Path(os.devnull, "jax_cocktail")  # nothing is there, and nothing can be made there
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,19 @@ class Entry:
 
 
 def cache_dir() -> Path:
-    """$JAX_COCKTAIL_CACHE_DIR, else a folder in $TEST_TMPDIR, else one in the user's cache folder."""
+    """$JAX_COCKTAIL_CACHE_DIR, else a folder in $TEST_TMPDIR, else one in the user's cache folder.
+
+    If the user has no home, it is a path where nothing can be stored."""
     own = os.environ.get("JAX_COCKTAIL_CACHE_DIR")
-    if own:
-        return Path(own).expanduser()
-    scratch = os.environ.get("TEST_TMPDIR")
-    if scratch:
-        return Path(scratch) / "jax_cocktail"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "jax_cocktail"
+    scratch, base = os.environ.get("TEST_TMPDIR"), os.environ.get("XDG_CACHE_HOME")
+    try:
+        if own:
+            return Path(own).expanduser()
+        if scratch:
+            return Path(scratch) / "jax_cocktail"
+        return (Path(base) if base else Path("~/.cache").expanduser()) / "jax_cocktail"
+    except RuntimeError:  # HOME is not set, and the user has no entry in the password file
+        return _NOWHERE
 
 
 def clear_cache() -> None:
@@ -74,7 +79,8 @@ def clear_cache() -> None:
     root = cache_dir()
     with suppress(OSError), build_folder(root) as grave:
         (root / _ENTRIES).rename(grave / _ENTRIES)  # at once: nobody sees a half-removed entry
-    (root / _USAGE).unlink(missing_ok=True)
+    with suppress(OSError):
+        (root / _USAGE).unlink()
     _remove_abandoned(root)
     for path in (root / _LOCKS).glob("*.lock"):
         with suppress(OSError), filelock.FileLock(path, timeout=0):
@@ -84,6 +90,8 @@ def clear_cache() -> None:
 def prepare_root() -> Path:
     """Creates `cache_dir()` if needed and returns it. Raises OSError if it is unusable or unsafe."""
     root = cache_dir()
+    if root == _NOWHERE:
+        raise OSError("the user has no home folder: HOME is not set, and the user id has no name")
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -331,7 +339,7 @@ def one_at_a_time(folder: str, name: str, seconds: float) -> Iterator[bool]:
             held.enter_context(filelock.FileLock(lock_path(prepare_root(), folder, name), timeout=seconds))
         except filelock.Timeout:
             ours = False
-        except OSError:
+        except (OSError, RuntimeError):  # the latter: a file system without locks
             pass  # nothing can be stored, so every process makes its own
         yield ours
 

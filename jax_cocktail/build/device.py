@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from jax_cocktail.build.command import answer
 from jax_cocktail.build.job import (
     Facts,
     Language,
     Toolchain,
-    answer,
     headers_of,
     make_job,
     obtain,

@@ -6,7 +6,6 @@ multiply-add, as in XLA.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import platform
@@ -15,19 +14,22 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from jax_cocktail.build.command import ANSWER_SECONDS, answer
+from jax_cocktail.build.features import features_argument
 from jax_cocktail.build.job import (
     Built,
     Facts,
     Language,
     Toolchain,
-    answer,
     headers_of,
     make_job,
     obtain,
     package_folders,
+    private_root,
     program_folders,
 )
-from jax_cocktail.cache import DEFAULT_LIMIT_BYTES, cache_dir
+from jax_cocktail.build.library import problem_with
+from jax_cocktail.cache import DEFAULT_LIMIT_BYTES, cache_dir, prepare_root
 from jax_cocktail.errors import BuildError
 
 PROGRAM_FLAGS = (
@@ -59,6 +61,9 @@ RUNTIME_FLAGS = (
 )
 PROGRAM_LIBRARIES = ("-lm",)
 RUNTIME_LIBRARIES = ("-lpthread", "-ldl")
+_PROGRAM_SYMBOLS = ("ck_program",)
+_RUNTIME_SYMBOLS = ("ck_cpu_instantiate", "ck_cpu_execute", "ck_cpu_failure", "ck_cpu_load")
+_GPU_SYMBOLS = ("ck_gpu_initialize", "ck_gpu_execute", "ck_gpu_execute_nograph")
 _RUNTIME = "runtime_"  # the prefix of headers that handlers include but programs do not
 
 
@@ -83,7 +88,7 @@ def _processor() -> str:
 def _version(command: Sequence[str], environment: Mapping[str, str]) -> str:
     """The compiler's version text; "" if it does not run."""
     words = [command[0], "version"] if command[1:2] == ["c++"] else [*command, "--version"]
-    return answer(words, environment)
+    return answer(words, environment)[:4096]
 
 
 def _zig() -> tuple[tuple[str, ...], dict[str, str]] | None:
@@ -92,7 +97,10 @@ def _zig() -> tuple[tuple[str, ...], dict[str, str]] | None:
     binary = Path(folders[0]) / "zig" if folders else None
     if binary is None or not binary.is_file():
         return None
-    folder = cache_dir() / "zig"
+    try:
+        folder = prepare_root() / "zig"
+    except OSError:
+        folder = private_root() / "zig"
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(folder), "ZIG_LOCAL_CACHE_DIR": str(folder)}
     return (str(binary), "c++", "-nostdlib++"), environment
 
@@ -106,19 +114,35 @@ def host_toolchain() -> Toolchain:
     return _find_toolchain(os.environ.get("CXX", ""), os.environ.get("PATH", ""), str(cache_dir()))
 
 
+def _program(name: str, path: str) -> str | None:
+    """The absolute path of a program: it runs in other folders than this process."""
+    found = shutil.which(name, path=path)
+    return os.path.abspath(found) if found else None
+
+
+def _chosen_toolchain(chosen: str, path: str) -> Toolchain:
+    what, remedy = f"the compiler of $CXX ({chosen})", "correct or unset CXX"
+    try:
+        first, *arguments = shlex.split(chosen)
+    except ValueError as error:
+        raise BuildError(f"{what} is no command: {error}", remedy) from error
+    program = _program(first, path)
+    if program is None:
+        raise BuildError(f"{what} was not found", remedy)
+    version = _version([program, *arguments], {})
+    if not version:
+        problem = f"does not run, or does not tell its version within {ANSWER_SECONDS:.0f} s"
+        raise BuildError(f"{what} {problem}", remedy)
+    return Toolchain((program, *arguments), version, _processor())
+
+
 @functools.lru_cache(maxsize=8)
 def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
     del cache_folder  # part of the key: the ziglang compiler stores its files there
     if chosen.strip():
-        words = shlex.split(chosen)
-        program = shutil.which(words[0], path=path)
-        version = _version([program, *words[1:]], {}) if program else ""
-        if program is None or not version:
-            problem = "does not run" if program else "was not found"
-            raise BuildError(f"the compiler of $CXX ({chosen}) {problem}", "correct or unset CXX")
-        return Toolchain((program, *words[1:]), version, _processor())
+        return _chosen_toolchain(chosen, path)
     for name in ("c++", "g++", "clang++"):
-        program = shutil.which(name, path=path)
+        program = _program(name, path)
         version = _version([program], {}) if program else ""
         if program and version:
             return Toolchain((program,), version, _processor())
@@ -137,26 +161,24 @@ def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
 # ---- building ----------------------------------------------------------------------------------------------
 
 
-def _check_loads(path: Path, log: str) -> Facts:
-    """Loads a new binary, so that a bad one fails its build and not the user's program later. It is unloaded
-    again, so that damage to the file cannot affect this process. Raises BuildError if it does not load."""
-    try:
-        handle = ctypes.CDLL(str(path))._handle
-        ctypes.CDLL(None).dlclose(ctypes.c_void_p(handle))
-    except OSError as error:
-        raise BuildError(
-            f"the C++ compiler's output cannot be loaded ({error})", "choose another compiler with CXX", log
-        ) from error
-    return {}
+def _language(symbols: Sequence[str], flags: tuple[str, ...]) -> Language:
+    """C++ text that must define `symbols`, compiled with `flags`."""
 
+    def inspect(path: Path, log: str) -> Facts:
+        problem = problem_with(path, symbols)
+        if problem:
+            text = f"the C++ compiler's output cannot be used: {problem}"
+            raise BuildError(text, "choose another compiler with CXX", log)
+        return {}
 
-HOST = Language(
-    file="program.cc",
-    compiler="C++ compiler",
-    remedy=lambda log: "choose another compiler with CXX, and report the log below",
-    inspect=_check_loads,
-    check=lambda facts: facts.keys(),
-)
+    return Language(
+        file="program.cc",
+        compiler="C++ compiler",
+        remedy=lambda log: "choose another compiler with CXX, and report the log below",
+        inspect=inspect,
+        check=lambda facts: facts.keys(),
+        extra=lambda toolchain: features_argument(toolchain, flags),
+    )
 
 
 def _include(folders: Sequence[Path]) -> list[str]:
@@ -169,8 +191,8 @@ def build_program(
     """Compiles a program's text to a shared object, or takes it from the cache. Raises BuildError."""
     folders = program_folders("cpu_src")
     headers = [path for path in headers_of(folders) if not path.name.startswith(_RUNTIME)]
-    includes = _include(folders)
-    job = make_job(source, PROGRAM_FLAGS, PROGRAM_LIBRARIES, includes, headers, toolchain, HOST)
+    includes, language = _include(folders), _language(_PROGRAM_SYMBOLS, PROGRAM_FLAGS)
+    job = make_job(source, PROGRAM_FLAGS, PROGRAM_LIBRARIES, includes, headers, toolchain, language)
     return obtain(job, cache_limit_bytes)
 
 
@@ -183,7 +205,8 @@ def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
     names = ("cocktail_base.h", "cocktail_features.h", "cocktail_units.h")
     own = [*(folder / name for name in names), *sorted(folder.glob(f"{_RUNTIME}*.h"))]
     headers = [common / "cocktail_types.h", *sorted(common.glob(f"{_RUNTIME}*.h")), *own]
-    return _build_handlers(folder / "runtime.cc", (folder, common), headers, include_dir, toolchain)
+    source, symbols = folder / "runtime.cc", _RUNTIME_SYMBOLS
+    return _build_handlers(source, (folder, common), headers, include_dir, toolchain, symbols)
 
 
 def build_gpu_handler(include_dir: str, toolchain: Toolchain) -> str:
@@ -193,11 +216,17 @@ def build_gpu_handler(include_dir: str, toolchain: Toolchain) -> str:
     ``jax.ffi.include_dir()``; `toolchain`: `host_toolchain()`.
     """
     folders = program_folders("cuda_src")
-    return _build_handlers(folders[0] / "handler.cc", folders, headers_of(folders), include_dir, toolchain)
+    source, headers = folders[0] / "handler.cc", headers_of(folders)
+    return _build_handlers(source, folders, headers, include_dir, toolchain, _GPU_SYMBOLS)
 
 
 def _build_handlers(
-    source: Path, folders: Sequence[Path], headers: Sequence[Path], include_dir: str, toolchain: Toolchain
+    source: Path,
+    folders: Sequence[Path],
+    headers: Sequence[Path],
+    include_dir: str,
+    toolchain: Toolchain,
+    symbols: Sequence[str],
 ) -> str:
     interface = Path(include_dir) / "xla" / "ffi" / "api" / "c_api.h"
     if not interface.is_file():
@@ -205,6 +234,7 @@ def _build_handlers(
     if not source.is_file():
         raise BuildError(f"{source} is missing from the installation", "reinstall jax_cocktail")
     text = source.read_text(encoding="utf-8")
-    includes = _include((*folders, Path(include_dir)))
-    job = make_job(text, RUNTIME_FLAGS, RUNTIME_LIBRARIES, includes, [interface, *headers], toolchain, HOST)
+    includes, language = _include((*folders, Path(include_dir))), _language(symbols, RUNTIME_FLAGS)
+    headers = [interface, *headers]
+    job = make_job(text, RUNTIME_FLAGS, RUNTIME_LIBRARIES, includes, headers, toolchain, language)
     return obtain(job, DEFAULT_LIMIT_BYTES).path

@@ -10,8 +10,6 @@ import importlib.util
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
 import time
 import warnings
@@ -23,10 +21,12 @@ from pathlib import Path
 import filelock
 
 from jax_cocktail import cache
+from jax_cocktail.build import command, stuck
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 _CACHE_FORMAT = "3"
 _COMPILE_SECONDS = 900.0
+_PATIENCE_SECONDS = 20.0  # then the compiler must prove that it works
 _LOCK_SECONDS = 900.0
 _FULL_DISK = "No space left on device"
 _FACTS = "facts"  # the key in the entry's `cache.META`
@@ -72,6 +72,7 @@ class Language:
       remedy: log of a failure -> advice.
       inspect: (path, log) of a new binary -> facts. Raises BuildError if the binary is unusable.
       check: raises ValueError, KeyError or TypeError for facts that `inspect` cannot have made.
+      extra: arguments that follow from the toolchain and thus are no part of the key; found only to compile.
     """
 
     file: str
@@ -79,6 +80,7 @@ class Language:
     remedy: Callable[[str], str]
     inspect: Callable[[Path, str], Facts]
     check: Callable[[Facts], object]
+    extra: Callable[[Toolchain], tuple[str, ...]] = lambda toolchain: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _key(parts: Sequence[str | bytes]) -> str:
     """The SHA-256 of length-prefixed parts."""
     digest = hashlib.sha256()
     for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+        data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
@@ -144,23 +146,6 @@ def headers_of(folders: Sequence[Path]) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob("*.h"))]
 
 
-def answer(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """The output of a short command; "" if it does not run or fails."""
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env={**os.environ, **(environment or {})},
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
 def package_folders(name: str) -> tuple[str, ...]:
     """The folders of the package `name`, found without importing it; several for a namespace package."""
     try:
@@ -174,27 +159,26 @@ def package_folders(name: str) -> tuple[str, ...]:
 
 
 def obtain(job: Job, limit_bytes: int) -> Built:
-    """The result of a job: from the cache, else compiled into it. If the cache is unusable, it warns and uses
-    a private folder. Raises BuildError."""
-    start, found = time.perf_counter(), None
+    """The result of a job: from the cache, else compiled into it. If the cache is unusable, it uses a private
+    folder and warns. Raises BuildError."""
+    start = time.perf_counter()
     try:
         found = _obtain_in(cache.prepare_root(), job, limit_bytes)
-    except FileNotFoundError:
-        pass  # another process removes the cache meanwhile
-    except OSError as problem:
-        warnings.warn(
-            f"the cache of compiled programs is not used: {problem}; every process compiles its programs"
-            " again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
-            CocktailWarning,
-            stacklevel=4,
-        )
-    try:
-        found = found or _obtain_in(_private_root(os.getpid()), job, limit_bytes)
-    except OSError as error:
-        raise BuildError(
-            f"there is no folder to compile in ({error.strerror or error})",
-            "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
-        ) from error
+    except (OSError, RuntimeError) as problem:  # the latter: a file system without locks
+        try:
+            found = _obtain_in(private_root(), job, limit_bytes)
+        except (OSError, RuntimeError) as error:
+            raise BuildError(
+                f"there is no folder to compile in ({problem}; {error})",
+                "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
+            ) from error
+        if not isinstance(problem, FileNotFoundError):  # another process removes the cache meanwhile
+            warnings.warn(
+                f"the cache of compiled programs is not used: {problem}; every process compiles its programs"
+                " again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
+                CocktailWarning,
+                stacklevel=1,  # one place, so that it is told once
+            )
     return replace(found, seconds=time.perf_counter() - start)
 
 
@@ -208,6 +192,7 @@ def _obtain_in(root: Path, job: Job, limit_bytes: int) -> Built:
         found = _load(job, target)  # another process may have built it meanwhile
         if found is not None:
             return found
+        _refuse_stuck(job)
         with cache.build_folder(root) as folder:
             _compile(job, folder)
             found = _load(job, folder)
@@ -232,9 +217,13 @@ def _load(job: Job, folder: Path) -> Built | None:
     return Built(entry.binary, entry.digest, entry.path, entry.seconds, True, facts)
 
 
+def private_root() -> Path:
+    """A folder for this process, removed when it ends. Raises OSError."""
+    return _private_root(os.getpid())
+
+
 @functools.cache
 def _private_root(process: int) -> Path:
-    """A folder for this process, removed when it ends."""
     del process  # part of the key: a forked child must not share its parent's folder
     folder = Path(tempfile.mkdtemp(prefix="jax_cocktail-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -247,56 +236,66 @@ def _private_root(process: int) -> Path:
 def _compile(job: Job, folder: Path) -> None:
     """Compiles into `folder` and completes the entry. Raises OSError if the folder is the problem, and
     FileNotFoundError if it has vanished."""
-    (folder / job.language.file).write_text(job.source, encoding="utf-8")
-    command = [*job.toolchain.command, *job.arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
-    (folder / "command.txt").write_text(shlex.join(command) + "\n", encoding="utf-8")
     start = time.perf_counter()
-    status, log = _run(command, folder, dict(job.toolchain.environment))
-    seconds = time.perf_counter() - start
-    if status != 0 or not (folder / cache.BINARY).is_file():
+    ended = _run(job, folder)
+    seconds, binary = time.perf_counter() - start, folder / cache.BINARY
+    if ended.status != 0 or not binary.is_file():
         if not folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, "another process has removed the folder of the build")
-        if _FULL_DISK in log:
+        if _FULL_DISK in ended.output:
             raise OSError(errno.ENOSPC, _FULL_DISK)
-        problem = f"the {job.language.compiler} {job.toolchain} failed with status {status}"
-        raise BuildError(problem, job.language.remedy(log), shortened(log))
-    (folder / "log.txt").write_text(log, encoding="utf-8")
-    facts = job.language.inspect(folder / cache.BINARY, log)
+        how = f"failed with status {ended.status}" if ended.status else "wrote no file"
+        if ended.status < 0:
+            how = f"was killed by signal {-ended.status}"
+        problem = f"the {job.language.compiler} {job.toolchain} {how}"
+        raise BuildError(problem, job.language.remedy(ended.output), shortened(ended.output))
+    (folder / "log.txt").write_text(ended.output, encoding="utf-8")
+    facts = job.language.inspect(binary, ended.output)
     meta = {"compiler": job.toolchain.version, "seconds": seconds, "flags": list(job.arguments)}
     cache.seal(folder, job.key, {**meta, _FACTS: facts})
 
 
-def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """The exit status and output. On a timeout child processes end too, since they keep the output open."""
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, "LC_ALL": "C", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return -1, f"{command[0]}: {error.strerror}"
-    with process:
-        try:
-            output, _ = process.communicate(timeout=_COMPILE_SECONDS)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return -1, f"stopped after {_COMPILE_SECONDS:.0f} s"
-        except BaseException:
-            _end(process)
-            raise
-    return process.returncode, output.decode(errors="replace")
+def _run(job: Job, folder: Path) -> command.Ended:
+    """Runs the compiler. Raises BuildError if it does not end in time."""
+    (folder / job.language.file).write_text(job.source, encoding="utf-8")
+    arguments = (*job.arguments, *job.language.extra(job.toolchain))
+    words = [*job.toolchain.command, *arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
+    (folder / "command.txt").write_text(shlex.join(words) + "\n", encoding="utf-8", errors="surrogateescape")
+    environment = dict(job.toolchain.environment)
+
+    def more() -> float:
+        return _COMPILE_SECONDS - _PATIENCE_SECONDS if _works(job, words, environment) else 0.0
+
+    ended = command.run(words, environment, _PATIENCE_SECONDS, folder=folder, more=more)
+    if ended.late:
+        stuck.remember(job.key)
+        raise _too_late(job, ended.output)
+    return ended
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
-    except ProcessLookupError:
-        process.kill()
+def _works(job: Job, words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether the compiler ends on an empty text. If it does not, it is no use for other programs either."""
+    with tempfile.TemporaryDirectory(prefix="jax_cocktail-") as folder:
+        Path(folder, job.language.file).write_text("", encoding="utf-8")
+        ended = command.run(words, environment, command.ANSWER_SECONDS, folder=Path(folder))
+    if ended.late:
+        stuck.remember(stuck.name_of(job.toolchain.command))
+    return not ended.late
+
+
+def _refuse_stuck(job: Job) -> None:
+    """Raises BuildError if this job, or its compiler, took too long a short time ago."""
+    if stuck.remembered(job.key) or stuck.remembered(stuck.name_of(job.toolchain.command)):
+        raise _too_late(job, "")
+
+
+def _too_late(job: Job, log: str) -> BuildError:
+    return BuildError(
+        f"the {job.language.compiler} {job.toolchain} does not end",
+        f"{job.language.remedy('stopped after')}; it is tried again after {stuck.RETRY_SECONDS / 60:.0f}"
+        " minutes, or after jax_cocktail.clear_cache()",
+        shortened(log),
+    )
 
 
 def shortened(log: str, most: int = 1900) -> str:

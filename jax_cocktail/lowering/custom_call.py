@@ -6,6 +6,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from jax_cocktail import config
 from jax_cocktail.build.host import build_runtime, host_toolchain
+from jax_cocktail.build.library import open_library
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
@@ -52,9 +54,10 @@ def _register_cpu() -> None:
     with _lock:
         if _library is not None:
             return
+        most_units = config.resolve({}, scopes=()).units
         path = build_runtime(jax.ffi.include_dir(), host_toolchain())
         try:
-            library = ctypes.CDLL(path)
+            library = open_library(path)
         except OSError as error:
             raise BuildError(
                 f"the runtime library cannot be loaded ({error})",
@@ -76,7 +79,9 @@ def _register_cpu() -> None:
         library.ck_cpu_units.restype = ctypes.c_int64
         library.ck_cpu_units_now.restype = ctypes.c_int64
         library.ck_cpu_set_units.argtypes = [ctypes.c_int64]
-        library.ck_cpu_set_units(config.resolve({}, scopes=()).units)
+        library.ck_cpu_set_units(most_units)
+        library.ck_cpu_load.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+        library.ck_cpu_load.argtypes += [ctypes.c_char_p, ctypes.c_size_t]
         _library = library
 
 
@@ -122,10 +127,21 @@ def register_quietly() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for platform in expected_platforms():
-            try:
+            with suppress(Exception):
                 register(platform)
-            except (BuildError, OSError):
-                continue
+
+
+def load(artifact: Artifact) -> None:
+    """Loads a program for the CPU that was built for this machine. XLA would report a program that cannot be
+    loaded only when it is called, too late for stock XLA to run instead. Raises BuildError."""
+    if artifact.launch is not None or _library is None:
+        return
+    binary, problem = artifact.binary, ctypes.create_string_buffer(1024)
+    if not _library.ck_cpu_load(artifact.digest.encode(), binary, len(binary), problem, len(problem)):
+        raise BuildError(
+            problem.value.decode(errors="replace"),
+            "set TMPDIR to a folder with room that allows execution, or raise the limits of the process",
+        )
 
 
 def _capsule(address: int) -> Any:

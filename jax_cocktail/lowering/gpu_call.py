@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import threading
 import warnings
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
+from jax_cocktail.build.library import open_library
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.spec import DEFAULT, DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
@@ -116,7 +116,7 @@ def register() -> None:
 
 def _built() -> tuple[Any, Any, Any, Any] | None:
     try:
-        library = ctypes.CDLL(build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
+        library = open_library(build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
     except (BuildError, OSError) as error:
         warnings.warn(
             f"each call on a GPU starts slower, by tens of microseconds: {error}",

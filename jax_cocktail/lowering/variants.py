@@ -6,11 +6,12 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
@@ -245,9 +246,15 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     limit = mark.options.cache_limit_bytes
     with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
         futures: dict[tuple[Candidate, int], Future[Artifact]] = {
-            part: pool.submit(build, _emitted(prepared, *part), cache_limit_bytes=limit) for part in parts
+            part: pool.submit(_ready, _emitted(prepared, *part), limit) for part in parts
         }
-        yield
+        try:
+            yield
+            wait(futures.values())
+        except KeyboardInterrupt:  # the process would end only when its compilers have
+            pool.shutdown(wait=False, cancel_futures=True)
+            command.stop_all()
+            raise
     artifacts = {part: future.result() for part, future in futures.items() if future.exception() is None}
     if mark.options.dump_to:
         for part, artifact in artifacts.items():
@@ -260,6 +267,13 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
         raise failures[0]
     for error in failures:
         warnings.warn(f"a candidate for {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
+
+
+def _ready(emitted: Emitted, limit_bytes: int) -> Artifact:
+    """Builds a program and loads it."""
+    artifact = build(emitted, cache_limit_bytes=limit_bytes)
+    custom_call.load(artifact)
+    return artifact
 
 
 def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Rewritten:

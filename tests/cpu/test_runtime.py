@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jax_cocktail.build import features
 from jax_cocktail.build import host as build
 
 TARGET = "jax_cocktail_runtime_test"
+X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="features of x86-64 processors")
 # Doubles its input; with a workspace, through it. Negative input: error 7.
 PROGRAM = """#include "cocktail_base.h"
 CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, CkUnit*) {
@@ -171,19 +175,65 @@ def test_damaged_and_wrong_binaries_are_refused(runtime: ctypes.CDLL) -> None:
         _caller(b"no shared object", hashlib.sha256(b"no shared object").hexdigest())(x)
     with pytest.raises(Exception, match="needs the attributes"):
         _caller(built.binary, "short")(x)
-    other = _built('#include "cocktail_base.h"\nCK_EXPORT int another() { return 0; }\n')
+    other = built.binary.replace(b"ck_program", b"ck_another")
     with pytest.raises(Exception, match="no entry point"):
-        _caller(other.binary, other.digest)(x)
+        _caller(other, hashlib.sha256(other).hexdigest())(x)
     np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.full(8, 2))
 
 
+def _loads(runtime: ctypes.CDLL, built: build.Built) -> str:
+    """The reason why the runtime does not load a program that was built here, or ""."""
+    problem = ctypes.create_string_buffer(1024)
+    size = ctypes.c_size_t(len(built.binary))
+    room = ctypes.c_size_t(len(problem))
+    loaded = runtime.ck_cpu_load(built.digest.encode(), built.binary, size, problem, room)
+    assert loaded == (not problem.value)
+    return problem.value.decode()
+
+
+def _needing(features: str) -> build.Built:
+    """A program that says that it needs these features of the processor."""
+    return _built(f"#undef CK_FEATURES\n#define CK_FEATURES {features}\n{PROGRAM}")
+
+
+@X86
 def test_program_for_another_processor_is_refused(runtime: ctypes.CDLL) -> None:
-    text = PROGRAM.replace(
-        '#include "cocktail_base.h"', '#define CK_COMPILED_FEATURES 0x80000000u\n#include "cocktail_base.h"'
-    )
-    built = _built(text.replace("#define", '#include "cocktail_features.h"\n#define'))
-    with pytest.raises(Exception, match="another processor"):
+    built = _needing("SSE3,AVX512ER,SSSE3,AVX5124FMAPS")  # of a processor that was sold without the rest
+    with pytest.raises(Exception, match="another processor.*lacks.*AVX512ER, AVX5124FMAPS; compile it again"):
         _caller(built.binary, built.digest)(jnp.ones(8))
+    assert "AVX512ER" in _loads(runtime, built)
+
+
+@X86
+@pytest.mark.parametrize("feature", ["AVX", "AVX1024", "AVX2_", "unknown"])
+def test_features_that_the_runtime_does_not_know(runtime: ctypes.CDLL, feature: str) -> None:
+    """Only the processor for which the program was built is known to have them."""
+    built = _needing(f"SSE3,{feature},RTM")
+    x = jnp.ones(8)
+    if feature != "AVX":
+        with pytest.raises(Exception, match=f"not known to have, {feature}; compile it again"):
+            _caller(built.binary, built.digest)(x)
+    assert not _loads(runtime, built)
+    np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.full(8, 2))
+
+
+@X86
+def test_the_runtime_can_check_all_that_compilers_use(runtime: ctypes.CDLL) -> None:
+    """The newest processors that the compiler knows."""
+    text = (build.program_folders("cpu_src")[0] / "runtime_features.h").read_text()
+    known = set(re.findall(r'\{"(\w+)", k', text))
+    toolchain, named = build.host_toolchain(), set()
+    for processor in ("native", "graniterapids", "sapphirerapids", "knm", "znver3", "znver5", "bdver4"):
+        flags = tuple(flag.replace("native", processor) for flag in build.PROGRAM_FLAGS)
+        named |= features.names_of(toolchain, flags) or set()  # an old compiler does not know all
+    assert {"AVX2", "LZCNT", "F16C", "MOVBE"} <= named <= known, named - known
+
+
+@X86
+def test_programs_name_their_features(runtime: ctypes.CDLL) -> None:
+    library = ctypes.CDLL(_built().path)
+    found = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "ck_features"))).decode()
+    assert set(found.split(",")) - {""} == features.names_of(build.host_toolchain(), build.PROGRAM_FLAGS)
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])

@@ -1,0 +1,144 @@
+"""Runs a program, such as a compiler, within limits of time and output. It ends when its parent does."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax_cocktail.build import stuck
+
+ANSWER_SECONDS = 10.0
+_MOST_OUTPUT = 16 << 20
+_SHELL = "/bin/sh"
+# Standard input is a pipe, and this process holds its other end. However this process ends, `read` returns,
+# and the whole process group is killed. (Linux can send a signal when a parent dies, but the processes that a
+# compiler starts would not get it, and to ask for it between fork and exec is unsafe with threads.) The
+# program replaces the shell, and is not the parent of the process that waits.
+_TIED = 'exec 3<&0 </dev/null; ( { read -r _ <&3; kill -9 0; } >/dev/null 2>&1 & ); exec 3<&-; exec "$@"'
+
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended. `status`: its exit status, or minus the number of the signal that killed it;
+    `late`: it was stopped because it took too long."""
+
+    status: int
+    output: str
+    late: bool = False
+
+
+def answer(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """The output of a short command; "" if it does not run, fails or takes too long."""
+    name = stuck.name_of(command)
+    if stuck.remembered(name):
+        return ""
+    ended = run(command, environment or {}, ANSWER_SECONDS, errors=False)
+    if ended.late:
+        stuck.remember(name)
+    return ended.output.strip() if ended.status == 0 else ""
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    *,
+    folder: Path | None = None,
+    errors: bool = True,
+    more: Callable[[], float] = lambda: 0.0,
+) -> Ended:
+    """Runs a command to its end.
+
+    Args:
+      command: the program and its arguments.
+      environment: variables to set, in addition to those of this process.
+      seconds: the time that it may take.
+      folder: where it runs.
+      errors: whether the output includes what it writes to standard error.
+      more: called when the time is over; returns the seconds that it may take in addition.
+    """
+    words = (_SHELL, "-c", _TIED, "sh", *command) if os.access(_SHELL, os.X_OK) else tuple(command)
+    try:
+        theirs, ours = os.pipe()
+        try:
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env={**os.environ, "LC_ALL": "C", **environment},
+                stdin=theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+    except OSError as error:
+        return Ended(127, f"{command[0]}: {error.strerror}")  # as a shell says it
+    with process, open(ours, "wb"):
+        _running.add(process)
+        try:
+            output, stopped = _follow(process, seconds, more)
+        except BaseException:
+            _end(process)
+            raise
+        finally:
+            _running.discard(process)
+        if stopped:
+            _end(process)
+    late = bool(stopped) and len(output) < _MOST_OUTPUT
+    return Ended(process.returncode, output.decode(errors="replace") + stopped, late)
+
+
+def stop_all() -> None:
+    """Kills what runs now, in all threads."""
+    for process in tuple(_running):
+        _end(process)
+
+
+def _follow(process: subprocess.Popen[bytes], seconds: float, more: Callable[[], float]) -> tuple[bytes, str]:
+    """Waits for the end. Returns the output, and why the program must be stopped, or ""."""
+    assert process.stdout is not None
+    start, output = time.monotonic(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) < _MOST_OUTPUT:
+            left = start + seconds - time.monotonic()
+            if left > 0 and selector.select(left):
+                data = os.read(process.stdout.fileno(), 1 << 16)
+                if not data:
+                    break
+                output += data
+            elif left <= 0:
+                longer = more()
+                if longer <= 0:
+                    return bytes(output), f"stopped after {time.monotonic() - start:.0f} s"
+                more, seconds = _no_more, seconds + longer
+        else:
+            return bytes(output), f"\nstopped after {_MOST_OUTPUT >> 20} MB of messages"
+    try:
+        process.wait(max(start + seconds - time.monotonic(), 1.0))
+    except subprocess.TimeoutExpired:
+        return bytes(output), f"stopped after {time.monotonic() - start:.0f} s"
+    return bytes(output), ""
+
+
+def _no_more() -> float:
+    return 0.0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+    except ProcessLookupError:
+        process.kill()

@@ -1,0 +1,46 @@
+"""The processor features that a compiler may use, by its own answer: a program tells them to the runtime."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+from collections.abc import Sequence
+
+from jax_cocktail.build.command import answer
+from jax_cocktail.build.job import Toolchain
+
+_LEAST = "-march=x86-64"
+_MACRO = re.compile(r"#define __([A-Z][A-Z0-9_]*)__ 1$", re.MULTILINE)
+
+
+def features_argument(toolchain: Toolchain, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """The argument that defines CK_FEATURES (`cocktail_features.h`). There is none if the compiler does not
+    tell, and for other processors than x86-64, where the runtime checks nothing."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    names = names_of(toolchain, flags)
+    return () if names is None else (f"-DCK_FEATURES={','.join(sorted(names))}",)
+
+
+@functools.lru_cache(maxsize=8)
+def names_of(toolchain: Toolchain, flags: tuple[str, ...]) -> frozenset[str] | None:
+    """The features that the flags allow and the oldest processor lacks; None if the compiler does not tell.
+
+    They are what the compiler defines macros for: AVX2 for ``__AVX2__``.
+    """
+    here = _macros(toolchain, [*toolchain.command, *filter(_chooses, flags)])
+    plain = [word for word in toolchain.command if not _chooses(word)]
+    everywhere = _macros(toolchain, [*plain, _LEAST]) if here else here
+    return here - everywhere if everywhere else None
+
+
+def _chooses(flag: str) -> bool:
+    """Whether a flag may choose processor features."""
+    return flag.startswith("-m")
+
+
+def _macros(toolchain: Toolchain, command: Sequence[str]) -> frozenset[str]:
+    words = [*command, "-dM", "-E", "-x", "c++", os.devnull]
+    return frozenset(_MACRO.findall(answer(words, dict(toolchain.environment))))

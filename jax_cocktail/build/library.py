@@ -1,0 +1,84 @@
+"""Loads shared objects, also where their own folder does not allow it, and checks what a compiler wrote."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_number = itertools.count()
+
+
+def open_library(path: str | Path) -> ctypes.CDLL:
+    """Loads a shared object, or, if its folder does not allow that, a copy in TMPDIR or in memory. Raises
+    OSError."""
+    try:
+        return ctypes.CDLL(os.fspath(path))
+    except OSError as error:
+        problem = error
+    for copy in (_in_temporary_folder, _in_memory):
+        try:
+            with copy(path) as place:
+                return ctypes.CDLL(place)
+        except OSError:
+            continue
+    raise problem
+
+
+@contextmanager
+def _in_temporary_folder(path: str | Path) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="jax_cocktail-") as folder:
+        yield shutil.copy(path, folder)
+
+
+@contextmanager
+def _in_memory(path: str | Path) -> Iterator[str]:
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no files in memory")
+    handle = os.memfd_create("jax_cocktail")
+    try:
+        with open(handle, "wb", closefd=False) as file:
+            file.write(Path(path).read_bytes())
+        # The loader takes libraries of one path for the same, and file descriptors are reused: the number of
+        # the load is spelled in front, in slashes that do not change what the path means.
+        slashes = "".join(".//" if bit == "1" else "./" for bit in f"{next(_number):016b}")
+        yield f"/proc/self/fd/{slashes}{handle}"
+    finally:
+        os.close(handle)
+
+
+def problem_with(path: Path, symbols: Sequence[str]) -> str:
+    """Why a new shared object cannot be used, or "". It is loaded and unloaded again, so that damage to the
+    file cannot affect this process later. `symbols`: what it must define."""
+    if not _is_complete(path):
+        return "it is not a complete shared object"
+    try:
+        library = open_library(path)
+    except OSError as error:
+        return str(error)
+    missing = [name for name in symbols if not hasattr(library, name)]
+    ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
+    return f"it does not define {', '.join(missing)}" if missing else ""
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether the file is in ELF format and as long as its segments say. Loading a shorter one kills this
+    process."""
+    data = path.read_bytes()
+    try:
+        magic, bits, order = struct.unpack_from("4sBB", data)
+        if magic != b"\x7fELF" or bits != 2:
+            return False
+        end = "<" if order == 1 else ">"
+        (table,) = struct.unpack_from(f"{end}Q", data, 32)
+        size, count = struct.unpack_from(f"{end}HH", data, 54)
+        segments = (struct.unpack_from(f"{end}IIQQQQ", data, table + k * size) for k in range(count))
+        return all(offset + length <= len(data) for _, _, offset, _, _, length in segments)
+    except struct.error:
+        return False
