@@ -12,6 +12,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 from jax.extend import source_info_util
+from jax.extend.core import primitives
 from jax.interpreters import mlir
 
 from jax_cocktail.errors import UnsupportedError
@@ -43,12 +44,17 @@ CALLS = REMATERIALISED | {
     "eval_jaxpr",
 }
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
+_PUBLIC = {p.name: p for p in vars(primitives).values() if isinstance(p, jex.Primitive)}
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
 
 def primitive_name(equation: Any) -> str:
-    """The name of the equation's primitive."""
-    return str(equation.primitive.name)
+    """The name of the equation's primitive, which tells what it computes.
+
+    A primitive of another library may have the name of one of JAX's, but not here.
+    """
+    name = str(equation.primitive.name)
+    return name if _PUBLIC.get(name, equation.primitive) is equation.primitive else f"{name} (not JAX's)"
 
 
 class Calls:

@@ -64,6 +64,7 @@ def _halves_type(x, *, times):
 
 
 halves_p = primitive("halves", _halves, _halves_type, several=True)
+add_p, while_p = primitive("add", lambda x: x - 7, like), primitive("while", lambda x: x * 2, like)
 shaped_p = primitive("shaped", lambda x, *, table=(): x * len(table), like)
 
 nowhere_p = primitive("by_platform", lambda x: x / 0, like)  # the rule of a platform comes first
@@ -90,13 +91,22 @@ def nested(x):
     return lax.scan(row, x, jnp.arange(4.0))
 
 
+def renamed(x):
+    """Primitives with the names of JAX's."""
+
+    def body(i, y):
+        return add_p.bind(while_p.bind(y)) + i
+
+    return lax.fori_loop(0, 3, body, x)
+
+
 def beside_the_loop(x):
     y = marked_p.bind(x * 2, note="before")
     y = lax.fori_loop(0, 3, lambda i, a: jnp.cos(a) + y, y)
     return halves_p.bind(lax.fori_loop(0, 3, lambda i, a: a * y, marked_p.bind(y, note="between")), times=3)
 
 
-@pytest.mark.parametrize("function", [until_negative, nested, beside_the_loop])
+@pytest.mark.parametrize("function", [until_negative, nested, renamed, beside_the_loop])
 def test_a_primitive_is_what_jax_lowers(function):
     same(function, jnp.array([1.0, 7.5, 3.0]))
 
