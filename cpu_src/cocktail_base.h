@@ -23,6 +23,20 @@ struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 #define CK_NO_UNROLL _Pragma("GCC unroll 1")
 #endif
 
+// A unit is one thread: what the threads of a block share on a GPU are plain loops. Compilers unroll a short
+// loop before they vectorise it, and then fail to.
+#define CK_FOR_LANES(name, count) CK_LANES CK_NO_UNROLL for (i64 name = 0; name < (count); ++name)
+#define CK_FOR_ROWS(GROUP, name, count) for (i64 name = 0; name < (count); ++name)
+#define CK_FOR_GROUP_LANES(GROUP, name, count) CK_FOR_LANES(name, count)
+CK_INLINE void ck_block_barrier() {}
+
+// Where a loop over the elements k .. N-1 of a row begins. Work on elements before k is in vain: loops of
+// constant length, or over whole vectors, are faster.
+template <i32 N>
+constexpr i32 ck_row_start(i32 k) {
+  return N <= 32 ? 0 : k / 16 * 16;
+}
+
 #define CK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define CK_UNLIKELY(x) __builtin_expect(!!(x), 0)
 

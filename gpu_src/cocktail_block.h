@@ -50,6 +50,12 @@ CK_INLINE i32 ck_group_lane() {
 #define CK_FOR_ROWS(GROUP, name, count) \
   for (i32 name = ck_group<GROUP>(); name - ck_group<GROUP>() < (count); name += ck_groups<GROUP>())
 
+// Where a loop over the elements k .. N-1 of a row begins.
+template <i32 N>
+CK_INLINE constexpr i32 ck_row_start(i32 k) {
+  return k;
+}
+
 // ---- operators ------------------------------------------------------------------------------------------
 // apply(a, b) of two values of a compute type, and its neutral element.
 

@@ -2,7 +2,7 @@
 
 tests/cpu/test_primitives.py runs all cases of one group and dtype (`groups()`) as one program, in a branch in
 a loop, and compares with stock JAX: integers, booleans and random bits exactly, floats within the tolerance
-of their case. More cases are in cases_structure.py and cases_indexing.py.
+of their case. More cases are in cases_structure.py, cases_indexing.py and cases_linalg.py.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tests.case import (
     numpy_dtype,
 )
 from tests.cases_indexing import add_indexing
+from tests.cases_linalg import add_linalg
 from tests.cases_structure import add_structure
 
 CASES = Table()
@@ -229,4 +230,5 @@ _newer()
 _selecting()
 _conversions()
 add_structure(CASES)
+add_linalg(CASES)
 add_indexing(CASES)

@@ -247,6 +247,18 @@ def _windows(operator: UOperator) -> Iterator[Tie]:
     return _same_axes(operator, [d for d, ok in enumerate(plain) if ok and spread[d] == 1])
 
 
+def _leading(count: int) -> Ties:
+    """All axes but the last `count` of the first operand."""
+    return lambda operator: _same_axes(operator, range(operator.inputs[0].type.rank - count))
+
+
+def _triangular_solve(operator: UOperator) -> Iterator[Tie]:
+    """The columns of the right-hand side are systems of their own."""
+    last = len(_shape(operator)) - 1
+    yield from _leading(2)(operator)
+    yield Tie((last,), (None, last), _shape(operator)[last])
+
+
 OWN: dict[str, Ties] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
@@ -259,6 +271,9 @@ OWN: dict[str, Ties] = {
     "scatter": _scatter,
     "dot": _dot,
     "conv": _conv,
+    "cholesky": _leading(2),
+    "lu": _leading(2),
+    "triangular_solve": _triangular_solve,
 }
 
 

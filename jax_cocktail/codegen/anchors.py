@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import cast
 
-from jax_cocktail.codegen import contraction, ordering, windows
+from jax_cocktail.codegen import contraction, linalg, ordering, windows
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
@@ -158,6 +158,7 @@ def _emit_update(context: Context, operator: UOperator) -> None:
 
 ANCHORS: dict[str, Emitter] = {
     **contraction.EMITTERS,
+    **linalg.EMITTERS,
     **ordering.EMITTERS,
     **windows.EMITTERS,
     "copy": _emit_copy,

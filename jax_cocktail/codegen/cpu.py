@@ -6,7 +6,7 @@ from jax_cocktail.device.target import Target
 
 CPU = Target(
     name="cpu",
-    headers=("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "sort", "units"),
+    headers=("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "sort", "units"),
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
     copy="__builtin_memcpy({target}, {source}, {size});",

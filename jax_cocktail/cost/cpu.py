@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from jax_cocktail.cost.value import Price
-from jax_cocktail.cost.work import rows, trips, work
+from jax_cocktail.cost.work import element_flops, rows, trips, work
 from jax_cocktail.device.host import SERVER, Rates
 from jax_cocktail.utask.failure import KIND as FAIL
 from jax_cocktail.utask.ir import (
@@ -136,7 +136,7 @@ def _light_flops(operator: UOperator) -> float:
     if operator.kind in PRODUCTS:
         return 0.0 if _heavy_flops(operator) else work(operator).flops / SERVER.thin_product
     size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
-    return float(size * operator.facts.cost) if operator.kind not in PARTIAL else 0.0
+    return size * element_flops(operator) if operator.kind not in PARTIAL else 0.0
 
 
 def _heavy_flops(operator: UOperator) -> float:

@@ -14,7 +14,7 @@ from math import ceil, log2
 from typing import cast
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.cost.work import rows, runs, work
+from jax_cocktail.cost.work import element_flops, rows, runs, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.failure import KIND as FAIL
@@ -186,10 +186,13 @@ def _operator_term(operator: UOperator, unit: Unit, part: Part) -> _Term:
         cost = operator.facts.cost
         return lambda share, _: unit.steps(size * own(share), cost)
     orders, start = operator.facts.orders, BLOCK.statement_seconds + BLOCK.reduce_seconds
+    flops = 1.0
+    if operator.facts.cubic:  # one row after the other
+        flops, start = element_flops(operator), start * operator.inputs[0].type.shape[-1]
 
     def seconds(share: float, _: float) -> float:
         mine = size * own(share)
-        return start + unit.steps(mine, log2(max(mine, 2.0)) ** 2 if orders else 1.0)
+        return start + unit.steps(mine, log2(max(mine, 2.0)) ** 2 if orders else flops)
 
     return seconds
 

@@ -120,4 +120,9 @@ def _operator(operator: UOperator) -> Work:
         return Work(float(moved.type.size), 2.0 * moved.type.nbytes)
     if not operator.is_element:
         size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
-    return Work(float(size * operator.facts.cost), touched)
+    return Work(size * element_flops(operator), touched)
+
+
+def element_flops(operator: UOperator) -> float:
+    """The flops of one element of an operator that is no product."""
+    return float(operator.facts.cost * (operator.inputs[0].type.shape[-1] if operator.facts.cubic else 1))

@@ -1,6 +1,15 @@
 """One rule per JAX primitive: equations in, uTask IR out. Importing this package registers every rule."""
 
-from jax_cocktail.primitives import contraction, elementwise, failure, indexing, movement, random, reduction
+from jax_cocktail.primitives import (
+    contraction,
+    elementwise,
+    failure,
+    indexing,
+    linalg,
+    movement,
+    random,
+    reduction,
+)
 from jax_cocktail.primitives.control import CONTROL_FLOW
 from jax_cocktail.primitives.rule import LIBRARY, RULES, Rule, physical_type
 from jax_cocktail.primitives.side_exit import SIDE_EXIT
@@ -17,6 +26,7 @@ __all__ = [
     "failure",
     "indexing",
     "inline",
+    "linalg",
     "movement",
     "physical_type",
     "random",

@@ -46,6 +46,7 @@ class OperatorKind:
       orders: the attribute that names the axis along which it sorts indices in scratch memory.
     Work:
       cost: flops of one element.
+      cubic: that, times the columns of the first operand's matrices.
       free: cost models charge nothing for it; the operator that reads the result does the work.
       product: sums of products along contracted axes.
       kernels: kernels that stock XLA launches for an anchor; 0: it is part of a fusion.
@@ -73,6 +74,7 @@ class OperatorKind:
     block_scratch: bool = False
     orders: str = ""
     cost: int = 1
+    cubic: bool = False
     free: bool = False
     product: bool = False
     kernels: int = 1
@@ -177,6 +179,17 @@ def _products(table: _Table) -> None:
     add("conv", names)
 
 
+def _matrices(table: _Table) -> None:
+    """Of the matrices in the last two axes, of float32 or float64."""
+    add = partial(table, "anchor", ties="own", cost=8, cubic=True)
+    # the lower factor, with zeros above; reads the lower triangle. All NaN if a pivot is not positive
+    add(1, "cholesky")
+    # results: both factors in one matrix, the lower one with a diagonal of ones; int32 pivots
+    add(1, "lu", results=2)
+    # (triangular matrix, right-hand sides in columns)
+    add(2, "triangular_solve", "lower unit_diagonal")
+
+
 def _reductions(table: _Table) -> None:
     add = partial(table, "anchor")
     # op: sum prod max min and or xor
@@ -235,7 +248,8 @@ def _others(table: _Table) -> None:
 
 def _table() -> dict[str, OperatorKind]:
     table = _Table()
-    for rows in (_elementwise, _movement, _products, _reductions, _sorting, _updates, _barriers, _others):
+    families = (_elementwise, _movement, _products, _matrices, _reductions, _sorting, _updates)
+    for rows in (*families, _barriers, _others):
         rows(table)
     return table.kinds
 

@@ -79,3 +79,149 @@ def test_a_linear_solve_has_derivatives():
         return jnp.sum(implicit(a, y)[1] ** 2)
 
     same(jax.grad(loss, (0, 1)), matrices((4, 4)), jnp.arange(4.0))
+
+
+# -- factorisations ------------------------------------------------------------------------------------------
+def kalman(model, observations):
+    """A Kalman filter: means, covariances and the likelihood of the observations."""
+    move, noise, observe, error = model
+
+    def step(state, y):
+        mean, cov = state
+        mean, cov = move @ mean, move @ cov @ move.T + noise
+        innovation = observe @ cov @ observe.T + error
+        factor = jax.scipy.linalg.cho_factor(innovation, lower=True)
+        gain = jax.scipy.linalg.cho_solve(factor, observe @ cov).T
+        rest = y - observe @ mean
+        mean, cov = mean + gain @ rest, cov - gain @ innovation @ gain.T
+        lost = rest @ jax.scipy.linalg.cho_solve(factor, rest) / 2
+        return (mean, cov), (mean, lost + jnp.log(jnp.diag(factor[0])).sum())
+
+    size = len(move)
+    (mean, cov), (means, lost) = lax.scan(step, (jnp.zeros(size), jnp.eye(size)), observations)
+    return mean, cov, means, lost.sum()
+
+
+def tracked(size, seen, dtype=jnp.float32):
+    """A model of `size` states and `seen` observed ones, and what is observed."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    move = jnp.eye(size) + 0.1 * jax.random.normal(keys[0], (size, size))
+    observe = jax.random.normal(keys[1], (seen, size))
+    model = (0.9 * move, 0.1 * jnp.eye(size), observe, 0.3 * jnp.eye(seen))
+    return jax.tree.map(lambda x: x.astype(dtype), (model, jax.random.normal(keys[2], (7, seen))))
+
+
+def newton(x):
+    """Newton's method for x^3 + A x = 1, each step with LU factors."""
+    a = matrices((5, 5))
+
+    def step(state):
+        x, count = state
+        factors = jax.scipy.linalg.lu_factor(a + jnp.diag(3 * x**2))
+        return x - jax.scipy.linalg.lu_solve(factors, x**3 + a @ x - 1), count + 1
+
+    return lax.while_loop(lambda s: s[1] < 4, step, (x, 0))[0]
+
+
+def euler(y):
+    """Implicit Euler for a stiff linear system, until time 1."""
+    a = -20 * matrices((4, 4))
+
+    def step(state):
+        y, time = state
+        return jnp.linalg.solve(jnp.eye(4) - 0.125 * a, y), time + 0.125
+
+    return lax.while_loop(lambda s: s[1] < 1, step, (y, 0.0))[0]
+
+
+def sample(key, cov):
+    """Correlated normal numbers."""
+
+    def draw(carried, key):
+        factor = jnp.linalg.cholesky(cov + carried * jnp.eye(len(cov)))
+        return carried + 0.1, factor @ jax.random.normal(key, (len(cov),))
+
+    return lax.scan(draw, 0.0, jax.random.split(key, 5))[1]
+
+
+@pytest.mark.parametrize(("size", "seen"), [(4, 2), (1, 1), (20, 3)])
+def test_kalman_filter(size, seen):
+    same(kalman, *tracked(size, seen))
+
+
+def test_kalman_filters_of_a_batch():
+    model, observations = tracked(4, 2)
+    batch = jnp.stack([observations, 2 * observations, -observations])
+    same(jax.vmap(kalman, (None, 0)), model, batch)
+    same(jax.vmap(kalman), jax.tree.map(lambda x: jnp.stack([x, x, 0.9 * x]), model), batch)
+
+
+def test_the_gradient_of_a_kalman_filter():
+    same(jax.grad(lambda m, y: kalman(m, y)[-1]), *tracked(3, 2), rtol=2e-3)
+
+
+def test_kalman_filter_in_float64():
+    with jax.enable_x64(True):
+        same(kalman, *tracked(4, 2, jnp.float64), rtol=1e-10)
+
+
+@pytest.mark.parametrize("function", [newton, euler])
+def test_solvers(function):
+    y = jnp.linspace(0.5, 1.5, 5 if function is newton else 4)
+    same(function, y)
+    same(jax.vmap(function), jnp.stack([y, y * y, -y]))
+
+
+def test_the_gradient_of_an_implicit_step():
+    def loss(a, y):
+        def step(y, _):
+            return jnp.linalg.solve(jnp.eye(4) + 0.1 * a, y), None
+
+        return jnp.sum(lax.scan(step, y, length=5)[0] ** 2)
+
+    same(jax.grad(loss, (0, 1)), matrices((4, 4)), jnp.arange(4.0))
+
+
+def test_correlated_samples():
+    same(sample, jax.random.key(0), matrices((6, 6)))
+    same(jax.vmap(sample, (None, 0)), jax.random.key(0), matrices((3, 6, 6)))
+
+
+def looped(function):
+    """A function in a loop, so that we compile it."""
+    return lambda *operands: lax.fori_loop(0, 1, lambda _, __: function(*operands), function(*operands))
+
+
+def test_factors_of_empty_matrices():
+    same(looped(lambda a: (jnp.linalg.cholesky(a), lax.linalg.lu(a))), jnp.zeros((2, 0, 0)))
+    same(looped(lax.linalg.lu), jnp.zeros((0, 2, 2)))
+
+
+def test_only_the_lower_triangle_counts():
+    a = matrices((5, 5))
+    same(looped(lambda a: jnp.linalg.cholesky(a, symmetrize_input=False)), jnp.tril(a) + jnp.triu(a, 1) * 7)
+
+
+def test_a_large_matrix_is_left_to_stock():
+    a = matrices((200, 200))
+    with pytest.warns(jax_cocktail.CocktailWarning, match="cholesky of a matrix of 200 x 200"):
+        wrapped = jax_cocktail.jit(looped(jnp.linalg.cholesky), options={"force": "cocktail"})
+        np.testing.assert_allclose(wrapped(a), jnp.linalg.cholesky(a), rtol=1e-4, atol=1e-5)
+
+
+def test_accuracy():
+    """The error against float64 is at most twice that of LAPACK."""
+    a = matrices((24, 24), seed=5)
+    exact = np.asarray(a, np.float64)
+    b = jax.random.normal(jax.random.key(6), (24, 4))
+    x = np.linalg.solve(exact, np.asarray(b, np.float64))
+    cases = [
+        (lambda a, b: jnp.linalg.cholesky(a), np.linalg.cholesky(exact)),
+        (lambda a, b: jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a), b), x),
+        (jnp.linalg.solve, x),
+    ]
+    for function, expected in cases:
+        ours = jax_cocktail.jit(looped(function), options=FORCED)(a, b)
+        stock = jax.jit(looped(function))(a, b)
+        lost, allowed = (np.abs(y - expected).max() for y in (ours, stock))
+        assert lost <= 2 * allowed

@@ -180,11 +180,22 @@ def _reduction() -> Iterator[Sample]:
     )  # fmt: skip
 
 
+def _linalg() -> Iterator[Sample]:
+    yield sample("cholesky", "float32[2,6,6]", "float32[2,6,6]")
+    yield sample("lu", "float32[2,6,4]", "float32[2,6,4] int32[2,4]")
+    for lower in (True, False):
+        yield sample(
+            "triangular_solve", "float32[2,6,6] float32[2,6,4]", "float32[2,6,4]", lower=lower,
+            unit_diagonal=not lower,
+        )  # fmt: skip
+
+
 SAMPLES: tuple[Sample, ...] = (
     *_elementwise(),
     *_movement(),
     *_indexing(),
     *_contraction(),
     *_reduction(),
+    *_linalg(),
     sample("empty", "", "float32[4,6]"),
 )

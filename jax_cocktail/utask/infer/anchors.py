@@ -96,6 +96,36 @@ def _conv(operator: UOperator) -> None:
     require(found == expected, f"result is {found} (batch, feature, spatial...), expected {expected}")
 
 
+def _matrix(operator: UOperator) -> TensorType:
+    """The type of the first operand: a batch of matrices."""
+    a = operator.inputs[0].type
+    dtype_in(operator, a.dtype, ("float32", "float64"))
+    require(a.rank >= 2, f"{a} is no matrix")
+    return a
+
+
+def _cholesky(operator: UOperator) -> None:
+    a = _matrix(operator)
+    require(a.shape[-1] == a.shape[-2], f"{a} is not square")
+    result_is(operator, a)
+
+
+def _lu(operator: UOperator) -> None:
+    a = _matrix(operator)
+    result_is(operator, a)
+    result_is(operator, TensorType("int32", (*a.shape[:-2], min(a.shape[-2:]))), 1)
+
+
+def _triangular_solve(operator: UOperator) -> None:
+    a, b = _matrix(operator), operator.inputs[1].type
+    require(a.shape[-1] == a.shape[-2], f"{a} is not square")
+    fits = b.dtype == a.dtype and b.rank == a.rank and b.shape[:-1] == a.shape[:-1]
+    require(fits, f"the matrix is {a}, the right-hand side {b}")
+    for name in ("lower", "unit_diagonal"):
+        require(isinstance(operator[name], bool), f"{name} is not a bool")
+    result_is(operator, b)
+
+
 def _reduce(operator: UOperator) -> None:
     x = operator.inputs[0].type
     require(operator["op"] in _REDUCTIONS, f"op is one of {_REDUCTIONS}")
@@ -223,6 +253,9 @@ ANCHORS: dict[str, Rule] = {
     "exchange": _exchange,
     "dot": _dot,
     "conv": _conv,
+    "cholesky": _cholesky,
+    "lu": _lu,
+    "triangular_solve": _triangular_solve,
     "reduce": _reduce,
     "arg_reduce": _arg_reduce,
     "cumulative": _cumulative,

@@ -14,6 +14,7 @@ from jax_cocktail.utask.interpreter.common import NARROW, Array, Evaluate, dtype
 from jax_cocktail.utask.interpreter.contraction import CONTRACTION
 from jax_cocktail.utask.interpreter.elementwise import ELEMENTWISE
 from jax_cocktail.utask.interpreter.indexing import INDEXING
+from jax_cocktail.utask.interpreter.linalg import LINALG
 from jax_cocktail.utask.interpreter.movement import MOVEMENT
 from jax_cocktail.utask.interpreter.reduction import REDUCTION
 from jax_cocktail.utask.interpreter.special import SPECIAL
@@ -36,6 +37,7 @@ EVALUATE: dict[str, Evaluate] = {
     **INDEXING,
     **REDUCTION,
     **CONTRACTION,
+    **LINALG,
 }
 
 

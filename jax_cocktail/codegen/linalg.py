@@ -1,0 +1,65 @@
+"""Emits the factorisations of matrices, and solutions of triangular systems, as calls of templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from jax_cocktail.codegen.context import ArrayView, Context, Emitter
+from jax_cocktail.codegen.kernel import Expression, Index
+from jax_cocktail.codegen.writer import code
+from jax_cocktail.utask.ir import UOperator
+
+
+def emit_cholesky(context: Context, operator: UOperator) -> None:
+    a = context.array(operator.inputs[0])
+    size = operator.output.type.shape[-1]
+    with context.result(operator.output) as factor, _each(context, operator) as at:
+        call = code("ck_cholesky<{}>({}, {});", size, _matrix(a, at), _from(factor, at))
+        context.writer.add(call)
+
+
+def emit_lu(context: Context, operator: UOperator) -> None:
+    a = context.array(operator.inputs[0])
+    factors, pivots = operator.outputs
+    rows, columns = factors.type.shape[-2:]
+    with context.result(factors) as x, context.result(pivots) as p, _each(context, operator) as at:
+        places = [_matrix(a, at), _from(x, at), _from(p, at)]
+        context.writer.add(code("ck_lu<{}, {}>({}, {}, {});", rows, columns, *places))
+
+
+def emit_triangular_solve(context: Context, operator: UOperator) -> None:
+    a, b = map(context.array, operator.inputs)
+    rows, columns = operator.output.type.shape[-2:]
+    flags = ", ".join(str(operator[name]).lower() for name in ("lower", "unit_diagonal"))
+    with context.result(operator.output) as x, _each(context, operator) as at:
+        places = [_matrix(a, at), _matrix(b, at), _from(x, at)]
+        call = code("ck_triangular_solve<{}, {}, {}>({}, {}, {});", flags, rows, columns, *places)
+        context.writer.add(call)
+
+
+@contextmanager
+def _each(context: Context, operator: UOperator) -> Iterator[Sequence[Index]]:
+    """Loops over the matrices of a batch. Yields the indices of one."""
+    context.needs.add("linalg")
+    with context.writer.nest(operator.inputs[0].type.shape[:-2]) as indices:
+        yield indices
+        context.fence()
+
+
+def _from(array: ArrayView, at: Sequence[Index]) -> Expression:
+    """The pointer to the part of an array with these leading indices."""
+    place = array.base.along(at, array.strides[: len(at)])
+    return array.pointer if place == Index() else code("{} + {}", array.pointer, place)
+
+
+def _matrix(array: ArrayView, at: Sequence[Index]) -> Expression:
+    """A matrix as arguments of a template: pointer and strides."""
+    return code("{}, {}, {}", _from(array, at), *array.strides[-2:])
+
+
+EMITTERS: dict[str, Emitter] = {
+    "cholesky": emit_cholesky,
+    "lu": emit_lu,
+    "triangular_solve": emit_triangular_solve,
+}

@@ -1,0 +1,67 @@
+"""Factorisations of matrices and triangular systems in NumPy, in float64, one row after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jax_cocktail.utask.interpreter.common import Array, Evaluate, doubled, rounded
+from jax_cocktail.utask.ir import UOperator
+
+
+def _each(function: Callable[..., tuple[Array, ...]]) -> Evaluate:
+    """Applies a function of an operator and float64 matrices to the matrices of a batch."""
+
+    def apply(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
+        results = tuple(np.empty(v.type.shape, v.type.dtype) for v in operator.outputs)
+        with np.errstate(all="ignore"):
+            for at in np.ndindex(*operands[0].shape[:-2]):
+                found = function(operator, *(doubled(x[at]) for x in operands))
+                for whole, part in zip(results, found, strict=True):
+                    whole[at] = rounded(part, whole.dtype)
+        return results
+
+    return apply
+
+
+def _cholesky(_: UOperator, a: Array) -> tuple[Array]:
+    factor = np.tril(a)
+    for k in range(len(a)):
+        factor[k:, k] -= factor[k:, :k] @ factor[k, :k]
+        if factor[k, k] <= 0:
+            return (np.full_like(a, np.nan),)
+        factor[k:, k] /= np.sqrt(factor[k, k])
+    return (factor,)
+
+
+def _lu(_: UOperator, a: Array) -> tuple[Array, Array]:
+    """Partial pivoting; the first of several largest elements is the pivot."""
+    factors = a.copy()
+    pivots = np.zeros(min(a.shape), np.int32)
+    for k in range(len(pivots)):
+        best = k
+        for row in range(k + 1, len(a)):
+            best = row if abs(factors[row, k]) > abs(factors[best, k]) else best
+        pivots[k] = best
+        factors[[k, best]] = factors[[best, k]]
+        if factors[k, k] != 0:
+            factors[k + 1 :, k] /= factors[k, k]
+            factors[k + 1 :, k + 1 :] -= np.outer(factors[k + 1 :, k], factors[k, k + 1 :])
+    return factors, pivots
+
+
+def _triangular_solve(operator: UOperator, a: Array, b: Array) -> tuple[Array]:
+    solution, order = b.copy(), range(len(a))
+    for k in order if operator["lower"] else reversed(order):
+        rest = slice(k + 1, None) if operator["lower"] else slice(k)
+        solution[k] /= 1 if operator["unit_diagonal"] else a[k, k]
+        solution[rest] -= np.outer(a[rest, k], solution[k])
+    return (solution,)
+
+
+LINALG: dict[str, Evaluate] = {
+    "cholesky": _each(_cholesky),
+    "lu": _each(_lu),
+    "triangular_solve": _each(_triangular_solve),
+}

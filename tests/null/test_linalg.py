@@ -1,0 +1,87 @@
+"""Factorisations and triangular systems: the interpreter against NumPy, and which programs are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jax_cocktail.analysis.axes import rule
+from jax_cocktail.cost.work import work
+from jax_cocktail.errors import VerificationError
+from jax_cocktail.utask.interpreter.run import run
+from tests.null.operators import sample
+from tests.null.programs import apply
+
+RANDOM = np.random.default_rng(0)
+
+
+def positive(*shape):
+    x = RANDOM.normal(size=shape)
+    return (x @ x.swapaxes(-1, -2) + np.eye(shape[-1])).astype(np.float32)
+
+
+def test_cholesky():
+    a = positive(3, 5, 5)
+    upper = np.triu(np.full((5, 5), np.nan, np.float32), 1)  # which nobody reads
+    found = apply("cholesky", [np.tril(a) + upper], "float32[3,5,5]")
+    np.testing.assert_allclose(found, np.linalg.cholesky(a), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pivot", [0, -1])
+def test_a_pivot_that_is_not_positive(pivot):
+    a = np.stack([np.eye(3), np.diag([1, pivot, 1])]).astype(np.float32)
+    found = apply("cholesky", [a], "float32[2,3,3]")
+    np.testing.assert_array_equal(found, np.stack([np.eye(3), np.full((3, 3), np.nan)]))
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 5), (6, 3), (3, 6)])
+def test_lu(rows, columns):
+    a, size = RANDOM.normal(size=(rows, columns)), min(rows, columns)
+    program = sample("lu", f"float64[{rows},{columns}]", f"float64[{rows},{columns}] int32[{size}]").program()
+    factors, pivots = run(program, [a])
+    lower = np.tril(factors[:, :size], -1) + np.eye(rows, size)
+    assert np.abs(lower).max() <= 1
+    exchanged = a.copy()
+    for k, pivot in enumerate(pivots):
+        exchanged[[k, pivot]] = exchanged[[pivot, k]]
+    np.testing.assert_allclose(lower @ np.triu(factors[:size]), exchanged, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("unit", [True, False])
+def test_triangular_solve(lower, unit):
+    a, b = positive(2, 4, 4), RANDOM.normal(size=(2, 4, 3)).astype(np.float32)
+    found = apply("triangular_solve", [a, b], "float32[2,4,3]", lower=lower, unit_diagonal=unit)
+    triangle = np.tril(a) if lower else np.triu(a)
+    if unit:
+        triangle[:, range(4), range(4)] = 1
+    np.testing.assert_allclose(triangle @ found, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "results", "message"),
+    [
+        ("cholesky", "float32[3,4]", "float32[3,4]", "is not square"),
+        ("cholesky", "float32[4]", "float32[4]", "is no matrix"),
+        ("cholesky", "bfloat16[4,4]", "bfloat16[4,4]", "does not take bfloat16"),
+        ("lu", "float32[3,4]", "float32[3,4] int32[4]", "expected int32"),
+        ("triangular_solve", "float32[4,4] float32[3,2]", "float32[3,2]", "the right-hand side"),
+    ],
+)
+def test_what_type_rules_refuse(kind, operands, results, message):
+    flags = {"lower": True, "unit_diagonal": False} if kind == "triangular_solve" else {}
+    with pytest.raises(VerificationError, match=message):
+        sample(kind, operands, results, **flags).program()
+
+
+def test_batches_and_right_hand_sides_are_independent():
+    flags = {"lower": True, "unit_diagonal": False}
+    solve = sample("triangular_solve", "float32[2,4,4] float32[2,4,3]", "float32[2,4,3]", **flags)
+    assert [tie.inputs for tie in rule(solve.operator()).ties] == [(0, 0), (None, 2)]
+    lu = sample("lu", "float32[2,4,3]", "float32[2,4,3] int32[2,3]")
+    assert [tie.inputs for tie in rule(lu.operator()).ties] == [(0,)]
+
+
+def test_work_is_cubic():
+    small, large = (sample("cholesky", f"float32[{n},{n}]", f"float32[{n},{n}]").operator() for n in (8, 16))
+    assert work(large).flops == 8 * work(small).flops
