@@ -11,6 +11,7 @@
 //   binary            u8 array  the program's shared object
 //   digest            string    its SHA-256, lower-case hexadecimal
 //   failures          string    of a program that can fail: one line of text for each of its error codes
+//   exit_flag         i64       of a program with side exits: the number of the result that is its exit flag
 //   workspace         i64       bytes of scratch memory to lend to every call, or 0
 //   workspace_result  i64       1: the last result buffer is the scratch memory
 #ifndef _GNU_SOURCE
@@ -36,6 +37,7 @@ struct State {
   Program* program;
   int64_t workspace;
   bool workspace_result;
+  int64_t exit_flag;  // -1: none
 };
 
 XLA_FFI_TypeId state_type_id = {0};
@@ -66,7 +68,14 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   if (!RunProgram(&state->program->entry, inputs, outputs, workspace, lent, 0, &code)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
-  if (code == 0) return nullptr;
+  if (code == 0) {
+    if (state->exit_flag >= 0 && state->exit_flag < num_outputs) {
+      bool exited = *static_cast<const bool*>(outputs[state->exit_flag]);
+      __atomic_fetch_add(&state->program->calls, 1, __ATOMIC_RELAXED);
+      if (exited) __atomic_fetch_add(&state->program->exits, 1, __ATOMIC_RELAXED);
+    }
+    return nullptr;
+  }
   auto* lines = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "failures", XLA_FFI_AttrType_STRING));
   if (lines != nullptr) return FailWithStatus(frame, lines, code);
   char text[1024];
@@ -99,7 +108,9 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   if (state == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: out of memory");
   }
-  *state = State{program, workspace, workspace_result != 0};
+  int64_t exit_flag = -1;
+  IntegerAttribute(frame, "exit_flag", &exit_flag);
+  *state = State{program, workspace, workspace_result != 0, exit_flag};
   XLA_FFI_State_Set_Args args;
   memset(&args, 0, sizeof(args));
   args.struct_size = sizeof(args);
@@ -138,6 +149,11 @@ CK_EXPORT void* ck_cpu_state_type_info(void) {
 CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, char* problem,
                           size_t problem_size) {
   return FindProgram(digest, data, size, kBuiltHere, problem, problem_size) != nullptr;
+}
+
+// How often the program with this digest has left by a side exit, and in `calls` how often it was called.
+CK_EXPORT int64_t ck_cpu_exits(const char* digest, int64_t* calls) {
+  return CountExits(digest, calls);
 }
 
 // For tests: programs loaded so far in this process.

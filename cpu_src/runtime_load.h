@@ -23,6 +23,7 @@ namespace {
 struct Program {
   char digest[65];
   Entry entry;
+  int64_t calls, exits;  // of a program with an exit flag: all calls, and those that left by a side exit
   Program* next;
 };
 
@@ -154,16 +155,41 @@ int64_t LoadCount() {
   return count;
 }
 
+// The list that holds the program with this digest, if it is loaded.
+Program** BucketOf(const char* digest) {
+  unsigned hash = 0;
+  for (int i = 0; i < 16; ++i) hash = hash * 31 + static_cast<unsigned char>(digest[i]);
+  return &programs[hash % kBuckets];
+}
+
+// The loaded program with this digest, or nullptr. The caller holds the mutex.
+Program* LoadedProgram(const char* digest) {
+  Program* program = *BucketOf(digest);
+  while (program != nullptr && memcmp(program->digest, digest, 64) != 0) program = program->next;
+  return program;
+}
+
+// The number of side exits so far of the program with this digest, and in `calls` that of its calls.
+int64_t CountExits(const char* digest, int64_t* calls) {
+  int64_t exits = 0;
+  *calls = 0;
+  LockPrograms();
+  const Program* program = LoadedProgram(digest);
+  if (program != nullptr) {
+    *calls = __atomic_load_n(&program->calls, __ATOMIC_RELAXED);
+    exits = __atomic_load_n(&program->exits, __ATOMIC_RELAXED);
+  }
+  UnlockPrograms();
+  return exits;
+}
+
 // The program with this digest; loads it if it is new. nullptr on failure: `problem` is the reason.
 Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
   pthread_once(&watch_forks_once, WatchForks);
-  unsigned hash = 0;
-  for (int i = 0; i < 16; ++i) hash = hash * 31 + static_cast<unsigned char>(digest[i]);
-  Program** bucket = &programs[hash % kBuckets];
+  Program** bucket = BucketOf(digest);
   LockPrograms();
-  Program* program = *bucket;
-  while (program != nullptr && memcmp(program->digest, digest, 64) != 0) program = program->next;
+  Program* program = LoadedProgram(digest);
   if (program == nullptr) {
     program = LoadProgram(digest, data, size, origin, problem, problem_size);
     if (program != nullptr) {

@@ -29,6 +29,7 @@ class Captured:
       fired: the passes that changed the program.
       remarks: the actions of the passes, or the reasons against them, one sentence each.
       exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
+      exited: how often calls in this process have left by a side exit, and how many calls there were.
     """
 
     control_flow: tuple[str, ...]
@@ -44,6 +45,7 @@ class Captured:
     fired: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     exits: tuple[str, ...] = ()
+    exited: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,8 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(
             "    after a side exit stock XLA, which compiles the region as well, runs all of it again"
         )
+    if region.exited[0]:
+        lines.append("    {} of {} calls so far left by a side exit".format(*region.exited))
     if region.fired:
         lines.append(f"    changed by the passes: {', '.join(region.fired)}")
     lines += (f"      {text}" for text in region.remarks)

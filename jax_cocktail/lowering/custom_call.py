@@ -78,6 +78,7 @@ def _register_cpu() -> None:
         jax.ffi.register_ffi_target(TARGET, stages, platform=PLATFORM)
         library.ck_cpu_units.restype = ctypes.c_int64
         library.ck_cpu_units_now.restype = ctypes.c_int64
+        library.ck_cpu_exits.restype = ctypes.c_int64
         library.ck_cpu_set_units.argtypes = [ctypes.c_int64]
         library.ck_cpu_set_units(most_units)
         library.ck_cpu_load.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
@@ -105,6 +106,16 @@ def pressure() -> str:
     if not lost.value:
         return ""
     return f"{lost.value} calls so far lost units to other processes; a call now has {now} of {most} units"
+
+
+def exits(digest: str) -> tuple[int, int]:
+    """How often the program with this digest has left by a side exit, and how often it was called. Both are 0
+    on a GPU, where the handler does not wait for the flag."""
+    if _library is None:
+        return 0, 0
+    calls = ctypes.c_int64(0)
+    left = int(_library.ck_cpu_exits(digest.encode(), ctypes.byref(calls)))
+    return left, calls.value
 
 
 def expected_platforms() -> tuple[str, ...]:
@@ -161,7 +172,7 @@ class Invocation:
     workspace_bytes: int
 
 
-def _on_cpu(artifact: Artifact) -> Invocation:
+def _on_cpu(artifact: Artifact, region: Region) -> Invocation:
     workspace = artifact.workspace_bytes
     as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
     attributes = {
@@ -171,6 +182,8 @@ def _on_cpu(artifact: Artifact) -> Invocation:
         "workspace_result": np.int64(as_result),
         **gpu_call.failures_of(artifact),
     }
+    if region.exits:
+        attributes["exit_flag"] = np.int64(len(region.results))
     return Invocation(TARGET, attributes, workspace if as_result else 0)
 
 
@@ -201,7 +214,7 @@ def rewrite(
             region = captured.regions[number]
             if number in artifacts:
                 artifact = artifacts[number]
-                invocation = _on_gpu(artifact, name, sync) if artifact.launch else _on_cpu(artifact)
+                invocation = _on_gpu(artifact, name, sync) if artifact.launch else _on_cpu(artifact, region)
                 stock = [flat.equations[member] for member in region.members]
                 call, flag = _call(region, artifact, invocation, stock)
                 equations += call

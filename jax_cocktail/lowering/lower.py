@@ -17,7 +17,7 @@ from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
 from jax_cocktail.cost.price import barriers_per_iteration
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import custom_call, decisions, stopwatch
+from jax_cocktail.lowering import custom_call, decisions, leaving, stopwatch
 from jax_cocktail.lowering import recursion_strategies as recursions
 from jax_cocktail.lowering.adapter import (
     computes_floats,
@@ -132,6 +132,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     device, xla = device_of(mark, machine), _compiler_options(mark)
     key = decisions.key_of(closed, units, device, xla) if force != "stock" else ""
     here = decisions.used_here(key)
+    leaving.remember(key)
     known = decisions.load(key) if key else None
     again = known is not None and _again(known, mark, here)
     settled = known is not None and known.choice == "stock" and not again
@@ -162,6 +163,8 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if STATE.reports is not None:
         report = _described(report, prepared, decision, mark)
     if decision.choice == "cocktail":
+        if force == "auto":
+            leaving.watch(key, decision, prepared.leaving(decision.plan))
         return report, Outcome(rewritten_jaxpr, STATE.stock)
     return report, Outcome(closed, force == "auto" or STATE.stock)
 
@@ -384,6 +387,7 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         fired=emitted.fired,
         remarks=(*map(str, emitted.remarks), *map(str, grown)),
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
+        exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
     )
 
 

@@ -57,6 +57,11 @@ class Prepared:
         """The side exits of the regions that we compile."""
         return tuple(item for n in self.taken(plan) for item in self.captured.regions[n].exits)
 
+    def leaving(self, plan: Plan) -> tuple[str, ...]:
+        """The digests of the built programs that have side exits."""
+        regions, built = self.captured.regions, self.built[plan]
+        return tuple(built[n].digest for n in self.taken(plan) if regions[n].exits)
+
 
 @dataclass(frozen=True, slots=True)
 class Survey:

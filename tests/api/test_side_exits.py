@@ -428,3 +428,22 @@ def test_decisions_without_a_measurement(tmp_path, monkeypatch):
     abstract = jax.ShapeDtypeStruct((), jnp.float32)
     assert reason_of(program(0.25, told), abstract)[0] == "stock"
     assert reason_of(program(0.25, host), abstract)[0] == "cocktail"
+
+
+def test_a_program_that_often_leaves_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
+
+    def program(x):
+        return lax.fori_loop(0, 100, lambda i, a: checked(a * 1.0, 150.0) + 1, x)
+
+    ours = jax_cocktail.jit(program)
+    for start in (0.0, 60.0, 1.0, 2.0, 70.0, 3.0, 4.0):
+        run(ours, start)
+    report = jax_cocktail.explain(ours)(0.0)
+    assert report.choice == "cocktail" and report.captured[0].exited[1] >= 7
+    assert f"2 of {report.captured[0].exited[1]} calls so far left" in str(report)
+    for start in (80.0, 90.0, 91.0):
+        assert run(ours, start) == run(jax.jit(program), start)
+    report = jax_cocktail.explain(ours)(0.0)
+    assert report.choice == "stock" and "5 of" in report.why and "side exit" in report.why
+    assert TARGET not in jax_cocktail.jit(program).lower(0.0).as_text()
