@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from jax.extend import source_info_util
 from jax_cocktail import cache, config
 from jax_cocktail.build import stuck
 from jax_cocktail.config import SCOPES, Options, Scope
-from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept
+from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, variants
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
 from jax_cocktail.lowering.replacement import Replacement
 from jax_cocktail.lowering.state import STATE, Mark, collecting, in_state, marked_name
@@ -160,6 +161,7 @@ def clear_cache() -> None:
     cache.clear_cache()
     stuck.forget()
     decisions.forget()
+    variants.forget()
     gpu_measure.forget()
 
 
@@ -212,7 +214,7 @@ class Jit:
         self._scoped: dict[tuple[Scope, ...], Any] = {}
         self._inner: list[Any] = []
         self._static: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, ...], tuple[str, ...]]] = {}
-        self._inputs: dict[Any, tuple[Any, ...]] = {}
+        self._traced: tuple[weakref.ref[Any], ...] = ()  # jaxprs of the marked function, as long as they live
         self.function_name = _name_of(function)
         functools.update_wrapper(self, function, updated=())  # its attributes are not ours
         self._jitted = self._variant(config.resolve(self._explicit, scopes=()))
@@ -256,7 +258,6 @@ class Jit:
         """Same as `jax.jit(f).clear_cache`: discards everything traced and compiled in this process."""
         for jitted in (*self._variants.values(), *self._inner):
             jitted.clear_cache()
-        self._inputs.clear()
 
     def copy(self) -> Jit:
         """A wrapper of the same function, with nothing traced yet."""
@@ -278,7 +279,10 @@ class Jit:
 
     def inputs_with(self, var: Any) -> tuple[Any, ...]:
         """All inputs of the traced inner function that has the input `var`, unused inputs included."""
-        return self._inputs.get(var, ())
+        inputs = (
+            tuple(open_jaxpr(jaxpr).invars) for traced in self._traced if (jaxpr := traced()) is not None
+        )
+        return next((invars for invars in inputs if var in invars), ())
 
     def _select(self) -> Any:
         """The jitted function for the options in force."""
@@ -319,8 +323,7 @@ class Jit:
             traced = inner[static].trace(*args, **kwargs)
             if not intercept.reaches(getattr(traced, "fun_name", region.__name__)):
                 self._lost(traced.jaxpr, options)
-            invars = tuple(open_jaxpr(traced.jaxpr).invars)
-            self._inputs.update(dict.fromkeys(invars, invars))
+            self._traced = (*(ref for ref in self._traced if ref() is not None), weakref.ref(traced.jaxpr))
             return inner[static](*args, **kwargs)
 
         functools.update_wrapper(outer, function, updated=())

@@ -72,7 +72,7 @@ class Calls:
         """The jaxpr that replaces a call equation; None if the equation is not a call that we inline."""
         name = primitive_name(equation)
         if name == RECURSION:
-            return expanded_jaxpr(**equation.params)
+            return expanded_jaxpr(equation.params["task"], equation.params["elements"])
         if forced_to_stock(equation):
             return None
         if name in CALLS:

@@ -26,11 +26,12 @@ from jax_cocktail.recursion.primitive import RECURSION
 class Flat:
     """A flat jaxpr: equations in order.
 
-    `constvars` and `consts` correspond; `outvars` may be literals; `recursions` holds each expanded recursion
-    with the positions of its equations.
+    `template` is the original without equations: a reference to the original would keep it alive. `constvars`
+    and `consts` correspond; `outvars` may be literals; `recursions` holds each expanded recursion with the
+    positions of its equations.
     """
 
-    original: Any
+    template: Any
     constvars: tuple[Any, ...]
     consts: tuple[Any, ...]
     equations: tuple[Any, ...]
@@ -39,7 +40,7 @@ class Flat:
 
     def close(self, equations: Sequence[Any]) -> Any:
         """A closed jaxpr with these equations in place of its own."""
-        jaxpr = open_jaxpr(self.original).replace(
+        jaxpr = self.template.replace(
             constvars=list(self.constvars), eqns=list(equations), outvars=list(self.outvars)
         )
         return jex.ClosedJaxpr(jaxpr, list(self.consts))
@@ -88,7 +89,7 @@ def flatten(closed: Any, calls: Calls) -> Flat:
     outermost = partial(inliner.apply, outermost=True)
     results = interpret(closed, jaxpr.invars, lambda atom, _: atom, outermost)
     return Flat(
-        original=closed,
+        template=jaxpr.replace(eqns=[]),
         constvars=(*jaxpr.constvars, *inliner.constvars),
         consts=(*constants(closed), *inliner.consts),
         equations=tuple(inliner.equations),

@@ -47,7 +47,7 @@ def _parameter(value: Any) -> str:
     if is_jaxpr(value):
         return jaxpr_text(value)
     if is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = {field.name: getattr(value, field.name) for field in fields(value) if field.repr}
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}: {_named(k, value[k])}" for k in sorted(value, key=str)) + "}"
     if isinstance(value, tuple | list):

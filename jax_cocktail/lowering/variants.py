@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import OrderedDict
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -39,15 +39,23 @@ Built = dict[int, Artifact]  # by region number; regions that stay with stock XL
 
 @dataclass(eq=False, slots=True)
 class Prepared:
-    """A marked call for a machine, captured and translated, with the programs planned and built for it."""
+    """A marked call for a machine, captured and translated, with the programs planned and built for it.
+
+    `traced` refers to its jaxpr, which dies with the function; nothing else here does.
+    """
 
     machine: Machine
-    closed: Any
+    traced: weakref.ref[Any]
     captured: Capture
     programs: tuple[UProgram, ...]
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
     built: dict[Plan, Built] = field(default_factory=dict)
     rewritten: dict[Plan, Rewritten] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> Any:
+        """The jaxpr, during its lowering."""
+        return self.traced()
 
     def taken(self, plan: Plan) -> tuple[int, ...]:
         """The numbers of the regions that we compile."""
@@ -78,28 +86,34 @@ class Survey:
 
 
 _RECENT = 32
-# Keyed by device and id of the jaxpr, which the entry keeps alive.
-_recent: OrderedDict[tuple[DeviceSpec | None, int], Prepared] = OrderedDict()
+# The latest, by device and id of the jaxpr. An entry dies with its jaxpr, since it holds what the function
+# closes over: constants of the jaxpr.
+_recent: dict[tuple[DeviceSpec | None, int], Prepared] = {}
 _recent_lock = threading.Lock()
 
 
 def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
     """Captures and translates a marked jaxpr, once."""
     key = machine.spec, id(closed)
-    with _recent_lock:
-        known = _recent.get(key)
+    known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
     captured = capture(closed, machine.platform)
     programs = tuple(
         translate(region.program, name, _overwritable(region, machine.spec)) for region in captured.regions
     )
-    prepared = Prepared(machine, closed, captured, programs)
+    traced = weakref.ref(closed, lambda _: _recent.pop(key, None))
+    prepared = Prepared(machine, traced, captured, programs)
     with _recent_lock:
         _recent[key] = prepared
-        while len(_recent) > _RECENT:
-            _recent.popitem(last=False)
+        for old in list(_recent)[:-_RECENT]:
+            _recent.pop(old, None)
     return prepared
+
+
+def forget() -> None:
+    """Drops everything that is prepared. What runs keeps running."""
+    _recent.clear()
 
 
 def _overwritable(region: Region, spec: DeviceSpec | None) -> tuple[int, ...]:

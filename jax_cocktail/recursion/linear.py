@@ -34,6 +34,7 @@ from jax_cocktail.recursion.task import (
     evaluate,
     floats,
     is_float,
+    once,
     split,
     zeros,
 )
@@ -80,7 +81,7 @@ class _Traced:
     tape: tuple[Aval, ...]
 
 
-@functools.lru_cache(maxsize=128)
+@once
 def linearise(task: Task, active: tuple[bool, ...]) -> Parts:
     """Linearises a task. `active`: the operands with tangents, among them all differentiable arguments."""
     _, environment, rows, _ = task.split_operands(active)

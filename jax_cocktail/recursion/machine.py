@@ -7,7 +7,6 @@ caller's frame, so tail recursion becomes iteration.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +41,7 @@ from jax_cocktail.recursion.structure import (
     structure,
 )
 from jax_cocktail.recursion.sums import Site, capacity, product, rewrite, with_products
-from jax_cocktail.recursion.task import Aval, Numbering, Task, ranges, row_bytes, split, zeros
+from jax_cocktail.recursion.task import Aval, Numbering, Task, once, ranges, row_bytes, split, zeros
 from jax_cocktail.recursion.unroll import LEVELS, MOST_FRAME_BYTES, Unrolled, unroll
 from jax_cocktail.recursion.values import CallValues
 from jax_cocktail.utask.failure import FINE
@@ -105,7 +104,7 @@ def bodies_of(task: Task, most_trips: int = SHORT) -> list[Structure]:
     return [_without_token(structure(f.body, True, most_trips)) for f in task.functions]
 
 
-@functools.lru_cache(maxsize=128)
+@once
 def planned(task: Task, unrolled: bool = False, most_trips: int = SHORT) -> StackPlan:
     """Plans a task.
 

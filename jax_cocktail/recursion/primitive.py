@@ -12,7 +12,6 @@ vmap need no further rules.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +33,7 @@ from jax_cocktail.recursion.order import room_of
 from jax_cocktail.recursion.paths import Levels, levels_of, worth
 from jax_cocktail.recursion.reference import no_tangent
 from jax_cocktail.recursion.siblings import FRONTIER, Siblings, run_siblings, siblings_of
-from jax_cocktail.recursion.task import TOKEN, Elements, Task, is_float, row_bytes
+from jax_cocktail.recursion.task import TOKEN, Elements, Task, is_float, once, row_bytes
 from jax_cocktail.utask.failure import FINE
 
 Results = list[Any]
@@ -175,7 +174,7 @@ def _stack_text(plan: StackPlan) -> str:
     return stack + (f", {len(plan.tails)} calls in tail position reuse the frame" if plan.tails else "")
 
 
-@functools.lru_cache(maxsize=128)
+@once
 def expanded_jaxpr(task: Task, elements: tuple[Elements, ...]) -> Any:
     """The jaxpr of `expanded`, for our compiler."""
     avals = [

@@ -18,9 +18,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import wraps
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import jax
 import jax.extend.core as jex
@@ -29,6 +30,8 @@ import numpy as np
 
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 
+_Fact = TypeVar("_Fact")
+_Rest = ParamSpec("_Rest")
 Aval: TypeAlias = jax.ShapeDtypeStruct
 TOKEN = Aval((), np.dtype("float32"))
 NUMBER = Aval((), np.dtype("int32"))
@@ -100,6 +103,7 @@ class Task:
     max_depth: int
     max_calls: int
     linear: Linear | None = None
+    known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # see `once`
 
     @property
     def entry(self) -> Function:
@@ -141,6 +145,20 @@ class Task:
     def split_results(self, results: Sequence[Any]) -> tuple[list[Any], ...]:
         """Splits results into token, accumulated, row results of all functions, results."""
         return split(results, 1, len(self.accumulated), len(self.row_results))
+
+
+def once(find: Callable[Concatenate[Task, _Rest], _Fact]) -> Callable[Concatenate[Task, _Rest], _Fact]:
+    """Caches a function of a task, with the task: the answers hold what the recursion closes over."""
+
+    @wraps(find)
+    def found(task: Task, /, *rest: _Rest.args, **named: _Rest.kwargs) -> _Fact:
+        key = find, rest, tuple(sorted(named.items()))
+        if key not in task.known:
+            task.known[key] = find(task, *rest, **named)
+        fact: _Fact = task.known[key]
+        return fact
+
+    return found
 
 
 def split(values: Sequence[Any], *sizes: int) -> tuple[list[Any], ...]:

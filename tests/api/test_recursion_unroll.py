@@ -155,12 +155,6 @@ def programs():
     return pytest.mark.parametrize("name", PROGRAMS)
 
 
-def forget():
-    """What is remembered of programs."""
-    planned.cache_clear()
-    recursion.expanded_jaxpr.cache_clear()
-
-
 @pytest.fixture
 def levels(request, monkeypatch):
     """How often, whatever there is to unroll."""
@@ -171,9 +165,7 @@ def levels(request, monkeypatch):
         (recursion_unroll, "MOST_ITEMS", 10_000),
     ):
         monkeypatch.setattr(module, name, value)
-    forget()
-    yield request.param
-    forget()
+    return request.param
 
 
 def named(function):

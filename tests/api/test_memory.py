@@ -1,0 +1,123 @@
+"""What a function closes over dies with it, as under stock `jax.jit`."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.lowering import variants
+
+X = jnp.arange(3.0)
+FORCED = {"force": "cocktail", "profile": "off", "units": 1}
+
+
+def alive(*refs):
+    gc.collect()
+    return [ref() is not None for ref in refs]
+
+
+def closure(size=400):
+    """A function with a loop that closes over an array, too large to be a part of a program."""
+    table = jnp.ones((size, size)) * 2
+
+    def f(x):
+        return lax.fori_loop(0, 3, lambda i, a: a * 1.5 + table[i, :3], x)
+
+    return f, weakref.ref(table)
+
+
+def recursion():
+    """The same with a recursion, and a derivative of the user's own."""
+    table = jnp.ones((400, 400)) * 2
+
+    @jax.custom_vjp
+    def scaled(x):
+        return x * table[0, :3]
+
+    scaled.defvjp(lambda x: (scaled(x), None), lambda _, ct: (ct * table[0, :3],))
+
+    @jax_cocktail.recursive
+    def f(self, x, n):
+        return lax.cond(n <= 0, lambda: x, lambda: self(scaled(x) + table[1, :3], n - 1))
+
+    return lambda x: f(x, 3), weakref.ref(table)
+
+
+TARGETS = ("jax_cocktail_cpu", "jax_cocktail_failure")
+UNCHECKED = [jax.export.DisabledSafetyCheck.custom_call(target) for target in TARGETS]
+USES = {
+    "call": lambda f: f(X),
+    "lower": lambda f: f.lower(X).compile()(X),
+    "grad": lambda f: jax.grad(lambda x: f(x).sum())(X),
+    "vmap": lambda f: jax.vmap(f)(jnp.ones((4, 3))),
+    "inside": lambda f: jax.jit(lambda x: f(x) + 1)(X),
+    "explain": lambda f: jax_cocktail.explain(f)(X),
+    "export": lambda f: jax.export.export(f, disabled_checks=UNCHECKED)(X),
+}
+MAKERS = {"loop": closure, "recursion": recursion}
+
+
+FORMS = [(FORCED, use) for use in USES] + [({}, "call")]  # without options the call is measured
+
+
+@pytest.mark.parametrize(("options", "use"), FORMS, ids=[*USES, "measured"])
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_a_function_closes_over_dies_with_it(make, options, use):
+    def outlives(wrap):
+        function, ref = MAKERS[make]()
+        wrapped = wrap(function)
+        USES[use](wrapped)
+        del function, wrapped
+        if not any(alive(ref)):
+            return 0
+        jax.clear_caches()
+        return 1 + sum(alive(ref))
+
+    ours = outlives(lambda f: jax_cocktail.jit(f, options=options))
+    assert ours == 0 or ours == outlives(jax.jit) == 1  # 1: until `jax.clear_caches`, as under stock jax
+
+
+def test_a_program_lives_as_long_as_its_function():
+    function, table = closure()
+    ours = jax_cocktail.jit(function, options=FORCED)
+    wanted = np.asarray(ours(X))
+    del function
+    assert alive(table) == [True]
+    jax.clear_caches()
+    jax_cocktail.clear_cache()
+    np.testing.assert_array_equal(ours(X), wanted)
+    del ours
+    assert alive(table) == [False]
+
+
+def test_what_was_prepared_is_used_again(monkeypatch):
+    captured = []
+    real = variants.capture
+    monkeypatch.setattr(variants, "capture", lambda *args: captured.append(args) or real(*args))
+    ours = jax_cocktail.jit(closure()[0], options=FORCED)
+    ours.lower(X)
+    ours(X)
+    traced = ours.trace(X)
+    traced.lower()
+    assert len(captured) == 1 and variants._recent
+    jax_cocktail.clear_cache()
+    assert not variants._recent
+
+
+def test_a_wrapper_remembers_no_shape():
+    ours = jax_cocktail.jit(lambda x, unused: lax.fori_loop(0, 3, lambda i, a: a * 1.5, x))
+    for n in range(1, 9):
+        ours.eval_shape(jnp.ones(n), X)
+    assert any(alive(*ours._traced))
+    jax.clear_caches()
+    gc.collect()
+    assert not any(alive(*ours._traced))
+    ours.eval_shape(X, X)
+    assert len(ours._traced) == 1
