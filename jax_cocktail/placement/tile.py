@@ -20,6 +20,7 @@ from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.cutter import Cutter, constant_run
 from jax_cocktail.placement.families import schedule_operator, tie_of
 from jax_cocktail.placement.parts import Packed, Tiling
+from jax_cocktail.placement.prune import prune
 from jax_cocktail.utask.builder import INDEX, Builder, beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -62,14 +63,15 @@ def tile(
     """A parallel loop that computes `results`, and the statements around it.
 
     `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis. The
-    axes must be equally long if parts leave a remainder. `results`: the values needed afterwards; they keep
-    their ids, all others get fresh ones. With a fixed length of parts, results are views of the beginnings of
-    their wide arrays. Each trip across a part computes all of it until `grid` divides the part among them.
+    axes of a class must be equally long if parts leave a remainder. `results`: the values needed afterwards;
+    they keep their ids, all others get fresh ones. With a fixed length of parts, results are views of the
+    beginnings of their wide arrays. Each trip across a part computes all of it until `grid` divides the part
+    among them.
     """
     sources = sources or Sources()
     wide = sources.wide if tiling.length else {}
-    uneven = not tiling.length and any(r.type.shape[classes[r]] % tiling.parts for r in results)
-    outputs = tuple(fresh.make(r.type) for r in results) if uneven else replaced(results, wide)
+    left = [r for r in results if not tiling.length and r.type.shape[classes[r]] % tiling.parts]
+    outputs = replaced(results, {**wide, **{r: fresh.make(r.type) for r in left}})
     tiler = Tiler(classes, tiling, fresh, source, sources)
     targets = [
         tiler.array(wide.get(r, r).type) if base is None else wide.get(base, base)
@@ -81,11 +83,12 @@ def tile(
     else:
         written = tiler.run(statements, results, parameters)
     loop = tiler.parallel(targets, parameters, written, outputs)
-    if not uneven:
+    if not left:
         views = (beginning(w, r, source) for r, w in zip(results, outputs, strict=True) if w != r)
         return (*tiler.before, loop, *views)
     rest = Tiler(classes, tiling.rest, fresh, source, sources)
-    rest.run(statements, results, outputs)
+    begun = dict(zip(results, outputs, strict=True))
+    rest.run(prune(Region((), tuple(statements), tuple(left))).body, left, [begun[r] for r in left])
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
 
 

@@ -85,6 +85,15 @@ def test_every_kind_with_something_left_over(case: Sample):
             same(program, tiled(program, dict(zip(operator.outputs, tie.outputs, strict=True)), parts))
 
 
+def test_only_what_leaves_a_remainder_has_one():
+    program = build(
+        ["float32[6]", "float32[4]"], lambda b, x, y: (elementwise(b, "neg", x), elementwise(b, "neg", y))
+    )
+    after = tiled(program, dict.fromkeys(program.entry.results, 0), 3)
+    same(program, after)
+    assert all(value.type.size for statement in after.entry.body for value in statement.outputs)
+
+
 def test_consuming_operator_is_refused():
     def body(b, x):
         y = elementwise(b, "neg", x)

@@ -1,0 +1,77 @@
+"""Emitted programs for the host in a program of their own, under the compiler's sanitizers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jax_cocktail.build import host as build
+from jax_cocktail.compiler import Emitted
+
+SANITIZERS = ("thread", "address,undefined")
+DRIVER = """
+#include "{program}"
+#include "runtime_units.h"
+{data}
+int main() {{
+  const void* operands[] = {{{operands}nullptr}};
+  void* results[] = {{{results}nullptr}};
+  Entry entry = {{ck_program, {most_units}, {own_bytes}}};
+  for (i64 call = 0; call < {calls}; ++call) {{
+    int code = 0;
+    if (!RunProgram(&entry, operands, results, nullptr, {workspace}, 1 + call % 3, &code) || code) return 1;
+  }}
+  return 0;
+}}
+"""
+
+
+class NoSanitizer(Exception):
+    """The machine cannot build with a sanitizer. The message says why."""
+
+
+def driver_text(emitted: Emitted, arguments: Sequence[np.ndarray], calls: int = 24) -> str:
+    """A main function that runs the program by one, two and three units in turn."""
+    plan, lines = emitted.plan, []
+    for number, array in enumerate(arguments):
+        data = ", ".join(str(byte) for byte in array.tobytes()) or "0"
+        lines.append(f"alignas(64) unsigned char a{number}[] = {{{data}}};")
+    aliased = {result: operand for operand, result in plan.aliases}
+    results = []
+    for number, value in enumerate(emitted.program.entry.results):
+        lines.append(f"alignas(64) unsigned char r{number}[{max(value.type.nbytes, 1)}];")
+        results.append(f"a{aliased[number]}, " if number in aliased else f"r{number}, ")
+    return DRIVER.format(
+        program="program.cc",
+        data="\n".join(lines),
+        operands="".join(f"a{number}, " for number in range(len(arguments))),
+        results="".join(results),
+        most_units=plan.most_units,
+        own_bytes=plan.own_bytes,
+        workspace=plan.workspace_bytes,
+        calls=calls,
+    )
+
+
+def complaint(emitted: Emitted, arguments: Sequence[np.ndarray], sanitizer: str, folder: Path) -> str:
+    """What a sanitizer says of a program, or "". Raises NoSanitizer."""
+    host = next((c for c in ("g++", "clang++") if shutil.which(c)), None)
+    if host is None:
+        raise NoSanitizer("the sanitizers need g++ or clang++")
+    (folder / "program.cc").write_text(emitted.source)
+    (folder / "driver.cc").write_text(driver_text(emitted, arguments))
+    flags = ["-std=c++17", "-O1", "-g", "-w", "-fwrapv", "-mfma", f"-fsanitize={sanitizer}"]
+    includes = [f"-I{path}" for path in build.program_folders("cpu_src")]
+    command = [host, *flags, *includes, str(folder / "driver.cc"), "-o", str(folder / "run"), "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "cannot find" in done.stderr:
+        raise NoSanitizer(f"the library of the {sanitizer} sanitizer is not installed")
+    if done.returncode:
+        return done.stderr[-3000:]
+    done = subprocess.run([folder / "run"], capture_output=True, text=True, timeout=120, check=False)
+    found = done.returncode != 0 or "Sanitizer" in done.stderr or "runtime error" in done.stderr
+    return f"exit status {done.returncode}: {done.stderr[-4000:]}" if found else ""

@@ -1,0 +1,148 @@
+"""Checks the passes on a translated program with interpreters: needs no compiler, no device and no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from unittest import mock
+
+import numpy as np
+
+from jax_cocktail import compiler
+from jax_cocktail.codegen.machines import HOST, machine_of
+from jax_cocktail.compiler import Emitted, emit
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.spec import H200
+from jax_cocktail.device.tuning import BatchTuning
+from jax_cocktail.placement.limits import Limits
+from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.loops.distribution import distribute as loops
+from jax_cocktail.schedule.vmap.recover import recover_elements
+from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.interpreter.run import run as interpret
+from jax_cocktail.utask.ir import UProgram
+from tests.generator.draw import FLOATS, Draw
+from tests.null.grids import EagerGrids
+from tests.oracle.mesh_interpreter import run_mesh
+from tests.oracle.threads import unordered
+
+# Work of any size is divided, and loops of any length: the programs are small.
+_SMALL = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
+_LIMITS = (_SMALL, EagerGrids(), EagerGrids(last=True))
+_BATCH = BatchTuning(slots=3, rows=2, rounds=2, element_bytes=64, branch_flops=8.0, parallel_flops=1.0)
+_LOOPS = (
+    loops.Limits(flops=0, trips=2, kept_bytes=1 << 20, chunk=2),
+    loops.Limits(flops=0, trips=2, kept_bytes=64, chunk=4),
+)
+H200_MACHINE = machine_of(H200)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A translated program with arguments, and what it has to compute.
+
+    `exact`: of every result, whether all bits count; `tolerance`: of the others, see `Program.tolerance`.
+    """
+
+    seed: int
+    program: UProgram
+    arguments: tuple[np.ndarray, ...]
+    exact: tuple[bool, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to compile: a machine, a candidate, and limits; None stands for the product's own."""
+
+    machine: Machine = HOST
+    candidate: Candidate = SINGLE
+    limits: Limits | None = None
+    loops: loops.Limits | None = None
+    batch: BatchTuning | None = None
+
+    def __str__(self) -> str:
+        eager = " ".join(name for name in ("limits", "loops", "batch") if getattr(self, name) is not None)
+        return f"{self.machine.platform}, {self.candidate.name}, eager {eager or 'nothing'}"
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The compiler with these limits, as long as the block runs."""
+        changes: dict[str, object] = {}
+        if self.limits is not None:
+            changes |= {"place": partial(place, limits=self.limits), "limits_for": lambda _: self.limits}
+        if self.loops is not None:
+            changes["distribute"] = partial(loops.distribute, limits=self.loops)
+        if self.batch is not None:
+            changes["recover_elements"] = partial(recover_elements, limits=self.batch)
+        with mock.patch.dict(vars(compiler), changes):
+            yield
+
+
+def variants(seed: int) -> tuple[Variant, ...]:
+    """How the program of a seed is compiled: for one unit, for several, and for a GPU."""
+    draw = Draw(seed, 3)
+
+    def several(most: int, machine: Machine) -> Variant:
+        units, pipeline, cluster = 2 + draw.below(most), draw.chance(0.4), machine.is_gpu and draw.chance(0.4)
+        candidate = Candidate(units, draw.chance(0.85), pipeline, cluster)
+        return Variant(machine, candidate, draw.of(_LIMITS), draw.of(_LOOPS), _BATCH)
+
+    single = Variant(loops=draw.of(_LOOPS), batch=_BATCH) if draw.chance(0.6) else Variant()
+    return single, several(3, HOST), several(4, H200_MACHINE)
+
+
+def check(task: Task, expected: Sequence[np.ndarray] | None = None) -> str:
+    """What goes wrong in the passes of a program, or ""."""
+    expected = interpret(task.program, task.arguments) if expected is None else expected
+    for variant in variants(task.seed):
+        found = check_variant(task, variant, expected)
+        if found:
+            return f"{variant}: {found}"
+    return ""
+
+
+def check_variant(task: Task, variant: Variant, expected: Sequence[np.ndarray]) -> str:
+    """The same for one way to compile it."""
+    try:
+        with variant.installed():
+            emitted = emit(task.program, variant.machine, candidate=variant.candidate)
+        results = _on_mesh(task, emitted, variant.machine)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return difference(task, results, expected)
+
+
+def _on_mesh(task: Task, emitted: Emitted, machine: Machine) -> list[np.ndarray]:
+    """The results in the memory of the plan, by as many units as it has. Raises what the oracles find."""
+    units, order = emitted.plan.most_units, np.random.default_rng(task.seed)
+    results = run_mesh(emitted.program, emitted.plan, task.arguments, units, order=order)
+    if machine.is_gpu:
+        found = unordered(emitted.program, emitted.plan, task.arguments, units)
+        if found:
+            raise RuntimeError(f"threads of a block race: {found[0]}")
+    return results
+
+
+def difference(task: Task, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str:
+    """What differs between results, or ""."""
+    for number, (x, y, exact) in enumerate(zip(found, expected, task.exact, strict=True)):
+        if x.dtype != y.dtype or x.shape != y.shape:
+            return f"result {number} is {x.dtype}{x.shape} instead of {y.dtype}{y.shape}"
+        wrong = ~_agree(x, y, 0.0 if exact else task.tolerance)
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            kind = "exact" if exact else "inexact"
+            return f"result {number} ({kind}) at {place}: {x[place]} instead of {y[place]}"
+    return ""
+
+
+def _agree(x: np.ndarray, y: np.ndarray, tolerance: float) -> np.ndarray:
+    if str(x.dtype) not in FLOATS:
+        return x == y
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    with np.errstate(all="ignore"):
+        near = np.abs(a - b) <= tolerance * np.maximum(np.abs(b), 1)
+    return (a == b) | (np.isnan(a) & np.isnan(b)) | near

@@ -1,0 +1,301 @@
+"""Random programs: statements with nested control flow on a fixed list of values ("slots")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from tests.generator.draw import FLOATS, HALVES, INTEGERS, WIDE, Draw, Kind, Shape
+from tests.generator.expressions import COUNT, Expressions, Slot, cast, fit
+
+MOST_ELEMENTS = 160
+NESTED = ("cond", "switch", "fori", "while", "scan")
+STATE, ARGUMENTS = 1, 2  # what else a program's seed determines
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement: what it does follows from its tag and its own seed.
+
+    `number`: in the program, by which it can be left out. `target`: the slot that it sets, if it is no block.
+    """
+
+    number: int
+    tag: str
+    seed: int
+    target: int
+    blocks: tuple[tuple[Statement, ...], ...] = ()
+
+    @property
+    def targets(self) -> frozenset[int]:
+        """All slots that it may set."""
+        inner = [t for block in self.blocks for s in block for t in s.targets]
+        return frozenset(inner or [self.target])
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A random program. `x64`: it needs `jax.enable_x64`."""
+
+    seed: int
+    x64: bool
+    kinds: tuple[Kind, ...]
+    block: tuple[Statement, ...]
+
+    def arguments(self) -> list[np.ndarray]:
+        draw = Draw(self.seed, ARGUMENTS)
+        special, rare = draw.of((0.0, 0.0, 0.1, 0.3)), draw.of((0.0, 0.0, 0.0, 0.02))
+        return [draw.array(kind, special if kind.exact else rare) for kind in self.kinds]
+
+    def function(self, without: frozenset[int] = frozenset()) -> Callable[..., Values]:
+        """The JAX function, with the statements `without` left out."""
+        return lambda *state: _run(self.block, _Run(self.kinds, without), tuple(state))
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of all statements, those that hold others first."""
+        return [s.number for s in _statements(self.block)]
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The kinds of its statements."""
+        return frozenset(s.tag for s in _statements(self.block))
+
+    @property
+    def tolerance(self) -> float:
+        """Of inexact results, relative, and absolute for those below 1."""
+        floats = {kind.dtype for kind in self.kinds if not kind.exact} & set(FLOATS)
+        if floats & set(HALVES):
+            return 0.2
+        return 2e-3 if "float32" in floats else 1e-5
+
+
+def _statements(block: Sequence[Statement]) -> Iterator[Statement]:
+    for statement in block:
+        yield statement
+        for inner in statement.blocks:
+            yield from _statements(inner)
+
+
+# ---- making ------------------------------------------------------------------------------------------------
+
+
+def program(seed: int) -> Program:
+    """The program of a seed."""
+    draw = Draw(seed, STATE)
+    x64 = draw.chance(0.2)
+    kinds = _kinds(draw, x64)
+    counter = iter(range(1000))
+    count = 1 + draw.below(4)
+    block = tuple(_statement(draw, kinds, counter, depth=3 if n == 0 else 2) for n in range(count))
+    return Program(seed, x64, kinds, block)
+
+
+def _kinds(draw: Draw, x64: bool) -> tuple[Kind, ...]:
+    pool = [1, *(draw.of((2, 3, 4, 4, 6, 8, 8, 12)) for _ in range(2))]
+    if draw.chance(0.08):
+        pool.append(0)
+    floats = ["float32", "float32", *(HALVES if draw.chance(0.2) else ()), *(["float64"] if x64 else [])]
+    integers = [d for d in INTEGERS if x64 or d not in WIDE]
+
+    def shape(rank: int) -> Shape:
+        found = tuple(draw.of(pool) for _ in range(rank))
+        return found if np.prod(found) <= MOST_ELEMENTS else shape(rank - 1)
+
+    kinds = [COUNT, Kind("float32", shape(2), False), Kind("int32", shape(1), True)]
+    for _ in range(2 + draw.below(4)):
+        if draw.chance(0.55):
+            kinds.append(Kind(draw.of(floats), shape(draw.below(4)), draw.chance(0.3)))
+        else:
+            kinds.append(Kind(draw.of((*integers, "bool", "int32")), shape(draw.below(3)), True))
+    return tuple(kinds)
+
+
+def _statement(draw: Draw, kinds: Sequence[Kind], counter: Iterator[int], depth: int) -> Statement:
+    number, seed, target = next(counter), draw.seed(), draw.below(len(kinds))
+    if depth == 0 or draw.chance(0.35):
+        tag = draw.of(("assign", "assign", "assign", "lockstep", "recurrent"))
+        return Statement(number, tag if depth > 1 else "assign", seed, target)
+    tag = draw.of(NESTED)
+    blocks = []
+    for _ in range({"cond": 2, "switch": 1 + draw.below(4)}.get(tag, 1)):
+        count = draw.below(3) if tag in ("cond", "switch") else 1 + draw.below(3)
+        blocks.append(tuple(_statement(draw, kinds, counter, depth - 1) for _ in range(count)))
+    return Statement(number, tag, seed, target, tuple(blocks))
+
+
+# ---- running -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What all statements of a run know. `extra`: values beside the slots, such as loop counters."""
+
+    kinds: tuple[Kind, ...]
+    without: frozenset[int]
+    extra: tuple[Slot, ...] = ()
+
+    def expressions(self, draw: Draw, state: Values) -> Expressions:
+        return Expressions(draw, [*zip(self.kinds, state, strict=True), *self.extra])
+
+    def knowing(self, *more: Slot) -> _Run:
+        return _Run(self.kinds, self.without, (*self.extra, *more))
+
+
+def _run(block: Sequence[Statement], run: _Run, state: Values) -> Values:
+    for statement in block:
+        if statement.number not in run.without:
+            state = _STATEMENTS[statement.tag](statement, run, state)
+    return state
+
+
+def _with(state: Values, slots: Sequence[int], values: Sequence[Any]) -> Values:
+    new = dict(zip(slots, values, strict=True))
+    return tuple(new.get(position, value) for position, value in enumerate(state))
+
+
+def _assign(statement: Statement, run: _Run, state: Values) -> Values:
+    draw, kind = Draw(statement.seed), run.kinds[statement.target]
+    made = run.expressions(draw, state).make(kind, 1 + draw.below(3))
+    return _with(state, (statement.target,), (made,))
+
+
+def _branch(statement: Statement, run: _Run, state: Values) -> Values:
+    slots = sorted(statement.targets)
+    here = run.expressions(Draw(statement.seed), state)
+
+    def side(block: Sequence[Statement]) -> Callable[..., list[Any]]:
+        return lambda *carried: [_run(block, run, _with(state, slots, carried))[s] for s in slots]
+
+    sides = [side(block) for block in statement.blocks]
+    carried = [state[s] for s in slots]
+    if statement.tag == "cond":
+        return _with(state, slots, lax.cond(here.predicate(), *sides, *carried))
+    number = here.scalar() if here.draw.chance(0.2) else jnp.abs(here.scalar() % len(sides))
+    return _with(state, slots, lax.switch(number, sides, *carried))
+
+
+def _fori(statement: Statement, run: _Run, state: Values) -> Values:
+    draw, slots = Draw(statement.seed), sorted(statement.targets)
+    trips: Any = draw.below(6)
+    if draw.chance(0.4):
+        trips = jnp.abs(run.expressions(draw, state).scalar() % 5)
+
+    def step(i: Any, carried: Sequence[Any]) -> list[Any]:
+        known = run.knowing((COUNT, cast(i, "int32")))
+        after = _run(statement.blocks[0], known, _with(state, slots, carried))
+        return [after[s] for s in slots]
+
+    return _with(state, slots, lax.fori_loop(0, trips, step, [state[s] for s in slots]))
+
+
+def _while(statement: Statement, run: _Run, state: Values) -> Values:
+    draw, slots = Draw(statement.seed), sorted(statement.targets)
+    limit, seed = draw.below(6), draw.seed()
+
+    def test(carry: tuple[Any, Sequence[Any]]) -> Any:
+        count, carried = carry
+        wanted = run.expressions(Draw(seed), _with(state, slots, carried)).predicate()
+        return (count < limit) & (wanted | (count < 2))
+
+    def step(carry: tuple[Any, Sequence[Any]]) -> tuple[Any, list[Any]]:
+        count, carried = carry
+        after = _run(statement.blocks[0], run.knowing((COUNT, count)), _with(state, slots, carried))
+        return count + 1, [after[s] for s in slots]
+
+    _, carried = lax.while_loop(test, step, (jnp.int32(0), [state[s] for s in slots]))
+    return _with(state, slots, carried)
+
+
+def _scan(statement: Statement, run: _Run, state: Values) -> Values:
+    draw, slots = Draw(statement.seed), sorted(statement.targets)
+    length, target = draw.below(6), run.kinds[statement.target]
+    row = draw.of(run.kinds)
+    rows = run.expressions(draw, state).make(row.like(shape=(length, *row.shape)), 1)
+
+    def step(carried: Sequence[Any], x: Any) -> tuple[list[Any], Any]:
+        after = _run(statement.blocks[0], run.knowing((row, x)), _with(state, slots, carried))
+        return [after[s] for s in slots], after[statement.target]
+
+    reverse, unroll = draw.chance(0.3), 2 if draw.chance(0.1) else 1
+    carried, collected = lax.scan(step, [state[s] for s in slots], rows, reverse=reverse, unroll=unroll)
+    state = _with(state, slots, carried)
+    if draw.chance(0.5):
+        return state
+    return _with(state, (statement.target,), (fit(collected, target.shape),))
+
+
+def _lockstep(statement: Statement, run: _Run, state: Values) -> Values:
+    """A loop for each row of the target under `vmap`; every row decides how long it runs."""
+    draw, target = Draw(statement.seed), run.kinds[statement.target]
+    if not target.shape or target.size == 0:
+        return _assign(statement, run, state)
+    row, seed, branches = target.like(shape=target.shape[1:]), draw.seed(), draw.chance(0.4)
+    counts = run.expressions(draw, state).make(Kind("int32", target.shape[:1], True), 1)
+
+    def element(start: Any, count: Any) -> Any:
+        def step(carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            i, x = carry
+            slots = [(row, x), (row, start), (COUNT, i), (COUNT, count), *zip(run.kinds, state, strict=True)]
+
+            def made(which: int) -> Any:
+                return Expressions(Draw(seed, which), slots).make(row, 2)
+
+            return i + 1, lax.cond(
+                i % 2 == count % 2, lambda: made(0), lambda: made(1)
+            ) if branches else made(0)
+
+        return lax.while_loop(lambda c: c[0] < count % 6, step, (jnp.int32(0), start))[1]
+
+    return _with(state, (statement.target,), (jax.vmap(element)(state[statement.target], counts),))
+
+
+def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
+    """Stacked recurrent layers over time, with gates side by side."""
+    draw = Draw(statement.seed)
+    here = run.expressions(draw, state)
+    layers, gates, batch = 1 + draw.below(3), draw.of((1, 3, 4)), draw.of((1, 2, 4))
+    size, trips = draw.of((2, 4, 8)), draw.of((1, 3, 6))
+
+    def inexact(*shape: int) -> Any:
+        return here.make(Kind("float32", shape, False), 1)
+
+    weights = [(inexact(size, gates * size), inexact(size, gates * size)) for _ in range(layers)]
+
+    def step(hidden: Sequence[Any], x: Any) -> tuple[list[Any], Any]:
+        after = []
+        for h, (u, w) in zip(hidden, weights, strict=True):
+            parts = jnp.split((x @ u + h @ w) / size, gates, axis=1)
+            x = jnp.tanh(parts[0])
+            if gates > 1:
+                x = x * jax.nn.sigmoid(parts[1]) + h * jax.nn.sigmoid(parts[2]) * 0.5
+            if gates > 3:
+                x = jnp.tanh(x) * jax.nn.sigmoid(parts[3])
+            after.append(x)
+        return after, x
+
+    first = [inexact(batch, size) for _ in range(layers)]
+    hidden, rows = lax.scan(step, first, inexact(trips, batch, size), reverse=draw.chance(0.2))
+    target = next(n for n, kind in enumerate(run.kinds) if kind.is_float and not kind.exact)
+    made = jnp.concatenate([jnp.ravel(rows if draw.chance(0.5) else rows[-1]), *map(jnp.ravel, hidden)])
+    kind = run.kinds[target]
+    return _with(state, (target,), (cast(fit(made, kind.shape), kind.dtype),))
+
+
+_STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
+    "assign": _assign,
+    "cond": _branch,
+    "switch": _branch,
+    "fori": _fori,
+    "while": _while,
+    "scan": _scan,
+    "lockstep": _lockstep,
+    "recurrent": _recurrent,
+}
