@@ -26,13 +26,14 @@ struct CkIsBool<bool> {
 };
 
 template <class T>
-CK_INLINE constexpr T ck_sign_bit() {
-  return T(typename CkType<T>::bits(1) << (CkType<T>::width - 1));
+CK_INLINE constexpr typename CkType<T>::bits ck_sign_mask() {
+  typedef typename CkType<T>::bits Bits;
+  return Bits(Bits(1) << (CkType<T>::width - 1));
 }
 // Smallest and largest value of an integer type.
 template <class T>
 CK_INLINE constexpr T ck_lowest() {
-  return CkType<T>::is_signed ? ck_sign_bit<T>() : T(0);
+  return CkType<T>::is_signed ? T(ck_sign_mask<T>()) : T(0);
 }
 template <class T>
 CK_INLINE constexpr T ck_highest() {
@@ -116,11 +117,12 @@ CK_INLINE f16 ck_abs(f16 x) { return f16{u16(x.bits & 0x7fffu)}; }
 CK_INLINE f32 ck_copysign(f32 magnitude, f32 sign) { return __builtin_copysignf(magnitude, sign); }
 CK_INLINE f64 ck_copysign(f64 magnitude, f64 sign) { return __builtin_copysign(magnitude, sign); }
 
-// Zeros keep their sign, NaN stays.
+// Zeros keep their sign, NaN stays. What equals zero gives zero: denormals too, if the thread flushes them.
 template <class T>
 CK_INLINE T ck_sign(T x) {
   if constexpr (CkType<T>::is_float) {
-    return (x < 0 || x > 0) ? ck_copysign(T(1), x) : x;
+    T size = x == T(0) ? T(0) : T(1);
+    return x != x ? x : ck_copysign(size, x);
   } else {
     return T(int(x > 0) - int(CkType<T>::is_signed && x < T(0)));
   }
@@ -143,25 +145,28 @@ CK_COMPARE(ck_gt, >)
 CK_COMPARE(ck_ge, >=)
 #undef CK_COMPARE
 
-// NaN wins; +0 is larger than -0.
+// NaN wins; +0 is larger than -0. Adding zero makes a denormal zero if the thread flushes them, as x86's own
+// maximum does, which XLA uses. It also makes -0 positive, but two negative operands have a negative maximum.
 template <class T>
 CK_INLINE T ck_max(T a, T b) {
+  T larger = a > b ? a : b;
   if constexpr (CkType<T>::is_float) {
     typedef typename CkType<T>::bits Bits;
-    T larger = ((a > b) | (a != a)) ? a : b;
-    return a == b ? ck_bitcast<T>(Bits(ck_bitcast<Bits>(a) & ck_bitcast<Bits>(b))) : larger;
+    Bits sign = Bits(ck_bitcast<Bits>(a) & ck_bitcast<Bits>(b) & ck_sign_mask<T>());
+    return a != a ? a : ck_bitcast<T>(Bits(ck_bitcast<Bits>(T(larger + T(0))) | sign));
   } else {
-    return a > b ? a : b;
+    return larger;
   }
 }
 template <class T>
 CK_INLINE T ck_min(T a, T b) {
+  T smaller = a < b ? a : b;
   if constexpr (CkType<T>::is_float) {
     typedef typename CkType<T>::bits Bits;
-    T smaller = ((a < b) | (a != a)) ? a : b;
-    return a == b ? ck_bitcast<T>(Bits(ck_bitcast<Bits>(a) | ck_bitcast<Bits>(b))) : smaller;
+    Bits sign = Bits((ck_bitcast<Bits>(a) | ck_bitcast<Bits>(b)) & ck_sign_mask<T>());
+    return a != a ? a : ck_bitcast<T>(Bits(ck_bitcast<Bits>(T(smaller + T(0))) | sign));
   } else {
-    return a < b ? a : b;
+    return smaller;
   }
 }
 CK_HALF_2(ck_max)
@@ -289,12 +294,13 @@ CK_INLINE T ck_integer_pow(T x) {
   }
 }
 
-// Next representable value after x towards `to`, in integer arithmetic: exact for denormals too.
+// Next representable value after x towards `to`, in integer arithmetic: exact for denormals too. But equality
+// is that of floats, as in XLA: where denormals are flushed, two of them are equal.
 template <class T>
 CK_INLINE T ck_nextafter(T x, T to) {
   typedef typename CkType<T>::bits Bits;
   typedef i64 Key;  // monotone in the float's value; both zeros are 0
-  constexpr Bits sign = Bits(Bits(1) << (CkType<T>::width - 1));
+  constexpr Bits sign = ck_sign_mask<T>();
   Bits from = ck_bitcast<Bits>(x), goal = ck_bitcast<Bits>(to);
   Key from_magnitude = Key(Bits(from & ~sign)), goal_magnitude = Key(Bits(goal & ~sign));
   Key from_key = from & sign ? -from_magnitude : from_magnitude;
@@ -302,7 +308,7 @@ CK_INLINE T ck_nextafter(T x, T to) {
   Key next = from_key + (from_key < goal_key ? 1 : -1);
   Bits magnitude = Bits(next < 0 ? -next : next);
   Bits bits = Bits(magnitude | (next < 0 || (next == 0 && (from & sign)) ? sign : Bits(0)));
-  bits = from_key == goal_key ? goal : bits;
+  bits = ck_up(x) == ck_up(to) ? goal : bits;
   constexpr int mantissa = CkType<T>::mantissa;
   constexpr Key infinity = Key(Bits(~sign) >> mantissa) << mantissa;
   constexpr Bits quiet = Bits(infinity | (Key(1) << (mantissa - 1)));
@@ -316,7 +322,7 @@ CK_INLINE T ck_reduce_precision(T x) {
   typedef typename CkType<T>::bits Bits;
   constexpr int mantissa = CkType<T>::mantissa;
   constexpr int exponent = CkType<T>::width - 1 - mantissa;
-  constexpr Bits sign = Bits(Bits(1) << (CkType<T>::width - 1));
+  constexpr Bits sign = ck_sign_mask<T>();
   constexpr Bits infinity = Bits(Bits(Bits(1) << exponent) - 1) << mantissa;
   Bits bits = ck_bitcast<Bits>(x);
   Bits magnitude = Bits(bits & ~sign);
