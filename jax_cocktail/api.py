@@ -148,7 +148,8 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
 
 def clear_cache() -> None:
-    """Removes all built programs, stored decisions and GPU measurements from the cache folder on disk.
+    """Removes all built programs, stored decisions and GPU measurements from the cache folder on disk, and
+    frees what this process keeps of recent compilations.
 
     The folder is ``$JAX_COCKTAIL_CACHE_DIR``, else ``$XDG_CACHE_HOME/jax_cocktail``, else
     ``~/.cache/jax_cocktail``. Functions that this process has already compiled keep working; their own

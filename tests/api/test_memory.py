@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from benchmarks import memory
 from jax_cocktail.lowering import variants
 
 X = jnp.arange(3.0)
@@ -121,3 +122,13 @@ def test_a_wrapper_remembers_no_shape():
     assert not any(alive(*ours._traced))
     ours.eval_shape(X, X)
     assert len(ours._traced) == 1
+
+
+def test_a_process_stays_flat():
+    """Every program closes over 1 MiB. Loaded programs take a few mappings each."""
+    steps = list(memory.measure("ours", programs=15, calls=1500))
+    (_, first, early), *_, (_, last, late) = (step for step in steps if step[0] == "programs")
+    for name, most in (("MiB", 0.75), ("mappings", 8), ("files", 0.1), ("threads", 0.1)):
+        assert late[name] - early[name] <= most * (last - first), name
+    for name, most in (("MiB", 4), ("mappings", 8), ("files", 1), ("threads", 1)):
+        assert steps[-1][2][name] - late[name] <= most, name
