@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jax_cocktail.build import stuck
+from jax_cocktail.errors import BuildError
 
 ANSWER_SECONDS = 10.0
+STOPPED = "stopped after"  # in the output of a program that was stopped
 _MOST_OUTPUT = 16 << 20
 _SHELL = "/bin/sh"
 # Standard input is a pipe, and this process holds its other end. However this process ends, `read` returns,
@@ -64,6 +66,10 @@ def run(
       folder: where it runs.
       errors: whether the output includes what it writes to standard error.
       more: called when the time is over; returns the seconds that it may take in addition.
+
+    Raises:
+      BuildError: no process can be started.
+      FileNotFoundError: the folder has vanished.
     """
     words = (_SHELL, "-c", _TIED, "sh", *command) if os.access(_SHELL, os.X_OK) else tuple(command)
     try:
@@ -84,7 +90,10 @@ def run(
         finally:
             os.close(theirs)
     except OSError as error:
-        return Ended(127, f"{command[0]}: {error.strerror}")  # as a shell says it
+        if folder is not None and not folder.is_dir():
+            raise
+        reason = f"{command[0]} cannot be started: {error.strerror}"
+        raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error
     with process, open(ours, "wb"):
         _running.add(process)
         try:
@@ -122,14 +131,14 @@ def _follow(process: subprocess.Popen[bytes], seconds: float, more: Callable[[],
             elif left <= 0:
                 longer = more()
                 if longer <= 0:
-                    return bytes(output), f"stopped after {time.monotonic() - start:.0f} s"
+                    return bytes(output), f"{STOPPED} {time.monotonic() - start:.0f} s"
                 more, seconds = _no_more, seconds + longer
         else:
-            return bytes(output), f"\nstopped after {_MOST_OUTPUT >> 20} MB of messages"
+            return bytes(output[:_MOST_OUTPUT]), f"\n{STOPPED} {_MOST_OUTPUT >> 20} MB of messages"
     try:
         process.wait(max(start + seconds - time.monotonic(), 1.0))
     except subprocess.TimeoutExpired:
-        return bytes(output), f"stopped after {time.monotonic() - start:.0f} s"
+        return bytes(output), f"{STOPPED} {time.monotonic() - start:.0f} s"
     return bytes(output), ""
 
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jax_cocktail.build.command import ANSWER_SECONDS, answer
+from jax_cocktail.build.command import ANSWER_SECONDS, STOPPED, answer
 from jax_cocktail.build.features import features_argument
 from jax_cocktail.build.job import (
     Built,
@@ -161,20 +161,27 @@ def _find_toolchain(chosen: str, path: str, cache_folder: str) -> Toolchain:
 # ---- building ----------------------------------------------------------------------------------------------
 
 
+def _remedy(log: str) -> str:
+    """The advice for a compiler failure with this log."""
+    if log.startswith(STOPPED):
+        return "choose another compiler with CXX, or make the loop smaller"
+    return "choose another compiler with CXX, and report the log below"
+
+
 def _language(symbols: Sequence[str], flags: tuple[str, ...]) -> Language:
     """C++ text that must define `symbols`, compiled with `flags`."""
 
     def inspect(path: Path, log: str) -> Facts:
         problem = problem_with(path, symbols)
         if problem:
-            text = f"the C++ compiler's output cannot be used: {problem}"
-            raise BuildError(text, "choose another compiler with CXX", log)
+            remedy = "choose another compiler with CXX, or a folder that allows execution with TMPDIR"
+            raise BuildError(f"the C++ compiler's output cannot be used: {problem}", remedy, log)
         return {}
 
     return Language(
         file="program.cc",
         compiler="C++ compiler",
-        remedy=lambda log: "choose another compiler with CXX, and report the log below",
+        remedy=_remedy,
         inspect=inspect,
         check=lambda facts: facts.keys(),
         extra=lambda toolchain: features_argument(toolchain, flags),

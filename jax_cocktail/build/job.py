@@ -269,7 +269,7 @@ def _run(job: Job, folder: Path) -> command.Ended:
     ended = command.run(words, environment, _PATIENCE_SECONDS, folder=folder, more=more)
     if ended.late:
         stuck.remember(job.key)
-        raise _too_late(job, ended.output)
+        raise _too_late(job)
     return ended
 
 
@@ -286,15 +286,14 @@ def _works(job: Job, words: Sequence[str], environment: Mapping[str, str]) -> bo
 def _refuse_stuck(job: Job) -> None:
     """Raises BuildError if this job, or its compiler, took too long a short time ago."""
     if stuck.remembered(job.key) or stuck.remembered(stuck.name_of(job.toolchain.command)):
-        raise _too_late(job, "")
+        raise _too_late(job)
 
 
-def _too_late(job: Job, log: str) -> BuildError:
+def _too_late(job: Job) -> BuildError:
     return BuildError(
         f"the {job.language.compiler} {job.toolchain} does not end",
-        f"{job.language.remedy('stopped after')}; it is tried again after {stuck.RETRY_SECONDS / 60:.0f}"
+        f"{job.language.remedy(command.STOPPED)}; it is tried again after {stuck.RETRY_SECONDS / 60:.0f}"
         " minutes, or after jax_cocktail.clear_cache()",
-        shortened(log),
     )
 
 

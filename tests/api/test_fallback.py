@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,6 +10,7 @@ from jax.scipy.special import zeta
 
 import jax_cocktail
 from jax_cocktail.lowering import intercept, lower, variants
+from tests.told import silent, told
 
 TARGET = "jax_cocktail_cpu"
 FORCED = {"force": "cocktail"}
@@ -28,22 +27,6 @@ def fresh(tmp_path, monkeypatch):
 
 def function(x):
     return lax.fori_loop(0, 3, lambda i, a: a + x, x)
-
-
-def told(wrapped, *arguments):
-    """The result, and the one warning that came with it."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        result = wrapped(*arguments)
-    texts = [str(w.message) for w in caught if issubclass(w.category, jax_cocktail.CocktailWarning)]
-    assert len(texts) == 1, texts
-    return result, texts[0]
-
-
-def silent(wrapped, *arguments):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
-        return wrapped(*arguments)
 
 
 UNSUPPORTED = {
@@ -161,61 +144,6 @@ def test_a_private_symbol_that_is_gone_is_told(monkeypatch):
     silent(jax_cocktail.jit(function, options={"force": "stock", "strict": True}), jnp.ones(3))
     with pytest.raises(jax_cocktail.StrictModeError, match="does not reach"):
         jax_cocktail.jit(function, options=STRICT)(jnp.ones(3))
-
-
-def script(tmp_path, body):
-    path = tmp_path / "compiler"
-    path.write_text("#!/bin/sh\n" + body)
-    path.chmod(0o755)
-    return str(path)
-
-
-def check_broken(monkeypatch, compiler, *causes):
-    monkeypatch.setenv("CXX", compiler)
-    result, text = told(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
-    assert jnp.array_equal(result, jnp.full(3, 4.0))
-    for cause in causes:
-        assert cause in text
-    with pytest.raises(jax_cocktail.BuildError):
-        jax_cocktail.jit(function, options=STRICT)(jnp.ones(3))
-
-
-def test_missing_compiler(monkeypatch):
-    check_broken(monkeypatch, "/no/such/compiler", "/no/such/compiler", "was not found", "CXX")
-
-
-def test_broken_compiler(monkeypatch, tmp_path):
-    check_broken(monkeypatch, script(tmp_path, "exit 3\n"), "does not run", "CXX")
-
-
-def test_compile_error(monkeypatch, tmp_path):
-    body = 'case "$1" in --version) echo fake 1.0;; *) echo "internal error" >&2; exit 4;; esac\n'
-    check_broken(monkeypatch, script(tmp_path, body), "failed with status 4", "CXX", "internal error")
-
-
-def test_a_compiler_that_writes_rubbish(monkeypatch, tmp_path):
-    body = """
-case "$1" in --version) echo rubbish 1.0; exit;; esac
-while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo rubbish > "$2"; fi; shift; done
-"""
-    monkeypatch.setenv("CXX", script(tmp_path, body))
-    wrapped = jax_cocktail.jit(function)  # not forced: measuring runs it and finds out
-    result, text = told(wrapped, jnp.ones(3))
-    assert jnp.array_equal(result, jnp.full(3, 4.0))
-    assert "not a complete shared object" in text
-
-
-def test_unusable_cache_folder(monkeypatch, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "file" / "below"))
-    wrapped = jax_cocktail.jit(function, options=FORCED)
-    result, text = told(wrapped, jnp.ones(3))
-    assert jnp.array_equal(result, jnp.full(3, 4.0))
-    assert "JAX_COCKTAIL_CACHE_DIR" in text
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert TARGET in wrapped.lower(jnp.ones(3)).as_text()
-        assert float(jax_cocktail.jit(function)(jnp.ones(3))[0]) == 4.0
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:100], lambda data: data[:-9] + b"corrupted"])
