@@ -8,6 +8,7 @@ else, since it is compared loosely (`check_state`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -154,6 +155,12 @@ def _narrow_step(kind: int, s: list[Any], a: int, b: int, c: int) -> None:
 STEPS = (_vector_step, _matrix_step, _scalar_step, _move_step, _narrow_step)
 
 
+def _leave(state: State) -> State:
+    """The state, by way of complex numbers, which only stock XLA compiles."""
+    x = state[SCALARS[0]]
+    return (*state[: SCALARS[0]], lax.real(lax.complex(x, jnp.zeros_like(x))), *state[SCALARS[0] + 1 :])
+
+
 def run(block: Any, state: State) -> State:
     """Runs a block (tuple of statements) on a state."""
     for statement in block:
@@ -171,6 +178,9 @@ def _run_one(statement: Any, state: State) -> State:
     if tag == "cond":
         _, a, then, other = statement
         return lax.cond(state[INTEGERS[a]] % 2 == 0, lambda s: run(then, s), lambda s: run(other, s), state)
+    if tag == "rare":
+        _, a, when, block = statement
+        return lax.cond(state[INTEGERS[a]] % 5 == when, lambda s: _leave(run(block, s)), lambda s: s, state)
     if tag == "switch":
         _, a, blocks = statement
         return lax.switch(state[INTEGERS[a]], [lambda s, b=b: run(b, s) for b in blocks], state)
@@ -203,9 +213,11 @@ _index = st.integers(0, 2)
 _step = st.tuples(st.just("step"), st.integers(0, len(STEPS) - 1), st.integers(0, 30), _index, _index, _index)
 
 
-def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def _nested(inner: st.SearchStrategy[Any], exits: bool) -> st.SearchStrategy[Any]:
     block = st.lists(inner, min_size=0, max_size=3).map(tuple)
+    rare = [st.tuples(st.just("rare"), _index, st.integers(0, 4), block)] if exits else []
     return st.one_of(
+        *rare,
         _step,
         st.tuples(st.just("cond"), _index, block, block),
         st.tuples(st.just("switch"), _index, st.lists(block, min_size=1, max_size=3).map(tuple)),
@@ -215,6 +227,8 @@ def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def programs() -> st.SearchStrategy[Any]:
-    """Blocks with at least one statement, control flow nested up to three deep."""
-    return st.lists(st.recursive(_step, _nested, max_leaves=8), min_size=1, max_size=4).map(tuple)
+def programs(exits: bool = False) -> st.SearchStrategy[Any]:
+    """Blocks with at least one statement, control flow nested up to three deep. `exits`: with branches that
+    only stock XLA compiles."""
+    nested = st.recursive(_step, partial(_nested, exits=exits), max_leaves=8)
+    return st.lists(nested, min_size=1, max_size=4).map(tuple)

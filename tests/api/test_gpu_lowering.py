@@ -68,6 +68,18 @@ def test_call(compiler):
     assert "mhlo.backend_config = {" in text
 
 
+def test_a_side_exit(compiler):
+    """The flag is a result of the call. If it is set, stock XLA runs the loop."""
+
+    def body(_, y):
+        rare = lax.cond(y[0] > 9, lambda y: lax.real(lax.complex(y, y)), lambda y: y, y)
+        return rare + 1
+
+    text = lowered(f=lambda x: lax.fori_loop(0, 5, body, x))
+    assert "-> (tensor<8xf32>, tensor<i1>, tensor<4352xui8>)" in text
+    assert text.index("@jax_cocktail_gpu(") < text.index("stablehlo.case") < text.index("stablehlo.while")
+
+
 def test_without_workspace(compiler):
     compiler.launch = dataclasses.replace(PLAN, header_bytes=0, workspace_bytes=0, cooperative=False)
     text = lowered()

@@ -33,6 +33,14 @@ def test_random_programs(program, seed):
 
 
 @settings(
+    max_examples=20, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+@given(programs(exits=True), st.integers(0, 5))
+def test_random_programs_that_may_leave(program, seed):
+    check_program((("fori", 3, seed % 2 > 0, program),), seed)
+
+
+@settings(
     max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
 @given(program=programs(), seed=st.integers(0, 5), units=st.integers(2, 3))
