@@ -44,6 +44,7 @@ from jax_cocktail.lowering.variants import (
 )
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.primitives.jaxprs import open_jaxpr
+from jax_cocktail.primitives.side_exit import ALONE
 from jax_cocktail.report import Captured, Left, Report
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.unit_count import no_price_tells
@@ -405,7 +406,7 @@ def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
         raise StrictModeError(
             "; ".join(f"{function}: {item.what} would run on stock XLA: {_at(item)}" for item in left)
         )
-    for item in left:
+    for item in (item for item in left if not item.reason.startswith(ALONE)):
         _warn(
             (item.reason, item.where),
             f"{function}: {item.what} runs on stock XLA: {_at(item)}; {_SILENCE}",

@@ -22,6 +22,7 @@ from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.types import Value
 
 SIDE_EXIT = "side_exit"
+ALONE = "it has no loop, and one of its sides cannot be compiled"  # this reason causes no warning
 _FALSE, _TRUE = Literal(np.asarray(False)), Literal(np.asarray(True))
 _CHECK = "failure"
 
@@ -54,7 +55,7 @@ def with_exits(equation: Equation) -> tuple[Equation, tuple[Exit, ...]]:
     if reason is not None:
         raise reason
     if exits and not {"while", "scan"} & set(primitives_in([result])):
-        raise UnsupportedError(exits[0].reason, exits[0].where)
+        raise UnsupportedError(f"{ALONE}: {exits[0].reason}", exits[0].where)
     return result, exits
 
 

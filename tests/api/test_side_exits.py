@@ -326,7 +326,6 @@ STAYS = {
     "in every iteration": lambda x: lax.fori_loop(0, 3, lambda i, a: told(a) + 1, x),
     "in every side": lambda x: lax.fori_loop(0, 3, lambda i, a: lax.cond(a > 1, told, host, a) + 1, x),
     "in a condition": lambda x: lax.while_loop(lambda a: checked(a, 1.0) < 4, lambda a: a + 1, x),
-    "no loop": lambda x: checked(x, 1.0),
 }
 
 
@@ -339,6 +338,20 @@ def test_what_stays_with_stock(name):
         mine = run(ours, 2.0)
     assert mine == run(jax.jit(program), 2.0)
     assert TARGET not in ours.lower(2.0).as_text()
+
+
+def test_a_check_outside_of_loops_causes_no_warning():
+    def program(x):
+        return lax.fori_loop(0, 3, lambda i, a: a + 1, checked(x, 1.0))
+
+    ours = jax_cocktail.jit(program, options={"force": "cocktail"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
+        assert run(ours, 2.0) == run(jax.jit(program), 2.0)
+    (left,) = jax_cocktail.explain(ours)(2.0).left
+    assert left.what == "cond" and "no loop" in left.reason
+    with pytest.raises(jax_cocktail.StrictModeError, match="no loop"):
+        jax_cocktail.jit(program, options={"strict": True})(2.0)
 
 
 def test_ordered_effects_stay_with_stock(capfd):
