@@ -138,4 +138,82 @@ CK_INLINE void ck_lu(const T* a, i64 row, i64 column, T* x, i32* pivots) {
   }
 }
 
+// The length of the vector x[0], x[step] ... of `count` elements. Scaled, so that no square overflows.
+template <class T>
+CK_INLINE T ck_length(const T* x, i64 step, i32 count) {
+  T largest = T(0), sum = T(0);
+  for (i32 i = 0; i < count; ++i) largest = ck_max(largest, ck_abs(x[i * step]));
+  if (largest == T(0)) return largest;
+  for (i32 i = 0; i < count; ++i) {
+    const T part = x[i * step] / largest;
+    sum = ck_fma(part, part, sum);
+  }
+  return largest * ck_sqrt(sum);
+}
+
+// Applies the reflection 1 - factor v v' to the columns `from` .. N-1 of x, which has 1 + `below` rows. The
+// elements of v are 1, v[0], v[step] ... Every thread has columns of its own, others for another `from`.
+template <i32 N, class T>
+CK_INLINE void ck_reflect(T* x, i32 from, i32 below, T factor, const T* v, i64 step) {
+  const i32 start = ck_row_start<N>(from);
+  T sums[N];
+  CK_FOR_LANES(j, N - start) sums[j] = x[start + j];
+  CK_NO_UNROLL
+  for (i32 i = 0; i < below; ++i) {
+    const T* row = x + (i + 1) * N + start;
+    const T part = v[i * step];
+    CK_FOR_LANES(j, N - start) sums[j] = ck_fma(part, row[j], sums[j]);
+  }
+  CK_NO_UNROLL
+  for (i32 i = 0; i <= below; ++i) {
+    T* row = x + i * N + start;
+    const T part = i == 0 ? factor : factor * v[(i - 1) * step];
+    CK_FOR_LANES(j, N - start) {
+      row[j] = start + i32(j) >= from ? ck_fma(-part, sums[j], row[j]) : row[j];
+    }
+  }
+}
+
+// x = the upper factor R of the M x N matrix `a`, and below the diagonal the vectors of the reflections whose
+// product is Q, in LAPACK's form: each begins with a 1 that is not stored. taus: their factors.
+template <i32 M, i32 N, class T>
+CK_INLINE void ck_geqrf(const T* a, i64 row, i64 column, T* x, T* taus) {
+  ck_copy_matrix<M, N>(a, row, column, x);
+  CK_NO_UNROLL
+  for (i32 k = 0; k < (M < N ? M : N); ++k) {
+    T* mine = x + k * N;
+    const i32 below = M - 1 - k;
+    ck_block_barrier();
+    const T first = mine[k], rest = ck_length(mine + N + k, N, below);
+    ck_block_barrier();  // every thread has the column
+    if (rest == T(0)) {
+      CK_FOR_LANES(only, 1) taus[k + only] = T(0);
+      continue;
+    }
+    const T both[2] = {first, rest};
+    const T length = ck_length(both, 1, 2), end = first < T(0) ? length : -length;
+    const T tau = (end - first) / end;
+    CK_FOR_LANES(i, below) mine[(i + 1) * N + k] /= first - end;
+    CK_FOR_LANES(only, 1) {
+      mine[k + only] = end;
+      taus[k + only] = tau;
+    }
+    ck_block_barrier();
+    if (k + 1 < N) ck_reflect<N>(mine, k + 1, below, tau, mine + N + k, N);
+  }
+}
+
+// x = the first N columns of the product of K reflections whose vectors are in the M x N matrix `a`.
+template <i32 M, i32 N, i32 K, class T>
+CK_INLINE void ck_householder_product(const T* a, i64 row, i64 column, const T* taus, i64 step, T* x) {
+  for (i32 i = 0; i < M; ++i) {
+    CK_FOR_LANES(j, N) x[i * N + j] = T(i32(j) == i);
+  }
+  CK_NO_UNROLL
+  for (i32 k = K - 1; k >= 0; --k) {
+    ck_block_barrier();
+    ck_reflect<N>(x + k * N, k, M - 1 - k, taus[k * step], a + (k + 1) * row + k * column, row);
+  }
+}
+
 #endif  // COCKTAIL_LINALG_H

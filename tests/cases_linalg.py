@@ -25,6 +25,9 @@ def add_linalg(table: Table) -> None:
         add("cholesky_pivots", linalg.cholesky, lambda _, dtype=dtype: _bad(dtype))
         for shape in ((5, 5), (2, 7, 3), (3, 7), (2, 1, 4), (4, 1)):
             add(f"lu_{shape}", linalg.lu, array(dtype, shape))
+        for shape in ((5, 5), (2, 7, 3), (3, 7), (1, 4), (2, 4, 1)):
+            add(f"qr_{shape}", _qr, array(dtype, shape))
+        add("qr_singular", _reflectors, lambda _, dtype=dtype: _singular(dtype))
         add("lu_singular", linalg.lu, lambda _, dtype=dtype: _singular(dtype))
         for columns in (1, 6):
             operands = _positive(dtype, (2, 5, 5)), array(dtype, (2, 5, columns))
@@ -53,6 +56,14 @@ def _bad(dtype: str) -> np.ndarray:
 def _singular(dtype: str) -> np.ndarray:
     rows = [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [0.0, 0.0, 0.0]]
     return np.stack([rows, np.zeros((3, 3)), np.ones((3, 3))]).astype(dtype)
+
+
+def _qr(a: Any) -> list[Any]:
+    return [jnp.linalg.qr(a, mode=mode) for mode in ("reduced", "complete", "raw", "r")]
+
+
+def _reflectors(a: Any) -> Any:
+    return jnp.linalg.qr(a, mode="raw")
 
 
 def _triangular(a: Any, b: Any) -> list[Any]:

@@ -272,6 +272,8 @@ OWN: dict[str, Ties] = {
     "dot": _dot,
     "conv": _conv,
     "cholesky": _leading(2),
+    "geqrf": _leading(2),
+    "householder_product": _leading(2),
     "lu": _leading(2),
     "triangular_solve": _triangular_solve,
 }

@@ -19,13 +19,24 @@ def emit_cholesky(context: Context, operator: UOperator) -> None:
         context.writer.add(call)
 
 
-def emit_lu(context: Context, operator: UOperator) -> None:
+def emit_factors(context: Context, operator: UOperator) -> None:
+    """LU or QR: both factors in one matrix, and a vector."""
     a = context.array(operator.inputs[0])
-    factors, pivots = operator.outputs
+    factors, vector = operator.outputs
     rows, columns = factors.type.shape[-2:]
-    with context.result(factors) as x, context.result(pivots) as p, _each(context, operator) as at:
-        places = [_matrix(a, at), _from(x, at), _from(p, at)]
-        context.writer.add(code("ck_lu<{}, {}>({}, {}, {});", rows, columns, *places))
+    with context.result(factors) as x, context.result(vector) as y, _each(context, operator) as at:
+        places = [_matrix(a, at), _from(x, at), _from(y, at)]
+        context.writer.add(code("ck_{}<{}, {}>({}, {}, {});", operator.kind, rows, columns, *places))
+
+
+def emit_householder_product(context: Context, operator: UOperator) -> None:
+    a, taus = map(context.array, operator.inputs)
+    rows, columns = operator.output.type.shape[-2:]
+    sizes = rows, columns, operator.inputs[1].type.shape[-1]
+    with context.result(operator.output) as x, _each(context, operator) as at:
+        places = [_matrix(a, at), _from(taus, at), taus.strides[-1], _from(x, at)]
+        call = code("ck_householder_product<{}, {}, {}>({}, {}, {}, {});", *sizes, *places)
+        context.writer.add(call)
 
 
 def emit_triangular_solve(context: Context, operator: UOperator) -> None:
@@ -60,6 +71,8 @@ def _matrix(array: ArrayView, at: Sequence[Index]) -> Expression:
 
 EMITTERS: dict[str, Emitter] = {
     "cholesky": emit_cholesky,
-    "lu": emit_lu,
+    "geqrf": emit_factors,
+    "householder_product": emit_householder_product,
+    "lu": emit_factors,
     "triangular_solve": emit_triangular_solve,
 }

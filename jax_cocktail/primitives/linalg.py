@@ -1,4 +1,4 @@
-"""Dense linear algebra of small matrices (jax.lax.linalg)."""
+"""Dense linear algebra of small matrices (jax.lax.linalg). JAX lowers `qr` by way of `geqrf`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,19 @@ def lu(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seque
     types = [physical_type(output) for output in equation.outputs]
     factors, pivots = builder.emit_many("lu", inputs, [(t.dtype, t.shape) for t in types[:2]])
     return factors, pivots, _permutation(builder, pivots, types[2])
+
+
+@rule("geqrf", library=True)
+def geqrf(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    _check(equation, inputs)
+    types = [physical_type(output) for output in equation.outputs]
+    return builder.emit_many("geqrf", inputs, [(t.dtype, t.shape) for t in types])
+
+
+@rule("householder_product", library=True)
+def householder_product(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    _check(equation, inputs)
+    return builder.emit("householder_product", inputs, inputs[0].type)
 
 
 @rule("lu_pivots_to_permutation")

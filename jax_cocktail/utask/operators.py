@@ -186,6 +186,10 @@ def _matrices(table: _Table) -> None:
     add(1, "cholesky")
     # results: both factors in one matrix, the lower one with a diagonal of ones; int32 pivots
     add(1, "lu", results=2)
+    # results: R, with the vectors of the reflections below its diagonal; their factors
+    add(1, "geqrf", results=2)
+    # (vectors, factors of reflections): the first columns of their product
+    add(2, "householder_product")
     # (triangular matrix, right-hand sides in columns)
     add(2, "triangular_solve", "lower unit_diagonal")
 

@@ -225,3 +225,22 @@ def test_accuracy():
         stock = jax.jit(looped(function))(a, b)
         lost, allowed = (np.abs(y - expected).max() for y in (ours, stock))
         assert lost <= 2 * allowed
+
+
+def test_least_squares_by_qr():
+    """Gauss-Newton steps, each with a QR factorisation; and their gradient."""
+
+    def fit(t, y):
+        def step(c, _):
+            jacobian = jnp.stack([jnp.exp(-c[1] * t), -c[0] * t * jnp.exp(-c[1] * t)], 1)
+            q, r = jnp.linalg.qr(jacobian)
+            rest = y - c[0] * jnp.exp(-c[1] * t)
+            return c + jax.scipy.linalg.solve_triangular(r, q.T @ rest), None
+
+        return lax.scan(step, jnp.array([1.5, 0.6]), length=4)[0]
+
+    t = jnp.linspace(0.0, 2.0, 9)
+    y = 2 * jnp.exp(-t)
+    same(fit, t, y, rtol=1e-3)
+    same(jax.vmap(fit, (None, 0)), t, jnp.stack([y, 1.1 * y, y * y]), rtol=1e-3)
+    same(jax.grad(lambda t, y: fit(t, y).sum(), 1), t, y, rtol=1e-2)

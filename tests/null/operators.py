@@ -183,6 +183,8 @@ def _reduction() -> Iterator[Sample]:
 def _linalg() -> Iterator[Sample]:
     yield sample("cholesky", "float32[2,6,6]", "float32[2,6,6]")
     yield sample("lu", "float32[2,6,4]", "float32[2,6,4] int32[2,4]")
+    yield sample("geqrf", "float32[2,6,4]", "float32[2,6,4] float32[2,4]")
+    yield sample("householder_product", "float32[2,6,4] float32[2,3]", "float32[2,6,4]")
     for lower in (True, False):
         yield sample(
             "triangular_solve", "float32[2,6,6] float32[2,6,4]", "float32[2,6,4]", lower=lower,

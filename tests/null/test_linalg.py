@@ -8,9 +8,8 @@ import pytest
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.cost.work import work
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.interpreter.run import run
 from tests.null.operators import sample
-from tests.null.programs import apply
+from tests.null.programs import apply, apply_many
 
 RANDOM = np.random.default_rng(0)
 
@@ -37,14 +36,23 @@ def test_a_pivot_that_is_not_positive(pivot):
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (6, 3), (3, 6)])
 def test_lu(rows, columns):
     a, size = RANDOM.normal(size=(rows, columns)), min(rows, columns)
-    program = sample("lu", f"float64[{rows},{columns}]", f"float64[{rows},{columns}] int32[{size}]").program()
-    factors, pivots = run(program, [a])
+    factors, pivots = apply_many("lu", [a], [f"float64[{rows},{columns}]", f"int32[{size}]"])
     lower = np.tril(factors[:, :size], -1) + np.eye(rows, size)
     assert np.abs(lower).max() <= 1
     exchanged = a.copy()
     for k, pivot in enumerate(pivots):
         exchanged[[k, pivot]] = exchanged[[pivot, k]]
     np.testing.assert_allclose(lower @ np.triu(factors[:size]), exchanged, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(5, 5), (6, 3), (3, 6)])
+def test_qr(rows, columns):
+    a, size = RANDOM.normal(size=(rows, columns)), min(rows, columns)
+    factors, taus = apply_many("geqrf", [a], [f"float64[{rows},{columns}]", f"float64[{size}]"])
+    q = apply("householder_product", [factors[:, :size], taus], f"float64[{rows},{size}]")
+    np.testing.assert_allclose(q.T @ q, np.eye(size), atol=1e-14)
+    np.testing.assert_allclose(q @ np.triu(factors[:size]), a, atol=1e-14)
+    np.testing.assert_allclose(q, np.linalg.qr(a)[0], atol=1e-14)  # the signs are LAPACK's
 
 
 @pytest.mark.parametrize("lower", [True, False])

@@ -116,6 +116,20 @@ def _lu(operator: UOperator) -> None:
     result_is(operator, TensorType("int32", (*a.shape[:-2], min(a.shape[-2:]))), 1)
 
 
+def _geqrf(operator: UOperator) -> None:
+    a = _matrix(operator)
+    result_is(operator, a)
+    result_is(operator, TensorType(a.dtype, (*a.shape[:-2], min(a.shape[-2:]))), 1)
+
+
+def _householder_product(operator: UOperator) -> None:
+    a, taus = _matrix(operator), operator.inputs[1].type
+    require(a.shape[-2] >= a.shape[-1], f"{a} has more columns than rows")
+    fits = taus.dtype == a.dtype and taus.rank == a.rank - 1 and taus.shape[:-1] == a.shape[:-2]
+    require(fits and taus.shape[-1] <= a.shape[-1], f"the vectors are {a}, the factors {taus}")
+    result_is(operator, a)
+
+
 def _triangular_solve(operator: UOperator) -> None:
     a, b = _matrix(operator), operator.inputs[1].type
     require(a.shape[-1] == a.shape[-2], f"{a} is not square")
@@ -254,6 +268,8 @@ ANCHORS: dict[str, Rule] = {
     "dot": _dot,
     "conv": _conv,
     "cholesky": _cholesky,
+    "geqrf": _geqrf,
+    "householder_product": _householder_product,
     "lu": _lu,
     "triangular_solve": _triangular_solve,
     "reduce": _reduce,

@@ -51,6 +51,29 @@ def _lu(_: UOperator, a: Array) -> tuple[Array, Array]:
     return factors, pivots
 
 
+def _geqrf(_: UOperator, a: Array) -> tuple[Array, Array]:
+    """Householder reflections, with LAPACK's signs."""
+    factors, taus = a.copy(), np.zeros(min(a.shape))
+    for k in range(len(taus)):
+        first, below = factors[k, k], factors[k + 1 :, k].copy()
+        if not below.any():
+            continue
+        end = -np.copysign(np.linalg.norm(factors[k:, k]), first)
+        taus[k] = (end - first) / end
+        vector = np.concatenate([[1], below / (first - end)])
+        factors[k:, k + 1 :] -= taus[k] * np.outer(vector, vector @ factors[k:, k + 1 :])
+        factors[k, k], factors[k + 1 :, k] = end, vector[1:]
+    return factors, taus
+
+
+def _householder_product(_: UOperator, a: Array, taus: Array) -> tuple[Array]:
+    product = np.eye(*a.shape)
+    for k in reversed(range(len(taus))):
+        vector = np.concatenate([[1], a[k + 1 :, k]])
+        product[k:] -= taus[k] * np.outer(vector, vector @ product[k:])
+    return (product,)
+
+
 def _triangular_solve(operator: UOperator, a: Array, b: Array) -> tuple[Array]:
     solution, order = b.copy(), range(len(a))
     for k in order if operator["lower"] else reversed(order):
@@ -62,6 +85,8 @@ def _triangular_solve(operator: UOperator, a: Array, b: Array) -> tuple[Array]:
 
 LINALG: dict[str, Evaluate] = {
     "cholesky": _each(_cholesky),
+    "geqrf": _each(_geqrf),
+    "householder_product": _each(_householder_product),
     "lu": _each(_lu),
     "triangular_solve": _each(_triangular_solve),
 }
