@@ -66,6 +66,8 @@ def _gathers(table: Table) -> None:
             table.add("gather", f"gather_{name}[{mode.lower()}]", function, x, pairs)
     rows = jax.vmap(lambda x, i: x[i])
     table.add("gather", "batched", rows, array("float32", (5, 6)), array("int32", (5, 4), 0, 5))
+    table.add("gather", "without_rows", rows, array("float32", (0, 6)), array("int32", (0, 4), 0, 5))
+    table.add("gather", "without_elements", rows, array("float32", (0, 0)), array("int32", (0, 4), 0, 5))
     table.add(
         "gather", "point", lambda x, i, j: x[i, j], x, array("int32", (3,), 0, 3), array("int32", (3,), 0, 4)
     )

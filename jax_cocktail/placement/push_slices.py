@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from jax_cocktail.analysis.axes import rule
+from jax_cocktail.analysis.axes import Tie, rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.placement.prune import prune
 from jax_cocktail.utask.builder import Builder
@@ -85,8 +85,9 @@ class _Pusher:
     def _statement(self, statement: Statement, sizes: Mapping[Value, tuple[int, int]], in_loop: bool) -> None:
         if isinstance(statement, UOperator):
             found = sizes.get(statement.outputs[0]) if len(statement.outputs) == 1 else None
-            if found is not None and statement.kind in _SPLIT:
-                self._split(statement, *found)
+            tie = rule(statement).along((found[0],)) if found is not None else None
+            if found is not None and tie is not None and statement.kind in _SPLIT:
+                self._split(statement, tie, *found)
                 return
             if statement.kind == "slice" and statement.inputs[0] in sizes:
                 axis, size = sizes[statement.inputs[0]]
@@ -111,10 +112,8 @@ class _Pusher:
         return version
 
     # -- operators ---------------------------------------------------------------------------------------
-    def _split(self, operator: UOperator, axis: int, size: int) -> None:
+    def _split(self, operator: UOperator, tie: Tie, axis: int, size: int) -> None:
         """The operator on split operands, and a view of its result for those who read it whole."""
-        tie = rule(operator).along((axis,))
-        assert tie is not None
         inputs = tuple(
             v if d is None else self._version(v, d, size, operator.source)
             for v, d in zip(operator.inputs, tie.inputs, strict=True)

@@ -319,6 +319,21 @@ def test_unused_half_is_dropped():
     assert "gesdd" not in half.lower(jnp.arange(3.0)).as_text().lower()
 
 
+def test_deeply_nested_branches():
+    """As deep as stock JAX can trace them: our own recursions take no more of Python's stack."""
+
+    def nested(x):
+        function = lambda a: a + 1  # noqa: E731
+        for k in range(110):
+            function = functools.partial(lambda f, k, a: lax.cond(a[0] > k, f, jnp.negative, a), function, k)
+        return function(x)
+
+    options = {"force": "cocktail", "profile": "off", "strict": True, "units": 1}
+    mine = jax_cocktail.jit(nested, options=options)
+    same(mine(jnp.full(2, 200.0)), jnp.full(2, 201.0))
+    same(mine(jnp.full(2, 1.0)), jnp.full(2, -1.0))
+
+
 @pytest.mark.parametrize("size", [3, 3000])
 def test_closed_over_array(size):
     w = jnp.arange(float(size))
