@@ -43,6 +43,7 @@ CALLS = REMATERIALISED | {
     "custom_vmap_call",
     "eval_jaxpr",
 }
+ORDERED = frozenset({"OrderedDebugEffect", "OrderedIOEffect"})  # JAX's names
 _FRAME = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(:\d+)*( \((?P<function>.*)\))?$", re.DOTALL)
 _PUBLIC = {p.name: p for p in vars(primitives).values() if isinstance(p, jex.Primitive)}
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
@@ -169,6 +170,11 @@ def holds_control_flow(equation: Any) -> bool:
 
 def _is_control_flow(equation: Any) -> bool:
     return primitive_name(equation) in CONTROL_FLOW or primitive_name(equation) == RECURSION
+
+
+def keeps_order(equation: Any) -> bool:
+    """True if an equation has a side effect that must follow those of the equations before it."""
+    return any(type(effect).__name__ in ORDERED for effect in equation.effects)
 
 
 def source_of(equation: Any) -> Source:

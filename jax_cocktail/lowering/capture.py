@@ -18,6 +18,7 @@ from jax_cocktail.lowering.adapter import (
     forced_to_stock,
     holds_control_flow,
     is_key,
+    keeps_order,
     literal,
     primitive_name,
     source_of,
@@ -79,6 +80,7 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
     equations: list[Converted] = []
     left: list[Left] = []
     made_by: dict[Any, int] = {}
+    effects: set[int] = set()  # the last equation whose side effect keeps its order
     selects, sides = choices(flat.equations, flat.outvars, _expensive)
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, calls, equation)
@@ -86,11 +88,14 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
             where = reason.where or str(source_of(equation))
             left.append(Left(primitive_name(equation), reason.reason, where))
         operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
-        producers = tuple(sorted({made_by[atom] for atom in operands if atom in made_by}))
+        producers = {made_by[atom] for atom in operands if atom in made_by}
+        if keeps_order(equation):
+            producers |= effects
+            effects = {position}
         equations.append(converted)
         nodes.append(
             Node(
-                producers,
+                tuple(sorted(producers)),
                 supported=reason is None,
                 control_flow=reason is None
                 and (position in sides or primitive_name(equation) in CONTROL_FLOW),

@@ -14,11 +14,12 @@ from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
 from jax_cocktail.lowering import lower
+from jax_cocktail.lowering.adapter import ORDERED
 from jax_cocktail.lowering.custom_call import PLATFORMS
 from jax_cocktail.lowering.state import in_state, read_mark
 
 _stock: Any = None
-# Equations with these effects may be reordered, so they can stay with stock XLA around our calls.
+# Equations with these effects may be reordered. Those with the effects `adapter.ORDERED` keep their order.
 _UNORDERED = frozenset({"DebugEffect", "IOEffect", "NamedAxisEffect", "NoDCEEffect"})
 
 
@@ -59,9 +60,9 @@ def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any
 
 def _obstacle(ctx: Any, jaxpr: Any) -> str:
     """The reason why we cannot compile anything in this module, or ""."""
-    ordered = sorted({type(effect).__name__ for effect in jaxpr.effects} - _UNORDERED)
-    if ordered:
-        return f"the function has ordered side effects ({', '.join(ordered)})"
+    unknown = sorted({type(effect).__name__ for effect in jaxpr.effects} - _UNORDERED - ORDERED)
+    if unknown:
+        return f"the function has side effects of an unknown kind ({', '.join(unknown)})"
     module = ctx.module_context
     platforms = tuple(module.platforms)
     if len(platforms) > 1:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One equation. `producers`: the positions of the equations that it reads, all smaller than its own."""
+    """One equation. `producers`: the positions of the equations that it reads, or whose side effects precede
+    its own; all are smaller than its own."""
 
     producers: tuple[int, ...]
     supported: bool

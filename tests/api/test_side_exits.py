@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import io_callback
 
 import jax_cocktail
 from jax_cocktail.lowering import lower
@@ -354,20 +355,40 @@ def test_a_check_outside_of_loops_causes_no_warning():
         jax_cocktail.jit(program, options={"strict": True})(2.0)
 
 
-def test_ordered_effects_stay_with_stock(capfd):
-    def program(x):
-        def bad(a):
-            jax.debug.print("above {}", a, ordered=True)
+def test_ordered_effects_keep_their_order():
+    """Around loops, in branches of loops, and in loops that stay with stock XLA."""
+
+    def say(x):
+        io_callback(note, None, x, ordered=True)
+
+    def program(x, limit):
+        def rare(a):
+            say(a)
             return a
 
-        return lax.fori_loop(0, 3, lambda i, a: lax.cond(a > 1, bad, lambda a: a, a) + 1, x)
+        def body(i, a):
+            return lax.cond(a > limit, rare, lambda a: a, a) + 1
+
+        say(x)
+        y = lax.fori_loop(0, 3, body, x)
+        say(y + 100)
+        z = lax.fori_loop(0, 3, lambda i, a: a * 2, x)
+        w = lax.fori_loop(0, 2, lambda i, a: (say(a + 200), a)[1] + 1, z)
+        say(x + 300)
+        return y, z, lax.while_loop(lambda a: a < 70, lambda a: body(0, a), x * 20 + w)
 
     ours = jax_cocktail.jit(program, options={"force": "cocktail"})
-    lower._warned.clear()
-    with pytest.warns(jax_cocktail.CocktailWarning, match="ordered"):
-        ours(1.0)
-    jax.effects_barrier()
-    assert capfd.readouterr().out.split() == ["above", "2.0", "above", "3.0"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jax_cocktail.CocktailWarning)
+        for limit in (1e9, 2.5, 60.0):
+            outcomes = []
+            for function in (jax.jit(program), ours):
+                seen.clear()
+                result = jax.tree.map(float, function(1.0, limit))
+                jax.effects_barrier()
+                outcomes.append((result, tuple(seen)))
+            assert outcomes[0] == outcomes[1]
+    assert ours.lower(1.0, 2.0).as_text().count(f"@{TARGET}") >= 2
 
 
 def test_text_is_printed_once(capfd):
