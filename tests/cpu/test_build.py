@@ -17,6 +17,7 @@ import pytest
 
 from jax_cocktail import cache, files
 from jax_cocktail.build import host as build
+from jax_cocktail.build import job
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 SOURCE = """#include "cocktail_base.h"
@@ -230,6 +231,22 @@ def test_handlers_are_built_again_when_their_text_changes(
 def test_runtime_without_its_parts(root: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="c_api.h is missing; try: reinstall jaxlib"):
         build.build_runtime(str(tmp_path), build.host_toolchain())
+
+
+def test_only_the_program_that_takes_too_long_is_refused(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler gets more time, since it works on an empty text; other programs are still compiled."""
+    monkeypatch.setattr(job, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(job, "_COMPILE_SECONDS", 0.4)
+    command = " ".join(build.host_toolchain().command)
+    toolchain = _compiler(tmp_path, f'grep -q SLOW program.cc && sleep 1023\nexec {command} "$@"')
+    for _ in range(2):
+        with pytest.raises(BuildError, match="does not end; try:.*make the loop smaller.*10 minutes"):
+            build.build_program("// SLOW\n" + _program(30), toolchain)
+        assert _runs(tmp_path) == 2, "on its text, and on an empty one"
+    monkeypatch.setattr(job, "_PATIENCE_SECONDS", 20.0)
+    assert _code(build.build_program(_program(30), toolchain).path) == 30
 
 
 def test_compiler_that_vanished(root: Path) -> None:
