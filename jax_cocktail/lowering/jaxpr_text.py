@@ -17,14 +17,16 @@ _NAMES = frozenset({"name", "source"})  # parameters, and fields of a recursion'
 
 
 def jaxpr_text(jaxpr: Any) -> str:
-    """One line for every equation, values numbered in order of first appearance.
+    """One line for every equation, values numbered in order of first appearance. A nested jaxpr is mentioned
+    by number, and they follow in this order: a recursion into them would take too much of Python's stack.
 
     Functions among the parameters are left out: what they compute is in the jaxprs beside them.
     """
-    return "\n".join(_lines(jaxpr))
+    mentioned = [jaxpr]
+    return "\n".join(line for each in mentioned for line in _lines(each, mentioned))
 
 
-def _lines(jaxpr: Any) -> Iterator[str]:
+def _lines(jaxpr: Any, mentioned: list[Any]) -> Iterator[str]:
     opened, numbers = open_jaxpr(jaxpr), dict[Any, int]()
 
     def told(atom: Any) -> str:
@@ -38,30 +40,32 @@ def _lines(jaxpr: Any) -> Iterator[str]:
     yield f"{{ {[*map(told, opened.constvars)]} {[*map(told, opened.invars)]}"
     for equation in opened.eqns:
         operands, results = [*map(told, equation.invars)], [*map(told, equation.outvars)]
-        yield f"{results} = {equation.primitive.name} {operands} {_parameter(equation.params)}"
+        yield f"{results} = {equation.primitive.name} {operands} {_parameter(equation.params, mentioned)}"
     yield f"{[*map(told, opened.outvars)]} }}"
 
 
-def _parameter(value: Any) -> str:
+def _parameter(value: Any, mentioned: list[Any]) -> str:
     """A value of a parameter, without the names in it."""
     if is_jaxpr(value):
-        return jaxpr_text(value)
+        mentioned.append(value)
+        return f"jaxpr {len(mentioned) - 1}"
     if is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value) if field.repr}
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {_named(k, value[k])}" for k in sorted(value, key=str)) + "}"
+        named = (f"{key}: {_named(key, value[key], mentioned)}" for key in sorted(value, key=str))
+        return "{" + ", ".join(named) + "}"
     if isinstance(value, tuple | list):
-        return f"({', '.join(map(_parameter, value))})"
+        return f"({', '.join(_parameter(each, mentioned) for each in value)})"
     if isinstance(value, set | frozenset):
-        return f"({', '.join(sorted(map(_parameter, value)))})"
+        return f"({', '.join(sorted(_parameter(each, mentioned) for each in value))})"
     if hasattr(value, "call_wrapped") or (callable(value) and not isinstance(value, type)):
         return "function"
     return _ADDRESS.sub("", str(value))
 
 
-def _named(name: Any, value: Any) -> str:
+def _named(name: Any, value: Any, mentioned: list[Any]) -> str:
     """A parameter with its name. Of the name of a function only the options of `jit` count."""
     if name in _NAMES and isinstance(value, str):
         mark = read_mark(value)
         return "" if mark is None else mark.options.token
-    return _parameter(value)
+    return _parameter(value, mentioned)

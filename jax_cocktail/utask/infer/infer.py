@@ -204,7 +204,8 @@ def _gather(operator: UOperator) -> None:
     require(isinstance(fill, bytes) and len(fill) == ITEM_SIZE[x.dtype], "fill_value is not one element")
     require(indices.dtype in INTEGERS and indices.rank >= 1, f"indices are {indices}")
     sizes = integers(operator, "slice_sizes", x.rank)
-    require(all(0 <= n <= size for n, size in zip(sizes, x.shape, strict=True)), "slice_sizes do not fit")
+    fit = all(0 <= n <= size for n, size in zip(sizes, x.shape, strict=True))
+    require(fit or not result.size, "slice_sizes do not fit")  # without any row, slices still have one
     batching = axes(operator, "operand_batching_dims", x.rank)
     collapsed = axes(operator, "collapsed_slice_dims", x.rank)
     require(not set(batching) & set(collapsed), "a dimension is collapsed and batching")
