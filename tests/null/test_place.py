@@ -126,6 +126,24 @@ def test_projection_in_front_is_made_split():
     assert [d.output.type.shape for d in dots] == [(5, 2, 4)]
 
 
+def test_an_operand_whose_gates_are_made_by_a_reshape():
+    """No axis of the reshape's operand holds the gates; its result is split, not the reshape."""
+
+    def body(b, bias, w):
+        def step(_, h):
+            z = elementwise(b, "add", b.reshape(bias, (2, 8)), matmul(b, h, w))
+            p, q = (b.emit("slice", (z,), "float32", (2, 4), starts=(0, k), strides=(1, 1)) for k in (0, 4))
+            return (elementwise(b, "tanh", elementwise(b, "mul", p, q)),)
+
+        return counted(b, 3, (b.full(0.5, "float32", (2, 4)),), step)
+
+    program = build(["float32[16]", "float32[4,8]"], body)
+    after = push_slices(program)
+    assert after is not program
+    verify(after)
+    same_results(program, after)
+
+
 @pytest.mark.parametrize("starts", [(0, 3), (0, 2, 4)])
 def test_slices_of_other_places_stay(starts):
     """Slices that overlap, or whose start is no multiple of their size."""
