@@ -36,6 +36,11 @@ bool IntegerAttribute(const XLA_FFI_CallFrame* frame, const char* name, int64_t*
   return true;
 }
 
+const XLA_FFI_Array* ArrayAttribute(const XLA_FFI_CallFrame* frame, const char* name, XLA_FFI_DataType type) {
+  auto* array = static_cast<const XLA_FFI_Array*>(Attribute(frame, name, XLA_FFI_AttrType_ARRAY));
+  return array != nullptr && array->dtype == type ? array : nullptr;
+}
+
 // Line `number` of a text, counted from 1, and its length; null if there is none.
 const char* LineOf(const XLA_FFI_ByteSpan* text, int64_t number, size_t* length) {
   const char* line = text->ptr;

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), with which all targets' handlers check the binary of a call.
+// SHA-256 (FIPS 180-4), with which all targets' handlers check a call.
 #ifndef COCKTAIL_RUNTIME_SHA256_H
 #define COCKTAIL_RUNTIME_SHA256_H
 
@@ -45,19 +45,42 @@ void HashBlock(uint32_t state[8], const uint8_t* block) {
   for (int i = 0; i < 8; ++i) state[i] += s[i];
 }
 
-void Sha256Hex(const uint8_t* data, size_t size, char hex[65]) {
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                       0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  size_t whole = size / 64 * 64;
-  for (size_t i = 0; i < whole; i += 64) HashBlock(state, data + i);
-  uint8_t tail[128] = {};
-  size_t rest = size - whole, length = rest < 56 ? 64 : 128;
-  if (rest) memcpy(tail, data + whole, rest);
-  tail[rest] = 0x80;
-  for (int i = 0; i < 8; ++i) tail[length - 1 - i] = uint8_t(uint64_t(size) * 8 >> (8 * i));
-  for (size_t i = 0; i < length; i += 64) HashBlock(state, tail + i);
-  for (int i = 0; i < 8; ++i) snprintf(hex + 8 * i, 9, "%08x", state[i]);
-}
+// The digest of everything that was added, in order.
+class Sha256 {
+ public:
+  void Add(const void* data, size_t size) {
+    auto* next = static_cast<const uint8_t*>(data);
+    size_t held = size_t(total_ % 64);
+    total_ += size;
+    if (held > 0) {
+      size_t taken = size < 64 - held ? size : 64 - held;
+      if (taken > 0) memcpy(block_ + held, next, taken);
+      if (held + taken < 64) return;
+      HashBlock(state_, block_);
+      next += taken;
+      size -= taken;
+    }
+    for (; size >= 64; size -= 64, next += 64) HashBlock(state_, next);
+    if (size > 0) memcpy(block_, next, size);
+  }
+
+  void Finish(char hex[65]) {
+    uint64_t bits = total_ * 8;
+    const uint8_t zeros[64] = {}, one = 0x80;
+    uint8_t length[8];
+    for (int i = 0; i < 8; ++i) length[i] = uint8_t(bits >> (56 - 8 * i));
+    Add(&one, 1);
+    Add(zeros, size_t((120 - total_ % 64) % 64));
+    Add(length, 8);
+    for (int i = 0; i < 8; ++i) snprintf(hex + 8 * i, 9, "%08x", state_[i]);
+  }
+
+ private:
+  uint32_t state_[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  uint8_t block_[64] = {};
+  uint64_t total_ = 0;  // bytes
+};
 
 }  // namespace
 

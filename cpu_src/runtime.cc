@@ -2,18 +2,17 @@
 // of stock XLA (runtime_failure.h).
 //
 // A program is a shared object that travels as an attribute of the call, so that an executable is complete
-// in itself (persistent cache, export, second process). `instantiate` checks its SHA-256 digest and loads it
-// once per process; `execute` calls its entry point, with as many threads as the program has work for and the
-// process has idle. Only XLA's C API is used, and API 0.1 is reported: one
-// binary serves every jaxlib. No C++ library: builds with any C++17 compiler, also with -nostdlib++.
+// in itself (persistent cache, export, second process). `instantiate` checks its digest, asks whether it is
+// permitted (runtime_trust.h) and loads it once per process; `execute` checks the buffers and calls its entry
+// point, with as many threads as the program has work for and the process has idle. Only XLA's C API is used,
+// and API 0.1 is reported: one binary serves every jaxlib. No C++ library: builds with any C++17 compiler, also with -nostdlib++.
 //
 // Attributes of the call (XLA sorts them by name):
 //   binary            u8 array  the program's shared object
-//   digest            string    its SHA-256, lower-case hexadecimal
+//   digest            string    of launch, signature and binary (runtime_trust.h)
 //   failures          string    of a program that can fail: one line of text for each of its error codes
-//   exit_flag         i64       of a program with side exits: the number of the result that is its exit flag
-//   workspace         i64       bytes of scratch memory to lend to every call, or 0
-//   workspace_result  i64       1: the last result buffer is the scratch memory
+//   launch            i64[3]    see Launch
+//   signature         i64[]     what the program was compiled for (runtime_trust.h)
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,6 +25,7 @@
 #include "runtime_failure.h"
 #include "runtime_ffi.h"
 #include "runtime_load.h"
+#include "runtime_trust.h"
 #include "runtime_units.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -33,19 +33,45 @@ namespace {
 
 // ---- the state of an instantiated call ------------------------------------------------------------------
 
+struct Launch {
+  int64_t workspace;  // bytes of scratch memory to lend to every call, or 0
+  int64_t workspace_result;  // 1: the last result buffer is the scratch memory
+  int64_t exit_flag;  // of a program with side exits: the number of the result that is its exit flag; -1: none
+};
+
 struct State {
   Program* program;
-  int64_t workspace;
-  bool workspace_result;
-  int64_t exit_flag;  // -1: none
+  Launch launch;
+  Signature signature;  // of numbers that follow the state in memory
 };
 
 XLA_FFI_TypeId state_type_id = {0};
 XLA_FFI_TypeInfo state_type_info;
 
-void DeleteState(void* state) { free(state); }
+void DeleteState(void* state) {
+  ReleaseProgram(static_cast<State*>(state)->program);
+  free(state);
+}
+
+// Takes over the caller's use of the program. nullptr: there is no memory.
+State* NewState(Program* program, const Launch& launch, const Signature& signature) {
+  size_t bytes = signature.size * sizeof(int64_t);
+  auto* state = static_cast<State*>(malloc(sizeof(State) + bytes));
+  if (state == nullptr) {
+    ReleaseProgram(program);
+    return nullptr;
+  }
+  auto* numbers = reinterpret_cast<int64_t*>(state + 1);
+  memcpy(numbers, signature.numbers, bytes);
+  *state = State{program, launch, {numbers, signature.size}};
+  return state;
+}
 
 XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
+  if (!Fits(state->signature, frame)) {
+    return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT, "jax_cocktail: " CK_MISFIT);
+  }
+  const Launch& launch = state->launch;
   int64_t num_inputs = frame->args.size, num_outputs = frame->rets.size;
   size_t num_bytes = size_t(num_inputs + num_outputs + 1) * sizeof(void*);
   void** inputs = static_cast<void**>(__builtin_alloca(num_bytes));
@@ -57,20 +83,20 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
     outputs[i] = static_cast<const XLA_FFI_Buffer*>(frame->rets.rets[i])->data;
   }
   unsigned char* workspace = nullptr;
-  if (state->workspace_result) {
+  if (launch.workspace_result) {
     if (num_outputs == 0) {
       return Fail(frame, XLA_FFI_Error_Code_INTERNAL, "jax_cocktail: no workspace result");
     }
     workspace = static_cast<unsigned char*>(outputs[num_outputs - 1]);
   }
-  int64_t lent = state->workspace_result ? 0 : state->workspace;
+  int64_t lent = launch.workspace_result ? 0 : launch.workspace;
   int code = 0;
   if (!RunProgram(&state->program->entry, inputs, outputs, workspace, lent, 0, &code)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
   if (code == 0) {
-    if (state->exit_flag >= 0 && state->exit_flag < num_outputs) {
-      bool exited = *static_cast<const bool*>(outputs[state->exit_flag]);
+    if (launch.exit_flag >= 0 && launch.exit_flag < num_outputs) {
+      bool exited = *static_cast<const bool*>(outputs[launch.exit_flag]);
       __atomic_fetch_add(&state->program->calls, 1, __ATOMIC_RELAXED);
       if (exited) __atomic_fetch_add(&state->program->exits, 1, __ATOMIC_RELAXED);
     }
@@ -87,30 +113,45 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
 
 CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   if (AnswerMetadata(frame, 0, state_type_id)) return nullptr;
-  auto* binary = static_cast<const XLA_FFI_Array*>(Attribute(frame, "binary", XLA_FFI_AttrType_ARRAY));
+  auto* binary = ArrayAttribute(frame, "binary", XLA_FFI_DataType_U8);
+  auto* numbers = ArrayAttribute(frame, "launch", XLA_FFI_DataType_S64);
+  auto* signed_for = ArrayAttribute(frame, "signature", XLA_FFI_DataType_S64);
   auto* digest = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "digest", XLA_FFI_AttrType_STRING));
-  int64_t workspace = 0, workspace_result = 0;
-  if (binary == nullptr || binary->dtype != XLA_FFI_DataType_U8 || digest == nullptr || digest->len != 64 ||
-      !IntegerAttribute(frame, "workspace", &workspace) || workspace < 0 ||
-      !IntegerAttribute(frame, "workspace_result", &workspace_result)) {
+  if (binary == nullptr || digest == nullptr || digest->len != 64 || numbers == nullptr ||
+      numbers->size * sizeof(int64_t) != sizeof(Launch) || signed_for == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
                 "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), "
-                "workspace (i64) and workspace_result (i64)");
+                "launch (i64[3]) and signature (i64[]); another version of jax_cocktail made it: compile it "
+                "again");
   }
-  char problem[1024] = "", text[1200];
+  Launch launch;
+  memcpy(&launch, numbers->data, sizeof(launch));
+  Signature signature = {static_cast<const int64_t*>(signed_for->data), signed_for->size};
   auto* data = static_cast<const uint8_t*>(binary->data);
-  Program* program = FindProgram(digest->ptr, data, binary->size, kBuiltAnywhere, problem, sizeof(problem));
+  Digests actual = DigestsOf(numbers->data, sizeof(launch), signature, data, binary->size);
+  char problem[1024] = "", text[1200];
+  Program* program = nullptr;
+  XLA_FFI_Error_Code code = XLA_FFI_Error_Code_FAILED_PRECONDITION;
+  bool damaged = memcmp(actual.call, digest->ptr, 64) != 0;
+  Permission permission = damaged ? kRefused : PermissionOf(actual.call);
+  if (damaged) {
+    snprintf(problem, sizeof(problem), "the program is damaged (SHA-256 %.16s..., expected %.16s...)",
+             actual.call, digest->ptr);
+  } else if (permission == kRefused) {
+    code = XLA_FFI_Error_Code_PERMISSION_DENIED;
+    snprintf(problem, sizeof(problem), "the program is not trusted: " CK_NOT_PERMITTED, actual.call);
+  } else {
+    Origin origin = permission == kCompiledHere ? kBuiltHere : kBuiltAnywhere;
+    program = FindProgram(actual.binary, data, binary->size, origin, problem, sizeof(problem));
+  }
   if (program == nullptr) {
     snprintf(text, sizeof(text), "jax_cocktail: %s", problem);
-    return Fail(frame, XLA_FFI_Error_Code_FAILED_PRECONDITION, text);
+    return Fail(frame, code, text);
   }
-  auto* state = static_cast<State*>(malloc(sizeof(State)));
+  State* state = NewState(program, launch, signature);
   if (state == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: out of memory");
   }
-  int64_t exit_flag = -1;
-  IntegerAttribute(frame, "exit_flag", &exit_flag);
-  *state = State{program, workspace, workspace_result != 0, exit_flag};
   XLA_FFI_State_Set_Args args;
   memset(&args, 0, sizeof(args));
   args.struct_size = sizeof(args);
@@ -119,7 +160,7 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   args.type_id = &state_type_id;
   args.state = state;
   XLA_FFI_Error* error = frame->api->XLA_FFI_State_Set(&args);
-  if (error != nullptr) free(state);
+  if (error != nullptr) DeleteState(state);
   return error;
 }
 
@@ -145,18 +186,24 @@ CK_EXPORT void* ck_cpu_state_type_info(void) {
   return &state_type_info;
 }
 
-// Loads a program that was built for this processor. Returns 1; or 0, and `problem` is the reason.
+// Loads a program that was built for this processor, for a call that follows soon. `digest`: of the binary.
+// Returns 1; or 0, and `problem` is the reason.
 CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, char* problem,
                           size_t problem_size) {
-  return FindProgram(digest, data, size, kBuiltHere, problem, problem_size) != nullptr;
+  Program* program = FindProgram(digest, data, size, kBuiltHere, problem, problem_size);
+  if (program != nullptr) ReleaseProgram(program);
+  return program != nullptr;
 }
 
-// How often the program with this digest has left by a side exit, and in `calls` how often it was called.
+// How often the program with this digest of its binary has left by a side exit, and in `calls` how often it was called.
 CK_EXPORT int64_t ck_cpu_exits(const char* digest, int64_t* calls) {
   return CountExits(digest, calls);
 }
 
-// For tests: programs loaded so far in this process.
+// For tests: programs loaded so far in this process, and those that are loaded now.
 CK_EXPORT int64_t ck_cpu_load_count(void) {
-  return LoadCount();
+  return Locked(&load_count);
+}
+CK_EXPORT int64_t ck_cpu_loaded_now(void) {
+  return Locked(&loaded_now);
 }

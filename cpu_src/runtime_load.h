@@ -14,23 +14,27 @@
 #include <unistd.h>
 
 #include "runtime_features.h"
-#include "runtime_sha256.h"
 #include "runtime_units.h"
 
 namespace {
 
-// Loaded programs stay loaded: code may be running in any thread, and a digest never changes its meaning.
+// A program stays loaded while the state of a call holds it. XLA deletes a state with its executable, when no
+// call runs. The last few that lost their last state stay a while longer: often they come back.
 struct Program {
-  char digest[65];
+  char digest[65];  // of the binary
   Entry entry;
   int64_t calls, exits;  // of a program with an exit flag: all calls, and those that left by a side exit
+  void* library;
+  int64_t states;
   Program* next;
 };
 
-const int kBuckets = 1024;
+const int kBuckets = 1024, kMostIdle = 8;
 Program* programs[kBuckets];
+Program* idle_programs[kMostIdle];  // a ring; null: came back
+unsigned next_idle = 0;
 pthread_mutex_t programs_mutex = PTHREAD_MUTEX_INITIALIZER;
-int64_t load_count = 0;
+int64_t load_count = 0, loaded_now = 0;
 
 bool WriteAll(int fd, const uint8_t* data, size_t size) {
   while (size > 0) {
@@ -93,13 +97,6 @@ void* OpenFromFile(const uint8_t* data, size_t size, char* problem, size_t probl
 // The caller holds the mutex. On failure `problem` is the reason.
 Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
-  char actual[65];
-  Sha256Hex(data, size, actual);
-  if (memcmp(actual, digest, 64) != 0) {
-    snprintf(problem, problem_size, "the program's binary is damaged (SHA-256 %.16s..., expected %.16s...)",
-             actual, digest);
-    return nullptr;
-  }
   ++load_count;
   char memory[512] = "", file[512] = "";
   void* library = OpenFromMemory(data, size, memory, sizeof(memory));
@@ -136,6 +133,7 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, Origi
     return nullptr;
   }
   memcpy(program->digest, digest, 64);
+  program->library = library;
   auto* most_units = static_cast<const i64*>(dlsym(library, "ck_most_units"));
   auto* own_bytes = static_cast<const i64*>(dlsym(library, "ck_own_bytes"));
   program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0, 0, 0};
@@ -148,11 +146,11 @@ void UnlockPrograms() { pthread_mutex_unlock(&programs_mutex); }
 void WatchForks() { pthread_atfork(LockPrograms, UnlockPrograms, UnlockPrograms); }
 pthread_once_t watch_forks_once = PTHREAD_ONCE_INIT;
 
-int64_t LoadCount() {
+int64_t Locked(const int64_t* count) {
   LockPrograms();
-  int64_t count = load_count;
+  int64_t found = *count;
   UnlockPrograms();
-  return count;
+  return found;
 }
 
 // The list that holds the program with this digest, if it is loaded.
@@ -183,7 +181,8 @@ int64_t CountExits(const char* digest, int64_t* calls) {
   return exits;
 }
 
-// The program with this digest; loads it if it is new. nullptr on failure: `problem` is the reason.
+// The program with this digest, for one more state; loads it if it is new. nullptr on failure: `problem` is the
+// reason.
 Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
   pthread_once(&watch_forks_once, WatchForks);
@@ -195,10 +194,37 @@ Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origi
     if (program != nullptr) {
       program->next = *bucket;
       *bucket = program;
+      ++loaded_now;
+    }
+  } else if (program->states == 0) {
+    for (Program*& idle : idle_programs) {
+      if (idle == program) idle = nullptr;
     }
   }
+  if (program != nullptr) ++program->states;
   UnlockPrograms();
   return program;
+}
+
+// Ends the use of a program by one state.
+void ReleaseProgram(Program* program) {
+  Program* expired = nullptr;
+  LockPrograms();
+  if (--program->states == 0) {
+    Program*& idle = idle_programs[next_idle++ % kMostIdle];
+    expired = idle;
+    idle = program;
+  }
+  if (expired != nullptr) {
+    Program** place = BucketOf(expired->digest);
+    while (*place != expired) place = &(*place)->next;
+    *place = expired->next;
+    --loaded_now;
+  }
+  UnlockPrograms();
+  if (expired == nullptr) return;
+  dlclose(expired->library);
+  free(expired);
 }
 
 }  // namespace

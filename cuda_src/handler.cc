@@ -7,11 +7,12 @@
 // jaxlib. The driver is reached by dlopen, so nothing of CUDA is needed to build this, or to load it.
 //
 // Attributes of the call (XLA sorts them by name):
-//   binary  u8 array   the program's cubin or fat binary
-//   digest  string     its SHA-256, lower-case hexadecimal
-//   launch  i64 array  how it is launched (LaunchPlan in handler_programs.h)
-//   name    string     the program's name, for errors
-//   sync    i64        1: wait for the program, and return its error at once (only without command buffers)
+//   binary     u8 array   the program's cubin or fat binary
+//   digest     string     of launch, signature and binary (runtime_trust.h)
+//   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h)
+//   name       string     the program's name, for errors
+//   signature  i64 array  what it was compiled for (runtime_trust.h)
+//   sync       i64        1: wait for the program, and return its error at once (only without command buffers)
 // The last result of the call is the workspace, unless the plan says that it needs none.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -29,16 +30,17 @@ XLA_FFI_Error* Fail(XLA_FFI_CallFrame* frame, const Problem& problem) {
 }
 
 bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
-  auto* binary = static_cast<const XLA_FFI_Array*>(Attribute(frame, "binary", XLA_FFI_AttrType_ARRAY));
+  auto* binary = ArrayAttribute(frame, "binary", XLA_FFI_DataType_U8);
   auto* digest = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "digest", XLA_FFI_AttrType_STRING));
-  auto* launch = static_cast<const XLA_FFI_Array*>(Attribute(frame, "launch", XLA_FFI_AttrType_ARRAY));
+  auto* launch = ArrayAttribute(frame, "launch", XLA_FFI_DataType_S64);
+  auto* signature = ArrayAttribute(frame, "signature", XLA_FFI_DataType_S64);
   auto* name = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "name", XLA_FFI_AttrType_STRING));
   call->failures =
       static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "failures", XLA_FFI_AttrType_STRING));
   int64_t sync = 0;
-  if (binary == nullptr || binary->dtype != XLA_FFI_DataType_U8 || digest == nullptr || digest->len != 64 ||
-      launch == nullptr || launch->dtype != XLA_FFI_DataType_S64 || name == nullptr ||
-      launch->size * sizeof(int64_t) != sizeof(LaunchPlan) || !IntegerAttribute(frame, "sync", &sync)) {
+  if (binary == nullptr || digest == nullptr || digest->len != 64 || launch == nullptr ||
+      signature == nullptr || name == nullptr || launch->size * sizeof(int64_t) != sizeof(LaunchPlan) ||
+      !IntegerAttribute(frame, "sync", &sync)) {
     return false;
   }
   call->name = name->ptr;
@@ -48,6 +50,7 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
   call->binary_size = binary->size;
   call->sync = sync != 0;
   memcpy(&call->plan, launch->data, sizeof(LaunchPlan));
+  call->signature = {static_cast<const int64_t*>(signature->data), signature->size};
   const LaunchPlan& plan = call->plan;
   return plan.version == kPlanVersion && plan.header_bytes >= 0 && plan.most_units >= 1 &&
          plan.most_units < 1 << 20 && plan.threads >= 1 && plan.threads <= 1024 &&
@@ -61,8 +64,8 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
 XLA_FFI_Error* BadAttributes(XLA_FFI_CallFrame* frame) {
   return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
               "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), "
-              "launch (i64[12], version 2), name and sync (i64); another version of jax_cocktail made it: "
-              "compile it again");
+              "launch (i64[12], version 2), signature (i64[]), name and sync (i64); another version of "
+              "jax_cocktail made it: compile it again");
 }
 
 bool StreamOf(XLA_FFI_CallFrame* frame, Stream* stream, XLA_FFI_Error** error) {
@@ -128,6 +131,9 @@ void* DataOf(void* buffer) { return static_cast<const XLA_FFI_Buffer*>(buffer)->
 
 bool Enqueue(const Driver& driver, const XLA_FFI_CallFrame* frame, const Call& call,
              const Program& program, Stream stream, Problem* problem) {
+  if (!Fits(call.signature, frame)) {
+    return Refuse(call, problem, XLA_FFI_Error_Code_INVALID_ARGUMENT, CK_MISFIT);
+  }
   int64_t operands = frame->args.size, results = frame->rets.size - (call.plan.workspace_bytes > 0);
   if (results < 0) {
     return Refuse(call, problem, XLA_FFI_Error_Code_INVALID_ARGUMENT, "the call has no workspace result");

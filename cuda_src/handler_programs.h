@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "handler_driver.h"
-#include "runtime_sha256.h"
+#include "runtime_trust.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace {
@@ -37,6 +37,7 @@ struct Call {
   const uint8_t* binary;
   size_t binary_size;
   LaunchPlan plan;
+  Signature signature;
   bool sync;
   const XLA_FFI_ByteSpan* failures;  // a line for every code that the program leaves, or null
 };
@@ -132,6 +133,7 @@ bool Check(const Driver& driver, const Call& call, Result result, const char* wh
 struct Program {
   char digest[64];
   LaunchPlan plan;
+  Signature signature;
   Context context;
   uint64_t context_id;  // contexts may come back at the same address
   Function function;
@@ -288,22 +290,16 @@ int64_t load_count = 0;
 // Called with the mutex held and the context current. nullptr: see `problem`.
 Program* Load(const Driver& driver, const Call& call, Context context, uint64_t context_id,
               Problem* problem) {
-  char actual[65];
-  Sha256Hex(call.binary, call.binary_size, actual);
-  if (memcmp(actual, call.digest, 64) != 0) {
-    Refuse(call, problem, XLA_FFI_Error_Code_DATA_LOSS,
-           "its binary is damaged (SHA-256 %.16s..., expected %.16s...); remove the executable from "
-           "the cache",
-           actual, call.digest);
-    return nullptr;
-  }
-  auto* program = static_cast<Program*>(calloc(1, sizeof(Program)));
+  size_t bytes = call.signature.size * sizeof(int64_t);
+  auto* program = static_cast<Program*>(calloc(1, sizeof(Program) + bytes));  // the numbers follow
   if (program == nullptr) {
     Refuse(call, problem, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "the host is out of memory");
     return nullptr;
   }
   memcpy(program->digest, call.digest, 64);
   program->plan = call.plan;
+  program->signature = {reinterpret_cast<int64_t*>(program + 1), call.signature.size};
+  memcpy(program + 1, call.signature.numbers, bytes);
   program->context = context;
   program->context_id = context_id;
   Module module = nullptr;
@@ -331,11 +327,25 @@ Program* Known(Program* const* bucket, const Call& call, Context context, uint64
   for (; program != nullptr; program = program->next) {
     if (program->context == context && program->context_id == context_id &&
         memcmp(program->digest, call.digest, 64) == 0 &&
-        memcmp(&program->plan, &call.plan, sizeof(LaunchPlan)) == 0) {
+        memcmp(&program->plan, &call.plan, sizeof(LaunchPlan)) == 0 &&
+        IsSame(program->signature, call.signature)) {
       return program;
     }
   }
   return nullptr;
+}
+
+bool IsTrusted(const Call& call, Problem* problem) {
+  Digests digests =
+      DigestsOf(&call.plan, sizeof(LaunchPlan), call.signature, call.binary, call.binary_size);
+  const char* actual = digests.call;
+  if (memcmp(actual, call.digest, 64) != 0) {
+    return Refuse(call, problem, XLA_FFI_Error_Code_DATA_LOSS,
+                  "it is damaged (SHA-256 %.16s..., expected %.16s...); remove the executable from the cache",
+                  actual, call.digest);
+  }
+  if (PermissionOf(actual) != kRefused) return true;
+  return Refuse(call, problem, XLA_FFI_Error_Code_PERMISSION_DENIED, CK_NOT_PERMITTED, actual);
 }
 
 // The program of a call in a context, which must be current; loaded if it is new. nullptr: see `problem`.
@@ -347,6 +357,7 @@ Program* Find(const Driver& driver, const Call& call, Context context, Problem* 
   Program** bucket = &programs[hash % kBuckets];
   Program* program = Known(bucket, call, context, context_id);
   if (program != nullptr) return program;
+  if (!IsTrusted(call, problem)) return nullptr;
   pthread_mutex_lock(&programs_mutex);
   program = Known(bucket, call, context, context_id);
   if (program == nullptr) {

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages whose text is a part of README.md or CHANGELOG.md, so that it is written once."""
+"""A hook of mkdocs: pages whose text is in README.md, CHANGELOG.md or SECURITY.md, so that it is written once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def pages() -> dict[str, str]:
     found = re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", readme, re.MULTILINE)
     sections = {title: text.strip() for title, text in found}
     made = {name: _page(title, parts, sections) for name, (title, parts) in SECTIONS.items()}
-    made["changelog.md"] = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for name in ("CHANGELOG.md", "SECURITY.md"):
+        made[name.lower()] = (ROOT / name).read_text(encoding="utf-8")
     return {name: _linked(text) for name, text in made.items()}
 
 
@@ -46,4 +47,6 @@ def _page(title: str, parts: tuple[str, ...], sections: dict[str, str]) -> str:
 
 def _linked(text: str) -> str:
     """Links of the repository's root as links among the pages."""
-    return text.replace("](docs/", "](").replace("](CHANGELOG.md)", "](changelog.md)")
+    for place, page in (("docs/", ""), ("CHANGELOG.md)", "changelog.md)"), ("SECURITY.md)", "security.md)")):
+        text = text.replace(f"]({place}", f"]({page}")
+    return text

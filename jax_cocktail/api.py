@@ -23,7 +23,9 @@ from jax_cocktail.lowering.state import STATE, Mark, collecting, in_state, marke
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
+from jax_cocktail.runtime import trust as permissions
 from jax_cocktail.runtime.cuda import measure as gpu_measure
+from jax_cocktail.runtime.trust import Trust
 from jax_cocktail.utask.types import plain
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -163,23 +165,38 @@ def clear_cache() -> None:
     stuck.forget()
     decisions.forget()
     variants.forget()
+    permissions.forget()
     gpu_measure.forget()
 
 
-def load() -> None:
+def load(*, trust: Trust = False) -> None:
     """Registers the custom call handlers, so that this process can run exported programs with our calls.
+
+    An exported program contains machine code. A process runs what it has compiled itself, and what this
+    user's cache folder records. Everything else is refused with an error until `trust` names it. Trust an
+    exported program only if you would also run a script from the same source.
 
     The handlers for NVIDIA GPUs are included if JAX's option ``jax_platforms`` names them, or if it is unset
     and JAX's CUDA plugin is installed.
 
     Example::
 
-      jax_cocktail.load()
+      blob = pathlib.Path("program.bin").read_bytes()
+      jax_cocktail.load(trust=blob)
       jax.export.deserialize(blob).call(jnp.ones(3))
+
+    Args:
+      trust: the programs that may run as well. ``bytes``: an exported program; exactly the calls that it
+        contains are permitted. A path: a file with an exported program, or a folder of such files. A text of
+        64 hexadecimal digits: the digest of one call. ``True``: whatever this process is given from now on.
+        An iterable of these: all of them.
 
     Raises:
       BuildError: the runtime library cannot be built. The message says what to try.
+      OSError: a file of `trust` cannot be read.
+      ValueError: there is no call of ours in a file, a folder or bytes of `trust`.
     """
+    permissions.trust(trust)
     for platform in custom_call.expected_platforms():
         custom_call.register(platform)
 

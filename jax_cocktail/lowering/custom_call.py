@@ -25,6 +25,8 @@ from jax_cocktail.lowering.capture import Capture, Region
 from jax_cocktail.lowering.rerun import Rewritten, run_again
 from jax_cocktail.primitives import physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
+from jax_cocktail.runtime import trust
+from jax_cocktail.utask.plan import LaunchPlan
 
 TARGET = "jax_cocktail_cpu"
 PLATFORM = "cpu"
@@ -63,6 +65,7 @@ def _register_cpu() -> None:
                 f"the runtime library cannot be loaded ({error})",
                 "empty the cache with jax_cocktail.clear_cache(), or choose another compiler with CXX",
             ) from error
+        trust.guard(library)
         library.ck_cpu_state_type_id.restype = ctypes.c_void_p
         library.ck_cpu_state_type_info.restype = ctypes.c_void_p
         state_type = {
@@ -164,32 +167,43 @@ def _capsule(address: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """XLA's view of a call: the name of the handlers, their attributes, and the size in bytes of the scratch
-    memory that is the last result (0: none)."""
+    """XLA's view of a call: the name of the handlers, their attributes, how they launch the binary, and the
+    size in bytes of the scratch memory that is the last result (0: none)."""
 
     target: str
     attributes: Mapping[str, Any]
+    launch: tuple[int, ...]
     workspace_bytes: int
 
 
 def _on_cpu(artifact: Artifact, region: Region) -> Invocation:
     workspace = artifact.workspace_bytes
     as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
-    attributes = {
-        "binary": np.frombuffer(artifact.binary, np.uint8),
-        "digest": artifact.digest,
-        "workspace": np.int64(0 if as_result else workspace),
-        "workspace_result": np.int64(as_result),
-        **gpu_call.failures_of(artifact),
-    }
-    if region.exits:
-        attributes["exit_flag"] = np.int64(len(region.results))
-    return Invocation(TARGET, attributes, workspace if as_result else 0)
+    exit_flag = len(region.results) if region.exits else -1
+    launch = (0 if as_result else workspace, int(as_result), exit_flag)  # struct Launch of runtime.cc
+    return Invocation(TARGET, gpu_call.failures_of(artifact), launch, workspace if as_result else 0)
 
 
-def _on_gpu(artifact: Artifact, name: str, sync: bool) -> Invocation:
+def _on_gpu(artifact: Artifact, plan: LaunchPlan, name: str, sync: bool) -> Invocation:
     attributes = gpu_call.attributes_of(artifact, name, sync)
-    return Invocation(gpu_call.target_of(artifact, sync), attributes, artifact.workspace_bytes)
+    target = gpu_call.target_of(artifact, sync)
+    return Invocation(target, attributes, plan.attribute, artifact.workspace_bytes)
+
+
+def _bound(
+    artifact: Artifact, launch: Sequence[int], operands: Sequence[Any], results: Sequence[Any]
+) -> Mapping[str, Any]:
+    """The attributes that bind a binary to what it was compiled for; they permit this process to run it."""
+    passed, returned = ([(x.dtype.name, x.shape) for x in values] for values in (operands, results))
+    signature = trust.signature(passed, returned, artifact.aliases)
+    digest = trust.digest_of(launch, signature, artifact.digest)
+    trust.admit(digest)
+    return {
+        "binary": np.frombuffer(artifact.binary, np.uint8),
+        "digest": digest,
+        "launch": np.asarray(launch, np.int64),
+        "signature": np.asarray(signature, np.int64),
+    }
 
 
 def rewrite(
@@ -214,7 +228,8 @@ def rewrite(
             region = captured.regions[number]
             if number in artifacts:
                 artifact = artifacts[number]
-                invocation = _on_gpu(artifact, name, sync) if artifact.launch else _on_cpu(artifact, region)
+                plan = artifact.launch
+                invocation = _on_gpu(artifact, plan, name, sync) if plan else _on_cpu(artifact, region)
                 stock = [flat.equations[member] for member in region.members]
                 call, flag = _call(region, artifact, invocation, stock)
                 equations += call
@@ -238,7 +253,8 @@ def _call(
     def call(*values: Any) -> list[Any]:
         plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
         function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(artifact.aliases))
-        outputs = function(*plain, **invocation.attributes)
+        bound = _bound(artifact, invocation.launch, plain, shapes)
+        outputs = function(*plain, **bound, **invocation.attributes)
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         return [_wrapped(output, atom.key_impl) for output, atom in pairs]
 

@@ -17,6 +17,7 @@ from jax_cocktail.build.library import open_library
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.spec import DEFAULT, DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
+from jax_cocktail.runtime import trust
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import operators_in
@@ -117,6 +118,7 @@ def register() -> None:
 def _built() -> tuple[Any, Any, Any, Any] | None:
     try:
         library = open_library(build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
+        trust.guard(library)
     except (BuildError, OSError) as error:
         warnings.warn(
             f"each call on a GPU starts slower, by tens of microseconds: {error}",
@@ -146,12 +148,9 @@ def failures_of(artifact: Artifact) -> Mapping[str, str]:
 
 
 def attributes_of(artifact: Artifact, name: str, sync: bool) -> Mapping[str, Any]:
-    """The attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call."""
+    """Attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call."""
     assert artifact.launch is not None
     return {
-        "binary": np.frombuffer(artifact.binary, np.uint8),
-        "digest": artifact.digest,
-        "launch": np.asarray(artifact.launch.attribute, np.int64),
         "name": name,
         "sync": np.int64(sync),
         **(failures_of(artifact) if artifact.launch.can_fail else {}),

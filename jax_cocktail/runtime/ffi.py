@@ -15,7 +15,7 @@ from jax_cocktail.utask.plan import LaunchPlan
 METADATA_EXTENSION = 1
 COMMAND_BUFFER_COMPATIBLE = 1
 # Of XLA_FFI_Error_Code, XLA_FFI_AttrType and XLA_FFI_DataType.
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 8, 9, 11
+INVALID_ARGUMENT, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, OUT_OF_RANGE = 3, 7, 8, 9, 11
 INTERNAL, DATA_LOSS = 13, 15
 ARRAY, SCALAR, STRING = 1, 3, 4
 S32, S64, U8 = 4, 5, 6
@@ -196,6 +196,7 @@ class Call:
     digest: str
     binary: tuple[int, int]
     plan: LaunchPlan
+    signature: tuple[int, ...]
     sync: bool
     failures: str = ""
 
@@ -205,7 +206,8 @@ class Call:
 
 _BAD_ATTRIBUTES = (
     "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), launch"
-    " (i64[12], version 2), name and sync (i64); another version of jax_cocktail made it: compile it again"
+    " (i64[12], version 2), signature (i64[]), name and sync (i64); another version of jax_cocktail made it:"
+    " compile it again"
 )
 
 
@@ -226,13 +228,35 @@ def read_call(frame: CallFrame) -> Call:
     try:
         binary, launch = _array(found["binary"], U8), _array(found["launch"], S64)
         digest, name, sync = text_of(found["digest"]), text_of(found["name"]), _integer(found["sync"])
-        plan = LaunchPlan.from_attribute(list((c.c_int64 * launch[1]).from_address(launch[0])))
+        plan = LaunchPlan.from_attribute(_numbers(launch))
+        signature = _numbers(_array(found["signature"], S64))
         if len(digest) != 64:
             raise ValueError("no digest")
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(INVALID_ARGUMENT, _BAD_ATTRIBUTES) from error
     failures = text_of(found["failures"]) if "failures" in found else ""
-    return Call(name[:200], digest, binary, plan, sync != 0, failures)
+    return Call(name[:200], digest, binary, plan, signature, sync != 0, failures)
+
+
+def _numbers(array: tuple[int, int]) -> tuple[int, ...]:
+    return tuple((c.c_int64 * array[1]).from_address(array[0]))
+
+
+def fits(signature: Sequence[int], frame: CallFrame) -> bool:
+    """True if a call passes what its program was compiled for, see `trust.signature`."""
+    sides = [[side.items[i].contents for i in range(side.size)] for side in (frame.operands, frame.results)]
+    aliases = signature[2] if len(signature) > 2 else 0
+    numbers = [len(sides[0]), len(sides[1]), aliases]
+    for buffer in (*sides[0], *sides[1]):
+        dims = (c.c_int64 * buffer.rank).from_address(buffer.dims) if buffer.rank else ()
+        numbers += [buffer.dtype, buffer.rank, *dims]
+    flat = signature[len(numbers) :]
+    if tuple(numbers) != tuple(signature[: len(numbers)]) or len(flat) != 2 * aliases:
+        return False
+    pairs = list(zip(flat[::2], flat[1::2], strict=True))
+    if any(not (0 <= a < len(sides[0]) and 0 <= b < len(sides[1])) for a, b in pairs):
+        return False
+    return all(sides[0][a].data == sides[1][b].data for a, b in pairs)
 
 
 def _array(found: tuple[int, int], dtype: int) -> tuple[int, int]:

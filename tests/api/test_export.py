@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export, lax
 
 import jax_cocktail
+from jax_cocktail import cache
+from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.lowering import lower
+from jax_cocktail.runtime import trust
 from tests.process import python
 
 TARGET = "jax_cocktail_cpu"
@@ -33,23 +40,134 @@ def test_needs_permission():
         export.export(OURS)(jnp.ones(4))
 
 
-def test_here_and_in_another_process(tmp_path):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A file with an exported program, alone in its folder."""
     pytest.importorskip("flatbuffers")
-    exported = export.export(OURS, disabled_checks=ALLOWED)(jnp.ones(4))
-    data = exported.serialize()
+    path = tmp_path_factory.mktemp("exported") / "program"
+    path.write_bytes(export.export(OURS, disabled_checks=ALLOWED)(jnp.ones(4)).serialize())
+    return path
+
+
+def test_here(exported):
     expected = jax.jit(function)(jnp.ones(4))
-    assert jnp.allclose(export.deserialize(data).call(jnp.ones(4)), expected)
-    (tmp_path / "program").write_bytes(data)
-    program = f"""
-        import jax_cocktail
-        jax_cocktail.load()
-        import jax.numpy as jnp, pathlib
-        from jax import export
-        program = export.deserialize(pathlib.Path({str(tmp_path / "program")!r}).read_bytes())
-        print(float(program.call(jnp.ones(4))[0]))
+    found = export.deserialize(bytearray(exported.read_bytes())).call(jnp.ones(4))
+    assert jnp.allclose(found, expected)
+
+
+READER = """
+    import os, pathlib
+    import jax_cocktail
+    import jax.numpy as jnp
+    from jax import export
+
+    def say(path):
+        program = export.deserialize(bytearray(pathlib.Path(path).read_bytes()))
+        try:
+            print(float(program.call(jnp.ones(4))[0]))
+        except Exception as error:
+            print("load(trust=...)" in str(error))
+
+    jax_cocktail.jit  # the import registers the handlers
+    good, evil = os.environ["GOOD"], os.environ["EVIL"]
+"""
+EVIL = """#include <stdio.h>
+__attribute__((constructor)) static void evil(void) { FILE* f = fopen("%s", "w"); if (f) fclose(f); }
+int ck_program(const void* const* o, void* const* r, unsigned char* w, void* u) { return 0; }
+"""
+
+
+@pytest.fixture
+def attack(tmp_path):
+    """A module with a binary that writes a file as soon as it is loaded, and with every digest right."""
+    source, library = tmp_path / "evil.c", tmp_path / "evil.so"
+    source.write_text(EVIL % (tmp_path / "ran"))
+    subprocess.run(
+        [*host_toolchain().command, "-x", "c", "-shared", "-fPIC", "-o", library, source], check=True
+    )
+    binary = library.read_bytes()
+    signature = trust.signature([("float32", (4,))], [("float32", (4,))], ())
+
+    def call(x):
+        return jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(x.shape, x.dtype))(
+            x,
+            binary=np.frombuffer(binary, np.uint8),
+            digest=trust.digest_of((0, 0, -1), signature, hashlib.sha256(binary).hexdigest()),
+            launch=np.asarray((0, 0, -1), np.int64),
+            signature=np.asarray(signature, np.int64),
+        )
+
+    path = tmp_path / "attack"
+    path.write_bytes(export.export(jax.jit(call), disabled_checks=ALLOWED)(jnp.ones(4)).serialize())
+    return path
+
+
+def test_another_process_runs_what_it_trusts(exported, attack, tmp_path):
+    """Neither the import nor `load` lets machine code in; trust in one file is no trust in another one."""
+    program = f"""{READER}
+    for trust in ((), False, "0" * 64):
+        say(good), say(evil)
+        jax_cocktail.load(trust=trust)
+    jax_cocktail.load(trust=good)
+    say(good), say(evil)
+    print(os.path.exists(os.environ["RAN"]))
+    jax_cocktail.load(trust=True)
+    say(evil)
     """
-    out = python(program, JAX_COCKTAIL_CACHE_DIR=str(tmp_path / "cache"))
-    assert abs(float(out) - float(expected[0])) < 1e-4
+    folders = {"JAX_COCKTAIL_CACHE_DIR": str(tmp_path / "cache"), "RAN": str(tmp_path / "ran")}
+    said = python(program, GOOD=str(exported), EVIL=str(attack), **folders).split()
+    assert said[:6] == ["True"] * 6, "refused, with advice"
+    expected = float(jax.jit(function)(jnp.ones(4))[0])
+    assert abs(float(said[6]) - expected) < 1e-4 and said[7:9] == ["True", "False"]
+    assert (tmp_path / "ran").exists(), "with trust=True the attack works"
+
+
+def test_another_process_of_this_user(exported, attack):
+    """What this user's cache records is not foreign."""
+    folder = str(cache.cache_dir())
+    program = f"{READER}    say(good), say(evil)"
+    said = python(program, JAX_COCKTAIL_CACHE_DIR=folder, GOOD=str(exported), EVIL=str(attack)).split()
+    expected = float(jax.jit(function)(jnp.ones(4))[0])
+    assert abs(float(said[0]) - expected) < 1e-4 and said[1] == "True"
+
+
+@pytest.mark.parametrize("form", ["str(path)", "path", "path.parent", "data", "bytearray(data)", "[digest]"])
+def test_forms_of_trust(exported, monkeypatch, form):
+    data = exported.read_bytes()
+    (digest,) = trust._named(data, "")
+    monkeypatch.setattr(trust, "_trusted", set())
+    jax_cocktail.load(trust=eval(form, {"path": exported, "data": data, "digest": digest}))
+    assert trust._trusted == {digest}
+
+
+def test_executables_of_jax_in_another_process(tmp_path):
+    """JAX's compilation cache and its serialized executables bypass the compiler of the second process."""
+    program = """
+        import os, pathlib, pickle
+        import jax, jax.numpy as jnp
+        from jax import lax
+        from jax.experimental import serialize_executable
+        import jax_cocktail
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        path = pathlib.Path(os.environ["FOLDER"]) / "executable"
+        f = jax_cocktail.jit(lambda x: lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 1.5, x),
+                             options={"force": "cocktail"})
+        if path.exists():
+            print(serialize_executable.deserialize_and_load(*pickle.loads(path.read_bytes()))(jnp.ones(4))[0])
+        else:
+            path.write_bytes(pickle.dumps(serialize_executable.serialize(f.lower(jnp.ones(4)).compile())))
+        print(f(jnp.ones(4))[0])
+    """
+    folders = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla"), "FOLDER": str(tmp_path)}
+    folders["JAX_COCKTAIL_CACHE_DIR"] = str(tmp_path / "cache")
+    (first,), again = (python(program, **folders).split() for _ in range(2))
+    assert again == [first, first] and [*(tmp_path / "xla").iterdir()]
+
+
+@pytest.mark.parametrize("wrong", [b"no module", "/nowhere/at/all"])
+def test_trust_in_nothing(wrong):
+    with pytest.raises((ValueError, OSError), match="no call of jax_cocktail|No such file"):
+        jax_cocktail.load(trust=wrong)
 
 
 def test_a_recursion_on_stock_needs_permission_of_its_own():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, variants
 from jax_cocktail.lowering.state import collecting
 from jax_cocktail.recursion.failure import failure_p
+from jax_cocktail.runtime import trust
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.fake_cuda.driver import Handlers
 
@@ -60,7 +62,11 @@ def test_call(compiler):
     """One call with all attributes; the workspace is its last result, and nobody uses it."""
     text = lowered()
     assert text.count("@jax_cocktail_gpu(") == 1 and "while" not in text
-    assert hashlib.sha256(BINARY).hexdigest() in text
+    (digest,) = re.findall(r'digest = "(\w+)"', text)
+    (signature,) = re.findall(r"signature = dense<\[([\d, ]+)\]>", text)
+    binary, numbers = hashlib.sha256(BINARY).hexdigest(), [int(n) for n in signature.split(",")]
+    assert digest == trust.digest_of(PLAN.attribute, numbers, binary)
+    assert trust.permission(digest) == trust.COMPILED_HERE
     assert "launch = dense<[2, 256, 132, 128, 4096, 1024, 4352, 1, 0, 132, 132, 0]> : tensor<12xi64>" in text
     assert 'name = "function"' in text and "sync = 0 : i64" in text
     assert f"binary = dense<[{', '.join(map(str, BINARY))}]> : tensor<{len(BINARY)}xui8>" in text
@@ -301,12 +307,14 @@ def test_attributes_arrive(kind, compiler, tmp_path: Path, monkeypatch):
     target = f"jax_cocktail_gpu_attributes_{kind}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(handlers.execute), platform="cpu")
     test_attributes_arrive.kept = (*getattr(test_attributes_arrive, "kept", ()), handlers)
-    artifact = SimpleNamespace(binary=BINARY, digest=hashlib.sha256(BINARY).hexdigest(), launch=PLAN)
+    digest = hashlib.sha256(BINARY).hexdigest()
+    artifact = SimpleNamespace(binary=BINARY, digest=digest, launch=PLAN, aliases=())
     attributes = gpu_call.attributes_of(artifact, "decode", sync=True)
 
     def call(x):
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((4352,), np.uint8)]
-        return jax.ffi.ffi_call(target, types)(x, **attributes)[0]
+        bound = custom_call._bound(artifact, PLAN.attribute, [x], types)
+        return jax.ffi.ffi_call(target, types)(x, **bound, **attributes)[0]
 
     with pytest.raises(Exception, match="the program decode: the CUDA driver cannot be loaded"):
         jax.block_until_ready(jax.jit(call)(jnp.ones(8)))

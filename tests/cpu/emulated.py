@@ -57,7 +57,7 @@ class Emulation:
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()
         built = emulator.build(emitted.source, sanitizer=self.sanitizer)
-        return Artifact(b"", digest, emitted, 0.0, False, str(built.path))
+        return Artifact(emitted.source.encode(), digest, emitted, 0.0, False, str(built.path))
 
     def launch(self, artifact: Artifact, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """One launch on copies of the arguments; donated ones become results."""
@@ -79,8 +79,8 @@ class Emulation:
     def call(self, _: str, shapes: Any, **__: Any) -> Any:
         """Stands for `jax.ffi.ffi_call`."""
 
-        def bound(*operands: Any, digest: str, **___: Any) -> Any:
-            artifact = self._artifacts[digest]
+        def bound(*operands: Any, binary: np.ndarray, **___: Any) -> Any:
+            artifact = self._artifacts[hashlib.sha256(binary.tobytes()).hexdigest()]
 
             def run(*values: Any) -> Any:
                 found = self.launch(artifact, list(values))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
-from jax_cocktail.runtime import ffi
-from tests.cpu.fake_cuda.calls import PLAN, Doubling, memory, refused, run, simple
+from jax_cocktail.runtime import ffi, trust
+from tests.cpu.fake_cuda.calls import BINARY, PLAN, Doubling, memory, refused, run, simple
 from tests.cpu.fake_cuda.driver import EXECUTE, Call, Fake, Handlers, Xla
 
 
@@ -105,12 +107,66 @@ def test_damaged_binary(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     assert fake.log("load") == []
 
 
+def test_what_nobody_permits_is_not_loaded(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    call = simple(BINARY + b" " + os.urandom(8).hex().encode())
+    call.trusted = False
+    code, text = refused(handlers, xla, call)
+    assert code == ffi.PERMISSION_DENIED and trust.NOT_PERMITTED.partition("{")[0] in text
+    assert "load(trust=...)" in text and fake.log("load") == []
+    call.trusted = True
+    assert run(handlers, xla, call) is None and len(fake.log("load")) == 1
+
+
+def test_the_digest_covers_how_a_binary_is_called(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    """Also after the program has been loaded: what else a module says about it is not believed."""
+    honest = simple()
+    assert run(handlers, xla, honest) is None
+    signature = trust.signature([("uint8", (9,))], [("uint8", ())] * 3, ())
+    own = trust.signature([("uint8", ())], [("uint8", ())] * 3, ())
+    digest = trust.digest_of(PLAN.attribute, own, hashlib.sha256(BINARY).hexdigest())
+    more = dataclasses.replace(PLAN, workspace_bytes=1 << 30)
+    for call in (Call(BINARY, PLAN, [1], [2, 3, 4], signature=signature), Call(BINARY, more, [1], [2, 3, 4])):
+        call.digest = digest
+        code, text = refused(handlers, xla, call)
+        assert code == ffi.DATA_LOSS and "damaged" in text
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        trust.signature([("uint8", (2,))], [("uint8", ())] * 3, ()),
+        trust.signature([("float32", ())], [("uint8", ())] * 3, ()),
+        trust.signature([("uint8", ())], [("uint8", ())] * 2, ()),
+        trust.signature([("uint8", ())], [("uint8", ())] * 3, [(0, 0)]),
+        trust.signature([("uint8", ())], [("uint8", ())] * 3, [(0, 3)]),
+        trust.signature([("uint8", ())], [("uint8", ())] * 3, [(-1, 0)]),
+        (*trust.signature([("uint8", ())], [("uint8", ())] * 3, ()), 0),
+        trust.signature([("uint8", ())], [("uint8", ())] * 3, ())[:-1],
+        (1, 3),
+    ],
+)
+def test_buffers_that_a_program_was_not_compiled_for(
+    handlers: Handlers, xla: Xla, fake: Fake, signature: tuple[int, ...]
+) -> None:
+    call = simple()
+    call.signature = signature
+    code, text = refused(handlers, xla, call)
+    assert code == ffi.INVALID_ARGUMENT and trust.MISFIT in text and fake.log("launch") == []
+
+
+def test_operands_that_become_results(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    call = simple()
+    call.results = [call.operands[0], *call.results[1:]]
+    call.signature = trust.signature([("uint8", ())], [("uint8", ())] * 3, [(0, 0)])
+    assert run(handlers, xla, call) is None
+
+
 def test_attributes_are_checked(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     short = simple()
     short.digest = "abc"
     call = simple()
     frame = call.frame(xla, EXECUTE)
-    frame.attributes.size = 4  # without the last one
+    frame.attributes.size = 5  # without the last one
     numbers = ctypes.cast(frame.attributes.items[2], ctypes.POINTER(ffi.Array)).contents
     other = simple()
     future = other.frame(xla, EXECUTE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import re
 import shutil
 import subprocess
 import threading
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from jax_cocktail.build import host as build
-from jax_cocktail.runtime import ffi
+from jax_cocktail.runtime import ffi, trust
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.cuda_text import program
 from tests.cpu.emulation import emulator
@@ -82,8 +83,14 @@ def test_layouts() -> None:
         ("XLA_FFI_Stream_Get_Args", "stream", ffi.StreamGetArgs.stream),
     ]
     lines += [f"static_assert(offsetof({name}, {at}) == {field.offset});" for name, at, field in fields]
-    codes = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "INTERNAL", "DATA_LOSS")
+    codes = ["INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "INTERNAL", "DATA_LOSS"]
+    codes.append("PERMISSION_DENIED")
     lines += [f"static_assert(XLA_FFI_Error_Code_{code} == {getattr(ffi, code)});" for code in codes]
+    names = {"bool": "PRED", "bfloat16": "BF16"}
+    for dtype, number in trust.DTYPES.items():
+        kind, bits = re.fullmatch(r"([a-z]+)(\d*)", dtype).groups()
+        name = names.get(dtype) or {"int": "S", "uint": "U", "float": "F"}[kind] + bits
+        lines.append(f"static_assert(XLA_FFI_DataType_{name} == {number});")
     kinds = ("ARRAY", "SCALAR", "STRING")
     lines += [f"static_assert(XLA_FFI_AttrType_{kind} == {getattr(ffi, kind)});" for kind in kinds]
     compiled("\n".join(lines) + "\n")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +20,7 @@ import pytest
 
 from jax_cocktail.build import features
 from jax_cocktail.build import host as build
+from jax_cocktail.runtime import trust
 
 TARGET = "jax_cocktail_runtime_test"
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="features of x86-64 processors")
@@ -66,7 +70,8 @@ def runtime() -> ctypes.CDLL:
     handle = ctypes.CDLL(build.build_runtime(jax.ffi.include_dir(), build.host_toolchain()))
     for name in ("ck_cpu_state_type_id", "ck_cpu_state_type_info"):
         getattr(handle, name).restype = ctypes.c_void_p
-    handle.ck_cpu_load_count.restype = ctypes.c_int64
+    handle.ck_cpu_load_count.restype = handle.ck_cpu_loaded_now.restype = ctypes.c_int64
+    trust.guard(handle)
     types = {
         "type_id": _capsule(handle.ck_cpu_state_type_id()),
         "type_info": _capsule(handle.ck_cpu_state_type_info()),
@@ -81,17 +86,31 @@ def runtime() -> ctypes.CDLL:
 
 
 def _caller(
-    binary: bytes, digest: str, workspace: int = 0, result: int = 0, **attributes: str
+    binary: bytes,
+    digest: str = "",
+    workspace: int = 0,
+    result: int = 0,
+    permit: Callable[[str], object] = trust.admit,
+    launch: Sequence[int] | None = None,
+    signature: Sequence[int] | None = None,
+    **attributes: str,
 ) -> Callable[[jax.Array], jax.Array]:
+    """A call of a binary that maps 8 floats to 8 floats. `digest`, `launch`, `signature`: not its own."""
+    own = (workspace, result, -1)
+    types = [("float32", (8,))] + [("uint8", (1024,))] * result
+    signed = trust.signature([("float32", (8,))], types, ())
+    right = trust.digest_of(own, signed, hashlib.sha256(binary).hexdigest())
+    permit(right)
+
     def call(x: jax.Array) -> jax.Array:
-        types = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
-        types += [jax.ShapeDtypeStruct((1024,), np.uint8)] if result else []
-        outputs = jax.ffi.ffi_call(TARGET, types)(
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
+        shapes += [jax.ShapeDtypeStruct((1024,), np.uint8)] if result else []
+        outputs = jax.ffi.ffi_call(TARGET, shapes)(
             x,
             binary=np.frombuffer(binary, np.uint8),
-            digest=digest,
-            workspace=np.int64(workspace),
-            workspace_result=np.int64(result),
+            digest=digest or right,
+            launch=np.asarray(own if launch is None else launch),
+            signature=np.asarray(signed if signature is None else signature, np.int64),
             **attributes,
         )
         return outputs[0]
@@ -108,14 +127,14 @@ def test_runs_and_is_loaded_once(runtime: ctypes.CDLL) -> None:
     before = runtime.ck_cpu_load_count()
     x = jnp.arange(8.0)
     for _ in range(3):
-        np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.arange(8) * 2)
+        np.testing.assert_array_equal(_caller(built.binary)(x), np.arange(8) * 2)
     assert runtime.ck_cpu_load_count() - before == 1
 
 
 @pytest.mark.parametrize(("workspace", "result"), [(64, 0), (1 << 16, 0), (5 << 20, 0), (0, 1)])
 def test_workspace(runtime: ctypes.CDLL, workspace: int, result: int) -> None:
     built = _built()
-    call = _caller(built.binary, built.digest, workspace, result)
+    call = _caller(built.binary, "", workspace, result)
     for _ in range(3):
         np.testing.assert_array_equal(call(jnp.arange(8.0)), np.arange(8) * 2 + 1)
 
@@ -123,7 +142,7 @@ def test_workspace(runtime: ctypes.CDLL, workspace: int, result: int) -> None:
 @pytest.mark.parametrize(("workspace", "result"), [(0, 0), (5, 0), (3 << 20, 0), (0, 1)])
 def test_units(runtime: ctypes.CDLL, workspace: int, result: int) -> None:
     built = _built(WITH_UNITS)
-    call = _caller(built.binary, built.digest, workspace, result)
+    call = _caller(built.binary, "", workspace, result)
     cores = len(os.sched_getaffinity(0))
     try:
         for count in (1, cores, cores + 1, 64):
@@ -142,27 +161,25 @@ def test_units_of_another_layout_are_refused(runtime: ctypes.CDLL) -> None:
     text += "const u32 ck_units_version = 1000;\n"
     built = _built(text)
     with pytest.raises(Exception, match="another version"):
-        _caller(built.binary, built.digest)(jnp.ones(8))
+        _caller(built.binary)(jnp.ones(8))
 
 
 def test_many_programs(runtime: ctypes.CDLL) -> None:
     """Each gets its own code, although file descriptors are used again."""
     for factor in range(3, 8):
         built = _built(PROGRAM.replace("x[i] * 2", f"x[i] * {factor}"))
-        np.testing.assert_array_equal(
-            _caller(built.binary, built.digest)(jnp.arange(8.0)), np.arange(8) * factor
-        )
+        np.testing.assert_array_equal(_caller(built.binary)(jnp.arange(8.0)), np.arange(8) * factor)
 
 
 def test_errors_have_a_text(runtime: ctypes.CDLL) -> None:
     built = _built()
-    call = _caller(built.binary, built.digest, failures="1\n2\n3\n4\n5\n6\nnegative input")
+    call = _caller(built.binary, "", failures="1\n2\n3\n4\n5\n6\nnegative input")
     with pytest.raises(Exception, match="jax_cocktail: negative input"):
         call(-jnp.ones(8)).block_until_ready()
     with pytest.raises(Exception, match="status 8"):
         call(jnp.full(8, 2e6)).block_until_ready()
     with pytest.raises(Exception, match="code 8"):
-        _caller(built.binary, built.digest)(jnp.full(8, 2e6)).block_until_ready()
+        _caller(built.binary)(jnp.full(8, 2e6)).block_until_ready()
     np.testing.assert_array_equal(call(jnp.ones(8)), np.full(8, 2))
 
 
@@ -172,13 +189,121 @@ def test_damaged_and_wrong_binaries_are_refused(runtime: ctypes.CDLL) -> None:
     with pytest.raises(Exception, match="damaged"):
         _caller(built.binary[:-1] + b"!", built.digest)(x)
     with pytest.raises(Exception, match="cannot be loaded"):
-        _caller(b"no shared object", hashlib.sha256(b"no shared object").hexdigest())(x)
+        _caller(b"no shared object")(x)
     with pytest.raises(Exception, match="needs the attributes"):
         _caller(built.binary, "short")(x)
     other = built.binary.replace(b"ck_program", b"ck_another")
     with pytest.raises(Exception, match="no entry point"):
-        _caller(other, hashlib.sha256(other).hexdigest())(x)
-    np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.full(8, 2))
+        _caller(other)(x)
+    np.testing.assert_array_equal(_caller(built.binary)(x), np.full(8, 2))
+
+
+# A library whose code runs as soon as it is loaded.
+EVIL = """#include <stdio.h>
+#include "cocktail_base.h"
+__attribute__((constructor)) static void evil() { if (FILE* f = fopen("%s", "w")) fclose(f); }
+CK_EXPORT int ck_program(const void* const*, void* const*, u8*, CkUnit*) { return 0; }
+"""
+
+
+def test_what_nobody_permits_is_not_even_loaded(runtime: ctypes.CDLL, tmp_path: Path) -> None:
+    ran = tmp_path / os.urandom(8).hex()
+    built = _built(EVIL % ran)  # the build tries to load it
+    ran.unlink()
+    with pytest.raises(Exception, match=r"not trusted: .*load\(trust="):
+        _caller(built.binary, permit=len)(jnp.ones(8))
+    assert not ran.exists()
+    _caller(built.binary)(jnp.ones(8))
+    assert ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("launch", (1 << 40, 0, -1)),
+        ("launch", (0, 1, -1)),
+        ("launch", (0, 0, 0)),
+        ("signature", trust.signature([("float32", (7,))], [("float32", (8,))], ())),
+        ("digest", "0" * 64),
+    ],
+)
+def test_the_digest_covers_how_a_binary_is_called(runtime: ctypes.CDLL, name: str, value: Any) -> None:
+    """Also after the program has been loaded: what else a module says about it is not believed."""
+    built = _built()
+    _caller(built.binary)(jnp.ones(8))
+    with pytest.raises(Exception, match="damaged"):
+        _caller(built.binary, **{name: value})(jnp.ones(8))
+
+
+EIGHT = ("float32", (8,))
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        trust.signature([("float32", (7,))], [EIGHT], ()),
+        trust.signature([EIGHT], [("float32", (2, 4))], ()),
+        trust.signature([EIGHT], [("int32", (8,))], ()),
+        trust.signature([EIGHT, EIGHT], [EIGHT], ()),
+        trust.signature([EIGHT], [], ()),
+        trust.signature([EIGHT], [EIGHT], [(0, 0)]),  # the operand and the result are not one
+        trust.signature([EIGHT], [EIGHT], [(0, 1)]),
+        trust.signature([EIGHT], [EIGHT], [(-1, 0)]),
+        (*trust.signature([EIGHT], [EIGHT], ()), 0),
+        trust.signature([EIGHT], [EIGHT], ())[:-1],
+        (1, 1, 1 << 62, 11, 1, 8, 11, 1, 8),
+        (1, 1),
+        (),
+    ],
+)
+def test_buffers_that_a_program_was_not_compiled_for(runtime: ctypes.CDLL, signature: Sequence[int]) -> None:
+    built = _built()
+    digest = trust.digest_of((0, 0, -1), signature, built.digest)
+    trust.admit(digest)
+    with pytest.raises(Exception, match="other types, shapes or shared buffers"):
+        _caller(built.binary, digest, signature=signature)(jnp.ones(8))
+
+
+def test_a_module_with_other_shapes(runtime: ctypes.CDLL) -> None:
+    """Smaller arrays around an honest binary would make it write out of bounds."""
+    call = _caller(_built().binary)
+    for size in (7, 9):
+        with pytest.raises(Exception, match="other types, shapes or shared buffers"):
+            call(jnp.ones(size))
+    np.testing.assert_array_equal(call(jnp.ones(8)), np.full(8, 2))
+
+
+def _mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:jax_cocktail")
+
+
+def test_programs_are_unloaded_after_their_last_executable(runtime: ctypes.CDLL) -> None:
+    """A program that is called stays; of those that nobody holds, the last few stay a while."""
+    kept = _caller(_built(PROGRAM.replace("x[i] * 2", "x[i] * 100")).binary)
+    kept(jnp.arange(8.0))
+    gc.collect()
+    before = runtime.ck_cpu_loaded_now()
+    for factor in range(101, 115):
+        call = _caller(_built(PROGRAM.replace("x[i] * 2", f"x[i] * {factor}")).binary)
+        np.testing.assert_array_equal(call(jnp.arange(8.0)), np.arange(8) * factor)
+        call.clear_cache()
+        del call
+        gc.collect()
+    assert runtime.ck_cpu_loaded_now() <= before + 8
+    assert 0 < _mappings() <= 8 * (runtime.ck_cpu_loaded_now() + 1)
+    np.testing.assert_array_equal(kept(jnp.arange(8.0)), np.arange(8) * 100)
+
+
+def test_a_program_that_comes_back_is_not_loaded_again(runtime: ctypes.CDLL) -> None:
+    built = _built(PROGRAM.replace("return 7", "return 37"))
+    loads = runtime.ck_cpu_load_count()
+    for _ in range(10):  # more often than programs are kept
+        call = _caller(built.binary)
+        call(jnp.ones(8))
+        call.clear_cache()
+        del call
+        gc.collect()
+    assert runtime.ck_cpu_load_count() == loads + 1
 
 
 def _loads(runtime: ctypes.CDLL, built: build.Built) -> str:
@@ -200,7 +325,7 @@ def _needing(features: str) -> build.Built:
 def test_program_for_another_processor_is_refused(runtime: ctypes.CDLL) -> None:
     built = _needing("SSE3,AVX512ER,SSSE3,AVX5124FMAPS")  # of a processor that was sold without the rest
     with pytest.raises(Exception, match="another processor.*lacks.*AVX512ER, AVX5124FMAPS; compile it again"):
-        _caller(built.binary, built.digest)(jnp.ones(8))
+        _caller(built.binary, permit=trust.trust)(jnp.ones(8))
     assert "AVX512ER" in _loads(runtime, built)
 
 
@@ -212,9 +337,9 @@ def test_features_that_the_runtime_does_not_know(runtime: ctypes.CDLL, feature: 
     x = jnp.ones(8)
     if feature != "AVX":
         with pytest.raises(Exception, match=f"not known to have, {feature}; compile it again"):
-            _caller(built.binary, built.digest)(x)
+            _caller(built.binary, permit=trust.trust)(x)
     assert not _loads(runtime, built)
-    np.testing.assert_array_equal(_caller(built.binary, built.digest)(x), np.full(8, 2))
+    np.testing.assert_array_equal(_caller(built.binary, permit=trust.trust)(x), np.full(8, 2))
 
 
 @X86
@@ -241,12 +366,12 @@ def test_digest_of_every_length(runtime: ctypes.CDLL, size: int) -> None:
     """A right digest of something that is no program gets as far as the loader."""
     data = bytes(range(256)) * 4
     with pytest.raises(Exception, match="cannot be loaded"):
-        _caller(data[: size + 1], hashlib.sha256(data[: size + 1]).hexdigest())(jnp.ones(8))
+        _caller(data[: size + 1])(jnp.ones(8))
 
 
 def test_concurrent_calls(runtime: ctypes.CDLL) -> None:
     built = _built()
-    call = _caller(built.binary, built.digest, 4096)
+    call = _caller(built.binary, "", 4096)
 
     def work(seed: int) -> bool:
         x = jnp.arange(8.0) + seed

@@ -11,6 +11,7 @@ import pytest
 from jax import export, lax
 
 from benchmarks.gpu.peers import COMMAND_BUFFERS
+from jax_cocktail.runtime import trust
 from tests.h200.card import OURS, compiled, ours
 from tests.process import python
 
@@ -65,10 +66,17 @@ def test_executables_carry_the_program(tmp_path):
     """The machine code is an attribute of the call in the optimised module, unharmed, so that all that keeps
     executables keeps it."""
     text = compiled(ours(loop), (X,), tmp_path).text
-    (digest,), (program,) = (
-        re.findall(pattern, text) for pattern in (r'\bdigest = "(\w+)"', r'\bbinary = dense<"0x([0-9A-F]+)">')
+    (digest,), (program,), (launch,), (signature,) = (
+        re.findall(pattern, text)
+        for pattern in (
+            r'\bdigest = "(\w+)"',
+            r'\bbinary = dense<"0x([0-9A-F]+)">',
+            r"\blaunch = dense<\[([-\d, ]+)\]>",
+            r"\bsignature = dense<\[([-\d, ]+)\]>",
+        )
     )
-    assert hashlib.sha256(bytes.fromhex(program)).hexdigest() == digest
+    numbers = ([int(number) for number in text.split(",")] for text in (launch, signature))
+    assert trust.digest_of(*numbers, hashlib.sha256(bytes.fromhex(program)).hexdigest()) == digest
 
 
 def test_the_compilation_cache_knows_programs_that_another_process_compiled(tmp_path):

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
+from jax_cocktail.runtime import trust
 from jax_cocktail.runtime.cuda.driver import (
     ATTRIBUTES,
     CAPTURE_RELAXED,
@@ -36,11 +37,13 @@ from jax_cocktail.runtime.ffi import (
     INTERNAL,
     INVALID_ARGUMENT,
     OUT_OF_RANGE,
+    PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
     Call,
     CallFrame,
     Refused,
     StreamGetArgs,
+    fits,
     handler,
     read_call,
 )
@@ -77,7 +80,7 @@ class _Facts:
     minor: int
 
 
-_programs: dict[tuple[str, LaunchPlan, int, int], _Program] = {}
+_programs: dict[tuple[str, LaunchPlan, tuple[int, ...], int, int], _Program] = {}
 _lock = threading.Lock()
 
 
@@ -86,9 +89,10 @@ def _find(driver: Driver, call: Call, context: int) -> _Program:
     identity = c.c_ulonglong()
     if "cuCtxGetId" in driver.functions:
         driver.functions["cuCtxGetId"](context, c.byref(identity))
-    key = call.digest, call.plan, context, identity.value
+    key = call.digest, call.plan, call.signature, context, identity.value
     program = _programs.get(key)
     if program is None:
+        _require_trust(call)
         with _lock:
             program = _programs.get(key)
             if program is None:
@@ -96,14 +100,21 @@ def _find(driver: Driver, call: Call, context: int) -> _Program:
     return program
 
 
-def _load(driver: Driver, call: Call) -> _Program:
-    actual = hashlib.sha256(c.string_at(*call.binary)).hexdigest()
+def _require_trust(call: Call) -> None:
+    """Raises Refused if the call is damaged or not permitted."""
+    binary = hashlib.sha256(c.string_at(*call.binary)).hexdigest()
+    actual = trust.digest_of(call.plan.attribute, call.signature, binary)
     if actual != call.digest:
         raise call.refused(
             DATA_LOSS,
-            f"its binary is damaged (SHA-256 {actual[:16]}..., expected {call.digest[:16]}...); remove the"
-            " executable from the cache",
+            f"it is damaged (SHA-256 {actual[:16]}..., expected {call.digest[:16]}...); remove the executable"
+            " from the cache",
         )
+    if trust.permission(actual) == trust.REFUSED:
+        raise call.refused(PERMISSION_DENIED, trust.NOT_PERMITTED.format(digest=actual))
+
+
+def _load(driver: Driver, call: Call) -> _Program:
     mode = c.c_int(CAPTURE_RELAXED)  # these calls do not disturb a capture of this or another thread
     exchange = driver.functions["cuThreadExchangeStreamCaptureMode"]
     exchange(c.byref(mode))
@@ -279,6 +290,8 @@ def _pointers(frame: CallFrame, call: Call, program: _Program, version: int) -> 
 
 
 def _enqueue(driver: Driver, frame: CallFrame, call: Call, program: _Program, stream: int) -> None:
+    if not fits(call.signature, frame):
+        raise call.refused(INVALID_ARGUMENT, trust.MISFIT)
     pointers, workspace = _pointers(frame, call, program, driver.version)
     if call.plan.header_bytes and not program.cluster:
         driver.call(call, "cuMemsetD8Async", workspace or 0, 0, call.plan.header_bytes, stream)

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from jax_cocktail.build import host as build
-from jax_cocktail.runtime import ffi
+from jax_cocktail.runtime import ffi, trust
 from jax_cocktail.utask.plan import LaunchPlan
 
 HERE = Path(__file__).parent
@@ -118,6 +118,7 @@ class Handlers:
         path = copied(build.build_gpu_handler(jax.ffi.include_dir(), build.host_toolchain()), folder)
         library = c.CDLL(str(path))
         library.ck_gpu_load_count.restype = c.c_int64
+        trust.guard(library)
         self.load_count = library.ck_gpu_load_count
         for stage in ("initialize", "execute", "execute_nograph"):
             function = getattr(library, f"ck_gpu_{stage}")
@@ -177,9 +178,11 @@ class Call:
     operands: Sequence[int] = ()
     results: Sequence[int] = ()
     name: str = "decode"
+    signature: Sequence[int] | None = None
     digest: str = ""
     sync: int = 0
     failures: str = ""  # a line for every code
+    trusted: bool = True
     kept: list[Any] = field(default_factory=list)
 
     def invoke(self, function: Any, xla: Xla, stage: int) -> tuple[int, str] | None:
@@ -209,16 +212,24 @@ class Call:
 
     def _attributes(self) -> ffi.Attributes:
         """Sorted by name, as XLA has them."""
+        signature = self.signature
+        if signature is None:
+            byte = ("uint8", ())
+            signature = trust.signature([byte] * len(self.operands), [byte] * len(self.results), ())
+        signed = self._keep((c.c_int64 * len(signature))(*signature))
         binary = self._keep(c.create_string_buffer(self.binary, len(self.binary) + 1))
         numbers = self.plan.attribute
         launch = self._keep((c.c_int64 * len(numbers))(*numbers))
         sync = self._keep(c.c_int64(self.sync))
-        digest = self.digest or hashlib.sha256(self.binary).hexdigest()
+        digest = self.digest or trust.digest_of(numbers, signature, hashlib.sha256(self.binary).hexdigest())
+        if self.trusted:
+            trust.admit(digest)
         values = {
             "binary": (ffi.ARRAY, ffi.Array(ffi.U8, len(self.binary), c.addressof(binary))),
             "digest": (ffi.STRING, self._span(digest)),
             "launch": (ffi.ARRAY, ffi.Array(ffi.S64, len(numbers), c.addressof(launch))),
             "name": (ffi.STRING, self._span(self.name)),
+            "signature": (ffi.ARRAY, ffi.Array(ffi.S64, len(signature), c.addressof(signed))),
             "sync": (ffi.SCALAR, ffi.Scalar(ffi.S64, c.addressof(sync))),
         }
         if self.failures:

@@ -28,29 +28,35 @@ struct Site {
   char binary[32] = "FAKE arch=90 parameters=32";
   char digest[65];
   int64_t plan[12] = {2, 64, 132, 256, 100000, 4096, 128, 1, 1, 132, 132, 0}, sync = 0;
-  XLA_FFI_ByteSpan texts[7], *names[5];
-  XLA_FFI_Array arrays[2];
+  int64_t signature[9] = {1, 2, 0, XLA_FFI_DataType_U8, 0, XLA_FFI_DataType_U8, 0, XLA_FFI_DataType_U8, 0};
+  XLA_FFI_ByteSpan texts[8], *names[6];
+  XLA_FFI_Array arrays[3];
   XLA_FFI_Scalar scalar;
-  XLA_FFI_AttrType types[5] = {XLA_FFI_AttrType_ARRAY, XLA_FFI_AttrType_STRING, XLA_FFI_AttrType_ARRAY,
-                               XLA_FFI_AttrType_STRING, XLA_FFI_AttrType_SCALAR};
-  void* values[5];
+  XLA_FFI_AttrType types[6] = {XLA_FFI_AttrType_ARRAY,  XLA_FFI_AttrType_STRING, XLA_FFI_AttrType_ARRAY,
+                               XLA_FFI_AttrType_STRING, XLA_FFI_AttrType_ARRAY,  XLA_FFI_AttrType_SCALAR};
+  void* values[6];
   XLA_FFI_Api api;
 };
 
 static void Prepare(Site* site) {
   size_t size = strlen(site->binary);
-  Sha256Hex(reinterpret_cast<const uint8_t*>(site->binary), size, site->digest);
-  const char* names[] = {"binary", "digest", "launch", "name", "sync"};
-  for (int i = 0; i < 5; ++i) {
+  auto* binary = reinterpret_cast<const uint8_t*>(site->binary);
+  Signature signature = {site->signature, 9};
+  memcpy(site->digest, DigestsOf(site->plan, sizeof(site->plan), signature, binary, size).call, 64);
+  ck_set_permit([](const char*) { return 1; });
+  const char* names[] = {"binary", "digest", "launch", "name", "signature", "sync"};
+  for (int i = 0; i < 6; ++i) {
     site->texts[i] = {names[i], strlen(names[i])};
     site->names[i] = &site->texts[i];
   }
-  site->texts[5] = {site->digest, 64};
-  site->texts[6] = {"threads", 7};
+  site->texts[6] = {site->digest, 64};
+  site->texts[7] = {"threads", 7};
   site->arrays[0] = {XLA_FFI_DataType_U8, size, site->binary};
   site->arrays[1] = {XLA_FFI_DataType_S64, 12, site->plan};
+  site->arrays[2] = {XLA_FFI_DataType_S64, 9, site->signature};
   site->scalar = {XLA_FFI_DataType_S64, &site->sync};
-  void* values[] = {&site->arrays[0], &site->texts[5], &site->arrays[1], &site->texts[6], &site->scalar};
+  void* values[] = {&site->arrays[0], &site->texts[6],  &site->arrays[1],
+                    &site->texts[7],  &site->arrays[2], &site->scalar};
   memcpy(site->values, values, sizeof(values));
   memset(&site->api, 0, sizeof(site->api));
   site->api.XLA_FFI_Stream_Get = GiveStream;
@@ -65,6 +71,7 @@ static void Work(Site* site, void* stream) {
   for (int i = 0; i < 3; ++i) {
     memset(&buffers[i], 0, sizeof(buffers[i]));
     buffers[i].data = memory[i];
+    buffers[i].dtype = XLA_FFI_DataType_U8;
     addresses[i] = &buffers[i];
   }
   XLA_FFI_CallFrame frame;
@@ -74,7 +81,7 @@ static void Work(Site* site, void* stream) {
   frame.args.args = addresses;
   frame.rets.size = 2;
   frame.rets.rets = addresses + 1;
-  frame.attrs.size = 5;
+  frame.attrs.size = 6;
   frame.attrs.types = site->types;
   frame.attrs.names = site->names;
   frame.attrs.attrs = site->values;

@@ -1,0 +1,145 @@
+"""Decides which machine code this process runs.
+
+A call carries a binary, how it is launched, its signature, and a digest of them all. The handlers run it if
+the digest fits and is permitted: this process compiled the call, the cache folder of this user records it, or
+the user trusts it (`trust`). They compare the buffers of every call with the signature, so a module that was
+changed cannot make a program write out of bounds. `common_src/runtime_trust.h` is the counterpart for
+handlers in C++."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from jax_cocktail import cache
+
+# What `trust` takes.
+Trust = bool | bytes | bytearray | memoryview | str | os.PathLike[str] | Iterable["Trust"]
+Buffer = tuple[str, Sequence[int]]  # the name of the dtype, and the shape
+
+# XLA_FFI_DataType by names of dtypes.
+DTYPES = {
+    "bool": 1,
+    "int8": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "uint8": 6,
+    "uint16": 7,
+    "uint32": 8,
+    "uint64": 9,
+    "float16": 10,
+    "float32": 11,
+    "float64": 12,
+    "bfloat16": 16,
+}
+NOT_PERMITTED = (
+    "neither this process nor this user's cache has compiled it, so its machine code does not run (digest"
+    " {digest:.16}...); if you trust where it comes from, call jax_cocktail.load(trust=...) before the first"
+    " call, with the file that contains it"
+)
+MISFIT = (
+    "the call passes other types, shapes or shared buffers than the program was compiled for; the module was"
+    " changed: compile it again"
+)
+_FOLDER = "calls"
+_DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+def signature(
+    operands: Sequence[Buffer], results: Sequence[Buffer], aliases: Sequence[tuple[int, int]]
+) -> tuple[int, ...]:
+    """What a program was compiled for, as the handlers read it (struct Signature of runtime_trust.h).
+    `aliases`: (operand, result) pairs that share memory."""
+    numbers = [len(operands), len(results), len(aliases)]
+    for dtype, shape in (*operands, *results):
+        numbers += [DTYPES[dtype], len(shape), *shape]
+    for pair in aliases:
+        numbers += pair
+    return tuple(numbers)
+
+
+def digest_of(launch: Sequence[int], signed: Sequence[int], binary: str) -> str:
+    """The digest of a call. `launch`: how the binary is launched; `signed`: its `signature`; `binary`: the
+    digest of the binary."""
+    digest = hashlib.sha256()
+    for numbers in (launch, signed):
+        digest.update(np.asarray(numbers, "<i8").tobytes())
+    digest.update(binary.encode())
+    return digest.hexdigest()
+
+
+# ---- permission --------------------------------------------------------------------------------------------
+
+REFUSED, TRUSTED, COMPILED_HERE = 0, 1, 2  # enum Permission
+_compiled: set[str] = set()
+_trusted: set[str] = set()
+_everything = False
+
+
+def admit(digest: str) -> None:
+    """Permits a call that this process has compiled, here and in other processes with this cache folder."""
+    if digest not in _compiled:
+        _compiled.add(digest)
+        if cache.read_record(_FOLDER, digest) is None:
+            with suppress(OSError):  # then only here
+                cache.write_record(_FOLDER, digest, {})
+
+
+def permission(digest: str) -> int:
+    """Whether the call with this digest may run."""
+    if digest in _compiled:
+        return COMPILED_HERE
+    known = _everything or digest in _trusted or cache.read_record(_FOLDER, digest) is not None
+    return TRUSTED if known else REFUSED
+
+
+def trust(what: Trust) -> None:
+    """Permits calls; see `jax_cocktail.load`. Raises OSError, and ValueError if a source names no call."""
+    global _everything
+    if isinstance(what, bool):
+        _everything = _everything or what
+    elif isinstance(what, str) and _DIGEST.fullmatch(what.encode()):
+        _trusted.add(what)
+    elif isinstance(what, bytes | bytearray | memoryview):
+        _trusted.update(_named(bytes(what), "the bytes"))
+    elif isinstance(what, str | os.PathLike):
+        _trusted.update(_named(b"\n".join(_contents(Path(what))), str(what)))
+    else:
+        for each in what:
+            trust(each)
+
+
+def _named(data: bytes, where: str) -> Iterable[str]:
+    """The digests in an exported module, which contains them as text."""
+    found = {match.decode() for match in _DIGEST.findall(data)}
+    if not found:
+        advice = "pass a file that jax.export has serialized"
+        raise ValueError(f"trust: there is no call of jax_cocktail in {where}; {advice}")
+    return found
+
+
+def _contents(path: Path) -> Iterator[bytes]:
+    files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.is_file())
+    return (file.read_bytes() for file in files)
+
+
+def forget() -> None:
+    """Removes what the cache folder records of compiled calls. This process still runs its own."""
+    cache.clear_records(_FOLDER)
+
+
+# For handlers in C++. It must live as long as the process.
+_PERMIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)(lambda digest: permission(digest.decode("ascii")))
+
+
+def guard(library: ctypes.CDLL) -> None:
+    """Makes the handlers of a library ask this module."""
+    library.ck_set_permit(_PERMIT)
