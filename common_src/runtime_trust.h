@@ -1,5 +1,5 @@
-// Which calls may run. A call carries machine code, and a program reads and writes what it was compiled for, so
-// a call runs only if
+// Which calls may run. A call carries machine code, and a program reads and writes what it was compiled for,
+// so a call runs only if
 //   - its digest is the SHA-256 of how it is launched, of its signature and of the SHA-256 of its binary,
 //   - the process permits this digest (jax_cocktail/runtime/trust.py decides),
 //   - the buffers that it passes are those of its signature.
@@ -22,8 +22,8 @@
 
 namespace {
 
-// The number of operands, of results and of pairs that share memory. Then of every operand and result the type,
-// the rank and the dimensions; then of every pair the operand and the result.
+// The number of operands, of results and of pairs that share memory. Then of every operand and result the
+// type, the rank and the dimensions; then of every pair the operand and the result.
 struct Signature {
   const int64_t* numbers;
   size_t size;

@@ -5,7 +5,8 @@
 // in itself (persistent cache, export, second process). `instantiate` checks its digest, asks whether it is
 // permitted (runtime_trust.h) and loads it once per process; `execute` checks the buffers and calls its entry
 // point, with as many threads as the program has work for and the process has idle. Only XLA's C API is used,
-// and API 0.1 is reported: one binary serves every jaxlib. No C++ library: builds with any C++17 compiler, also with -nostdlib++.
+// and API 0.1 is reported: one binary serves every jaxlib. No C++ library: builds with any C++17 compiler, also
+// with -nostdlib++.
 //
 // Attributes of the call (XLA sorts them by name):
 //   binary            u8 array  the program's shared object
@@ -34,9 +35,9 @@ namespace {
 // ---- the state of an instantiated call ------------------------------------------------------------------
 
 struct Launch {
-  int64_t workspace;  // bytes of scratch memory to lend to every call, or 0
+  int64_t workspace;         // bytes of scratch memory to lend to every call, or 0
   int64_t workspace_result;  // 1: the last result buffer is the scratch memory
-  int64_t exit_flag;  // of a program with side exits: the number of the result that is its exit flag; -1: none
+  int64_t exit_flag;         // the number of the result that is the exit flag of the program; -1: it has none
 };
 
 struct State {
@@ -195,7 +196,8 @@ CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, 
   return program != nullptr;
 }
 
-// How often the program with this digest of its binary has left by a side exit, and in `calls` how often it was called.
+// How often the program with this digest of its binary has left by a side exit, and in `calls` how often it
+// was called.
 CK_EXPORT int64_t ck_cpu_exits(const char* digest, int64_t* calls) {
   return CountExits(digest, calls);
 }

@@ -181,8 +181,8 @@ int64_t CountExits(const char* digest, int64_t* calls) {
   return exits;
 }
 
-// The program with this digest, for one more state; loads it if it is new. nullptr on failure: `problem` is the
-// reason.
+// The program with this digest, for one more state; loads it if it is new. nullptr on failure: `problem` is
+// the reason.
 Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
   pthread_once(&watch_forks_once, WatchForks);

@@ -12,7 +12,7 @@
 //   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h)
 //   name       string     the program's name, for errors
 //   signature  i64 array  what it was compiled for (runtime_trust.h)
-//   sync       i64        1: wait for the program, and return its error at once (only without command buffers)
+//   sync       i64        1: wait for the program and return its error at once; not with command buffers
 // The last result of the call is the workspace, unless the plan says that it needs none.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages whose text is in README.md, CHANGELOG.md or SECURITY.md, so that it is written once."""
+"""A hook of mkdocs: pages whose text is in a file of the repository's root, so that it is written once."""
 
 from __future__ import annotations
 
