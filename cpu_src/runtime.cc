@@ -5,8 +5,8 @@
 // in itself (persistent cache, export, second process). `instantiate` checks its digest, asks whether it is
 // permitted (runtime_trust.h) and loads it once per process; `execute` checks the buffers and calls its entry
 // point, with as many threads as the program has work for and the process has idle. Only XLA's C API is used,
-// and API 0.1 is reported: one binary serves every jaxlib. No C++ library: builds with any C++17 compiler, also
-// with -nostdlib++.
+// and API 0.1 is reported: one binary serves every jaxlib. No C++ library: builds with any C++17 compiler,
+// also with -nostdlib++.
 //
 // Attributes of the call (XLA sorts them by name):
 //   binary            u8 array  the program's shared object

@@ -1,4 +1,4 @@
-// The compiled programs of the process: each is checked, loaded once, and kept.
+// The compiled programs of the process: each is loaded once, and unloaded after its last use.
 #ifndef COCKTAIL_RUNTIME_LOAD_H
 #define COCKTAIL_RUNTIME_LOAD_H
 
