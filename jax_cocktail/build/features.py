@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jax_cocktail.build.command import answer
 from jax_cocktail.build.job import Toolchain
 
-_LEAST = "-march=x86-64"
+_OLDEST = ("-march=x86-64", "-march=x86_64")  # the latter is zig's spelling
 _MACRO = re.compile(r"#define __([A-Z][A-Z0-9_]*)__ 1$", re.MULTILINE)
 
 
@@ -32,8 +32,9 @@ def names_of(toolchain: Toolchain, flags: tuple[str, ...]) -> frozenset[str] | N
     """
     here = _macros(toolchain, [*toolchain.command, *filter(_chooses, flags)])
     plain = [word for word in toolchain.command if not _chooses(word)]
-    everywhere = _macros(toolchain, [*plain, _LEAST]) if here else here
-    return here - everywhere if everywhere else None
+    answers = (_macros(toolchain, [*plain, oldest]) for oldest in _OLDEST if here)
+    everywhere = next(filter(None, answers), None)
+    return None if everywhere is None else here - everywhere
 
 
 def _chooses(flag: str) -> bool:

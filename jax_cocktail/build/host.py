@@ -185,6 +185,7 @@ def _language(symbols: Sequence[str], flags: tuple[str, ...]) -> Language:
         inspect=inspect,
         check=lambda facts: facts.keys(),
         extra=lambda toolchain: features_argument(toolchain, flags),
+        part=("-c",),
     )
 
 

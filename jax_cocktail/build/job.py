@@ -73,6 +73,8 @@ class Language:
       inspect: (path, log) of a new binary -> facts. Raises BuildError if the binary is unusable.
       check: raises ValueError, KeyError or TypeError for facts that `inspect` cannot have made.
       extra: arguments that follow from the toolchain and thus are no part of the key; found only to compile.
+      part: arguments for the first part of a compilation alone. The rest may take long at first use: zig
+        compiles the libraries that it links.
     """
 
     file: str
@@ -81,6 +83,7 @@ class Language:
     inspect: Callable[[Path, str], Facts]
     check: Callable[[Facts], object]
     extra: Callable[[Toolchain], tuple[str, ...]] = lambda toolchain: ()
+    part: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,7 @@ def _run(job: Job, folder: Path) -> command.Ended:
     environment = dict(job.toolchain.environment)
 
     def more() -> float:
-        return _COMPILE_SECONDS - _PATIENCE_SECONDS if _works(job, words, environment) else 0.0
+        return _COMPILE_SECONDS - _PATIENCE_SECONDS if _works(job, environment) else 0.0
 
     ended = command.run(words, environment, _PATIENCE_SECONDS, folder=folder, more=more)
     if ended.late:
@@ -273,8 +276,10 @@ def _run(job: Job, folder: Path) -> command.Ended:
     return ended
 
 
-def _works(job: Job, words: Sequence[str], environment: Mapping[str, str]) -> bool:
+def _works(job: Job, environment: Mapping[str, str]) -> bool:
     """Whether the compiler ends on an empty text. If it does not, it is no use for other programs either."""
+    arguments = (*job.arguments, *job.language.part, "-o", cache.BINARY, job.language.file)
+    words = (*job.toolchain.command, *arguments)
     with tempfile.TemporaryDirectory(prefix="jax_cocktail-") as folder:
         Path(folder, job.language.file).write_text("", encoding="utf-8")
         ended = command.run(words, environment, command.ANSWER_SECONDS, folder=Path(folder))
