@@ -23,16 +23,19 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SIDES = ("stock", "ours")
-FIGURES = ("MiB", "mappings", "files", "threads")
+FIGURES = ("MiB", "arrays", "mappings", "files", "threads")
 STEPS = 5  # lines for the programs, and as many for the calls
 Figures = dict[str, float]
 
 
 def held() -> Figures:
-    """What this process holds."""
+    """What this process holds. `MiB`: the resident set; `arrays`: those that JAX knows."""
+    import jax
+
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     values = (
         pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+        len(jax.live_arrays()),
         Path("/proc/self/maps").read_bytes().count(b"\n"),
         len(os.listdir("/proc/self/fd")),
         len(os.listdir("/proc/self/task")),
