@@ -49,8 +49,12 @@ def _own_bytes(library: ctypes.CDLL) -> int:
 
 
 def run_compiled(program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Results of the built program; operands that are donated are copied first, as XLA does."""
-    artifact = compile_program(program)
+    """Results of the program, once it is built."""
+    return run_artifact(compile_program(program), program, arguments)
+
+
+def run_artifact(artifact: Artifact, program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Results of a built program; operands that are donated are copied first, as XLA does."""
     library = ctypes.CDLL(artifact.path)
     operands = []
     for value, given in zip(program.entry.parameters, arguments, strict=True):

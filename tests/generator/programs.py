@@ -94,7 +94,8 @@ def program(seed: int) -> Program:
     kinds = _kinds(draw, x64)
     counter = iter(range(1000))
     count = 1 + draw.below(4)
-    block = tuple(_statement(draw, kinds, counter, depth=3 if n == 0 else 2) for n in range(count))
+    first = draw.of(("", "", "", "lockstep", "recurrent", "recurrent"))
+    block = tuple(_statement(draw, kinds, counter, 2 if n else 3, "" if n else first) for n in range(count))
     return Program(seed, x64, kinds, block)
 
 
@@ -118,8 +119,13 @@ def _kinds(draw: Draw, x64: bool) -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-def _statement(draw: Draw, kinds: Sequence[Kind], counter: Iterator[int], depth: int) -> Statement:
+def _statement(
+    draw: Draw, kinds: Sequence[Kind], counter: Iterator[int], depth: int, wanted: str = ""
+) -> Statement:
     number, seed, target = next(counter), draw.seed(), draw.below(len(kinds))
+    if wanted:
+        rows = [n for n, kind in enumerate(kinds) if kind.shape and kind.size]
+        return Statement(number, wanted, seed, draw.of(rows or [target]))
     if depth == 0 or draw.chance(0.35):
         tag = draw.of(("assign", "assign", "assign", "lockstep", "recurrent"))
         return Statement(number, tag if depth > 1 else "assign", seed, target)
@@ -237,7 +243,7 @@ def _lockstep(statement: Statement, run: _Run, state: Values) -> Values:
     draw, target = Draw(statement.seed), run.kinds[statement.target]
     if not target.shape or target.size == 0:
         return _assign(statement, run, state)
-    row, seed, branches = target.like(shape=target.shape[1:]), draw.seed(), draw.chance(0.4)
+    row, seed, branches = target.like(shape=target.shape[1:]), draw.seed(), draw.chance(0.6)
     counts = run.expressions(draw, state).make(Kind("int32", target.shape[:1], True), 1)
 
     def element(start: Any, count: Any) -> Any:
@@ -269,7 +275,7 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
 
     weights = [(inexact(size, gates * size), inexact(size, gates * size)) for _ in range(layers)]
 
-    def step(hidden: Sequence[Any], x: Any) -> tuple[list[Any], Any]:
+    def step(hidden: Sequence[Any], x: Any, weights: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Any]:
         after = []
         for h, (u, w) in zip(hidden, weights, strict=True):
             parts = jnp.split((x @ u + h @ w) / size, gates, axis=1)
@@ -281,10 +287,17 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
             after.append(x)
         return after, x
 
-    first = [inexact(batch, size) for _ in range(layers)]
-    hidden, rows = lax.scan(step, first, inexact(trips, batch, size), reverse=draw.chance(0.2))
+    def layered(weights: Sequence[tuple[Any, Any]]) -> Any:
+        hidden, rows = lax.scan(lambda h, x: step(h, x, weights), first, inputs, reverse=reverse)
+        return jnp.concatenate([jnp.ravel(rows if keeps_rows else rows[-1]), *map(jnp.ravel, hidden)])
+
+    first, inputs = [inexact(batch, size) for _ in range(layers)], inexact(trips, batch, size)
+    reverse, keeps_rows, derives = draw.chance(0.2), draw.chance(0.5), draw.chance(0.35)
+    made = layered(weights)
+    if derives:
+        gradients = jax.grad(lambda w: jnp.mean(layered(w)))(weights)
+        made = jnp.tanh(jnp.concatenate([jnp.ravel(g) for g in jax.tree.leaves(gradients)]))
     target = next(n for n, kind in enumerate(run.kinds) if kind.is_float and not kind.exact)
-    made = jnp.concatenate([jnp.ravel(rows if draw.chance(0.5) else rows[-1]), *map(jnp.ravel, hidden)])
     kind = run.kinds[target]
     return _with(state, (target,), (cast(fit(made, kind.shape), kind.dtype),))
 
