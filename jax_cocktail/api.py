@@ -14,7 +14,7 @@ import jax
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
-from jax_cocktail.build import stuck
+from jax_cocktail.build import job
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, variants
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
@@ -162,7 +162,7 @@ def clear_cache() -> None:
       jax_cocktail.clear_cache()
     """
     cache.clear_cache()
-    stuck.forget()
+    job.forget_failures()
     decisions.forget()
     variants.forget()
     permissions.forget()

@@ -28,6 +28,7 @@ _CACHE_FORMAT = "3"
 _COMPILE_SECONDS = 900.0
 _PATIENCE_SECONDS = 20.0  # then the compiler must prove that it works
 _LOCK_SECONDS = 900.0
+_LONG_SECONDS = 1.0
 _FULL_DISK = "No space left on device"
 _FACTS = "facts"  # the key in the entry's `cache.META`
 
@@ -160,13 +161,41 @@ def package_folders(name: str) -> tuple[str, ...]:
 
 # ---- the cache ---------------------------------------------------------------------------------------------
 
+# By cache folder and key: when a job failed, and the arguments of its error.
+_failures: dict[tuple[str, str], tuple[float, str, str, str]] = {}
+
 
 def obtain(job: Job, limit_bytes: int) -> Built:
     """The result of a job: from the cache, else compiled into it. If the cache is unusable, it uses a private
-    folder and warns. Raises BuildError."""
-    start = time.perf_counter()
+    folder and warns.
+
+    Raises:
+      BuildError: at once, if the job failed a short time ago in this process, after a long wait.
+    """
+    start, name = time.perf_counter(), (str(cache.cache_dir()), job.key)
+    if name in _failures:
+        since, *known = _failures[name]
+        if start - since < stuck.RETRY_SECONDS:
+            raise BuildError(*known)
     try:
-        found = _obtain_in(cache.prepare_root(), job, limit_bytes)
+        found = _obtain(job, limit_bytes)
+    except BuildError as error:
+        if time.perf_counter() - start > _LONG_SECONDS:
+            _failures[name] = start, error.reason, error.remedy, error.log
+        raise
+    return replace(found, seconds=time.perf_counter() - start)
+
+
+def forget_failures() -> None:
+    """Lets all that failed or took too long be tried again."""
+    _failures.clear()
+    stuck.forget()
+
+
+def _obtain(job: Job, limit_bytes: int) -> Built:
+    """The result of a job, from the cache or from a private folder. Raises BuildError."""
+    try:
+        return _obtain_in(cache.prepare_root(), job, limit_bytes)
     except (OSError, RuntimeError) as problem:  # the latter: a file system without locks
         try:
             found = _obtain_in(private_root(), job, limit_bytes)
@@ -182,7 +211,7 @@ def obtain(job: Job, limit_bytes: int) -> Built:
                 CocktailWarning,
                 stacklevel=1,  # one place, so that it is told once
             )
-    return replace(found, seconds=time.perf_counter() - start)
+        return found
 
 
 def _obtain_in(root: Path, job: Job, limit_bytes: int) -> Built:

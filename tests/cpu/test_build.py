@@ -233,6 +233,22 @@ def test_runtime_without_its_parts(root: Path, tmp_path: Path) -> None:
         build.build_runtime(str(tmp_path), build.host_toolchain())
 
 
+def test_a_slow_failure_is_not_repeated(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of the runtime library, which every program needs; a quick one is."""
+    toolchain = _compiler(tmp_path, "echo 'internal compiler error' >&2; exit 4")
+
+    def runs() -> int:
+        with pytest.raises(BuildError, match="status 4.*\n*internal compiler error"):
+            build.build_program(_program(31), toolchain)
+        return _runs(tmp_path)
+
+    assert [runs(), runs()] == [1, 2]
+    monkeypatch.setattr(job, "_LONG_SECONDS", 0.0)
+    assert [runs(), runs(), runs()] == [3, 3, 3]
+    job.forget_failures()
+    assert runs() == 4
+
+
 def test_only_the_program_that_takes_too_long_is_refused(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
