@@ -11,7 +11,7 @@ from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region
 from jax_cocktail.utask.types import TensorType, Value
 
-LARGEST = 128  # rows and columns: LAPACK is faster with larger matrices
+LARGEST, LARGEST_LU = 128, 64  # rows and columns: LAPACK is faster with larger matrices
 
 
 @rule("cholesky", library=True)
@@ -37,7 +37,7 @@ def triangular_solve(builder: Builder, equation: Equation, inputs: tuple[Value, 
 
 @rule("lu", library=True)
 def lu(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    _check(equation, inputs)
+    _check(equation, inputs, LARGEST_LU)
     types = [physical_type(output) for output in equation.outputs]
     factors, pivots = builder.emit_many("lu", inputs, [(t.dtype, t.shape) for t in types[:2]])
     return factors, pivots, _permutation(builder, pivots, types[2])
@@ -89,11 +89,11 @@ def _transposed(builder: Builder, x: Value) -> Value:
     return builder.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def _check(equation: Equation, inputs: Sequence[Value]) -> None:
+def _check(equation: Equation, inputs: Sequence[Value], largest: int = LARGEST) -> None:
     """Raises UnsupportedError unless there are templates for these matrices."""
     if inputs[0].type.dtype not in ("float32", "float64"):
         raise UnsupportedError(f"{equation.primitive} of {inputs[0].type.dtype}")
     *_, rows, columns = inputs[0].type.shape
-    if max(rows, columns) > LARGEST:
-        size = f"{rows} x {columns}; the limit is {LARGEST} x {LARGEST}"
+    if max(rows, columns) > largest:
+        size = f"{rows} x {columns}; the limit is {largest} x {largest}"
         raise UnsupportedError(f"{equation.primitive} of a matrix of {size}")

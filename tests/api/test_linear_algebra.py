@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.lowering.lower import lower
+from jax_cocktail.lowering.state import Mark
 
 FORCED = {"force": "cocktail", "strict": True}
 
@@ -202,11 +204,11 @@ def test_only_the_lower_triangle_counts():
     same(looped(lambda a: jnp.linalg.cholesky(a, symmetrize_input=False)), jnp.tril(a) + jnp.triu(a, 1) * 7)
 
 
-def test_a_large_matrix_is_left_to_stock():
-    a = matrices((200, 200))
-    with pytest.warns(jax_cocktail.CocktailWarning, match="cholesky of a matrix of 200 x 200"):
-        wrapped = jax_cocktail.jit(looped(jnp.linalg.cholesky), options={"force": "cocktail"})
-        np.testing.assert_allclose(wrapped(a), jnp.linalg.cholesky(a), rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(("function", "size"), [(jnp.linalg.cholesky, 130), (lax.linalg.lu, 65)])
+def test_a_large_matrix_is_left_to_stock(function, size):
+    closed = jax.make_jaxpr(looped(function))(jnp.eye(size))
+    with pytest.warns(jax_cocktail.CocktailWarning, match=f"a matrix of {size} x {size}; the limit is"):
+        lower(closed, Mark("function", jax_cocktail.Options(force="cocktail")), "")
 
 
 def test_accuracy():
