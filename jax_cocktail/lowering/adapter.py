@@ -16,8 +16,9 @@ from jax.extend.core import primitives
 from jax.interpreters import mlir
 
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.lowering.complex_parts import can_split, on_parts, operations_on_complex
 from jax_cocktail.lowering.state import read_mark
-from jax_cocktail.primitives import CONTROL_FLOW, RULES
+from jax_cocktail.primitives import CONTROL_FLOW, RULES, why_unsupported
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
 from jax_cocktail.primitives.jaxprs import (
     call_body,
@@ -27,6 +28,7 @@ from jax_cocktail.primitives.jaxprs import (
     open_jaxpr,
     scan_counts,
 )
+from jax_cocktail.primitives.side_exit import with_exits
 from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
 from jax_cocktail.utask.types import NOWHERE, Source
 
@@ -62,7 +64,8 @@ class Calls:
     """The bodies of the calls in a module for one platform.
 
     A primitive without a rule of ours is a call too, if JAX lowers it by tracing a function: this function is
-    all that stock XLA knows of it. It is traced with abstract values, once for equal equations.
+    all that stock XLA knows of it. It is traced with abstract values, once for equal equations. The body of
+    control flow on complex numbers is the same control flow on their parts.
     """
 
     def __init__(self, platform: str = "cpu") -> None:
@@ -81,7 +84,12 @@ class Calls:
         if name == "cond" and equation.params.get("branches_platforms") is not None:
             index = self.platform_index(equation.params["branches_platforms"])
             return None if index is None else equation.params["branches"][index]
-        return None if name in RULES else self._implementation(equation)
+        if name in CONTROL_FLOW and can_split(equation, self):
+            return self.on_parts(equation)[0]
+        if name in RULES:
+            return None
+        function = _lowered_function(equation.primitive, self.platform)
+        return function and self._traced_once(equation, partial(function, **equation.params))
 
     def arguments(self, body: Any, operands: Sequence[T]) -> Sequence[T]:
         """The operands of a call that its body takes: all but the index of a choice between platforms."""
@@ -92,33 +100,47 @@ class Calls:
         entries = (i for i, names in enumerate(platforms) if names is None or self.platform in names)
         return next(entries, None)
 
-    def _implementation(self, equation: Any) -> Any | None:
+    def on_parts(self, equation: Any) -> tuple[Any | None, UnsupportedError | None]:
+        """The body of control flow on complex numbers; None with a reason if we cannot compile it either."""
+        body = self._traced_once(equation, lambda *operands: on_parts(equation, self, operands))
+        try:
+            for inner in () if body is None else program(body, self).equations:
+                if inner.primitive in CONTROL_FLOW and why_unsupported(inner) is not None:
+                    with_exits(inner)
+        except UnsupportedError as error:
+            whole = next(operations_on_complex(body), None)
+            if whole is None or not error.reason.startswith("dtype"):
+                return None, error
+            return None, UnsupportedError(
+                f"the operation {whole!r} of complex numbers is not supported", error.where
+            )
+        return body, None
+
+    def _traced_once(self, equation: Any, function: Callable[..., Any]) -> Any | None:
         avals = tuple(atom.aval for atom in equation.invars)
         params = tuple(sorted(equation.params.items()))
-        traceback = equation.source_info.traceback
-        key = equation.primitive, avals, params, equation.ctx, traceback
+        key = equation.primitive, avals, params, equation.ctx, equation.source_info.traceback
         try:
             known = key in self._traced
         except TypeError:  # a parameter cannot be hashed
-            return _trace_implementation(equation, self.platform)
+            return _trace(equation, function)
         if not known:
-            self._traced[key] = _trace_implementation(equation, self.platform)
+            self._traced[key] = _trace(equation, function)
         return self._traced[key]
 
 
-def _trace_implementation(equation: Any, platform: str) -> Any | None:
-    """The jaxpr of the function that JAX lowers for an equation; None if there is none."""
-    function = _lowered_function(equation.primitive, platform)
-    if function is None or equation.effects:
+def _trace(equation: Any, function: Callable[..., Any]) -> Any | None:
+    """The jaxpr of a function that computes what an equation does; None if it does not fit the equation."""
+    if equation.effects:
         return None
     try:
         operands = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
             for a in (atom.aval for atom in equation.invars)
         ]
-        # as the lowering rule would trace it, and with the source line of the equation
+        # as a lowering rule would trace it, and with the source line of the equation
         with equation.ctx.manager, source_info_util.user_context(equation.source_info.traceback):
-            body = jax.make_jaxpr(partial(function, **equation.params))(*operands)
+            body = jax.make_jaxpr(function)(*operands)
     except Exception:  # whatever a library's function does; stock XLA reports it
         return None
     found = [(aval.shape, aval.dtype) for aval in body.out_avals]
@@ -265,6 +287,10 @@ def _converted(equation: Any, inputs: Iterable[Atom], calls: Calls) -> Equation:
     """An equation on these operands. Raises UnsupportedError for unsupported types."""
     source = source_of(equation)
     try:
+        if primitive_name(equation) in CONTROL_FLOW and can_split(equation, calls):
+            _, reason = calls.on_parts(equation)
+            if reason is not None:
+                raise reason
         operands = tuple(inputs)  # which may be converted only now
         outputs = tuple(variable(var.aval, source) for var in equation.outvars)
         params = _params(equation, calls)

@@ -31,7 +31,7 @@ def function(x):
 
 UNSUPPORTED = {
     "primitive": (lambda x: lax.fori_loop(0, 2, lambda i, a: zeta(a + 2, 2.0), x), jnp.ones(3), "'zeta'"),
-    "dtype": (lambda x: lax.fori_loop(0, 2, lambda i, a: a * x, x), jnp.ones(3, jnp.complex64), "complex64"),
+    "dtype": (lambda x: lax.fori_loop(0, 2, lambda i, a: a * x, x), jnp.ones(3, jnp.float8_e4m3fn), "float8"),
     "in all sides of a branch": (
         lambda x: lax.fori_loop(
             0, 2, lambda i, a: lax.cond(i > 0, lambda a: zeta(a + 2, 2.0), lambda a: zeta(a + 3, 2.0), a), x
