@@ -126,6 +126,9 @@ def test_flushing_denormals():
     assert run(positive, [tiny], flush_denormals=True)[0].tolist() == [False, False, True]
     moved = build(["float32[3]"], lambda b, x: [b.reshape(x, (1, 3)), elementwise(b, "neg", x)])
     same_bits(run(moved, [tiny], flush_denormals=True)[1], -tiny)
+    brain = build(["bfloat16[3]"], lambda b, x: [elementwise(b, "add", x, b.full(0, "bfloat16", (3,)))])
+    small = tiny.astype(ml_dtypes.bfloat16)
+    same_bits(run(brain, [small], True)[0], np.where(tiny < 1e-38, 0, small).astype(ml_dtypes.bfloat16))
     half = build(["float16[1]"], lambda b, x: [elementwise(b, "add", x, x)])
     same_bits(run(half, [np.array([1e-6], np.float16)], True)[0], np.array([1e-6], np.float16) * 2)
 

@@ -104,6 +104,29 @@ def test_dynamic_slice_starts_of_every_width():
     expect("dynamic_slice", [A[0, 0], np.uint8(255)], A[0, 0, 3:])
 
 
+@pytest.mark.parametrize(
+    ("op", "expected"), [("max", [0.0, 0.0, -0.0, 1]), ("min", [-0.0, -0.0, -0.0, -0.0])]
+)
+def test_extremes_of_zeros_of_both_signs(op, expected):
+    """+0 is above -0 in every way to take a maximum."""
+    x = np.array([[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0], [-0.0, 1]], np.float32)
+    plain = {
+        "base_dilation": (1, 1),
+        "strides": (1, 1),
+        "window_dilation": (1, 1),
+        "padding": ((0, 0), (0, 0)),
+    }
+    results = (
+        apply(op, list(x.T), "float32[4]"),
+        apply("reduce", [x], "float32[4]", axes=(1,), op=op),
+        apply("cumulative", [x], "float32[4,2]", axis=1, op=op, reverse=False)[:, 1],
+        apply("reduce_window", [x], "float32[4,1]", op=op, window=(1, 2), **plain)[:, 0],
+    )
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(np.signbit(result), np.signbit(expected))
+
+
 # -- reductions ----------------------------------------------------------------------------------------------
 REDUCE = {
     "sum": (lambda a, b: a + b, 0),

@@ -17,6 +17,7 @@ from jax_cocktail.utask.interpreter.common import (
     rounded,
     widened,
 )
+from jax_cocktail.utask.interpreter.elementwise import maximum, minimum
 from jax_cocktail.utask.interpreter.reduction import UFUNC
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.types import Shape
@@ -118,10 +119,11 @@ def reduce_window(operator: UOperator, operands: Sequence[Array]) -> Array:
     axes = tuple(range(x.ndim))
     spread = _spread_out(wide, axes, operator.ints("base_dilation"), operator.pairs("padding"), start)
     shape = operator.output.type.shape
+    combine = {"max": maximum, "min": minimum}.get(op, UFUNC[op])
     total = np.full(shape, start, wide.dtype)
     for place in np.ndindex(*operator.ints("window")):
         starts = tuple(p * d for p, d in zip(place, operator.ints("window_dilation"), strict=True))
-        total = UFUNC[op](total, _strided(spread, axes, starts, operator.ints("strides"), shape))
+        total = combine(total, _strided(spread, axes, starts, operator.ints("strides"), shape))
     return rounded(np.asarray(total), x.dtype)
 
 

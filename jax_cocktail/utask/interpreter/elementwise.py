@@ -207,7 +207,7 @@ def _shift_right_arithmetic(x: Array, y: Array) -> Array:
     return _shift(x, y, lambda a, n: _bits(a).view(signed) >> _bits(n).view(signed), filler)
 
 
-def _max(x: Array, y: Array) -> Array:
+def maximum(x: Array, y: Array) -> Array:
     """NaN wins, and 0 is above -0 (IEEE 754-2019 maximum)."""
     result = np.maximum(x, y)
     if not is_float(x):
@@ -215,8 +215,8 @@ def _max(x: Array, y: Array) -> Array:
     return np.where((x == 0) & (y == 0), x + y, result)
 
 
-def _min(x: Array, y: Array) -> Array:
-    return -_max(-x, -y) if is_float(x) else np.minimum(x, y)
+def minimum(x: Array, y: Array) -> Array:
+    return -maximum(-x, -y) if is_float(x) else np.minimum(x, y)
 
 
 def _nextafter(x: Array, y: Array) -> Array:
@@ -251,8 +251,8 @@ _BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": _wide(np.add),
     "sub": _wide(np.subtract),
     "mul": _wide(np.multiply),
-    "max": _wide(_max),
-    "min": _wide(_min),
+    "max": _wide(maximum),
+    "min": _wide(minimum),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
@@ -281,7 +281,7 @@ def select(operator: UOperator, operands: Sequence[Array]) -> Array:
 
 def clamp(operator: UOperator, operands: Sequence[Array]) -> Array:
     low, x, high = map(widened, operands)
-    return rounded(_min(_max(x, low), high), operands[1].dtype)
+    return rounded(minimum(maximum(x, low), high), operands[1].dtype)
 
 
 def _rotate(x: Array, by: int) -> Array:

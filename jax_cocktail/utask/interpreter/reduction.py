@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,24 @@ UFUNC: dict[str, np.ufunc] = {
 }
 
 
+_SIGN = {"max": np.logical_and, "min": np.logical_or}  # of a zero, from the signs of the operands
+
+
+def _signed(op: str, result: Array, sign: Callable[[np.ufunc], Array]) -> Array:
+    """A maximum or minimum with the right zero: +0 is above -0. `sign` combines the sign bits."""
+    if op not in _SIGN or not is_float(result):
+        return result
+    zero = np.copysign(result.dtype.type(0), np.where(sign(_SIGN[op]), -1, 1))
+    return np.where(result == 0, zero, result)
+
+
 def reduce(operator: UOperator, operands: Sequence[Array]) -> Array:
     (x,) = operands
     op, axes = operator.text("op"), operator.ints("axes")
     wide = doubled(x)
     initial = identity_element(op, wide.dtype)
     result = UFUNC[op].reduce(wide, axis=axes, dtype=wide.dtype, initial=initial)
+    result = _signed(op, result, lambda ufunc: ufunc.reduce(np.signbit(wide), axis=axes))
     return rounded(np.asarray(result), x.dtype)
 
 
@@ -51,7 +63,9 @@ def cumulative(operator: UOperator, operands: Sequence[Array]) -> Array:
     axis, backwards = operator.number("axis"), bool(operator["reverse"])
     wide = doubled(x)
     wide = np.flip(wide, axis) if backwards else wide
-    result = UFUNC[operator.text("op")].accumulate(wide, axis=axis, dtype=wide.dtype)
+    op = operator.text("op")
+    result = UFUNC[op].accumulate(wide, axis=axis, dtype=wide.dtype)
+    result = _signed(op, result, lambda ufunc: ufunc.accumulate(np.signbit(wide), axis=axis))
     return rounded(np.flip(result, axis) if backwards else result, x.dtype)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from jax_cocktail.errors import VerificationError
-from jax_cocktail.utask.interpreter.common import NARROW, Array, Evaluate, dtype_name, is_float, numpy_dtype
+from jax_cocktail.utask.interpreter.common import Array, Evaluate, is_float, numpy_dtype, widened
 from jax_cocktail.utask.interpreter.contraction import CONTRACTION
 from jax_cocktail.utask.interpreter.elementwise import ELEMENTWISE
 from jax_cocktail.utask.interpreter.indexing import INDEXING
@@ -47,7 +47,8 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
     Args:
       program: the program.
       arguments: one array per entry parameter.
-      flush_denormals: arithmetic reads and writes denormal numbers as zero, like XLA's CPU threads.
+      flush_denormals: arithmetic reads and writes denormal numbers as zero, like XLA's CPU threads. So do
+        `nextafter`, `rem` and conversions here, which keep some, while a sort compares all.
 
     Raises:
       VerificationError: the number of arguments is wrong, or a value does not have its declared type.
@@ -132,7 +133,10 @@ class _Machine:
 
 
 def _flushed(x: Array) -> Array:
-    """Flushes denormal float32 and float64 to zeros of their sign; 16-bit floats are for storage only."""
-    if not is_float(x) or dtype_name(x) in NARROW:
+    """Flushes denormal numbers to zeros of their sign. Those of bfloat16 are denormal in float32 too, in
+    which they are computed; those of float16 are not."""
+    if not is_float(x) or x.dtype == np.float16:
         return x
-    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+    wide = widened(x)
+    zero = np.copysign(wide.dtype.type(0), wide)
+    return np.where(np.abs(wide) < np.finfo(wide.dtype).tiny, zero, wide).astype(x.dtype)

@@ -25,9 +25,9 @@ def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
 
 def _lgamma(x: float) -> float:
     """log |gamma(x)|, infinite at the poles."""
-    if math.isinf(x) or (x <= 0 and x == math.floor(x)):
+    if x == -math.inf or x > 2.5e305 or (x <= 0 and x == math.floor(x)):
         return math.inf
-    return math.lgamma(x)
+    return -math.log(abs(x)) if abs(x) < 1e-300 else math.lgamma(x)  # which overflows for denormals
 
 
 def _digamma(x: float) -> float:
