@@ -481,3 +481,24 @@ def test_a_program_that_often_leaves_is_given_up(tmp_path, monkeypatch):
     report = jax_cocktail.explain(ours)(0.0)
     assert report.choice == "stock" and "5 of" in report.why and "side exit" in report.why
     assert TARGET not in jax_cocktail.jit(program).lower(0.0).as_text()
+
+
+@pytest.mark.parametrize("limit, times", [(100.0, 0), (1.5, 1)])
+def test_a_loop_for_its_side_effects_alone(limit, times):
+    def program(x, limit):
+        lax.fori_loop(0, 3, lambda i, a: checked(a, limit) + 1, x)
+        return x * 2
+
+    compare(program, 0.0, limit, times=times)
+
+
+@pytest.mark.parametrize("limit, times", [(100, 0), (2, 7)])
+def test_an_exit_in_a_recursion(limit, times):
+    @jax_cocktail.recursive(max_depth=8, max_calls=128)
+    def leaves(self, n):
+        def inner():
+            return self(n - 1) + self(n - 1)
+
+        return lax.cond(n < 1, lambda: n + 1, inner) + lax.cond(n > limit, host, lambda n: n, n)
+
+    compare(leaves, jnp.int32(5), times=times)
