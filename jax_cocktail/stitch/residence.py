@@ -108,6 +108,8 @@ class Residences:
         """True if this use can compute the value on the fly."""
         if not isinstance(use, UOperator) or where != self.home[value]:
             return False
+        if any(result.type.size == 0 for result in use.outputs):  # it is in no group
+            return False
         if use.kind == "reshape":
             return is_unit_change(use)
         if use.kind == "dynamic_update_slice":

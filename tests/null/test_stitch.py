@@ -57,6 +57,14 @@ def test_expensive_operand_of_a_broadcast_is_computed_once():
     assert kinds(first) == ["tanh"] and "tanh" not in kinds(second)
 
 
+def test_operand_of_an_empty_result_is_there():
+    def body(b, x):
+        return (b.broadcast(elementwise(b, "neg", x), (0, 8), (1,)),)
+
+    (group,) = groups(build(["float32[8]"], body))
+    assert kinds(group) == ["neg"]
+
+
 def test_cheap_operand_of_a_broadcast_is_recomputed():
     def body(b, x, y):
         row = elementwise(b, "neg", x)
