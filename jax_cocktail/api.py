@@ -151,7 +151,7 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
 def clear_cache() -> None:
     """Removes all built programs, stored decisions and GPU measurements from the cache folder on disk, and
-    frees what this process keeps of recent compilations.
+    frees what this process keeps of recent compilations. What could not be built is tried again.
 
     The folder is ``$JAX_COCKTAIL_CACHE_DIR``, else ``$XDG_CACHE_HOME/jax_cocktail``, else
     ``~/.cache/jax_cocktail``. Functions that this process has already compiled keep working; their own
