@@ -40,7 +40,7 @@ def test_a_seed_is_a_program():
 
 def test_every_kind_of_statement_comes_up():
     tags = {s for seed in range(60) for s in program(seed).tags}
-    assert tags == {"assign", "cond", "switch", "fori", "while", "scan", "lockstep", "recurrent"}
+    assert tags == {"assign", "cond", "switch", "fori", "while", "scan", "lockstep", "recurrent", "permute"}
 
 
 def test_statements_can_be_left_out():

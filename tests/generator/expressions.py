@@ -54,7 +54,7 @@ class Expressions:
         if kind.dtype == "bool":
             own = (self._comparison, self._logic)
         elif not kind.is_float:
-            own = (self._integer, self._integer, self._bits, self._product, self._random)
+            own = (self._integer, self._integer, self._bits, self._product, self._random, self._chain)
         elif kind.exact:
             own = (self._exact_float, self._exact_float)
         else:
@@ -144,6 +144,13 @@ class Expressions:
         if self.draw.chance(0.2):
             return self.draw.of((lax.population_count, lax.clz, lax.bitwise_not))(x)
         return self.draw.of((*shifts, lax.bitwise_and, lax.bitwise_or, lax.bitwise_xor))(x, y)
+
+    def _chain(self, kind: Kind, depth: int) -> Any:
+        """By way of another type: integers wrap, and floats saturate."""
+        narrow = self.make(kind.like(dtype=self.draw.of(("int8", "int16", "uint8", "uint16"))), depth)
+        return cast(
+            cast(narrow, self.draw.of(("float32", "float32", "int32", "uint32", "int16"))), kind.dtype
+        )
 
     def _random(self, kind: Kind, depth: int) -> Any:
         key = jax.random.fold_in(jax.random.key(self.draw.below(9)), self.scalar(depth))

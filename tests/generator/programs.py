@@ -25,6 +25,7 @@ class Statement:
     """One statement: what it does follows from its tag and its own seed.
 
     `number`: in the program, by which it can be left out. `target`: the slot that it sets, if it is no block.
+    `more`: other slots that it sets.
     """
 
     number: int
@@ -32,12 +33,13 @@ class Statement:
     seed: int
     target: int
     blocks: tuple[tuple[Statement, ...], ...] = ()
+    more: tuple[int, ...] = ()
 
     @property
     def targets(self) -> frozenset[int]:
         """All slots that it may set."""
         inner = [t for block in self.blocks for s in block for t in s.targets]
-        return frozenset(inner or [self.target])
+        return frozenset(inner or [self.target, *self.more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ def _kinds(draw: Draw, x64: bool) -> tuple[Kind, ...]:
 
     kinds = [COUNT, Kind("float32", shape(2), False), Kind("int32", shape(1), True)]
     for _ in range(2 + draw.below(4)):
-        if draw.chance(0.55):
+        if draw.chance(0.25):
+            kinds.append(draw.of(kinds))
+        elif draw.chance(0.55):
             kinds.append(Kind(draw.of(floats), shape(draw.below(4)), draw.chance(0.3)))
         else:
             kinds.append(Kind(draw.of((*integers, "bool", "int32")), shape(draw.below(3)), True))
@@ -127,7 +131,10 @@ def _statement(
         rows = [n for n, kind in enumerate(kinds) if kind.shape and kind.size]
         return Statement(number, wanted, seed, draw.of(rows or [target]))
     if depth == 0 or draw.chance(0.35):
-        tag = draw.of(("assign", "assign", "assign", "lockstep", "recurrent"))
+        tag = draw.of(("assign", "assign", "assign", "lockstep", "recurrent", "permute"))
+        if tag == "permute":
+            alike = tuple(n for n, kind in enumerate(kinds) if kind == kinds[target] and n != target)
+            return Statement(number, tag, seed, target, more=alike)
         return Statement(number, tag if depth > 1 else "assign", seed, target)
     tag = draw.of(NESTED)
     blocks = []
@@ -171,6 +178,16 @@ def _assign(statement: Statement, run: _Run, state: Values) -> Values:
     draw, kind = Draw(statement.seed), run.kinds[statement.target]
     made = run.expressions(draw, state).make(kind, 1 + draw.below(3))
     return _with(state, (statement.target,), (made,))
+
+
+def _permute(statement: Statement, run: _Run, state: Values) -> Values:
+    """Slots of one kind change places; without others, it is turned over."""
+    slots = (statement.target, *statement.more)
+    values = [state[s] for s in slots]
+    turned = (
+        [lax.rev(values[0], tuple(range(values[0].ndim)))] if len(slots) == 1 else values[1:] + values[:1]
+    )
+    return _with(state, slots, turned)
 
 
 def _branch(statement: Statement, run: _Run, state: Values) -> Values:
@@ -304,6 +321,7 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
 
 _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
     "assign": _assign,
+    "permute": _permute,
     "cond": _branch,
     "switch": _branch,
     "fori": _fori,
