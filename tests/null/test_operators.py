@@ -238,7 +238,9 @@ OWN_BUSINESS = {
     "utask/infer/anchors.py _reduce": "values of the attribute `op`",
     "utask/infer/anchors.py _SELECTS": "values of the attribute `select`",
     "utask/interpreter/common.py identity_element": "values of the attribute `op`",
+    "utask/interpreter/contraction.py reduce_window": "values of the attribute `op`",
     "utask/interpreter/indexing.py _COMBINE": "values of the attribute `op`",
+    "utask/interpreter/reduction.py _SIGN": "values of the attribute `op`",
 }
 
 
