@@ -78,7 +78,7 @@ def recording(prelude: str = "", operands: bool = True) -> Iterator[Recording]:
                 return list(map(np.asarray, given))
 
             types = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in values]
-            if operands and "launch" in attributes:
+            if operands and "sync" in attributes:  # a call of ours on a GPU
                 values = tuple(jax.pure_callback(copied, types, *values))
             return inner(*values, **attributes)
 

@@ -189,7 +189,8 @@ def test_recording(monkeypatch):
 
     monkeypatch.setattr(jax.ffi, "ffi_call", ffi_call)
     plan = LaunchPlan(256, 4, 32, 4096, 4096, 512, cooperative=True)
-    attributes = {"binary": np.frombuffer(b"code", np.uint8), "launch": np.asarray(plan.attribute)}
+    binary = np.frombuffer(b"code", np.uint8)
+    attributes = {"binary": binary, "launch": np.asarray(plan.attribute), "sync": np.int64(0)}
     shapes = [jax.ShapeDtypeStruct((3,), np.float32), jax.ShapeDtypeStruct((512,), np.uint8)]
     with recorded.recording() as seen:
         run = jax.jit(

@@ -15,7 +15,7 @@ import numpy as np
 import jax_cocktail
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.config import Options
-from jax_cocktail.lowering import gpu_call
+from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.utask.plan import LaunchPlan
 from tests.cpu.emulated import Emulation
 from tests.cpu.emulation import emulator
@@ -80,13 +80,18 @@ def call_by_hand(text: str, results: Sequence[Any], plan: LaunchPlan, sync: bool
     spec = gpu_call.spec_of()
     limit = Options().cache_limit_bytes
     built = build_device_program(text, device_toolchain(spec.arch), spec, cache_limit_bytes=limit)
-    artifact: Any = SimpleNamespace(binary=built.binary, digest=built.digest, launch=plan)
+    artifact: Any = SimpleNamespace(binary=built.binary, digest=built.digest, launch=plan, aliases=())
     gpu_call.register()
     attributes = gpu_call.attributes_of(artifact, "by_hand", sync)
     shapes = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
     shapes += [jax.ShapeDtypeStruct((plan.workspace_bytes,), np.uint8)] * (plan.workspace_bytes > 0)
     function = jax.ffi.ffi_call(gpu_call.target_of(artifact, sync), shapes)
-    return jax.jit(lambda *x: function(*x, **attributes)[: len(results)])
+
+    def call(*operands: Any) -> list[Any]:
+        bound = custom_call._bound(artifact, plan.attribute, operands, shapes)
+        return function(*operands, **bound, **attributes)[: len(results)]
+
+    return jax.jit(call)
 
 
 # ---- how close is close enough -----------------------------------------------------------------------------
