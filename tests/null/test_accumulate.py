@@ -346,6 +346,18 @@ def test_a_product_of_one_term_is_a_multiplication(lhs, rhs, result, attributes,
         assert np.signbit(run(after, zeros)[0]).all()
 
 
+@pytest.mark.parametrize(
+    ("axes", "shape", "kind"), [((1,), (3,), "reshape"), ((0,), (1,), "reduce"), ((0, 1), (), "reduce")]
+)
+def test_a_reduction_of_one_element_is_a_reshape(axes, shape, kind):
+    program = build(
+        ["float32[3,1]"], lambda b, x: (b.emit("reduce", (x,), "float32", shape, axes=axes, op="sum"),)
+    )
+    after = canonicalise(program)
+    verify(after)
+    assert [s.kind for s in after.entry.body] == [kind]
+
+
 # -- gates ---------------------------------------------------------------------------------------------------
 def _joined(size):
     """Two gates side by side, for a product with weights that gives the next state."""

@@ -137,15 +137,6 @@ def test_zeros_that_are_added_go():
     check([V], lambda b, x: [add(b, x, b.full(1, "float32", (3,)))], ["constant", "broadcast", "add"])
 
 
-def test_a_reduction_of_one_element_is_a_reshape():
-    def body(b, x, axes, shape):
-        return [b.emit("reduce", (x,), "float32", shape, axes=axes, op="sum")]
-
-    check(["float32[3,1]"], lambda b, x: body(b, x, (1,), (3,)), ["reshape"])
-    check(["float32[3,1]"], lambda b, x: body(b, x, (0,), (1,)), ["reduce"])
-    check(["float32[3,1]"], lambda b, x: body(b, x, (0, 1), ()), ["reduce"])
-
-
 def test_transpose_that_moves_something_stays():
     def body(b, x):
         return [b.emit("transpose", (x,), "float32", (3, 3), permutation=(1, 0))]

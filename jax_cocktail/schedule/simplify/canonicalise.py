@@ -1,9 +1,9 @@
-"""Brings contractions to the forms that the templates take.
+"""Brings contractions to the forms that the templates take, once no pass looks for sums any more.
 
 dot: several contracted axes become one (by a reshape, and a transpose unless they are adjacent); a product of
 one term is a multiplication, as in XLA, so it keeps a negative zero. conv: channels last, kernel (spatial,
 input feature, output feature), batch groups as feature groups. A transpose is a view if memory allows, else a
-copy: `stitch` decides.
+copy: `stitch` decides. reduce: of one element is no arithmetic, as in XLA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax_cocktail.utask.types import TensorType, Value
 
 
 def canonicalise(program: UProgram) -> UProgram:
-    """Returns its argument if every dot and conv is canonical already."""
+    """Returns its argument if every dot, conv and reduce is canonical already."""
     fresh = FreshValues(program)
 
     def change(statement: Statement) -> Statement | list[Statement]:
@@ -29,9 +29,15 @@ def canonicalise(program: UProgram) -> UProgram:
             b = Builder(fresh, statement.source)
             found = _dot(b, statement) if statement.kind == "dot" else _conv(b, statement)
             return b.out if found else statement
+        if is_a(statement, "reduce") and _has_one_term(statement):
+            return replace(statement, kind="reshape", attributes=())
         return statement
 
     return rewrite(program, change)
+
+
+def _has_one_term(reduction: UOperator) -> bool:
+    return all(reduction.inputs[0].type.shape[d] == 1 for d in reduction.ints("axes"))
 
 
 # ---- dot ---------------------------------------------------------------------------------------------------

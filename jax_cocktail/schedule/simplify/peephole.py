@@ -226,15 +226,6 @@ def _is_zero(value: Value, definitions: Definitions) -> bool:
     return element is not None and not any(element)
 
 
-# -- reductions ----------------------------------------------------------------------------------------------
-def _reduce(operator: UOperator, definitions: Definitions) -> Outcome:
-    """Reducing one element is no arithmetic, as in XLA: a negative zero stays one."""
-    (x,) = operator.inputs
-    if any(x.type.shape[d] != 1 for d in operator.ints("axes")):
-        return None
-    return replace(operator, kind="reshape", attributes=())
-
-
 def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
     """Folds scalar integers and bools, which are never rounded."""
     if operator.kind not in ELEMENTWISE or operator.output.type.shape:
@@ -261,7 +252,6 @@ _REWRITES: dict[str, Callable[[UOperator, Definitions], Outcome]] = {
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "reduce": _reduce,
     "add": _sum,
     "sub": _sum,
     "bitcast": _bitcast,
