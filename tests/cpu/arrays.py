@@ -74,12 +74,16 @@ class Library:
         return output if done else None
 
 
+# A program that lacks an entry is refused. Nobody calls this one.
+ENTRY = 'extern "C" __attribute__((visibility("default"))) int ck_program() { return 0; }'
+
+
 @contextmanager
 def compiled(source: str, folder: Path) -> Iterator[Library]:
-    """The program `source`, built with a cache of its own in `folder`."""
+    """The functions of `source`, built with a cache of its own in `folder`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_COCKTAIL_CACHE_DIR", str(folder))
-        built = build.build_program(source, build.host_toolchain())
+        built = build.build_program(f"{source}\n{ENTRY}\n", build.host_toolchain())
         yield Library(ctypes.CDLL(built.path))
 
 
