@@ -186,15 +186,14 @@ def load(*, trust: Trust = False) -> None:
       jax.export.deserialize(blob).call(jnp.ones(3))
 
     Args:
-      trust: the programs that may run as well. ``bytes``: an exported program; exactly the calls that it
-        contains are permitted. A path: a file with an exported program, or a folder of such files. A text of
-        64 hexadecimal digits: the digest of one call. ``True``: whatever this process is given from now on.
-        An iterable of these: all of them.
+      trust: the programs that may run as well. ``bytes``: an exported program. Exactly the calls that it
+        contains are permitted: none if it was exported as stock XLA runs it. A path: a file with an exported
+        program, or a folder of such files. A text of 64 hexadecimal digits: the digest of one call.
+        ``True``: whatever this process is given from now on. An iterable of these: all of them.
 
     Raises:
       BuildError: the runtime library cannot be built. The message says what to try.
       OSError: a file of `trust` cannot be read.
-      ValueError: there is no call of ours in a file, a folder or bytes of `trust`.
     """
     permissions.trust(trust)
     for platform in custom_call.expected_platforms():
