@@ -47,20 +47,22 @@ bool WriteAll(int fd, const uint8_t* data, size_t size) {
   return true;
 }
 
-// The dynamic loader takes two libraries of one path for the same, and file descriptors are reused: the path
-// spells the number of the load in binary ("./" or ".//"), which names the same file.
+// The dynamic loader takes two libraries of one path for the same, and file descriptors are reused, also by
+// another copy of this library in the process. So the path spells the number of the file in binary ("./" or
+// ".//"), which names the same file. No other file gets this number while the library is loaded.
 void* OpenFromMemory(const uint8_t* data, size_t size, char* problem, size_t problem_size) {
   int fd = memfd_create("jax_cocktail", MFD_CLOEXEC);
-  if (fd < 0) {
+  struct stat status;
+  if (fd < 0 || fstat(fd, &status) != 0) {
     snprintf(problem, problem_size, "memfd_create: %s", strerror(errno));
     return nullptr;
   }
   void* library = nullptr;
   if (WriteAll(fd, data, size)) {
-    char path[160];
+    char path[256];
     size_t end = size_t(snprintf(path, sizeof(path), "/proc/self/fd/"));
-    for (int bit = 0; bit < 32; ++bit) {
-      end += size_t(snprintf(path + end, sizeof(path) - end, (load_count >> bit) & 1 ? ".//" : "./"));
+    for (uint64_t number = status.st_ino; number > 0; number >>= 1) {
+      end += size_t(snprintf(path + end, sizeof(path) - end, number & 1 ? ".//" : "./"));
     }
     snprintf(path + end, sizeof(path) - end, "%d", fd);
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

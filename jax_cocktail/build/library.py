@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import shutil
 import struct
@@ -11,8 +10,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-_number = itertools.count()
 
 
 def open_library(path: str | Path) -> ctypes.CDLL:
@@ -46,8 +43,9 @@ def _in_memory(path: str | Path) -> Iterator[str]:
         with open(handle, "wb", closefd=False) as file:
             file.write(Path(path).read_bytes())
         # The loader takes libraries of one path for the same, and file descriptors are reused: the number of
-        # the load is spelled in front, in slashes that do not change what the path means.
-        slashes = "".join(".//" if bit == "1" else "./" for bit in f"{next(_number):016b}")
+        # the file is spelled in front, as in runtime_load.h, in slashes that change nothing.
+        number = f"{os.fstat(handle).st_ino:b}"
+        slashes = "".join(".//" if bit == "1" else "./" for bit in reversed(number))
         yield f"/proc/self/fd/{slashes}{handle}"
     finally:
         os.close(handle)

@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,10 +65,9 @@ def _capsule(address: int) -> object:
     return new(("PyCapsule_New", ctypes.pythonapi))(address, None, None)
 
 
-@pytest.fixture(scope="module")
-def runtime() -> ctypes.CDLL:
-    """The runtime library, registered under a name of its own."""
-    handle = ctypes.CDLL(build.build_runtime(jax.ffi.include_dir(), build.host_toolchain()))
+def _registered(path: str, target: str) -> ctypes.CDLL:
+    """A runtime library, loaded and registered under a name of its own."""
+    handle = ctypes.CDLL(path)
     for name in ("ck_cpu_state_type_id", "ck_cpu_state_type_info"):
         getattr(handle, name).restype = ctypes.c_void_p
     handle.ck_cpu_load_count.restype = handle.ck_cpu_loaded_now.restype = ctypes.c_int64
@@ -76,13 +76,18 @@ def runtime() -> ctypes.CDLL:
         "type_id": _capsule(handle.ck_cpu_state_type_id()),
         "type_info": _capsule(handle.ck_cpu_state_type_info()),
     }
-    jax.ffi.register_ffi_type(TARGET, types, platform="cpu")
+    jax.ffi.register_ffi_type(target, types, platform="cpu")
     stages = {
         "instantiate": jax.ffi.pycapsule(handle.ck_cpu_instantiate),
         "execute": jax.ffi.pycapsule(handle.ck_cpu_execute),
     }
-    jax.ffi.register_ffi_target(TARGET, stages, platform="cpu")
+    jax.ffi.register_ffi_target(target, stages, platform="cpu")
     return handle
+
+
+@pytest.fixture(scope="module")
+def runtime() -> ctypes.CDLL:
+    return _registered(build.build_runtime(jax.ffi.include_dir(), build.host_toolchain()), TARGET)
 
 
 def _caller(
@@ -93,6 +98,7 @@ def _caller(
     permit: Callable[[str], object] = trust.admit,
     launch: Sequence[int] | None = None,
     signature: Sequence[int] | None = None,
+    target: str = TARGET,
     **attributes: str,
 ) -> Callable[[jax.Array], jax.Array]:
     """A call of a binary that maps 8 floats to 8 floats. `digest`, `launch`, `signature`: not its own."""
@@ -105,7 +111,7 @@ def _caller(
     def call(x: jax.Array) -> jax.Array:
         shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype)]
         shapes += [jax.ShapeDtypeStruct((1024,), np.uint8)] if result else []
-        outputs = jax.ffi.ffi_call(TARGET, shapes)(
+        outputs = jax.ffi.ffi_call(target, shapes)(
             x,
             binary=np.frombuffer(binary, np.uint8),
             digest=digest or right,
@@ -169,6 +175,17 @@ def test_many_programs(runtime: ctypes.CDLL) -> None:
     for factor in range(3, 8):
         built = _built(PROGRAM.replace("x[i] * 2", f"x[i] * {factor}"))
         np.testing.assert_array_equal(_caller(built.binary)(jnp.arange(8.0)), np.arange(8) * factor)
+
+
+def test_two_copies_of_the_runtime(tmp_path: Path) -> None:
+    """Both load their first program with the same file descriptor, and each calls its own."""
+    original = build.build_runtime(jax.ffi.include_dir(), build.host_toolchain())
+    for factor in (3, 4):
+        target = f"{TARGET}_{factor}"
+        _registered(shutil.copy(original, tmp_path / f"{target}.so"), target)
+        built = _built(PROGRAM.replace("x[i] * 2", f"x[i] * {factor}"))
+        result = _caller(built.binary, target=target)(jnp.arange(8.0))
+        np.testing.assert_array_equal(result, np.arange(8) * factor)
 
 
 def test_errors_have_a_text(runtime: ctypes.CDLL) -> None:
