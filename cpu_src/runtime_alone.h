@@ -1,9 +1,9 @@
 // A call of a program on one unit.
 //
-// The kernel shares cores among threads. On a crowded machine, a thread that computes all the time waits
-// for a core most of the time; stock XLA, whose threads hand work to each other and sleep in between, waits
-// less. There, some workers run the calls in turn while their caller sleeps: the one that has rested
-// longest gets a core first.
+// The kernel shares cores among threads. On a crowded machine, a thread that computes all the time loses its
+// core for many slices of time; stock XLA, whose threads hand work to each other and sleep in between, waits
+// less. There, a caller sleeps before its slice ends, while a worker runs a call. Many workers do so in turn:
+// the one that has rested longest gets a core first.
 #ifndef COCKTAIL_RUNTIME_ALONE_H
 #define COCKTAIL_RUNTIME_ALONE_H
 
@@ -15,8 +15,8 @@ namespace {
 const u64 kWindowNanoseconds = 50000000;     // between two looks at a caller's share of a core
 const u64 kCrowdedNanoseconds = 1000000000;  // workers run the calls for so long, then the caller tries again
 const u64 kCrowdedWaits = 2;                 // crowded: the caller waits this many times as long as it runs
-const u64 kShortNanoseconds = 200000;        // shorter calls stay on their caller: a worker wakes in 10 us
-const i64 kRestedWorkers = 3;
+const u64 kSliceNanoseconds = 1500000;       // Linux on two cores takes a core after 1.4 ms if others wait
+const i64 kRestedWorkers = 16;               // each computes less than its share
 
 // Called from time to time, by a thread that has run a call.
 void LookAtShare(u64 now) {
@@ -30,6 +30,8 @@ void LookAtShare(u64 now) {
   bool crowded = before.at != 0 && waited - before.waited > kCrowdedWaits * (ran - before.ran);
   if (crowded) __atomic_store_n(&crowded_until, now + kCrowdedNanoseconds, __ATOMIC_RELAXED);
 }
+
+__thread u64 ran_of_caller = 0;  // nanoseconds that its calls took since it has rested
 
 struct AloneCall : Call {
   Entry* entry;
@@ -55,7 +57,8 @@ int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8
   AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, 0};
   u64 start = Nanoseconds();
   bool crowded = start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED);
-  if (crowded && Least(&entry->alone) >= kShortNanoseconds) {
+  if (crowded && ran_of_caller + Least(&entry->alone) >= kSliceNanoseconds) {
+    ran_of_caller = 0;
     Worker* worker = LeaseRested(kRestedWorkers);
     if (worker != nullptr) {
       call.float_mode = FloatMode();
@@ -69,6 +72,7 @@ int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8
   int code = RunHere(&call);
   u64 now = Nanoseconds();
   KeepLeast(&entry->alone, now - start);
+  ran_of_caller += now - start;
   if (now - share_of_caller.at > kWindowNanoseconds) LookAtShare(now);
   return code;
 }
