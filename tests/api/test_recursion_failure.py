@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import re
 
@@ -308,15 +309,17 @@ def test_without_a_compiler(tmp_path):
     assert first == "7" and re.search(DEEP, rest) and rest.strip().endswith("None")
 
 
+@functools.cache
+def register_in_python():
+    from jax_cocktail.runtime import failure_handler
+
+    stages = {"execute": jax.ffi.pycapsule(failure_handler.execute)}
+    jax.ffi.register_ffi_target("jax_cocktail_failure_in_python", stages, platform="cpu")
+
+
 def test_the_handler_in_python():
     """Many calls, and a collection of garbage: ctypes keeps what XLA calls."""
-    from jax_cocktail.runtime import failure_handler as failure_callback
-
-    jax.ffi.register_ffi_target(
-        "jax_cocktail_failure_in_python",
-        {"execute": jax.ffi.pycapsule(failure_callback.execute)},
-        platform="cpu",
-    )
+    register_in_python()
 
     @jax.jit
     def check(status):
@@ -333,3 +336,16 @@ def test_the_handler_in_python():
     assert check(jnp.zeros((0, 3), jnp.int32)).shape == (0, 3)
     refused("jax_cocktail: two", check, jnp.int32([[0, 0], [0, 2]]))
     refused("takes one int32 array", jax.jit(check), jnp.float32(0))
+
+
+@pytest.mark.parametrize("result", [(1,), (65,), ()])
+@pytest.mark.parametrize("target", ["jax_cocktail_failure", "jax_cocktail_failure_in_python"])
+def test_a_module_cannot_make_the_handler_write_out_of_bounds(target, result):
+    """Nobody has to trust a module that calls it. A result of another size would overflow."""
+    register_in_python()
+
+    @jax.jit
+    def call(status):
+        return jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(result, np.int32))(status, text="one")
+
+    refused("returns one of its size", call, jnp.zeros(64, jnp.int32))
