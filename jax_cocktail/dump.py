@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from jax_cocktail.codegen.program import emit_program
@@ -23,7 +25,7 @@ class Dump:
 
     def __init__(self, folder: str, function: str, region: int, fingerprint: str) -> None:
         name = re.sub(r"\W+", "_", function, flags=re.ASCII)[:_NAME_LENGTH]
-        self._folder = Path(folder).expanduser() / f"{name}_{region}_{fingerprint[:12]}"
+        self._folder = Path(os.path.expanduser(folder)) / f"{name}_{region}_{fingerprint[:12]}"
         self._passes = 0
         self._works = True
 
@@ -59,6 +61,6 @@ class Dump:
         source = emit_program(emitted.program, emitted.plan, emitted.machine, places=True)
         self.write("program.cu" if emitted.machine.is_gpu else "program.cc", source)
         built = Path(artifact.path).parent
-        for name in ("command.txt", "log.txt"):
-            if self._works and artifact.path and (built / name).is_file():
+        for name in ("command.txt", "log.txt") if artifact.path else ():
+            with suppress(OSError):  # another process may clear the cache
                 shutil.copyfile(built / name, self._folder / name)

@@ -7,7 +7,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +26,18 @@ def open_library(path: str | Path) -> ctypes.CDLL:
         except OSError:
             continue
     raise problem
+
+
+def open_built(build: Callable[[], str]) -> ctypes.CDLL:
+    """Loads the shared object that `build` makes and returns the path of. If another process has cleared the
+    cache in between, it is built again. Raises OSError."""
+    path = build()
+    try:
+        return open_library(path)
+    except OSError:
+        if os.path.exists(path):
+            raise
+    return open_library(build())
 
 
 @contextmanager

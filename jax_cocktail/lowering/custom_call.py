@@ -16,7 +16,7 @@ import numpy as np
 
 from jax_cocktail import config
 from jax_cocktail.build.host import build_runtime, host_toolchain
-from jax_cocktail.build.library import open_library
+from jax_cocktail.build.library import open_built
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
@@ -57,9 +57,8 @@ def _register_cpu() -> None:
         if _library is not None:
             return
         most_units = config.resolve({}, scopes=()).units
-        path = build_runtime(jax.ffi.include_dir(), host_toolchain())
         try:
-            library = open_library(path)
+            library = open_built(lambda: build_runtime(jax.ffi.include_dir(), host_toolchain()))
         except OSError as error:
             raise BuildError(
                 f"the runtime library cannot be loaded ({error})",

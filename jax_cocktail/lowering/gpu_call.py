@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
-from jax_cocktail.build.library import open_library
+from jax_cocktail.build.library import open_built
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.spec import DEFAULT, DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
@@ -117,7 +117,7 @@ def register() -> None:
 
 def _built() -> tuple[Any, Any, Any, Any] | None:
     try:
-        library = open_library(build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
+        library = open_built(lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
         trust.guard(library)
     except (BuildError, OSError) as error:
         warnings.warn(

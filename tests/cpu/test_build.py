@@ -17,7 +17,7 @@ import pytest
 
 from jax_cocktail import cache, files
 from jax_cocktail.build import host as build
-from jax_cocktail.build import job
+from jax_cocktail.build import job, library
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 SOURCE = """#include "cocktail_base.h"
@@ -226,6 +226,23 @@ def test_handlers_are_built_again_when_their_text_changes(
     path = folders[0] / name
     path.write_text(path.read_text() + "// 2\n", encoding="utf-8")
     assert build.build_runtime(str(tmp_path / "include"), toolchain) != first and _runs(tmp_path) == 2
+
+
+def test_the_runtime_is_built_again_if_the_cache_is_cleared_meanwhile(root: Path, tmp_path: Path) -> None:
+    """By another process, before this one has loaded what it built."""
+    toolchain, paths = _counting(tmp_path), []
+
+    def built() -> str:
+        paths.append(build.build_program(_program(32), toolchain).path)
+        if len(paths) == 1:
+            cache.clear_cache()
+        return paths[-1]
+
+    assert library.open_built(built).ck_program(None, None, None, None) == 32
+    assert len(paths) == 2 and _runs(tmp_path) == 2
+    Path(paths[0]).write_bytes(b"rubbish")
+    with pytest.raises(OSError, match="file too short|invalid ELF"):
+        library.open_built(lambda: paths[0])
 
 
 def test_runtime_without_its_parts(root: Path, tmp_path: Path) -> None:
