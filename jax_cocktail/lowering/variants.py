@@ -264,10 +264,10 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
         return
     limit = mark.options.cache_limit_bytes
     with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
-        futures: dict[tuple[Candidate, int], Future[Artifact]] = {
-            part: pool.submit(_ready, _emitted(prepared, *part), limit) for part in parts
-        }
+        futures: dict[tuple[Candidate, int], Future[Artifact]] = {}
         try:
+            for part in parts:
+                futures[part] = _submitted(pool, _emitted(prepared, *part), limit)
             yield
             wait(futures.values())
         except KeyboardInterrupt:  # the process would end only when its compilers have
@@ -286,6 +286,14 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
         raise failures[0]
     for error in failures:
         warnings.warn(f"a candidate for {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
+
+
+def _submitted(pool: ThreadPoolExecutor, emitted: Emitted, limit_bytes: int) -> Future[Artifact]:
+    try:
+        return pool.submit(_ready, emitted, limit_bytes)
+    except RuntimeError as error:  # there are too many threads
+        reason = f"no compiler can be started ({error})"
+        raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error
 
 
 def _ready(emitted: Emitted, limit_bytes: int) -> Artifact:

@@ -9,6 +9,7 @@ import resource
 import shlex
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -188,6 +189,13 @@ def nothing_to_write_to(folder, patch):
     patch.setattr(tempfile, "tempdir", "/proc")
 
 
+def no_more_threads(folder, patch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", start)
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """An environment in which something is missing.
@@ -219,6 +227,7 @@ SURROUNDINGS = [
         ours=True,
     ),
     Surroundings("nothing to write to", ("no folder to compile in", "TMPDIR"), nothing_to_write_to),
+    Surroundings("no more threads", ("can't start new thread", "ulimit"), no_more_threads),
     Surroundings("small files only", ("File size limit", "CXX"), limit=(resource.RLIMIT_FSIZE, 1024)),
     Surroundings("few descriptors", ("Too many open files", "ulimit"), limit=(resource.RLIMIT_NOFILE, 0)),
 ]
