@@ -30,7 +30,7 @@ from jax_cocktail.primitives.jaxprs import (
 )
 from jax_cocktail.primitives.side_exit import with_exits
 from jax_cocktail.recursion.primitive import RECURSION, expanded_jaxpr
-from jax_cocktail.utask.types import NOWHERE, Source
+from jax_cocktail.utask.types import NOWHERE, Source, plain
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def primitive_name(equation: Any) -> str:
 
     A primitive of another library may have the name of one of JAX's, but not here.
     """
-    name = str(equation.primitive.name)
+    name = plain(str(equation.primitive.name))
     return name if _PUBLIC.get(name, equation.primitive) is equation.primitive else f"{name} (not JAX's)"
 
 
@@ -148,16 +148,22 @@ def _trace(equation: Any, function: Callable[..., Any]) -> Any | None:
     return body if found == wanted and not body.effects else None
 
 
-def _lowered_function(primitive: Any, platform: str) -> Callable[..., Any] | None:
-    """The function of a lowering rule that `mlir.lower_fun` has made; None for other rules."""
+def lowering_rule(primitive: Any, platform: str = "") -> Any | None:
+    """JAX's rule that lowers a primitive on a platform, or by default; None if it has none, or if this release
+    of JAX does not tell."""
     try:
         from jax._src.interpreters import mlir as private
 
-        entry = private._platform_specific_lowerings[platform].get(primitive)
+        entry = private._platform_specific_lowerings[platform].get(primitive) if platform else None
         entry = entry or private._lowerings[primitive]
     except (ImportError, AttributeError, KeyError):
         return None
-    rule = getattr(entry, "rule", entry)
+    return getattr(entry, "rule", entry)
+
+
+def _lowered_function(primitive: Any, platform: str) -> Callable[..., Any] | None:
+    """The function of a lowering rule that `mlir.lower_fun` has made; None for other rules."""
+    rule = lowering_rule(primitive, platform)
     if getattr(rule, "__code__", None) is not mlir.lower_fun(_nothing).__code__:
         return None
     function: Callable[..., Any] | None = inspect.getclosurevars(rule).nonlocals.get("fun")

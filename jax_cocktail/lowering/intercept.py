@@ -1,9 +1,8 @@
-"""This module and `adapter` are the only ones that use private parts of JAX.
+"""Replaces the lowering rule of `jit_p`, which still gets unmarked calls.
 
-Here these are: the stock lowering rule of `jit_p`, which we replace and which still gets unmarked calls; the
-fields of the lowering context with the devices and platforms of a module; and the names of the unordered
-effects. If a new release of JAX moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the
-user gets a warning.
+It relies on what JAX does not document: the rule itself (`adapter.lowering_rule`), the fields of the lowering
+context with the devices and platforms of a module, and the names of the effects. If a new release of JAX
+moves them, a test (tests/api/test_api.py) fails, stock XLA runs, and the user gets a warning.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from jax.extend.core.primitives import jit_p
 from jax.interpreters import mlir
 
 from jax_cocktail.lowering import lower
-from jax_cocktail.lowering.adapter import ORDERED
+from jax_cocktail.lowering.adapter import ORDERED, lowering_rule
 from jax_cocktail.lowering.custom_call import PLATFORMS
 from jax_cocktail.lowering.state import in_state, read_mark
 
@@ -38,14 +37,9 @@ def install() -> None:
     global _stock
     if _stock is not None:
         return
-    try:
-        from jax._src.interpreters import mlir as private
-
-        entry = private._lowerings[jit_p]
-    except (ImportError, AttributeError, KeyError):
-        return
-    _stock = getattr(entry, "rule", entry)
-    mlir.register_lowering(jit_p, _rule, cacheable=False)
+    _stock = lowering_rule(jit_p)
+    if _stock is not None:
+        mlir.register_lowering(jit_p, _rule, cacheable=False)
 
 
 def _rule(ctx: Any, *operands: Any, name: str, jaxpr: Any, **params: Any) -> Any:

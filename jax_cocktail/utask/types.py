@@ -77,7 +77,7 @@ def plain(text: str, length: int = _NAME_LENGTH) -> str:
     Line breaks, escapes, surrogates and other characters that are not printable become underscores.
     """
     short = text if len(text) <= length else text[: length - 3] + "..."
-    return "".join(c if c.isprintable() else "_" for c in short)
+    return short if short.isprintable() else "".join(c if c.isprintable() else "_" for c in short)
 
 
 @dataclass(frozen=True, slots=True)
