@@ -9,7 +9,6 @@ struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 #define CK_INLINE static inline __attribute__((always_inline))
 #define CK_NOINLINE static __attribute__((noinline))
 #define CK_TABLE static const
-#define CK_RESTRICT __restrict__
 
 #include "cocktail_features.h"
 #include "cocktail_types.h"

@@ -148,9 +148,8 @@ def _trace(equation: Any, function: Callable[..., Any]) -> Any | None:
     return body if found == wanted and not body.effects else None
 
 
-def lowering_rule(primitive: Any, platform: str = "") -> Any | None:
-    """JAX's rule that lowers a primitive on a platform, or by default; None if it has none, or if this release
-    of JAX does not tell."""
+def lowering_rule(primitive: Any, platform: str = "") -> Any:
+    """JAX's rule that lowers a primitive on a platform, or on any; None if JAX has none, or hides it."""
     try:
         from jax._src.interpreters import mlir as private
 
