@@ -201,17 +201,22 @@ def _obtain(job: Job, limit_bytes: int) -> Built:
             found = _obtain_in(private_root(), job, limit_bytes)
         except (OSError, RuntimeError) as error:
             raise BuildError(
-                f"there is no folder to compile in ({problem}; {error})",
+                f"there is no folder to compile in ({_reason(problem)}; {_reason(error)})",
                 "free some disk space, or set TMPDIR and JAX_COCKTAIL_CACHE_DIR to writable folders",
             ) from error
         if not isinstance(problem, FileNotFoundError):  # another process removes the cache meanwhile
             warnings.warn(
-                f"the cache of compiled programs is not used: {problem}; every process compiles its programs"
-                " again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
+                f"the cache of compiled programs is not used: {_reason(problem)}; every process compiles its"
+                " programs again; set JAX_COCKTAIL_CACHE_DIR to a usable folder",
                 CocktailWarning,
                 stacklevel=1,  # one place, so that it is told once
             )
         return found
+
+
+def _reason(problem: Exception) -> str:
+    """What went wrong, without the name of a temporary folder: equal problems are told once."""
+    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _obtain_in(root: Path, job: Job, limit_bytes: int) -> Built:
