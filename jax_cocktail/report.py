@@ -59,11 +59,29 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A loop or branch that stock XLA runs, with the reason and the user's source line."""
+    """A loop or branch that stock XLA runs.
+
+    Attributes:
+      what: its primitive.
+      reason: why, one sentence.
+      where: its ``file:line (function)``, or "" if unknown.
+      culprit: the place of the operation that is the reason, or "".
+    """
 
     what: str
     reason: str
     where: str
+    culprit: str = ""
+
+    @property
+    def placed(self) -> str:
+        """What it is, and where."""
+        return _place(self.what, self.where)
+
+    @property
+    def because(self) -> str:
+        """The reason and its place."""
+        return _place(self.reason, self.culprit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +137,7 @@ class Report:
             lines += _captured_lines(number, region)
         for item, same in groupby(self.left):
             lines.append(f"  left to stock XLA: {_place(item.what, item.where, len(tuple(same)))}")
-            lines.append(f"    because: {item.reason}")
+            lines.append(f"    because: {item.because}")
         if self.beside:
             lines.append(f"  also compiled by stock XLA: {_counts(self.beside)}")
         for report in self.inner:
@@ -159,9 +177,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
     lines += (f"    side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exits:
-        lines.append(
-            "    after a side exit stock XLA, which compiles the region as well, runs all of it again"
-        )
+        lines.append("    a call that comes to a side exit runs again on stock XLA, which compiles it as well")
     if region.exited[0]:
         lines.append("    {} of {} calls so far left by a side exit".format(*region.exited))
     if region.fired:
@@ -173,7 +189,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     return lines
 
 
-def _place(what: str, where: str, times: int) -> str:
+def _place(what: str, where: str, times: int = 1) -> str:
     """``what xTIMES at where``; "x1" and an empty `where` are omitted."""
     return what + (f" x{times}" if times > 1 else "") + (f" at {where}" if where else "")
 

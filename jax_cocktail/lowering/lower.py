@@ -110,11 +110,10 @@ def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
     """Leaves the whole call to stock XLA. Unless `quiet`, it warns once, or raises in strict mode."""
     left = _control_flow(closed, reason)
     if left and not quiet:
-        place = f" at {left[0].where}" if left[0].where else ""
-        text = f"{mark.function}: {reason}; {left[0].what}{place}"
+        text = f"{mark.function}: {reason}; {left[0].placed}"
         if mark.options.strict:
             raise StrictModeError(f"{text} would run on stock XLA")
-        _warn((reason, left[0].where), f"{text} runs on stock XLA; {_SILENCE}")
+        _warn((reason, left[0].where), f"{text} runs on stock XLA; {_ALL_STOCK}")
     return Report(mark.function, left=left, choice="stock", why=reason)
 
 
@@ -394,8 +393,10 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
 
 # ---- failures and warnings ---------------------------------------------------------------------------------
 
-_SILENCE = (
-    'jax_cocktail.explain lists what is captured; jit(..., options={"force": "stock"}) silences this warning'
+_ALL_STOCK = 'jit(..., options={"force": "stock"}) silences this warning'
+_ONE_LOOP = (
+    "to compile the loop, move this out of it or into a branch that is rarely taken; to silence the warning,"
+    " ignore jax_cocktail.CocktailWarning"
 )
 
 
@@ -404,17 +405,13 @@ def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
     left = tuple(item for item in left if item.reason != ASKED_FOR)
     if left and options.strict:
         raise StrictModeError(
-            "; ".join(f"{function}: {item.what} would run on stock XLA: {_at(item)}" for item in left)
+            "; ".join(f"{function}: {item.placed} would run on stock XLA: {item.because}" for item in left)
         )
     for item in (item for item in left if not item.reason.startswith(ALONE)):
         _warn(
-            (item.reason, item.where),
-            f"{function}: {item.what} runs on stock XLA: {_at(item)}; {_SILENCE}",
+            (item.reason, item.culprit or item.where),
+            f"{function}: {item.placed} runs on stock XLA: {item.because}; {_ONE_LOOP}",
         )
-
-
-def _at(item: Left) -> str:
-    return item.reason + (f" at {item.where}" if item.where else "")
 
 
 def _failed(report: Report, closed: Any, error: Exception) -> Report:

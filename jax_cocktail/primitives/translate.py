@@ -77,7 +77,7 @@ def _apply(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
     where = str(equation.source)
     rule = RULES.get(equation.primitive)
     if equation.effects:
-        raise UnsupportedError(f"primitive {equation.primitive!r} has side effects", where)
+        raise UnsupportedError(f"the operation {equation.primitive!r} has side effects", where)
     if rule is None:
         raise UnsupportedError(f"the operation {equation.primitive!r} is not supported", where)
     try:
