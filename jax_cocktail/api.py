@@ -194,6 +194,7 @@ def load(*, trust: Trust = False) -> None:
     Raises:
       BuildError: the runtime library cannot be built. The message says what to try.
       OSError: a file of `trust` cannot be read.
+      TypeError: `trust` is none of these.
     """
     permissions.trust(trust)
     for platform in custom_call.expected_platforms():

@@ -258,7 +258,7 @@ def _remedy(log: str) -> str:
     for pattern, remedy in table.items():
         if re.search(pattern, log):
             return remedy
-    return "another CUDA compiler with CUDA_HOME or PATH, and report the log below"
+    return "another CUDA compiler with CUDA_HOME or PATH, and report this with the compiler's log"
 
 
 def _inspect(path: Path, log: str) -> Facts:

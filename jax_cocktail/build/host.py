@@ -165,7 +165,7 @@ def _remedy(log: str) -> str:
     """The advice for a compiler failure with this log."""
     if log.startswith(STOPPED):
         return "choose another compiler with CXX, or make the loop smaller"
-    return "choose another compiler with CXX, and report the log below"
+    return "choose another compiler with CXX, and report this with the compiler's log"
 
 
 def _language(symbols: Sequence[str], flags: tuple[str, ...]) -> Language:

@@ -9,6 +9,7 @@ handlers in C++."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import re
@@ -102,7 +103,7 @@ def permission(digest: str) -> int:
 
 
 def trust(what: Trust) -> None:
-    """Permits calls; see `jax_cocktail.load`. Raises OSError if a file cannot be read."""
+    """Permits calls; see `jax_cocktail.load`. Raises OSError if a file cannot be read, or TypeError."""
     global _everything
     if isinstance(what, bool):
         _everything = _everything or what
@@ -111,10 +112,12 @@ def trust(what: Trust) -> None:
     elif isinstance(what, bytes | bytearray | memoryview):
         _trusted.update(_named(bytes(what)))
     elif isinstance(what, str | os.PathLike):
-        _trusted.update(_named(b"\n".join(_contents(Path(what)))))
-    else:
+        _trusted.update(_named(b"\n".join(_contents(what))))
+    elif isinstance(what, Iterable):
         for each in what:
             trust(each)
+    else:
+        raise TypeError(f"trust must be True, False, bytes, a path, a digest, or several of these, not {what!r}")
 
 
 def _named(data: bytes) -> set[str]:
@@ -122,7 +125,10 @@ def _named(data: bytes) -> set[str]:
     return {match.decode() for match in _DIGEST.findall(data)}
 
 
-def _contents(path: Path) -> Iterator[bytes]:
+def _contents(place: str | os.PathLike[str]) -> Iterator[bytes]:
+    if not os.fspath(place):  # an unset variable, not the current folder
+        raise FileNotFoundError(errno.ENOENT, "trust names no file", place)
+    path = Path(place)
     files = [path] if not path.is_dir() else sorted(file for file in path.iterdir() if file.is_file())
     return (file.read_bytes() for file in files)
 

@@ -174,6 +174,16 @@ def test_trust_in_nothing(monkeypatch):
         jax_cocktail.load(trust="/nowhere/at/all")
 
 
+def test_an_empty_text_is_not_the_current_folder(exported, monkeypatch):
+    monkeypatch.setattr(trust, "_trusted", set())
+    monkeypatch.chdir(exported.parent)
+    with pytest.raises(FileNotFoundError, match="names no file"):
+        jax_cocktail.load(trust="")
+    with pytest.raises(TypeError, match="not 3"):
+        jax_cocktail.load(trust=[exported, 3])
+    assert len(trust._trusted) == 1
+
+
 def test_a_recursion_on_stock_needs_permission_of_its_own():
     """Its custom call raises the error of a recursion that is too deep."""
 

@@ -164,7 +164,7 @@ def test_long_logs_begin_with_the_first_error(tmp_path: Path) -> None:
         ("sh: 1: gcc: not found", "g\\+\\+"),
         ("fatal error: cuda_runtime.h: No such file or directory", "jax_cocktail\\[cuda\\]"),
         ("nvcc fatal   : Unsupported gpu architecture 'compute_90'", "gpu_arch"),
-        ("something else", "report the log"),
+        ("something else", "report this"),
     ],
 )
 def test_what_to_try(tmp_path: Path, said: str, remedy: str) -> None:
