@@ -62,13 +62,16 @@ def jit(
       `jit`, and for ahead-of-time compilation (`lower`, `trace`, `eval_shape`).
 
     Raises:
-      TypeError: `options` names an unknown option, or a value has the wrong type.
+      TypeError: `fun` is no function, `options` names an unknown option, or a value has the wrong type.
       ValueError: an option has a value that is not allowed.
 
     A call of the result raises StrictModeError if the option ``strict`` is set and a loop or branch cannot be
     compiled. Without ``strict`` it emits a CocktailWarning and stock XLA runs the program.
     """
     explicit = _explicit(options)
+    misplaced = {name: value for name, value in jit_options.items() if name in config.NAMES}
+    if misplaced:
+        raise TypeError(f"jax.jit has no such options: write jit(..., options={misplaced!r})")
     if fun is None:
         return lambda f: Jit(f, jit_options, explicit)
     return Jit(fun, jit_options, explicit)
@@ -129,6 +132,7 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
       the control flow left to stock XLA with the reason and the source line, and all measured times.
 
     Raises:
+      TypeError: `fun` is no function.
       StrictModeError: (by the returned function) the option ``strict`` is set and a loop or branch cannot be
         compiled.
     """
@@ -225,6 +229,8 @@ class Jit:
     def __init__(
         self, function: Callable[..., Any], jit_options: Mapping[str, Any], explicit: Mapping[str, Any]
     ) -> None:
+        if not callable(function):
+            raise TypeError(f"expected a function, got {function!r}")
         self._function = function
         self._jit_options = dict(jit_options)
         self._explicit = dict(explicit)

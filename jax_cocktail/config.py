@@ -107,6 +107,7 @@ class Options:
 
 REGISTRY = tuple(Option(each.name, **each.metadata) for each in fields(Options))
 _BY_NAME = {option.name: option for option in REGISTRY}
+NAMES = frozenset(_BY_NAME)
 _TOKENS: dict[str, Options] = {}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})

@@ -277,6 +277,19 @@ def test_environment(monkeypatch):
     assert TARGET in text(jax_cocktail.jit(lambda x: cubed(x) - 3), jnp.ones(5))
 
 
+def test_what_is_no_function():
+    for wrong in (3, jnp.ones(2), None):
+        with pytest.raises(TypeError, match="expected a function, got"):
+            jax_cocktail.explain(wrong)
+    with pytest.raises(TypeError, match="expected a function, got 3"):
+        jax_cocktail.jit(3)
+
+
+def test_an_option_in_the_wrong_place():
+    with pytest.raises(TypeError, match="options={'force': 'stock'}"):
+        jax_cocktail.jit(jnp.sin, force="stock")
+
+
 def test_unknown_option():
     with pytest.raises(TypeError, match="no option 'fource'"):
         jax_cocktail.jit(cubed, options={"fource": "stock"})
