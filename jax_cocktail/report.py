@@ -177,7 +177,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
     lines += (f"    side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exits:
-        lines.append("    a call that comes to a side exit runs again on stock XLA, which compiles it as well")
+        lines.append("    a call that comes to a side exit runs again on stock XLA, which compiles it, too")
     if region.exited[0]:
         lines.append("    {} of {} calls so far left by a side exit".format(*region.exited))
     if region.fired:

@@ -85,9 +85,7 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, calls, equation)
         if reason is not None and holds_control_flow(equation):
-            left.append(
-                Left(primitive_name(equation), reason.reason, str(source_of(equation)), reason.where)
-            )
+            left.append(Left(primitive_name(equation), reason.reason, str(source_of(equation)), reason.where))
         operands = (atom for atom in equation.invars if not isinstance(atom, jex.Literal))
         producers = {made_by[atom] for atom in operands if atom in made_by}
         if keeps_order(equation):

@@ -117,7 +117,9 @@ def trust(what: Trust) -> None:
         for each in what:
             trust(each)
     else:
-        raise TypeError(f"trust must be True, False, bytes, a path, a digest, or several of these, not {what!r}")
+        raise TypeError(
+            f"trust must be True, False, bytes, a path, a digest, or several of these, not {what!r}"
+        )
 
 
 def _named(data: bytes) -> set[str]:
