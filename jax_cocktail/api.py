@@ -6,27 +6,24 @@ import dataclasses
 import functools
 import os
 import types
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
 from jax_cocktail.build import job
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, variants
-from jax_cocktail.lowering.lower import MARK_LOST, refuse
+from jax_cocktail.lowering.lower import MARK_LOST
+from jax_cocktail.lowering.marked import Marked, marked_of
 from jax_cocktail.lowering.replacement import Replacement
-from jax_cocktail.lowering.state import STATE, Mark, collecting, in_state, marked_name
-from jax_cocktail.primitives.jaxprs import open_jaxpr
+from jax_cocktail.lowering.state import STATE, collecting, in_state
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.trust import Trust
-from jax_cocktail.utask.types import plain
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -146,7 +143,7 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
         with collecting() as reports:
             known.copy().lower(*bound, *args, **kwargs)
         if not reports:
-            return Report(known.function_name, choice="stock", why=MARK_LOST)
+            return Report(known._marked.function_name, choice="stock", why=MARK_LOST)
         first, *inner = reports
         return dataclasses.replace(first, inner=tuple(inner))
 
@@ -213,12 +210,6 @@ def _explicit(options: Options | Mapping[str, Any] | None) -> dict[str, Any]:
     return config.check(options)
 
 
-def _name_of(function: Any) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return plain(str(getattr(function, "__name__", type(function).__name__)))
-
-
 class Jit:
     """The result of `jit`: a thin wrapper that forwards everything to a `jax.jit` function.
 
@@ -227,26 +218,26 @@ class Jit:
     """
 
     def __init__(
-        self, function: Callable[..., Any], jit_options: Mapping[str, Any], explicit: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        jit_options: Mapping[str, Any],
+        explicit: Mapping[str, Any],
+        marked: Marked | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
         self._function = function
         self._jit_options = dict(jit_options)
         self._explicit = dict(explicit)
-        self._variants: dict[str, Any] = {}
         self._scoped: dict[tuple[Scope, ...], Any] = {}
-        self._inner: list[Any] = []
-        self._static: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, ...], tuple[str, ...]]] = {}
-        self._traced: tuple[weakref.ref[Any], ...] = ()  # jaxprs of the marked function, as long as they live
-        self.function_name = _name_of(function)
-        functools.update_wrapper(self, function, updated=())  # its attributes are not ours
-        self._jitted = self._variant(config.resolve(self._explicit, scopes=()))
+        functools.update_wrapper(self, function, updated=())
+        self._marked = marked_of(function, jit_options) if marked is None else marked
+        self._jitted = self._marked.variant(config.resolve(self._explicit, scopes=()))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         jitted = self._select() if SCOPES.values else self._jitted
         outer = STATE.arguments
-        STATE.arguments = (self, args, kwargs)
+        STATE.arguments = (self._marked, args, kwargs)
         try:
             return jitted(*args, **kwargs)
         finally:
@@ -258,14 +249,21 @@ class Jit:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_jitted" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._select(), name)
+        attributes = getattr(self._function, "__dict__", {})
+        return attributes[name] if name in attributes else getattr(self._select(), name)
+
+    def __reduce__(self) -> Any:
+        return Jit, (self._function, self._jit_options, self._explicit)
 
     def __repr__(self) -> str:
-        return f"<jax_cocktail.jit of {self._function!r}>"
+        try:
+            return f"<jax_cocktail.jit of {self._function!r}>"
+        except Exception:  # of the function's own `__repr__`
+            return f"<jax_cocktail.jit of {self._marked.function_name}>"
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).lower`."""
-        with in_state(arguments=(self, args, kwargs)):
+        with in_state(arguments=(self._marked, args, kwargs)):
             return self._select().lower(*args, **kwargs)
 
     # JAX asks whether a function to export has `trace` and `eval_shape`; from Python 3.12 on, that does not
@@ -280,33 +278,12 @@ class Jit:
 
     def clear_cache(self) -> None:
         """Same as `jax.jit(f).clear_cache`: discards everything traced and compiled in this process."""
-        for jitted in (*self._variants.values(), *self._inner):
-            jitted.clear_cache()
+        self._marked.clear_cache()
 
     def copy(self) -> Jit:
         """A wrapper of the same function, with nothing traced yet."""
-        return Jit(self._function, self._jit_options, self._explicit)
-
-    def dynamic_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
-        """The array arguments in the order of the inner function's inputs; None if that is unknown."""
-        static = self._static.get((len(args), tuple(sorted(kwargs))))
-        if static is None:
-            return None
-        positions, names = static
-        dynamic = tuple(a for i, a in enumerate(args) if i not in positions)
-        return jax.tree.leaves((dynamic, {k: v for k, v in kwargs.items() if k not in names}))
-
-    @property
-    def compiler_options(self) -> Mapping[str, Any]:
-        """The options for XLA's compiler when this function is the outermost jitted one."""
-        return dict(self._jit_options.get("compiler_options") or {})
-
-    def inputs_with(self, var: Any) -> tuple[Any, ...]:
-        """All inputs of the traced inner function that has the input `var`, unused inputs included."""
-        inputs = (
-            tuple(open_jaxpr(jaxpr).invars) for traced in self._traced if (jaxpr := traced()) is not None
-        )
-        return next((invars for invars in inputs if var in invars), ())
+        marked = Marked(self._function, self._jit_options)
+        return Jit(self._function, self._jit_options, self._explicit, marked)
 
     def _select(self) -> Any:
         """The jitted function for the options in force."""
@@ -314,70 +291,8 @@ class Jit:
         if not scopes:
             return self._jitted
         if scopes not in self._scoped:
-            self._scoped[scopes] = self._variant(config.resolve(self._explicit, scopes))
+            self._scoped[scopes] = self._marked.variant(config.resolve(self._explicit, scopes))
         return self._scoped[scopes]
-
-    def _variant(self, options: Options) -> Any:
-        token = options.token
-        if token not in self._variants:
-            self._variants[token] = jax.jit(self._outer(options), **self._jit_options)
-        return self._variants[token]
-
-    def _outer(self, options: Options) -> Callable[..., Any]:
-        """The function that JAX sees: it calls the marked inner `jit`."""
-        function = self._function
-        region = _renamed(function, marked_name(options, self.function_name))
-        inner: dict[tuple[tuple[int, ...], tuple[str, ...]], Any] = {}
-
-        def outer(*args: Any, **kwargs: Any) -> Any:
-            # jax calls the function itself under disable_jit, and to find the source of a debug_nans error
-            if jax.config.jax_disable_jit or any(map(_is_array, jax.tree.leaves((args, kwargs)))):
-                return function(*args, **kwargs)
-            # Arguments that JAX has not replaced by tracers are static, however they were declared.
-            static = (
-                tuple(i for i, arg in enumerate(args) if _is_static(arg)),
-                tuple(name for name, arg in kwargs.items() if _is_static(arg)),
-            )
-            self._static[len(args), tuple(sorted(kwargs))] = static
-            if static not in inner:
-                inner[static] = jax.jit(
-                    region, static_argnums=static[0], static_argnames=static[1], keep_unused=True
-                )
-                self._inner.append(inner[static])
-            traced = inner[static].trace(*args, **kwargs)
-            if not intercept.reaches(getattr(traced, "fun_name", region.__name__)):
-                self._lost(traced.jaxpr, options)
-            self._traced = (*(ref for ref in self._traced if ref() is not None), weakref.ref(traced.jaxpr))
-            return inner[static](*args, **kwargs)
-
-        functools.update_wrapper(outer, function, updated=())
-        outer.__name__ = self.function_name
-        return outer
-
-    def _lost(self, jaxpr: Any, options: Options) -> None:
-        """Reports that stock XLA runs, because our lowering rule will not see the call."""
-        mark = Mark(self.function_name, options)
-        report = refuse(jaxpr, mark, MARK_LOST, quiet=options.force == "stock")
-        if STATE.reports is not None:
-            STATE.reports.append(report)
-
-
-def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def region(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    functools.update_wrapper(region, function, updated=())
-    region.__name__ = region.__qualname__ = name
-    return region
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
-
-
-def _is_static(argument: Any) -> bool:
-    leaves = jax.tree.leaves(argument)
-    return bool(leaves) and not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 # Source locations must point to the user's program, never to our frames.

@@ -116,12 +116,30 @@ def test_a_wrapper_remembers_no_shape():
     ours = jax_cocktail.jit(lambda x, unused: lax.fori_loop(0, 3, lambda i, a: a * 1.5, x))
     for n in range(1, 9):
         ours.eval_shape(jnp.ones(n), X)
-    assert any(alive(*ours._traced))
+    traced = ours._marked._record.traced
+    assert any(alive(*traced))
     jax.clear_caches()
     gc.collect()
-    assert not any(alive(*ours._traced))
+    assert not any(alive(*traced))
     ours.eval_shape(X, X)
-    assert len(ours._traced) == 1
+    assert len(traced) == 1
+
+
+def test_what_a_function_closes_over_dies_at_once():
+    table = jnp.ones(3)
+    ref = weakref.ref(table)
+    function = (lambda table: lambda: lax.fori_loop(0, 3, lambda _, a: a * 1.5, table))(table)
+    ours = jax_cocktail.jit(function, options=FORCED)
+    ours()
+    gc.collect()
+    gc.disable()
+    try:
+        del table, function
+        assert ref() is not None
+        del ours
+        assert ref() is None
+    finally:
+        gc.enable()
 
 
 def test_a_process_stays_flat():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -110,3 +112,63 @@ def test_debug_nans_finds_the_place():
     function = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: jnp.log(c - 10), x))
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         function(jnp.ones(3))
+
+
+def test_a_function_that_is_jitted_again_is_not_traced_again():
+    traced = []
+
+    def function(x, trips):
+        traced.append(trips)
+        return lax.fori_loop(0, trips, lambda _, x: x + 1, x)
+
+    def traces(force, **jit_options):
+        traced.clear()
+        y = jax_cocktail.jit(function, options={"force": force}, **jit_options)(X, 3)
+        np.testing.assert_array_equal(y, X + 3)
+        return len(traced)
+
+    ways = [("cocktail", {}), ("cocktail", {"static_argnums": 1}), ("stock", {})]
+    assert [traces(force, **options) for force, options in ways] == [1, 1, 1]
+    assert [traces(force, **options) for force, options in ways] == [0, 0, 0]
+    jax_cocktail.jit(function).clear_cache()
+    assert [traces(force, **options) for force, options in ways] == [1, 0, 1]
+
+
+def test_what_jax_cannot_jit_is_refused_at_once():
+    def generator():
+        yield 1
+
+    for wrong in (3, staticmethod(jnp.sin), generator):
+        with pytest.raises(TypeError) as stock:
+            jax.jit(wrong)
+        with pytest.raises(TypeError) as ours:
+            jax_cocktail.jit(wrong)
+        assert str(ours.value) == str(stock.value)
+
+
+class Shift:
+    """A function that nothing can refer to weakly, which says nothing of itself."""
+
+    __slots__ = ()
+
+    def __call__(self, x):
+        return lax.fori_loop(0, 3, lambda _, x: x + 1, x)
+
+    def __repr__(self):
+        raise ValueError
+
+
+def test_unusual_functions():
+    ours = jax_cocktail.jit(Shift(), options={"force": "cocktail"})
+    np.testing.assert_array_equal(ours(X), X + 3)
+    assert repr(ours) == "<jax_cocktail.jit of Shift>"
+    again = pickle.loads(pickle.dumps(jax_cocktail.jit(math.sqrt, options={"force": "stock"})))
+    assert repr(again) == f"<jax_cocktail.jit of {math.sqrt!r}>"
+
+
+def test_attributes_of_the_function():
+    def function(x):
+        return x
+
+    function.note = "mine"
+    assert jax_cocktail.jit(function).note == jax.jit(function).note == "mine"
