@@ -14,7 +14,7 @@ from jax.extend import source_info_util
 from jax_cocktail import cache, config
 from jax_cocktail.build import job
 from jax_cocktail.config import SCOPES, Options, Scope
-from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, variants
+from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, marked, variants
 from jax_cocktail.lowering.lower import MARK_LOST
 from jax_cocktail.lowering.marked import Marked, marked_of
 from jax_cocktail.lowering.replacement import Replacement
@@ -156,7 +156,7 @@ def clear_cache() -> None:
 
     The folder is ``$JAX_COCKTAIL_CACHE_DIR``, else ``$XDG_CACHE_HOME/jax_cocktail``, else
     ``~/.cache/jax_cocktail``. Functions that this process has already compiled keep working; their own
-    `clear_cache` method forgets them.
+    `clear_cache` method forgets them, and to `jit` one again compiles it again.
 
     Example::
 
@@ -166,6 +166,7 @@ def clear_cache() -> None:
     job.forget_failures()
     decisions.forget()
     variants.forget()
+    marked.forget()
     permissions.forget()
     gpu_measure.forget()
 
@@ -222,7 +223,7 @@ class Jit:
         function: Callable[..., Any],
         jit_options: Mapping[str, Any],
         explicit: Mapping[str, Any],
-        marked: Marked | None = None,
+        shared: Marked | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"expected a function, got {function!r}")
@@ -231,7 +232,7 @@ class Jit:
         self._explicit = dict(explicit)
         self._scoped: dict[tuple[Scope, ...], Any] = {}
         functools.update_wrapper(self, function, updated=())
-        self._marked = marked_of(function, jit_options) if marked is None else marked
+        self._marked = marked_of(function, jit_options) if shared is None else shared
         self._jitted = self._marked.variant(config.resolve(self._explicit, scopes=()))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -282,8 +283,8 @@ class Jit:
 
     def copy(self) -> Jit:
         """A wrapper of the same function, with nothing traced yet."""
-        marked = Marked(self._function, self._jit_options)
-        return Jit(self._function, self._jit_options, self._explicit, marked)
+        fresh = Marked(self._function, self._jit_options)
+        return Jit(self._function, self._jit_options, self._explicit, fresh)
 
     def _select(self) -> Any:
         """The jitted function for the options in force."""

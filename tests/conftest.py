@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,13 @@ os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+
+
+@pytest.fixture(autouse=True)
+def nothing_shared() -> None:
+    """A function that several tests jit is traced again in each of them."""
+    if (marked := sys.modules.get("jax_cocktail.lowering.marked")) is not None:
+        marked.forget()
 
 
 @pytest.fixture

@@ -130,7 +130,9 @@ def collect(folder: Path, name: str, force: str, log: Path, seconds: int, rest: 
     import pytest
 
     arguments = ["-q", "-c", os.devnull, "--rootdir", str(folder), "-p", "no:cacheprovider", "--tb=short"]
-    arguments += ["-p", "no:xdist", "-p", "no:randomly", *rest, str(folder / f"{name}_test.py")]
+    # JAX's helpers keep the standard output that they are imported with, and pytest's would be another one
+    arguments += ["--capture=no", "-p", "no:xdist", "-p", "no:randomly"]
+    arguments += [*rest, str(folder / f"{name}_test.py")]
     if force == STOCK:
         return int(pytest.main(arguments, [Recorder(log, seconds)]))
     with ours_everywhere(force):

@@ -10,6 +10,7 @@ import functools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import isgeneratorfunction
 from typing import Any
 
 import jax
@@ -49,6 +50,9 @@ class _StandIn:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
 
+    def __repr__(self) -> str:
+        return repr(self._reference())
+
     @property
     def __wrapped__(self) -> Any:
         return self._reference()
@@ -62,7 +66,8 @@ class Marked:
     """
 
     def __init__(self, function: Callable[..., Any], jit_options: Mapping[str, Any]) -> None:
-        jax.jit(function)  # JAX checks what it is; our stand-in would hide that
+        if not callable(function) or isinstance(function, staticmethod) or isgeneratorfunction(function):
+            jax.jit(function)  # raises the error that says why; our stand-in would hide it
         self.function_name = _name_of(function)
         self._reference = _reference(function)
         self._jit_options = dict(jit_options)
@@ -119,6 +124,11 @@ def marked_of(function: Callable[..., Any], jit_options: Mapping[str, Any]) -> M
     if key not in known:
         known[key] = Marked(function, jit_options)
     return known[key]
+
+
+def forget() -> None:
+    """Lets wrappers made from now on share nothing with those before."""
+    _shared.clear()
 
 
 def _outer(reference: Reference, record: _Record, options: Options, name: str) -> Callable[..., Any]:

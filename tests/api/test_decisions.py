@@ -61,7 +61,7 @@ def measured(monkeypatch):
 
 def choice(x, **options):
     """The choice for a fresh function, as a call makes it."""
-    fresh = jax_cocktail.jit(function, options=options)
+    fresh = jax_cocktail.jit(function, options=options).copy()
     fresh(x)
     return jax_cocktail.explain(fresh)(x)
 
@@ -85,7 +85,7 @@ def test_the_winner_runs_and_nothing_is_measured_again(measured, winner):
         report = choice(x)
         assert report.choice == winner
         assert report.stock_seconds is not None
-        lowered = jax_cocktail.jit(function).lower(x).as_text()
+        lowered = jax_cocktail.jit(function).copy().lower(x).as_text()
         assert (TARGET in lowered) == (winner == "cocktail")
     assert measured.count == 1
     assert report.why == "measured before on this machine"
@@ -320,7 +320,10 @@ def test_without_values_the_model_or_what_is_stored_decides(measured):
     measured.choice = "stock"
     choice(x)
     assert measured.count == 1
-    assert TARGET not in jax_cocktail.jit(function).lower(jax.ShapeDtypeStruct((4,), jnp.float32)).as_text()
+    assert (
+        TARGET
+        not in jax_cocktail.jit(function).copy().lower(jax.ShapeDtypeStruct((4,), jnp.float32)).as_text()
+    )
 
 
 @pytest.mark.parametrize(

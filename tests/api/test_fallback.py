@@ -65,7 +65,7 @@ def test_unsupported(name):
 def test_told_once():
     program, x, _ = UNSUPPORTED["primitive"]
     told(jax_cocktail.jit(program, options=FORCED), x)
-    silent(jax_cocktail.jit(program, options=FORCED), x)
+    silent(jax_cocktail.jit(program, options=FORCED).copy(), x)
 
 
 def test_what_is_asked_for_is_silent():
@@ -141,7 +141,7 @@ def test_a_private_symbol_that_is_gone_is_told(monkeypatch):
     result, text = told(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
     assert jnp.array_equal(result, jnp.full(3, 4.0))
     assert "does not reach jax_cocktail" in text and "test_fallback.py:" in text
-    silent(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    silent(jax_cocktail.jit(function, options=FORCED).copy(), jnp.ones(3))
     silent(jax_cocktail.jit(lambda x: x + 1, options=STRICT), jnp.ones(3))
     silent(jax_cocktail.jit(function, options={"force": "stock", "strict": True}), jnp.ones(3))
     with pytest.raises(jax_cocktail.StrictModeError, match="does not reach"):
@@ -155,7 +155,7 @@ def test_damaged_binary_is_built_again(tmp_path, damage):
         path.write_bytes(damage(path.read_bytes()))
     report = jax_cocktail.explain(jax_cocktail.jit(function, options=FORCED))(jnp.ones(3))
     assert not report.captured[0].cached
-    result = silent(jax_cocktail.jit(function, options=FORCED), jnp.ones(3))
+    result = silent(jax_cocktail.jit(function, options=FORCED).copy(), jnp.ones(3))
     assert jnp.array_equal(result, jnp.full(3, 4.0))
 
 
