@@ -24,6 +24,7 @@ from jax_cocktail import cache
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
 from jax_cocktail.lowering.jaxpr_text import jaxpr_text
+from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.stopwatch import BUSY, CAPTURE, Times
 from jax_cocktail.report import Trial
 from jax_cocktail.utask.candidate import SINGLE, Candidate
@@ -225,19 +226,19 @@ def _compiler_digest() -> str:
 
 # ---- the store ---------------------------------------------------------------------------------------------
 
-_remembered: dict[tuple[str, str], Decision] = {}  # by this process, also if the folder cannot be written
+_remembered: dict[tuple[str, str], Decision] = {}  # the latest here, also if the folder cannot be written
 
 
 def load(key: str) -> Decision | None:
     """The stored decision; None if there is no valid one."""
     here = (str(cache.cache_dir()), key)
     with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        _remembered[here] = _from_facts(cache.read_record(_FOLDER, key))
+        keep(_remembered, here, _from_facts(cache.read_record(_FOLDER, key)))
     return _remembered.get(here)
 
 
 def used_here(key: str) -> bool:
-    """True if this process has loaded or stored a decision for the key."""
+    """True if this process has loaded or stored a decision for the key, as far as it remembers."""
     return (str(cache.cache_dir()), key) in _remembered
 
 
@@ -272,7 +273,7 @@ def _number(value: Any) -> float:
 
 def store(key: str, decision: Decision) -> None:
     """Stores a decision, if only for this process."""
-    _remembered[str(cache.cache_dir()), key] = decision
+    keep(_remembered, (str(cache.cache_dir()), key), decision)
     with suppress(OSError):
         cache.write_record(_FOLDER, key, {"format": _FORMAT, **asdict(decision)})
 

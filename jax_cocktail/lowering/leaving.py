@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jax_cocktail import cache
 from jax_cocktail.lowering import custom_call, decisions
+from jax_cocktail.lowering.recent import keep
 
 FEWEST_CALLS = 8
 OFTEN = 0.25  # of the calls; each of them runs on our program first and on stock XLA then
@@ -18,7 +19,7 @@ _watched: dict[tuple[str, str], tuple[decisions.Decision, tuple[str, ...]]] = {}
 def watch(key: str, decision: decisions.Decision, digests: Sequence[str]) -> None:
     """Watches the programs with these digests, which have side exits, on behalf of a decision for them."""
     if digests:
-        _watched[str(cache.cache_dir()), key] = decision, tuple(digests)
+        keep(_watched, (str(cache.cache_dir()), key), (decision, tuple(digests)))
 
 
 def remember(key: str) -> None:

@@ -28,6 +28,7 @@ from jax_cocktail.lowering.adapter import (
 )
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
 from jax_cocktail.lowering.choices import element_branch_in
+from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.variants import (
     Prepared,
@@ -65,7 +66,7 @@ class Outcome:
     stock: bool
 
 
-_warned: set[tuple[str, str]] = set()
+_warned: dict[tuple[str, str], None] = {}
 MARK_LOST = "the call does not reach jax_cocktail: it does not support how this version of jax lowers calls"
 
 
@@ -432,7 +433,7 @@ def _warn(cause: tuple[str, str], text: str, where: str = "") -> None:
     """Warns once per cause, at the user's line if known (`where`, else the second part of the cause)."""
     if cause in _warned:
         return
-    _warned.add(cause)
+    keep(_warned, cause, None)
     place = re.match(r"(.+):(\d+)(?: \(|$)", where or cause[1])
     if place is None:
         warnings.warn(text, CocktailWarning, stacklevel=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from jax_cocktail.lowering import custom_call, gpu_call
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
 from jax_cocktail.lowering.decisions import Plan, cores
+from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.rerun import Rewritten
 from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
@@ -89,7 +89,6 @@ _RECENT = 32
 # The latest, by device and id of the jaxpr. An entry dies with its jaxpr, since it holds what the function
 # closes over: constants of the jaxpr.
 _recent: dict[tuple[DeviceSpec | None, int], Prepared] = {}
-_recent_lock = threading.Lock()
 
 
 def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
@@ -104,10 +103,7 @@ def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
     )
     traced = weakref.ref(closed, lambda _: _recent.pop(key, None))
     prepared = Prepared(machine, traced, captured, programs)
-    with _recent_lock:
-        _recent[key] = prepared
-        for old in list(_recent)[:-_RECENT]:
-            _recent.pop(old, None)
+    keep(_recent, key, prepared, _RECENT)
     return prepared
 
 

@@ -62,7 +62,7 @@ def card(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_measure, "measure_once", lambda *how: None)
     monkeypatch.setattr(gpu_call, "gpu", lambda arch="": Gpu(H200.name, H200.arch, H200.units))
     monkeypatch.setattr(decisions, "_remembered", {})
-    monkeypatch.setattr(lower, "_warned", set())
+    monkeypatch.setattr(lower, "_warned", {})
     settings.captured = True
     return settings
 
