@@ -1,6 +1,7 @@
 """Random programs for as long as you like.
 
-    python -m tests.fuzz passes --programs 100000       interpreters before and after the passes; no compiler
+    python -m tests.fuzz passes --programs 100000 --jobs 2 --log ../fuzz.log
+                                                        interpreters before and after the passes; no compiler
     python -m tests.fuzz built --programs 2000 --jobs 2 emitted, compiled, run, and compared with stock XLA
     python -m tests.fuzz sanitized                      emitted and run under ASan and UBSan, and under TSan
     python -m tests.fuzz recursion --programs 12 --seed 991
@@ -9,7 +10,7 @@ The programs of `passes`, `built` and `sanitized` follow from a seed each (tests
 computed without rounding must agree in every bit, NaN with NaN; others within a tolerance. A failure is
 printed with the line that repeats it, after statements that it does not need have been left out. With --log a
 second run goes on where the first one stopped. A program that kills its process, or takes longer than
---seconds, is a failure.
+--seconds, is a failure. The number of programs and their rate are told every minute.
 
 `cpu`, `cuda`, `cuda-thread` (in emulation; every access is watched for races) and `recursion` draw from the
 strategies of the tests instead, in one process.
@@ -28,6 +29,7 @@ from pathlib import Path
 STRATEGIES = ("cpu", "cuda", "cuda-thread", "recursion")
 DEPTHS = ("passes", "built", "sanitized")
 MOST_TRIES = 80  # to leave statements out
+TOLD_EVERY = 60.0  # seconds: how far it has come
 RETIRED_AFTER = 300  # programs of a process; jax keeps what it compiled
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -132,6 +134,25 @@ def run(
             worker.end()
 
 
+class Pace:
+    """How many programs have ended here, and how fast."""
+
+    def __init__(self) -> None:
+        self.begun = self.told = time.monotonic()
+        self.count = 0
+
+    def __str__(self) -> str:
+        rate = self.count / max(time.monotonic() - self.begun, 1e-3)
+        return f"{self.count} ran, {rate:.2f} a second"
+
+    def tell(self, failed: int) -> None:
+        """One more has ended; says so now and then."""
+        self.count += 1
+        if time.monotonic() - self.told > TOLD_EVERY:
+            self.told = time.monotonic()
+            print(f"{self}, {failed} failed", flush=True)
+
+
 def done(log: Path | None) -> dict[int, str]:
     """What a log has: by seed, "ok" or "failed"."""
     lines = log.read_text(encoding="utf-8").splitlines() if log is not None and log.exists() else []
@@ -160,6 +181,7 @@ def main(arguments: Sequence[str]) -> int:
     wanted = range(chosen.seed, chosen.seed + chosen.programs)
     failed = [seed for seed in wanted if known.get(seed) == "failed"]
     seeds = (seed for seed in wanted if seed not in known)
+    pace = Pace()
     for seed, message in run(chosen.depth, seeds, chosen.jobs, chosen.seconds, frozenset(chosen.without)):
         if message:
             failed.append(seed)
@@ -167,7 +189,8 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.log is not None:
             with chosen.log.open("a", encoding="utf-8") as log:
                 log.write(f"{seed} {'failed' if message else 'ok'}\n")
-    print(f"{chosen.programs} programs, depth {chosen.depth}: {len(failed)} failed {failed or ''}")
+        pace.tell(len(failed))
+    print(f"{chosen.programs} programs, depth {chosen.depth}: {len(failed)} failed {failed or ''}; {pace}")
     return int(bool(failed))
 
 

@@ -259,11 +259,12 @@ class Expressions:
         place = array.at[indices] if self.draw.chance(0.6) else array.at[indices[:1]]
         update = update if place.index.shape == (count,) else update[:1]
         ways = ("min", "max") if kind.is_float or kind.dtype == "bool" else ("add", "min", "max", "mul")
+        mode = self.draw.of((None, None, "drop", "clip"))
         if place.index.shape == (1,):
-            return place.set(update)
+            return place.set(update, mode=mode)
         if kind.is_float and not kind.exact and self.draw.chance(0.5):
-            return place.add(update) * 0.25
-        return getattr(place, self.draw.of(ways))(update)
+            return place.add(update, mode=mode) * 0.25
+        return getattr(place, self.draw.of(ways))(update, mode=mode)
 
     # ---- along axes ----------------------------------------------------------------------------------------
 
@@ -284,14 +285,18 @@ class Expressions:
         return lax.sort(self.make(kind, depth), dimension=axis)
 
     def _reduce(self, kind: Kind, depth: int) -> Any:
-        grown, axis = self._grown(kind)
+        grown, first = self._grown(kind)
+        axis: Any = first
+        if self.draw.chance(0.3) and grown.size <= 64:  # along two axes
+            grown, second = self._grown(grown)
+            axis = (first + (second <= first), second)
         x = self.make(grown, depth)
         if kind.dtype == "bool":
             return self.draw.of((jnp.any, jnp.all))(x, axis=axis)
         if kind.is_float:
             ways = (jnp.max, jnp.min) if kind.exact else (jnp.max, jnp.min, jnp.mean, jnp.mean)
             return self.draw.of(ways)(x, axis=axis)
-        if self.draw.chance(0.3):
+        if self.draw.chance(0.3) and axis is first:
             operand = grown.like(dtype=self.draw.of(("float32", "int32", "uint8")), exact=True)
             return self.draw.of((jnp.argmax, jnp.argmin))(self.make(operand, depth), axis=axis)
         ways = (jnp.sum, jnp.sum, jnp.prod, jnp.max, jnp.min)
@@ -311,11 +316,40 @@ class Expressions:
     def _window(self, kind: Kind, depth: int) -> Any:
         if not kind.shape or kind.dtype not in ("float32", "int32"):
             return self.leaf(kind)
+        if len(kind.shape) == 3 and not kind.exact and kind.size:
+            return self._convolution(kind, depth)
+        if kind.dtype == "float32" and not kind.exact and kind.size and self.draw.chance(0.4):
+            return self._pooling_gradient(kind, depth)
         sizes = [1] * len(kind.shape)
         sizes[self._axis(kind)] = 2
         lowest = extreme_values("int32")[0] if kind.dtype == "int32" else -jnp.inf
         first = jnp.asarray(lowest, kind.dtype)
         return lax.reduce_window(self.make(kind, depth), first, lax.max, sizes, [1] * len(sizes), "SAME")
+
+    def _pooling_gradient(self, kind: Kind, depth: int) -> Any:
+        """Goes to the largest elements of windows of exact values, which are the same for everybody."""
+        sizes = [1] * len(kind.shape)
+        sizes[self._axis(kind)] = 2
+
+        def pooled(x: Any) -> Any:
+            return lax.reduce_window(x, -jnp.inf, lax.max, sizes, [1] * len(sizes), "SAME")
+
+        compared = self.make(kind.like(exact=True), depth)
+        whole = jnp.clip(jnp.where(compared == compared, compared, 0), -9, 9)
+        return jax.vjp(pooled, whole)[1](self.make(kind, depth))[0] * 0.5
+
+    def _convolution(self, kind: Kind, depth: int) -> Any:
+        """Along the middle axis of [rows, places, features]."""
+        rows, places, features = kind.shape
+        inner, width = self.draw.of((1, 2, 3)), self.draw.of((1, 2, 3))
+        orders = self.draw.of((("NWC", "WIO", "NWC"), ("NCW", "OIW", "NCW"), ("NWC", "OIW", "NWC")))
+        x = self.make(kind.like(shape=(rows, places, inner)), depth)
+        w = self.make(kind.like(shape=(width, inner, features)), depth)
+        x = jnp.swapaxes(x, 1, 2) if orders[0] == "NCW" else x
+        w = jnp.transpose(w, (2, 1, 0)) if orders[1] == "OIW" else w
+        made = lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=orders)
+        made = jnp.swapaxes(made, 1, 2) if orders[2] == "NCW" else made
+        return made / (inner * width)
 
     def _product(self, kind: Kind, depth: int) -> Any:
         """A matrix product, with the leading axes of its result as a batch or as rows."""

@@ -15,6 +15,7 @@ from tests.generator.draw import FLOATS, HALVES, INTEGERS, WIDE, Draw, Kind, Sha
 from tests.generator.expressions import COUNT, Expressions, Slot, cast, fit
 
 MOST_ELEMENTS = 160
+SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 7, 14)  # numbers of statements, at most: most programs are small
 NESTED = ("cond", "switch", "fori", "while", "scan")
 STATE, ARGUMENTS = 1, 2  # what else a program's seed determines
 Values = tuple[Any, ...]
@@ -94,11 +95,28 @@ def program(seed: int) -> Program:
     draw = Draw(seed, STATE)
     x64 = draw.chance(0.2)
     kinds = _kinds(draw, x64)
-    counter = iter(range(1000))
-    count = 1 + draw.below(4)
-    first = draw.of(("", "", "", "lockstep", "recurrent", "recurrent"))
-    block = tuple(_statement(draw, kinds, counter, 2 if n else 3, "" if n else first) for n in range(count))
-    return Program(seed, x64, kinds, block)
+    room = _Room(draw.of(SIZES))
+    first = draw.of((*[""] * 7, "lockstep", "lockstep", "recurrent", "recurrent", "factor"))
+    block = [_statement(draw, kinds, room, 3, first)]
+    while not room.is_full and draw.chance(0.8):
+        block.append(_statement(draw, kinds, room, 2))
+    return Program(seed, x64, kinds, tuple(block))
+
+
+@dataclass(slots=True)
+class _Room:
+    """For so many statements; numbers them."""
+
+    most: int
+    made: int = 0
+
+    def take(self) -> int:
+        self.made += 1
+        return self.made - 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.made >= self.most
 
 
 def _kinds(draw: Draw, x64: bool) -> tuple[Kind, ...]:
@@ -123,15 +141,13 @@ def _kinds(draw: Draw, x64: bool) -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-def _statement(
-    draw: Draw, kinds: Sequence[Kind], counter: Iterator[int], depth: int, wanted: str = ""
-) -> Statement:
-    number, seed, target = next(counter), draw.seed(), draw.below(len(kinds))
+def _statement(draw: Draw, kinds: Sequence[Kind], room: _Room, depth: int, wanted: str = "") -> Statement:
+    number, seed, target = room.take(), draw.seed(), draw.below(len(kinds))
     if wanted:
         rows = [n for n, kind in enumerate(kinds) if kind.shape and kind.size]
         return Statement(number, wanted, seed, draw.of(rows or [target]))
-    if depth == 0 or draw.chance(0.35):
-        tag = draw.of(("assign", "assign", "assign", "lockstep", "recurrent", "permute"))
+    if depth == 0 or (room.is_full and depth < 3) or draw.chance(0.3):
+        tag = draw.of((*["assign"] * 5, "lockstep", "recurrent", "factor", "permute", "permute"))
         if tag == "permute":
             alike = tuple(n for n, kind in enumerate(kinds) if kind == kinds[target] and n != target)
             return Statement(number, tag, seed, target, more=alike)
@@ -140,8 +156,16 @@ def _statement(
     blocks = []
     for _ in range({"cond": 2, "switch": 1 + draw.below(4)}.get(tag, 1)):
         count = draw.below(3) if tag in ("cond", "switch") else 1 + draw.below(3)
-        blocks.append(tuple(_statement(draw, kinds, counter, depth - 1) for _ in range(count)))
+        blocks.append(_block(draw, kinds, room, depth - 1, count))
     return Statement(number, tag, seed, target, tuple(blocks))
+
+
+def _block(draw: Draw, kinds: Sequence[Kind], room: _Room, depth: int, count: int) -> tuple[Statement, ...]:
+    """At most `count` statements; one at least, unless none is wanted."""
+    made: list[Statement] = []
+    while len(made) < count and not (made and room.is_full):
+        made.append(_statement(draw, kinds, room, depth))
+    return tuple(made)
 
 
 # ---- running -----------------------------------------------------------------------------------------------
@@ -305,11 +329,20 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
         return after, x
 
     def layered(weights: Sequence[tuple[Any, Any]]) -> Any:
-        hidden, rows = lax.scan(lambda h, x: step(h, x, weights), first, inputs, reverse=reverse)
+        if count is None:
+            hidden, rows = lax.scan(lambda h, x: step(h, x, weights), first, inputs, reverse=reverse)
+        else:
+            hidden, rows = lax.fori_loop(0, count, lambda i, c: row(i, *c, weights), (first, inputs))
         return jnp.concatenate([jnp.ravel(rows if keeps_rows else rows[-1]), *map(jnp.ravel, hidden)])
 
+    def row(i: Any, hidden: Sequence[Any], rows: Any, weights: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """The same on a row that its result replaces."""
+        hidden, made = step(hidden, rows[i], weights)
+        return hidden, rows.at[i].set(made)
+
     first, inputs = [inexact(batch, size) for _ in range(layers)], inexact(trips, batch, size)
-    reverse, keeps_rows, derives = draw.chance(0.2), draw.chance(0.5), draw.chance(0.35)
+    reverse, keeps_rows, derives = draw.chance(0.2), draw.chance(0.5), draw.chance(0.3)
+    count = jnp.abs(here.scalar() % (trips + 1)) if draw.chance(0.3) and not derives else None
     made = layered(weights)
     if derives:
         gradients = jax.grad(lambda w: jnp.mean(layered(w)))(weights)
@@ -317,6 +350,30 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
     target = next(n for n, kind in enumerate(run.kinds) if kind.is_float and not kind.exact)
     kind = run.kinds[target]
     return _with(state, (target,), (cast(fit(made, kind.shape), kind.dtype),))
+
+
+def _factor(statement: Statement, run: _Run, state: Values) -> Values:
+    """A small symmetric system, factored and solved; several times, each on what the last one gave."""
+    draw, target = Draw(statement.seed), run.kinds[statement.target]
+    here = run.expressions(draw, state)
+    size, columns, way, trips = draw.of((1, 2, 3, 5)), draw.of((1, 3)), draw.below(3), draw.below(4)
+    matrix = here.make(Kind("float32", (size, size), False), 1)
+    lower, transposes = draw.chance(0.5), draw.chance(0.5)
+
+    def step(_: Any, x: Any) -> Any:
+        system = matrix @ matrix.T + (3 + size) * jnp.eye(size, dtype="float32") + 0.01 * (x @ x.T)
+        if way == 0:
+            factor = lax.linalg.cholesky(system)
+            factor = factor if lower else factor.T
+            x = lax.linalg.triangular_solve(factor, x, left_side=True, lower=lower, transpose_a=transposes)
+        else:
+            x = jnp.linalg.solve(system, x) if way == 1 else jnp.linalg.qr(system)[1] @ x / (9 + 9 * size)
+        return jnp.tanh(x)
+
+    made = lax.fori_loop(0, trips, step, here.make(Kind("float32", (size, columns), False), 1))
+    if not target.is_float or target.exact:
+        return _assign(statement, run, state)
+    return _with(state, (statement.target,), (cast(fit(made, target.shape), target.dtype),))
 
 
 _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
@@ -329,4 +386,5 @@ _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
     "scan": _scan,
     "lockstep": _lockstep,
     "recurrent": _recurrent,
+    "factor": _factor,
 }

@@ -8,9 +8,12 @@ is touched; nothing is asked of the pass that inserts the barriers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
+
+import numpy as np
 
 from jax_cocktail.utask.interpreter.common import Array
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram
@@ -19,7 +22,7 @@ from jax_cocktail.utask.plan import MemoryPlan
 from tests.oracle.memory import Cells, Clock, Memory
 from tests.oracle.mesh_interpreter import simulate
 
-ANY, FIRST = 0, 1  # threads: which one is not known; the first one
+NOBODY, ANY, FIRST = -1, 0, 1  # threads: none; which one is not known; the first one
 _BARRIERS = ("block_barrier", "wait")
 
 
@@ -32,95 +35,137 @@ class Unordered:
     second: Statement | None
 
 
+class _Touched:
+    """By byte: the thread that has touched it since the last barrier (ANY if several have), and in which
+    statement."""
+
+    def __init__(self, size: int) -> None:
+        self.thread, self.statement = np.full(size, NOBODY), np.zeros(size, np.int64)
+
+    def conflicts(self, places: Array, threads: Array) -> Array:
+        """The statements that have touched these bytes by other threads."""
+        others = self.thread[places]
+        apart = (others != NOBODY) & ((others != threads) | (threads == ANY))
+        return self.statement[places[apart]]
+
+    def note(self, places: Array, threads: Array, statement: int) -> None:
+        others = self.thread[places]
+        self.thread[places] = threads
+        shared = ((others != NOBODY) & (others != threads)) | (self.thread[places] != threads)
+        self.thread[places[shared]] = ANY
+        self.statement[places] = statement
+
+    def forget(self) -> None:
+        self.thread.fill(NOBODY)
+
+
 @dataclass
 class _Block:
-    """What the threads of one block have touched since their last barrier: by byte, the thread that wrote,
-    the thread that read (both ANY if several did), and the statements."""
+    """What the threads of one block have touched since their last barrier, and the statement they are at:
+    what it touches is compared with that of the statements before it when it ends."""
 
-    written: dict[int, tuple[int, Statement | None]] = field(default_factory=dict)
-    read: dict[int, tuple[int, Statement | None]] = field(default_factory=dict)
-    now: list[tuple[bool, int, int]] = field(default_factory=list)  # (is a write, byte, thread)
+    written: _Touched
+    read: _Touched
+    now: list[tuple[bool, Array, Array]] = field(default_factory=list)  # (is a write, bytes, threads)
+    statements: list[Statement | None] = field(default_factory=list)
     where: Statement | None = None
 
     def settle(self) -> list[tuple[Statement | None, Statement | None]]:
-        """Ends a statement; what it touches in conflict with those before it."""
-        found = []
-        for writes, byte, thread in self.now:
+        """Ends the statement; what it touches in conflict with those before it."""
+        found: dict[int, None] = {}
+        for writes, places, threads in self.now:
             for others in (self.written, self.read)[: 1 + writes]:
-                other, statement = others.get(byte, (thread or FIRST, None))
-                if byte in others and (other != thread or thread == ANY):
-                    found.append((statement, self.where))
-        for writes, byte, thread in self.now:
-            others = self.written if writes else self.read
-            same = others.get(byte, (thread, None))[0] == thread
-            others[byte] = (thread if same else ANY, self.where)
+                found |= dict.fromkeys(others.conflicts(places, threads).tolist())
+        self.statements.append(self.where)
+        for writes, places, threads in self.now:
+            (self.written if writes else self.read).note(places, threads, len(self.statements) - 1)
         self.now.clear()
-        return list(dict.fromkeys(found))
+        return [(self.statements[number], self.where) for number in found]
 
     def synchronise(self) -> None:
-        self.written.clear()
-        self.read.clear()
+        self.written.forget()
+        self.read.forget()
 
 
-class _Watch:
-    """Listens to a run of the mesh interpreter."""
+class Watch:
+    """Listens to a run of the mesh interpreter, as its observer (`statement`) and in its memory (`touch`)."""
 
-    def __init__(self, units: int) -> None:
-        self.blocks = [_Block() for _ in range(units)]
-        self.threads: dict[tuple[int, int, int], int] = {}
-        self.found: dict[Unordered, None] = {}
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._firsts: dict[tuple[int, int], int] = {}  # of the elements of a length and width: a thread
+        self._threads = FIRST + 1
+        self._found: dict[Unordered, None] = {}
+
+    @property
+    def unordered(self) -> tuple[Unordered, ...]:
+        for unit in self._blocks:
+            self._settle(unit)
+        return tuple(self._found)
 
     def statement(self, unit: int, statement: Statement) -> None:
-        self._settle(unit)
-        if isinstance(statement, UOperator) and statement.kind in _BARRIERS:
-            self.blocks[unit].synchronise()
+        if unit in self._blocks:
+            self._settle(unit)
+            if isinstance(statement, UOperator) and statement.kind in _BARRIERS:
+                self._blocks[unit].synchronise()
 
-    def touch(self, cells: Cells, clock: Clock, where: Statement | None, writes: bool) -> None:
-        block = self.blocks[clock.unit]
+    def touch(self, size: int, cells: Cells, clock: Clock, where: Statement | None, writes: bool) -> None:
+        """Notes an access of some cells of a memory of that size."""
+        if clock.unit not in self._blocks:
+            self._blocks[clock.unit] = _Block(_Touched(size), _Touched(size))
+        block = self._blocks[clock.unit]
         if where is not block.where:
             self._settle(clock.unit)
             block.where = where
-        for thread, address in zip(self._owners(cells, where, writes), cells.address.ravel(), strict=True):
-            if address >= 0:
-                block.now += [(writes, int(address) + k, thread) for k in range(cells.width)]
+        address = cells.address.ravel()
+        threads = np.repeat(self._owners(cells, where, writes)[address >= 0], cells.width)
+        block.now.append((writes, cells.bytes(), threads))
 
     def _settle(self, unit: int) -> None:
-        for first, second in self.blocks[unit].settle():
-            self.found[Unordered(unit, first, second)] = None
+        block = self._blocks[unit]
+        if block.now:
+            self._found |= {Unordered(unit, first, second): None for first, second in block.settle()}
 
-    def _owners(self, cells: Cells, where: Statement | None, writes: bool) -> Sequence[int]:
+    def _owners(self, cells: Cells, where: Statement | None, writes: bool) -> Array:
         """The thread of every element."""
         size = cells.address.size
         if not isinstance(where, StitchedUTask):
-            return [ANY] * size
+            return np.full(size, ANY)
         closer = where.members[-1]
         if closer.kind == "dynamic_update_slice" and closer.inputs[1].type.is_scalar:
-            return [FIRST if writes else ANY] * size
+            return np.full(size, FIRST if writes else ANY)
         inner, length = where.members, closer.output.type.size
         if closer.kind == "reduce" and closer.output.type.is_scalar:
             inner, length = where.members[:-1], closer.inputs[0].type.size
         if size != length or size < 2 or any(KINDS[m.kind].sort == "anchor" for m in inner):
-            return [ANY] * size
-        return [self.threads.setdefault((length, cells.width, i), len(self.threads) + 2) for i in range(size)]
+            return np.full(size, ANY)
+        if (length, cells.width) not in self._firsts:
+            self._firsts[length, cells.width] = self._threads
+            self._threads += length
+        return self._firsts[length, cells.width] + np.arange(size)
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Watches the run of the mesh interpreter in the block, which has to tell it of its statements."""
+    watch = Watch()
+    touch, store = Memory.touch, Memory.store
+
+    def reads(memory: Memory, cells: Cells, clock: Clock, where: Statement | None) -> None:
+        watch.touch(memory.bytes.size, cells, clock, where, writes=False)
+        touch(memory, cells, clock, where)
+
+    def writes(memory: Memory, cells: Cells, array: Array, clock: Clock, where: Statement | None) -> None:
+        watch.touch(memory.bytes.size, cells, clock, where, writes=True)
+        store(memory, cells, array, clock, where)
+
+    with mock.patch.object(Memory, "touch", reads), mock.patch.object(Memory, "store", writes):
+        yield watch
 
 
 def unordered(
     program: UProgram, plan: MemoryPlan, arguments: Sequence[Array], units: int = 1
 ) -> tuple[Unordered, ...]:
     """What the threads of each unit do unordered in one run of a planned program."""
-    watch = _Watch(units)
-    touch, store = Memory.touch, Memory.store
-
-    def reads(memory: Memory, cells: Cells, clock: Clock, where: Statement | None) -> None:
-        watch.touch(cells, clock, where, writes=False)
-        touch(memory, cells, clock, where)
-
-    def writes(memory: Memory, cells: Cells, array: Array, clock: Clock, where: Statement | None) -> None:
-        watch.touch(cells, clock, where, writes=True)
-        store(memory, cells, array, clock, where)
-
-    with mock.patch.object(Memory, "touch", reads), mock.patch.object(Memory, "store", writes):
+    with watching() as watch:
         simulate(program, plan, arguments, units, observe=watch.statement)
-    for unit in range(units):
-        watch._settle(unit)
-    return tuple(watch.found)
+    return watch.unordered

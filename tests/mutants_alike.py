@@ -1,0 +1,33 @@
+"""Mutants that no program can notice, with the reasons: they change nothing, or the choice of a correct plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_PRODUCTS = "schedule.loops.distribution"
+_STAYS = "what it refuses stays in the loop, which is as correct"
+
+# By the beginning of a mutant's name: a function, or one of its edits.
+ALIKE: Mapping[str, str] = {
+    f"{_PRODUCTS}.division why_undivided:": "says in a remark why a loop is not divided",
+    f"{_PRODUCTS}.division analyse: not products and (not together) and (not sums)": _STAYS,
+    f"{_PRODUCTS}.reductions sums_of: if sum(": _STAYS,
+    f"{_PRODUCTS}.chunks fits: abs(counter.step) * steps < LONGEST_WAY": "another way at exactly 2**31 only",
+    "schedule.sync.double_buffer unroll_pairs: (loop,) if fewest": "tries to save a barrier where there is none",
+    "schedule.sync.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies its state",
+    "schedule.memory.residency _Survey._touch: if slot not in self.refused": "all is refused, and stays shared",
+    "schedule.memory.liveness _Walker._transfer: target not in others or root == target": "copies stay copies",
+    "schedule.memory.liveness liveness: 0  ->  1": "every depth is one more; only their order counts",
+    "schedule.vmap.recover _Recovery._element_by_element: largest < self.limits.element_bytes or": (
+        "chooses between batch elements in slots and one at a time"
+    ),
+    "placement.groups _tilings: step if size % step == 0": "chooses the length of parts",
+    "placement.place _Placer._packed: 1  ->  2": "chooses what is packed",
+    "analysis.trips side_by_side: not loop.initial": "a loop whose trips are not proven independent stays",
+    "codegen.failure emit_fail: context.has_units and": "of GPU programs alone, which the emulation runs",
+}
+
+
+def is_alike(name: str) -> bool:
+    """Whether the mutant of that name is in the table."""
+    return any(name.startswith(beginning) for beginning in ALIKE)
