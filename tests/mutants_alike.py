@@ -13,11 +13,11 @@ ALIKE: Mapping[str, str] = {
     f"{_PRODUCTS}.division analyse: not products and (not together) and (not sums)": _STAYS,
     f"{_PRODUCTS}.reductions sums_of: if sum(": _STAYS,
     f"{_PRODUCTS}.chunks fits: abs(counter.step) * steps < LONGEST_WAY": "another way at exactly 2**31 only",
-    "schedule.sync.double_buffer unroll_pairs: (loop,) if fewest": "tries to save a barrier where there is none",
-    "schedule.sync.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies its state",
-    "schedule.memory.residency _Survey._touch: if slot not in self.refused": "all is refused, and stays shared",
-    "schedule.memory.liveness _Walker._transfer: target not in others or root == target": "copies stay copies",
-    "schedule.memory.liveness liveness: 0  ->  1": "every depth is one more; only their order counts",
+    "schedule.sync.double_buffer unroll_pairs: (loop,) if fewest": "no plan has fewer barriers than none",
+    "schedule.sync.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies",
+    "schedule.memory.residency _Survey._touch: if slot not in self.refused": "what is refused stays shared",
+    "schedule.memory.liveness _Walker._transfer: target not in others or root == target": "copies stay",
+    "schedule.memory.liveness liveness: 0  ->  1": "only the order of depths counts",
     "schedule.vmap.recover _Recovery._element_by_element: largest < self.limits.element_bytes or": (
         "chooses between batch elements in slots and one at a time"
     ),
