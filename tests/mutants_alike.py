@@ -1,4 +1,4 @@
-"""Mutants that no program can notice, with the reasons: they change nothing, or the choice of a correct plan."""
+"""Mutants that no program can notice, with reasons: they change nothing, or choose another correct plan."""
 
 from __future__ import annotations
 
