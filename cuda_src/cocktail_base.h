@@ -13,7 +13,6 @@
 #define CK_INLINE static __device__ __forceinline__
 #define CK_NOINLINE static __device__ __noinline__
 #define CK_TABLE static __device__ const
-#define CK_RESTRICT __restrict__
 #define CK_NO_UNROLL _Pragma("unroll 1")
 #define CK_LIKELY(x) __builtin_expect(!!(x), 1)
 #define CK_UNLIKELY(x) __builtin_expect(!!(x), 0)

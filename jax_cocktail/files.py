@@ -15,14 +15,6 @@ from pathlib import Path
 _MOST_LINKS = 40  # as in the kernel
 
 
-def distrust(path: Path) -> str:
-    """The reason why another user could change the file or folder itself, or ""."""
-    try:
-        return _reason(path, path.lstat())
-    except OSError as error:
-        return f"{path} cannot be examined ({error.strerror})"
-
-
 def distrust_way(path: Path) -> str:
     """The reason why another user could exchange or change the folder that `path` leads to, or "".
 
