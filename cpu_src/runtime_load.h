@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime_features.h"
+#include "runtime_routines.h"
 #include "runtime_units.h"
 
 namespace {
@@ -25,6 +26,7 @@ struct Program {
   Entry entry;
   int64_t calls, exits;  // of a program with an exit flag: all calls, and those that left by a side exit
   void* library;
+  CkRoutine* routines;  // that it calls; nullptr: none
   int64_t states;
   Program* next;
 };
@@ -136,6 +138,7 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, Origi
   }
   memcpy(program->digest, digest, 64);
   program->library = library;
+  program->routines = static_cast<CkRoutine*>(dlsym(library, "ck_routines"));
   auto* most_units = static_cast<const i64*>(dlsym(library, "ck_most_units"));
   auto* own_bytes = static_cast<const i64*>(dlsym(library, "ck_own_bytes"));
   program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0, 0, 0};
@@ -183,6 +186,27 @@ int64_t CountExits(const char* digest, int64_t* calls) {
   return exits;
 }
 
+// Ends the use of a program by one state.
+void ReleaseProgram(Program* program) {
+  Program* expired = nullptr;
+  LockPrograms();
+  if (--program->states == 0) {
+    Program*& idle = idle_programs[next_idle++ % kMostIdle];
+    expired = idle;
+    idle = program;
+  }
+  if (expired != nullptr) {
+    Program** place = BucketOf(expired->digest);
+    while (*place != expired) place = &(*place)->next;
+    *place = expired->next;
+    --loaded_now;
+  }
+  UnlockPrograms();
+  if (expired == nullptr) return;
+  dlclose(expired->library);
+  free(expired);
+}
+
 // The program with this digest, for one more state; loads it if it is new. nullptr on failure: `problem` is
 // the reason.
 Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
@@ -205,28 +229,11 @@ Program* FindProgram(const char* digest, const uint8_t* data, size_t size, Origi
   }
   if (program != nullptr) ++program->states;
   UnlockPrograms();
-  return program;
-}
-
-// Ends the use of a program by one state.
-void ReleaseProgram(Program* program) {
-  Program* expired = nullptr;
-  LockPrograms();
-  if (--program->states == 0) {
-    Program*& idle = idle_programs[next_idle++ % kMostIdle];
-    expired = idle;
-    idle = program;
-  }
-  if (expired != nullptr) {
-    Program** place = BucketOf(expired->digest);
-    while (*place != expired) place = &(*place)->next;
-    *place = expired->next;
-    --loaded_now;
-  }
-  UnlockPrograms();
-  if (expired == nullptr) return;
-  dlclose(expired->library);
-  free(expired);
+  const char* missing = program == nullptr ? nullptr : FindRoutines(program->routines);
+  if (missing == nullptr) return program;
+  snprintf(problem, problem_size, "the program calls %s of LAPACK, which SciPy does not have here", missing);
+  ReleaseProgram(program);
+  return nullptr;
 }
 
 }  // namespace

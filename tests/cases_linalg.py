@@ -32,6 +32,9 @@ def add_linalg(table: Table) -> None:
         for columns in (1, 6):
             operands = _positive(dtype, (2, 5, 5)), array(dtype, (2, 5, columns))
             add(f"triangular_solve_{columns}", _triangular, *operands)
+        for shape in ((1, 2), (9, 3), (2, 6, 1)):
+            *diagonals, b = (array(dtype, size) for size in (*[shape[:-1]] * 3, shape))
+            add(f"tridiagonal_solve_{shape}", linalg.tridiagonal_solve, *diagonals, b)
         add("solve", jnp.linalg.solve, _positive(dtype, (6, 6)), array(dtype, (6,)))
 
 

@@ -272,9 +272,12 @@ OWN: dict[str, Ties] = {
     "dot": _dot,
     "conv": _conv,
     "cholesky": _leading(2),
+    "eigh": _leading(2),
     "geqrf": _leading(2),
     "householder_product": _leading(2),
     "lu": _leading(2),
+    "singular_values": _leading(2),
+    "svd": _leading(2),
     "triangular_solve": _triangular_solve,
 }
 

@@ -210,7 +210,7 @@ def build_runtime(include_dir: str, toolchain: Toolchain) -> str:
     `include_dir`: ``jax.ffi.include_dir()``.
     """
     folder, common = program_folders("cpu_src")
-    names = ("cocktail_base.h", "cocktail_features.h", "cocktail_units.h")
+    names = ("cocktail_base.h", "cocktail_features.h", "cocktail_routines.h", "cocktail_units.h")
     own = [*(folder / name for name in names), *sorted(folder.glob(f"{_RUNTIME}*.h"))]
     headers = [common / "cocktail_types.h", *sorted(common.glob(f"{_RUNTIME}*.h")), *own]
     source, symbols = folder / "runtime.cc", _RUNTIME_SYMBOLS

@@ -6,7 +6,10 @@ from jax_cocktail.device.target import Target
 
 CPU = Target(
     name="cpu",
-    headers=("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "sort", "units"),
+    headers=(
+        *("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "lapack", "sort"),
+        "units",
+    ),
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',
     copy="__builtin_memcpy({target}, {source}, {size});",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index
 from jax_cocktail.codegen.writer import code
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.lapack import workspace
 
 
 def emit_cholesky(context: Context, operator: UOperator) -> None:
@@ -49,6 +51,41 @@ def emit_triangular_solve(context: Context, operator: UOperator) -> None:
         context.writer.add(call)
 
 
+def emit_eigh(context: Context, operator: UOperator) -> None:
+    a = context.array(operator.inputs[0])
+    vectors, values = operator.outputs
+    flags = f"{str(operator['lower']).lower()}, {vectors.type.shape[-1]}"
+    scratch = _lapack_scratch(context, operator)
+    with context.result(vectors) as v, context.result(values) as w, _each(context, operator) as at:
+        places = [_matrix(a, at), _from(v, at), _from(w, at), scratch]
+        context.writer.add(code("ck_eigh<{}>({}, {}, {}, {});", flags, *places))
+
+
+def emit_svd(context: Context, operator: UOperator) -> None:
+    """Singular values, and vectors if they are results, too."""
+    a = context.array(operator.inputs[0])
+    rows, columns = operator.inputs[0].type.shape[-2:]
+    scratch = _lapack_scratch(context, operator)
+    with ExitStack() as stack:
+        results = [stack.enter_context(context.result(v)) for v in operator.outputs]
+        at = stack.enter_context(_each(context, operator))
+        s, *vectors = (_from(x, at) for x in results)
+        counts: tuple[int, ...] = 0, 0
+        if vectors:
+            counts = operator.outputs[1].type.shape[-1], operator.outputs[2].type.shape[-2]
+        places = [_matrix(a, at), s, *(vectors or [s, s]), scratch, str(workspace(operator))]
+        sizes = ", ".join(map(str, (rows, columns, *counts)))
+        context.writer.add(code("ck_svd<{}>({}, {}, {}, {}, {}, {});", sizes, *places))
+
+
+def _lapack_scratch(context: Context, operator: UOperator) -> Expression:
+    """The memory for a call of LAPACK. Raises UnsupportedError on a GPU."""
+    if context.target.has_threads:
+        raise UnsupportedError(f"{operator.kind}: a GPU program has no template for it")
+    context.needs.add("lapack")
+    return context.scratch(operator.inputs[0].type.dtype)
+
+
 @contextmanager
 def _each(context: Context, operator: UOperator) -> Iterator[Sequence[Index]]:
     """Loops over the matrices of a batch. Yields the indices of one."""
@@ -71,8 +108,11 @@ def _matrix(array: ArrayView, at: Sequence[Index]) -> Expression:
 
 EMITTERS: dict[str, Emitter] = {
     "cholesky": emit_cholesky,
+    "eigh": emit_eigh,
     "geqrf": emit_factors,
     "householder_product": emit_householder_product,
     "lu": emit_factors,
+    "singular_values": emit_svd,
+    "svd": emit_svd,
     "triangular_solve": emit_triangular_solve,
 }

@@ -18,7 +18,7 @@ from jax.interpreters import mlir
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.complex_parts import can_split, on_parts, operations_on_complex
 from jax_cocktail.lowering.state import read_mark
-from jax_cocktail.primitives import CONTROL_FLOW, RULES, why_unsupported
+from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, RULES, why_unsupported
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
 from jax_cocktail.primitives.jaxprs import (
     call_body,
@@ -330,6 +330,8 @@ def _params(equation: Any, calls: Calls) -> dict[str, Any]:
         return {"moves": any(map(_moves, equation.invars, equation.outvars))}
     if name == "platform_index":
         return {"index": calls.platform_index(params["platforms"])}
+    if name in LIBRARY:
+        return {**params, "platform": calls.platform}
     return dict(params)
 
 

@@ -25,7 +25,7 @@ from jax_cocktail.lowering.capture import Capture, Region
 from jax_cocktail.lowering.rerun import Rewritten, run_again
 from jax_cocktail.primitives import physical_type
 from jax_cocktail.primitives.jaxprs import open_jaxpr
-from jax_cocktail.runtime import trust
+from jax_cocktail.runtime import routines, trust
 from jax_cocktail.utask.plan import LaunchPlan
 
 TARGET = "jax_cocktail_cpu"
@@ -65,6 +65,7 @@ def _register_cpu() -> None:
                 "empty the cache with jax_cocktail.clear_cache(), or choose another compiler with CXX",
             ) from error
         trust.guard(library)
+        routines.provide(library)
         library.ck_cpu_state_type_id.restype = ctypes.c_void_p
         library.ck_cpu_state_type_info.restype = ctypes.c_void_p
         state_type = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.primitives.equation import Equation, Program
@@ -11,7 +12,7 @@ from jax_cocktail.primitives.rule import physical_type, rule, spread
 from jax_cocktail.primitives.translate import inline
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import TensorType, Value
 
 CONTROL_FLOW = frozenset({"while", "scan", "cond"})
 
@@ -54,32 +55,57 @@ def while_(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> S
 def scan(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     params = equation.params
     num_consts, num_carry = int(params["num_consts"]), int(params["num_carry"])
-    length = int(params["length"])
     constants, rest = inputs[:num_consts], inputs[num_consts:]
-    start, xs = rest[:num_carry], rest[num_carry:]
+
+    def step(carried: Sequence[Value], rows: Sequence[Value]) -> Sequence[Value]:
+        return inline(builder, params["jaxpr"], (*constants, *carried, *rows))
+
     stacked = [physical_type(output) for output in equation.outputs[num_carry:]]
-    initial = (*start, *(builder.emit("empty", (), t.dtype, t.shape) for t in stacked))
-    if length == 0:
-        return initial
-    index = builder.value("int64")
-    carried = builder.like(initial)
-    with builder.region() as body:
-        position = index
-        if params["reverse"]:
-            position = builder.binary("sub", builder.constant(length - 1, "int64"), index)
-        zero = builder.constant(0, "int64")
-        slices = [builder.row(x, position, zero) for x in xs]
-        results = inline(builder, params["jaxpr"], (*constants, *carried[:num_carry], *slices))
-        written = [
-            builder.put_row(whole, y, position, zero)
-            for whole, y in zip(carried[num_carry:], results[num_carry:], strict=True)
-        ]
-    outputs = builder.like(initial)
-    region = Region((index, *carried), tuple(body), (*results[:num_carry], *written))
-    builder.out.append(
-        LoopUTask(initial=initial, outputs=outputs, body=region, trip_count=length, source=equation.source)
-    )
-    return outputs
+    loop = Scan(int(params["length"]), bool(params["reverse"]), stacked)
+    return loop.emit(builder, rest[:num_carry], rest[num_carry:], step)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A counted loop over the leading axis of arrays. `stacked`: the types of the arrays that it makes."""
+
+    length: int
+    reverse: bool
+    stacked: Sequence[TensorType]
+
+    def emit(
+        self,
+        builder: Builder,
+        start: Sequence[Value],
+        xs: Sequence[Value],
+        step: Callable[[Sequence[Value], Sequence[Value]], Sequence[Value]],
+    ) -> Sequence[Value]:
+        """Emits the loop, and returns the last carries and the arrays. `step`: from carries and rows of `xs`
+        to the next carries and rows of the arrays."""
+        count = len(start)
+        initial = (*start, *(builder.emit("empty", (), t.dtype, t.shape) for t in self.stacked))
+        if self.length == 0:
+            return initial
+        index = builder.value("int64")
+        carried = builder.like(initial)
+        with builder.region() as body:
+            position = index
+            if self.reverse:
+                position = builder.binary("sub", builder.constant(self.length - 1, "int64"), index)
+            zero = builder.constant(0, "int64")
+            results = step(carried[:count], [builder.row(x, position, zero) for x in xs])
+            written = [
+                builder.put_row(whole, y, position, zero)
+                for whole, y in zip(carried[count:], results[count:], strict=True)
+            ]
+        outputs = builder.like(initial)
+        region = Region((index, *carried), tuple(body), (*results[:count], *written))
+        builder.out.append(
+            LoopUTask(
+                initial=initial, outputs=outputs, body=region, trip_count=self.length, source=builder.source
+            )
+        )
+        return outputs
 
 
 @rule("platform_index")

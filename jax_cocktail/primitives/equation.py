@@ -58,6 +58,7 @@ class Equation:
     and for:
       device_put: moves (a value is put into another memory)
       platform_index: index (None if no entry is for the platform)
+      linear algebra with library code: platform
     """
 
     primitive: str

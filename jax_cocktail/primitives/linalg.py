@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
 
 from jax_cocktail.errors import UnsupportedError
+from jax_cocktail.primitives.control import Scan
 from jax_cocktail.primitives.equation import Equation
-from jax_cocktail.primitives.rule import output_type, physical_type, rule
+from jax_cocktail.primitives.rule import output_type, physical_type, rule, spread
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region
+from jax_cocktail.utask.lapack import LARGEST as LARGEST_LAPACK
 from jax_cocktail.utask.types import TensorType, Value
 
 LARGEST, LARGEST_LU = 128, 64  # rows and columns: LAPACK is faster with larger matrices
@@ -54,6 +59,118 @@ def geqrf(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Se
 def householder_product(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
     _check(equation, inputs)
     return builder.emit("householder_product", inputs, inputs[0].type)
+
+
+@rule("eigh", library=True)
+def eigh(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    _check_lapack(equation, inputs)
+    algorithm = equation.params.get("algorithm")
+    if algorithm is not None and algorithm.name != "QR":
+        raise UnsupportedError(f"eigh by the algorithm {algorithm.name}")
+    types = [physical_type(output) for output in equation.outputs]
+    results = [(t.dtype, t.shape) for t in types]
+    return builder.emit_many("eigh", inputs, results, lower=bool(equation.params["lower"]))
+
+
+@rule("svd", library=True)
+def svd(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
+    _check_lapack(equation, inputs)
+    algorithm = equation.params.get("algorithm")
+    if algorithm is not None and algorithm.name not in ("DEFAULT", "DIVIDE_AND_CONQUER"):
+        raise UnsupportedError(f"svd by the algorithm {algorithm.name}")
+    types = [physical_type(output) for output in equation.outputs]
+    kind = "svd" if equation.params["compute_uv"] else "singular_values"
+    return builder.emit_many(kind, inputs, [(t.dtype, t.shape) for t in types])
+
+
+def _check_lapack(equation: Equation, inputs: Sequence[Value]) -> None:
+    """Raises UnsupportedError unless LAPACK is called for these matrices."""
+    if equation.params["platform"] != "cpu":
+        raise UnsupportedError(f"{equation.primitive} on a GPU")
+    _check(equation, inputs, LARGEST_LAPACK)
+    subset, least = equation.params.get("subset_by_index"), min(inputs[0].type.shape[-2:])
+    if subset not in (None, (0, least)) or not least:
+        raise UnsupportedError(f"{equation.primitive} of an empty matrix, or of part of the spectrum")
+
+
+@rule("tridiagonal_solve", library=True)
+def tridiagonal_solve(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    """Gaussian elimination with exchanges of neighbouring rows, as LAPACK's `gtsv`. It needs no template: a
+    loop down the rows, and one up."""
+    if inputs[0].type.dtype not in ("float32", "float64"):
+        raise UnsupportedError(f"tridiagonal_solve of {inputs[0].type.dtype}")
+    if equation.params.get("perturb_singular"):
+        raise UnsupportedError("tridiagonal_solve with perturb_singular=True")
+    b = inputs[-1]
+    rank, count = b.type.rank, b.type.shape[-2]
+    if not b.type.size:
+        return b
+    # The rows come first. What is right of the last row, or below it, is zero.
+    columns = [builder.transpose(x, (rank - 2, *range(rank - 2))) for x in inputs[:3]]
+    rows = [*columns, builder.transpose(b, (rank - 2, *range(rank - 2), rank - 1))]
+    rows[2] = _moved_up(builder, rows[2], 0, count - 1)
+    below = [_moved_up(builder, x, 1, count) for x in rows]
+    singular = builder.full(False, "bool", rows[0].type.shape[1:])
+    first = [builder.reshape(builder.slice(x, (0,), (1, *x.type.shape[1:])), x.type.shape[1:]) for x in rows]
+    one, many = rows[0].type, rows[3].type
+    down = Scan(count, reverse=False, stacked=(one, one, one, many))
+    start = (*first[1:], singular)
+    *_, singular, pivots, right, second, left = down.emit(builder, start, below, partial(_eliminate, builder))
+    zero = builder.full(0, many.dtype, many.shape[1:])
+    up = Scan(count, reverse=True, stacked=(many,))
+    *_, x = up.emit(builder, (zero, zero), (pivots, right, second, left), partial(_substitute, builder))
+    x = builder.transpose(x, (*range(1, rank - 1), 0, rank - 1))
+    failed = builder.broadcast(singular, x.type.shape, range(rank - 2))
+    return builder.select(failed, builder.full(np.nan, x.type.dtype, x.type.shape), x)
+
+
+def _moved_up(builder: Builder, x: Value, rows: int, end: int) -> Value:
+    """The rows of an array up to `end`, moved up by some; zeros below."""
+    shape = x.type.shape[1:]
+    kept = builder.slice(x, (rows,), (end - rows, *shape))
+    none, zero = (0,) * x.type.rank, builder.constant(0, x.type.dtype)
+    return builder.emit("pad", (kept, zero), x.type, low=none, interior=none)
+
+
+def _eliminate(builder: Builder, carried: Sequence[Value], below: Sequence[Value]) -> Sequence[Value]:
+    """Eliminates the first element of the next row. That of the larger magnitude becomes the pivot.
+
+    The row so far has a diagonal element, one right of it, and a right-hand side.
+    """
+    diagonal, upper, side, singular = carried
+    next_lower, next_diagonal, next_upper, next_side = below
+    larger = builder.compare("ge", *(builder.emit("abs", (x,), x.type) for x in (diagonal, next_lower)))
+
+    def pair(kept: Value, other: Value) -> tuple[Value, Value]:
+        """An element of the pivot's row, and of the other one."""
+        keeps = spread(builder, larger, kept.type.shape)
+        return builder.select(keeps, kept, other), builder.select(keeps, other, kept)
+
+    zero = builder.full(0, upper.type.dtype, upper.type.shape)
+    (pivot, rest), (right, a), (second, b) = (
+        pair(diagonal, next_lower),
+        pair(upper, next_diagonal),
+        pair(zero, next_upper),
+    )
+    left, c = pair(side, next_side)
+    factor = builder.binary("div", rest, pivot)
+
+    def reduced(x: Value, by: Value) -> Value:
+        scaled = builder.binary("mul", spread(builder, factor, by.type.shape), by)
+        return builder.binary("sub", x, scaled)
+
+    singular = builder.binary("or", singular, builder.compare("eq", pivot, zero))
+    following = reduced(a, right), reduced(b, second), reduced(c, left), singular
+    return *following, pivot, right, second, left
+
+
+def _substitute(builder: Builder, below: Sequence[Value], row: Sequence[Value]) -> Sequence[Value]:
+    """Solves a row for its unknown. `below`: the next two."""
+    pivot, right, second, left = row
+    for factor, x in zip((right, second), below, strict=True):
+        left = builder.binary("sub", left, builder.binary("mul", spread(builder, factor, x.type.shape), x))
+    x = builder.binary("div", left, spread(builder, pivot, left.type.shape))
+    return x, below[0], x
 
 
 @rule("lu_pivots_to_permutation")

@@ -44,6 +44,7 @@ class OperatorKind:
       updates: the operand that it writes into its first one, in place; 0: none.
       block_scratch: its GPU templates use the scratch memory of a thread block.
       orders: the attribute that names the axis along which it sorts indices in scratch memory.
+      lapack: it calls LAPACK, with scratch memory. So only a CPU has it.
     Work:
       cost: flops of one element.
       cubic: that, times the columns of the first operand's matrices.
@@ -73,6 +74,7 @@ class OperatorKind:
     updates: int = 0
     block_scratch: bool = False
     orders: str = ""
+    lapack: bool = False
     cost: int = 1
     cubic: bool = False
     free: bool = False
@@ -192,6 +194,12 @@ def _matrices(table: _Table) -> None:
     add(2, "householder_product")
     # (triangular matrix, right-hand sides in columns)
     add(2, "triangular_solve", "lower unit_diagonal")
+    add = partial(add, 1, cost=20, lapack=True)
+    # of a symmetric matrix. Results: eigenvectors in columns; ascending eigenvalues. lower: reads that half
+    add("eigh", "lower", results=2)
+    # results: descending singular values; left vectors in columns, right ones in rows
+    add("svd", results=3)
+    add("singular_values")
 
 
 def _reductions(table: _Table) -> None:

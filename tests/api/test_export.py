@@ -131,6 +131,29 @@ def test_another_process_of_this_user(exported, attack):
     assert abs(float(said[0]) - expected) < 1e-4 and said[1] == "True"
 
 
+def test_lapack_in_another_process(tmp_path):
+    pytest.importorskip("flatbuffers")
+    ours = jax_cocktail.jit(
+        lambda x: lax.fori_loop(0, 3, lambda _, a: jnp.linalg.eigh(a)[1] * a, jnp.diag(x) + 1),
+        options={"force": "cocktail"},
+    )
+    path = tmp_path / "program"
+    exported = export.export(ours, disabled_checks=ALLOWED)(jnp.ones(4))
+    path.write_bytes(exported.serialize())
+    reader = """
+        import os, pathlib, sys
+        import jax_cocktail, jax.numpy as jnp
+        from jax import export
+
+        jax_cocktail.load(trust=os.environ["GOOD"])
+        assert "scipy.linalg.cython_lapack" not in sys.modules
+        program = export.deserialize(bytearray(pathlib.Path(os.environ["GOOD"]).read_bytes()))
+        print(float(program.call(jnp.ones(4))[0, 0]))
+    """
+    found = float(python(reader, GOOD=str(path), JAX_COCKTAIL_CACHE_DIR=str(tmp_path / "cache")))
+    assert abs(found - float(ours(jnp.ones(4))[0, 0])) < 1e-5
+
+
 @pytest.mark.parametrize("form", ["str(path)", "path", "path.parent", "data", "bytearray(data)", "[digest]"])
 def test_forms_of_trust(exported, monkeypatch, form):
     data = exported.read_bytes()

@@ -9,10 +9,17 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.lowering import adapter
+from jax_cocktail.lowering.capture import capture
 from jax_cocktail.lowering.lower import lower
 from jax_cocktail.lowering.state import Mark
+from jax_cocktail.primitives import translate
+from jax_cocktail.utask.interpreter.run import run
 
 FORCED = {"force": "cocktail", "strict": True}
+
+
+UNITS = pytest.mark.parametrize("units", [1, 2])
 
 
 def matrices(shape, seed=0):
@@ -21,9 +28,9 @@ def matrices(shape, seed=0):
     return x @ x.mT / shape[-1] + jnp.eye(shape[-1])
 
 
-def same(function, *arguments, rtol=2e-4):
+def same(function, *arguments, rtol=2e-4, **options):
     """Ours is one custom call, and gives what stock gives."""
-    wrapped = jax_cocktail.jit(function, options=FORCED)
+    wrapped = jax_cocktail.jit(function, options={**FORCED, **options})
     assert "jax_cocktail_cpu" in wrapped.lower(*arguments).as_text()
     found, expected = wrapped(*arguments), jax.jit(function)(*arguments)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol), found, expected)
@@ -246,3 +253,182 @@ def test_least_squares_by_qr():
     same(fit, t, y, rtol=1e-3)
     same(jax.vmap(fit, (None, 0)), t, jnp.stack([y, 1.1 * y, y * y]), rtol=1e-3)
     same(jax.grad(lambda t, y: fit(t, y).sum(), 1), t, y, rtol=1e-2)
+
+
+# -- tridiagonal systems -------------------------------------------------------------------------------------
+def heat(lower, diagonal, upper, y):
+    """Implicit steps of a heat equation whose coefficients change."""
+
+    def step(state, _):
+        y, factor = state
+        y = lax.linalg.tridiagonal_solve(lower, factor * diagonal, upper, y)
+        return (y, 0.9 * factor), y.sum()
+
+    return lax.scan(step, (y, 1.5), length=4)
+
+
+def bands(*shape, seed=0):
+    """The diagonals of matrices for which rows must be exchanged."""
+    return jax.random.normal(jax.random.key(seed), (3, *shape))
+
+
+@UNITS
+def test_tridiagonal_systems(units):
+    y = jax.random.normal(jax.random.key(1), (9, 2))
+    same(heat, *bands(9), y, units=units)
+    same(jax.vmap(heat), *bands(4, 9), jnp.stack([y, 2 * y, y * y, -y]), units=units)
+    same(jax.vmap(heat, (None, None, None, 0)), *bands(9), jnp.stack([y, 2 * y, y * y, -y]), units=units)
+
+
+def test_the_gradient_of_a_tridiagonal_system():
+    same(jax.grad(lambda b, y: heat(*b, y)[1].sum(), (0, 1)), bands(5), jnp.ones((5, 1)), rtol=2e-3)
+
+
+def test_tridiagonal_systems_of_any_size():
+    solve = looped(lax.linalg.tridiagonal_solve)
+    for shape in ((0, 2), (1, 1), (2, 1), (3, 0), (300, 1)):
+        diagonals = bands(shape[0]) + jnp.array([0.0, 4.0, 0.0])[:, None]
+        same(solve, *diagonals, jnp.ones(shape))
+
+
+def test_a_singular_tridiagonal_system():
+    """One of a batch is; the others have solutions."""
+    diagonal = jnp.array([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    lower, upper = jnp.array([0.0, 0.0, 1.0]), jnp.array([1.0, 0.0, 7.0])
+    batch = (jnp.stack([lower] * 3), diagonal, jnp.stack([upper] * 3), jnp.ones((3, 3, 2)))
+    same(looped(lax.linalg.tridiagonal_solve), *batch)
+
+
+def test_accuracy_of_tridiagonal_systems():
+    """The error against float64 is at most twice that of LAPACK."""
+    diagonals, b = bands(60, seed=3), jnp.ones((60, 3))
+    lower, diagonal, upper = np.asarray(diagonals, np.float64)
+    exact = np.linalg.solve(np.diag(diagonal) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1), b)
+    solve = looped(lax.linalg.tridiagonal_solve)
+    both = (f(*diagonals, b) for f in (jax_cocktail.jit(solve, options=FORCED), jax.jit(solve)))
+    lost, allowed = (np.abs(x - exact).max() for x in both)
+    assert lost <= 2 * allowed
+
+
+# -- LAPACK --------------------------------------------------------------------------------------------------
+def root(cov):
+    """The root of a covariance, and its inverse."""
+    values, vectors = jnp.linalg.eigh(cov)
+    return vectors * jnp.sqrt(values) @ vectors.T, vectors / jnp.sqrt(values) @ vectors.T
+
+
+def unscented(observations, cov):
+    """An unscented Kalman filter with points along the root of the covariance."""
+    size = len(cov)
+
+    def move(x):
+        return x + 0.1 * jnp.sin(jnp.roll(x, 1))
+
+    def step(state, y):
+        mean, cov = state
+        points = jax.vmap(move)(mean + jnp.concatenate([root(size * cov)[0], -root(size * cov)[0]]))
+        mean = points.mean(0)
+        cov = (points - mean).T @ (points - mean) / (2 * size) + 0.05 * jnp.eye(size)
+        innovation = cov[:2, :2] + 0.1 * jnp.eye(2)
+        gain = jnp.linalg.solve(innovation, cov[:2]).T
+        mean = mean + gain @ (y - mean[:2])
+        return (mean, cov - gain @ innovation @ gain.T), mean
+
+    return lax.scan(step, (jnp.zeros(size), cov), observations)
+
+
+def eigenvalues(a):
+    """The QR algorithm, until what is below the diagonal is small."""
+
+    def step(a):
+        q, r = jnp.linalg.qr(a)
+        return r @ q
+
+    return jnp.diag(lax.while_loop(lambda a: jnp.abs(jnp.tril(a, -1)).max() > 1e-3, step, a))
+
+
+def completed(known, mask):
+    """Matrix completion: singular values shrink, and what is known is put back."""
+
+    def step(x, _):
+        u, s, vt = jnp.linalg.svd(x, full_matrices=False)
+        x = u * jnp.maximum(s - 0.05, 0) @ vt
+        return jnp.where(mask, known, x), s
+
+    return lax.scan(step, known * mask, length=5)
+
+
+@UNITS
+def test_an_unscented_kalman_filter(units):
+    observations = jax.random.normal(jax.random.key(0), (6, 2))
+    same(unscented, observations, matrices((4, 4)), units=units)
+    batch = jnp.stack([observations, -observations, 2 * observations])
+    same(jax.vmap(unscented, (0, None)), batch, matrices((4, 4)), units=units)
+
+
+@UNITS
+def test_matrix_completion(units):
+    known = jax.random.normal(jax.random.key(0), (3, 7, 2)) @ jax.random.normal(jax.random.key(1), (3, 2, 5))
+    mask = jax.random.bernoulli(jax.random.key(2), 0.7, (7, 5))
+    same(completed, known[0], mask, units=units)
+    same(jax.vmap(completed, (0, None)), known, mask, units=units)
+
+
+def test_the_qr_algorithm():
+    same(eigenvalues, matrices((5, 5)), rtol=2e-3)
+
+
+def test_the_gradients_of_decompositions():
+    def loss(a):
+        def step(a, _):
+            s = jnp.linalg.svd(a, compute_uv=False)
+            return root(a)[0] + a / s[0], None
+
+        return lax.scan(step, a, length=3)[0].sum()
+
+    same(jax.grad(loss), matrices((4, 4)), rtol=2e-3)
+
+
+DECOMPOSITIONS = [
+    jnp.linalg.eigh,
+    jnp.linalg.eigvalsh,
+    lambda a: lax.linalg.eigh(a, lower=False, symmetrize_input=False),
+    jnp.linalg.svd,
+    lambda a: jnp.linalg.svd(a[..., :3], full_matrices=False),
+    lambda a: jnp.linalg.svd(a[..., :3, :]),
+    lambda a: jnp.linalg.svd(a[..., :3], compute_uv=False),
+]
+
+
+def test_decompositions_have_the_bits_of_stock():
+    """So the signs of vectors are the same, too. Matrices of one element, and with a NaN, are among them."""
+    bad = jax.random.normal(jax.random.key(2), (3, 4, 4)).at[1, 2, 2].set(jnp.nan)
+    for a in (jax.random.normal(jax.random.key(0), (40, 40)), jnp.full((2, 1, 1), -2.0), bad):
+        function = looped(lambda a: [f(a) for f in DECOMPOSITIONS])
+        ours, stock = jax_cocktail.jit(function, options=FORCED)(a), jax.jit(function)(a)
+        jax.tree.map(np.testing.assert_array_equal, ours, stock)
+
+
+def test_decompositions_in_float64():
+    with jax.enable_x64(True):
+        a = jax.random.normal(jax.random.key(0), (2, 9, 6), jnp.float64)
+        same(looped(lambda a: (jnp.linalg.svd(a), jnp.linalg.eigh(a.mT @ a))), a, rtol=1e-13)
+        cov = jnp.eye(4, dtype=jnp.float64) + 0.1
+        same(unscented, jnp.ones((6, 2), jnp.float64), cov, rtol=1e-11)
+
+
+def test_the_interpreter_agrees():
+    operands = jax.random.normal(jax.random.key(0), (6, 2)), matrices((4, 4))
+    program = translate(adapter.program(jax.make_jaxpr(unscented)(*operands)), "filter")
+    found = run(program, [np.asarray(x) for x in operands])
+    for x, y in zip(found, jax.tree.leaves(jax.jit(unscented)(*operands)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("function", [jnp.linalg.eigh, jnp.linalg.svd])
+def test_a_gpu_has_no_lapack(function):
+    """What stands beside a loop does not keep it from being captured there."""
+    beside = jax.make_jaxpr(lambda a: (looped(jnp.cos)(a), function(a)))(jnp.eye(3))
+    assert [region.control_flow for region in capture(beside, "cuda").regions]
+    inside = capture(jax.make_jaxpr(looped(function))(jnp.eye(3)), "cuda")
+    assert not inside.regions and "on a GPU" in inside.left[0].reason

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 from jax_cocktail.build import features
 from jax_cocktail.build import host as build
-from jax_cocktail.runtime import trust
+from jax_cocktail.runtime import routines, trust
 
 TARGET = "jax_cocktail_runtime_test"
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="features of x86-64 processors")
@@ -72,6 +73,7 @@ def _registered(path: str, target: str) -> ctypes.CDLL:
         getattr(handle, name).restype = ctypes.c_void_p
     handle.ck_cpu_load_count.restype = handle.ck_cpu_loaded_now.restype = ctypes.c_int64
     trust.guard(handle)
+    routines.provide(handle)
     types = {
         "type_id": _capsule(handle.ck_cpu_state_type_id()),
         "type_info": _capsule(handle.ck_cpu_state_type_info()),
@@ -376,6 +378,19 @@ def test_programs_name_their_features(runtime: ctypes.CDLL) -> None:
     library = ctypes.CDLL(_built().path)
     found = ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, "ck_features"))).decode()
     assert set(found.split(",")) - {""} == features.names_of(build.host_toolchain(), build.PROGRAM_FLAGS)
+
+
+def test_routines_that_this_process_does_not_have(runtime: ctypes.CDLL) -> None:
+    program = PROGRAM.replace(
+        '#include "cocktail_base.h"',
+        '#include "cocktail_routines.h"\nCK_EXPORT CkRoutine ck_routines[];\n'
+        'CkRoutine ck_routines[] = {{"dsyevd", nullptr}, {"%s", nullptr}, {nullptr, nullptr}};',
+    )
+    x = jnp.arange(8.0)
+    for name, fits in (("ssyevd", True), ("dsyevx8", False)):
+        call = _caller(_built(program.replace("%s", name)).binary)
+        with nullcontext() if fits else pytest.raises(Exception, match="the program calls dsyevx8 of LAPACK"):
+            np.testing.assert_array_equal(call(x), 2 * np.arange(8.0))
 
 
 @pytest.mark.parametrize("size", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])

@@ -185,7 +185,10 @@ def _linalg() -> Iterator[Sample]:
     yield sample("lu", "float32[2,6,4]", "float32[2,6,4] int32[2,4]")
     yield sample("geqrf", "float32[2,6,4]", "float32[2,6,4] float32[2,4]")
     yield sample("householder_product", "float32[2,6,4] float32[2,3]", "float32[2,6,4]")
+    yield sample("singular_values", "float32[2,6,4]", "float32[2,4]")
+    yield sample("svd", "float32[2,6,4]", "float32[2,4] float32[2,6,4] float32[2,4,4]")
     for lower in (True, False):
+        yield sample("eigh", "float32[2,6,6]", "float32[2,6,6] float32[2,6]", lower=lower)
         yield sample(
             "triangular_solve", "float32[2,6,6] float32[2,6,4]", "float32[2,6,4]", lower=lower,
             unit_diagonal=not lower,

@@ -56,6 +56,40 @@ def test_qr(rows, columns):
 
 
 @pytest.mark.parametrize("lower", [True, False])
+def test_eigh(lower):
+    a = RANDOM.normal(size=(2, 5, 5))
+    types = ["float64[2,5,5]", "float64[2,5]"]
+    vectors, values = apply_many("eigh", [np.tril(a) if lower else np.triu(a)], types, lower=lower)
+    half = np.tril(a) if lower else np.triu(a)
+    whole = half + half.swapaxes(1, 2) - half * np.eye(5)
+    np.testing.assert_allclose(whole @ vectors, vectors * values[:, None], atol=1e-13)
+    np.testing.assert_allclose(
+        vectors.swapaxes(1, 2) @ vectors, np.broadcast_to(np.eye(5), a.shape), atol=1e-13
+    )
+    assert (np.diff(values) > 0).all()
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (6, 3), (3, 6)])
+@pytest.mark.parametrize("full", [True, False])
+def test_svd(rows, columns, full):
+    a, size = RANDOM.normal(size=(rows, columns)), min(rows, columns)
+    left, right = (rows, columns) if full else (size, size)
+    types = [f"float64[{size}]", f"float64[{rows},{left}]", f"float64[{right},{columns}]"]
+    s, u, vt = apply_many("svd", [a], types)
+    np.testing.assert_allclose(u[:, :size] * s @ vt[:size], a, atol=1e-14)
+    for rotation in (u.T @ u, vt @ vt.T):
+        np.testing.assert_allclose(rotation, np.eye(len(rotation)), atol=1e-14)
+    np.testing.assert_allclose(apply("singular_values", [a], types[0]), s, atol=1e-14)
+
+
+def test_lapack_may_fail_for_one_matrix():
+    a = np.stack([np.eye(3), np.full((3, 3), np.nan)])
+    s, u, vt = apply_many("svd", [a], ["float64[2,3]", "float64[2,3,3]", "float64[2,3,3]"])
+    for x in (s, u, vt):
+        assert np.isfinite(x[0]).all() and np.isnan(x[1]).all()
+
+
+@pytest.mark.parametrize("lower", [True, False])
 @pytest.mark.parametrize("unit", [True, False])
 def test_triangular_solve(lower, unit):
     a, b = positive(2, 4, 4), RANDOM.normal(size=(2, 4, 3)).astype(np.float32)
@@ -74,10 +108,13 @@ def test_triangular_solve(lower, unit):
         ("cholesky", "bfloat16[4,4]", "bfloat16[4,4]", "does not take bfloat16"),
         ("lu", "float32[3,4]", "float32[3,4] int32[4]", "expected int32"),
         ("triangular_solve", "float32[4,4] float32[3,2]", "float32[3,2]", "the right-hand side"),
+        ("eigh", "float32[3,4]", "float32[3,4] float32[3]", "is not square"),
+        ("svd", "float32[4,3]", "float32[3] float32[4,4] float32[2,3]", "expected float32.3,3."),
     ],
 )
 def test_what_type_rules_refuse(kind, operands, results, message):
     flags = {"lower": True, "unit_diagonal": False} if kind == "triangular_solve" else {}
+    flags = {"lower": True} if kind == "eigh" else flags
     with pytest.raises(VerificationError, match=message):
         sample(kind, operands, results, **flags).program()
 

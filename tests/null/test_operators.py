@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from math import isfinite
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.work import work
 from jax_cocktail.device.spec import H200
+from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.infer import infer
 from jax_cocktail.utask.interpreter.run import EVALUATE, run
 from jax_cocktail.utask.layout import dense, view
@@ -39,6 +41,7 @@ NO_TEMPLATE = NO_RESULTS | {"reduce", "units"}
 NO_SAMPLE = NO_RESULTS | {"exchange", "fail", "units"}
 
 EACH_SAMPLE = pytest.mark.parametrize("case", SAMPLES, ids=str)
+ON_CARDS = [case for case in SAMPLES if not KINDS[case.kind].lapack]
 
 
 # -- completeness --------------------------------------------------------------------------------------------
@@ -138,13 +141,20 @@ def reached(text: str, target: str) -> set[str]:
     return found
 
 
-@EACH_SAMPLE
-@pytest.mark.parametrize("target", HEADERS)
+@pytest.mark.parametrize(
+    ("case", "target"), [*product(SAMPLES, ["cpu"]), *product(ON_CARDS, ["cuda"])], ids=str
+)
 def test_headers_define_what_its_text_calls(case: Sample, target):
     assert set(NAMES.findall(text_of(case, target))) <= {*definitions(target), "ck_body"}, case.kind
 
 
-@EACH_SAMPLE
+@pytest.mark.parametrize("case", sorted({*SAMPLES} - {*ON_CARDS}, key=str), ids=str)
+def test_lapack_is_for_a_cpu(case: Sample):
+    with pytest.raises(UnsupportedError, match="a GPU program has no template for it"):
+        text_of(case, "cuda")
+
+
+@pytest.mark.parametrize("case", ON_CARDS, ids=str)
 def test_block_scratch_is_declared(case: Sample):
     """A template that uses the scratch memory of a block, undeclared, races with the one before it."""
     used = "ck_scratch" in reached(text_of(case, "cuda"), "cuda") or scratch_bytes(case.operator()) > 0

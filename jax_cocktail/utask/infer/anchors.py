@@ -130,6 +130,30 @@ def _householder_product(operator: UOperator) -> None:
     result_is(operator, a)
 
 
+def _eigh(operator: UOperator) -> None:
+    a = _matrix(operator)
+    require(a.shape[-1] == a.shape[-2], f"{a} is not square")
+    require(isinstance(operator["lower"], bool), "lower is not a bool")
+    result_is(operator, a)
+    result_is(operator, TensorType(a.dtype, a.shape[:-1]), 1)
+
+
+def _singular_values(operator: UOperator) -> None:
+    a = _matrix(operator)
+    result_is(operator, TensorType(a.dtype, (*a.shape[:-2], min(a.shape[-2:]))))
+
+
+def _svd(operator: UOperator) -> None:
+    """There are as many vectors as singular values, or all."""
+    _singular_values(operator)
+    a, left = _matrix(operator), operator.outputs[1].type
+    *batch, rows, columns = a.shape
+    least = min(rows, columns)
+    some = left.shape[-1] == least and operator.outputs[2].type.shape[-2] == least
+    result_is(operator, TensorType(a.dtype, (*batch, rows, least if some else rows)), 1)
+    result_is(operator, TensorType(a.dtype, (*batch, least if some else columns, columns)), 2)
+
+
 def _triangular_solve(operator: UOperator) -> None:
     a, b = _matrix(operator), operator.inputs[1].type
     require(a.shape[-1] == a.shape[-2], f"{a} is not square")
@@ -269,8 +293,11 @@ ANCHORS: dict[str, Rule] = {
     "conv": _conv,
     "cholesky": _cholesky,
     "geqrf": _geqrf,
+    "eigh": _eigh,
     "householder_product": _householder_product,
     "lu": _lu,
+    "singular_values": _singular_values,
+    "svd": _svd,
     "triangular_solve": _triangular_solve,
     "reduce": _reduce,
     "arg_reduce": _arg_reduce,

@@ -1,8 +1,10 @@
-"""Factorisations of matrices and triangular systems in NumPy, in float64, one row after the other."""
+"""Factorisations of matrices and triangular systems in NumPy, in float64, one row after the other. LAPACK's
+are NumPy's, in the type of the operand: the signs of vectors depend on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -83,10 +85,38 @@ def _triangular_solve(operator: UOperator, a: Array, b: Array) -> tuple[Array]:
     return (solution,)
 
 
+def _by_lapack(function: Callable[[UOperator, Array], Sequence[Array]]) -> Evaluate:
+    """Applies a function to a batch of matrices. Results are NaN for a matrix for which LAPACK fails."""
+
+    def apply(operator: UOperator, operands: Sequence[Array]) -> tuple[Array, ...]:
+        results = tuple(np.full(v.type.shape, np.nan, v.type.dtype) for v in operator.outputs)
+        for at in np.ndindex(*operands[0].shape[:-2]):
+            with suppress(np.linalg.LinAlgError):
+                for whole, part in zip(results, function(operator, operands[0][at]), strict=True):
+                    whole[at] = part
+        return results
+
+    return apply
+
+
+def _eigh(operator: UOperator, a: Array) -> Sequence[Array]:
+    values, vectors = np.linalg.eigh(a, "L" if operator["lower"] else "U")
+    return vectors, values
+
+
+def _svd(operator: UOperator, a: Array) -> Sequence[Array]:
+    full = operator.outputs[1].type.shape[-1] + operator.outputs[2].type.shape[-2] > 2 * min(a.shape)
+    left, values, right = np.linalg.svd(a, full_matrices=full)
+    return values, left, right
+
+
 LINALG: dict[str, Evaluate] = {
     "cholesky": _each(_cholesky),
+    "eigh": _by_lapack(_eigh),
     "geqrf": _each(_geqrf),
     "householder_product": _each(_householder_product),
     "lu": _each(_lu),
+    "singular_values": _by_lapack(lambda _, a: [np.linalg.svd(a, compute_uv=False)]),
+    "svd": _by_lapack(_svd),
     "triangular_solve": _each(_triangular_solve),
 }
