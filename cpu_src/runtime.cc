@@ -196,6 +196,9 @@ CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, 
   return program != nullptr;
 }
 
+// The cache folder, once, before any program is loaded. No other user can write to it.
+CK_EXPORT void ck_cpu_set_folder(const char* folder) { cache_folder = strdup(folder); }
+
 // How often the program with this digest of its binary has left by a side exit, and in `calls` how often it
 // was called.
 CK_EXPORT int64_t ck_cpu_exits(const char* digest, int64_t* calls) {

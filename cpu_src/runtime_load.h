@@ -37,6 +37,7 @@ Program* idle_programs[kMostIdle];  // a ring; null: came back
 unsigned next_idle = 0;
 pthread_mutex_t programs_mutex = PTHREAD_MUTEX_INITIALIZER;
 int64_t load_count = 0, loaded_now = 0;
+char* cache_folder = nullptr;  // no other user can write to it
 
 bool WriteAll(int fd, const uint8_t* data, size_t size) {
   while (size > 0) {
@@ -76,11 +77,10 @@ void* OpenFromMemory(const uint8_t* data, size_t size, char* problem, size_t pro
   return library;
 }
 
-void* OpenFromFile(const uint8_t* data, size_t size, char* problem, size_t problem_size) {
-  const char* folder = getenv("TMPDIR");
+void* OpenFromFile(const char* folder, const uint8_t* data, size_t size, char* problem, size_t problem_size) {
   char path[4096];
-  snprintf(path, sizeof(path), "%s/jax_cocktail_%d_%lld_XXXXXX", folder && *folder ? folder : "/tmp",
-           int(getpid()), static_cast<long long>(load_count));
+  snprintf(path, sizeof(path), "%s/jax_cocktail_%d_%lld_XXXXXX", folder, int(getpid()),
+           static_cast<long long>(load_count));
   int fd = mkstemp(path);
   if (fd < 0) {
     snprintf(problem, problem_size, "mkstemp: %s", strerror(errno));
@@ -98,17 +98,28 @@ void* OpenFromFile(const uint8_t* data, size_t size, char* problem, size_t probl
   return library;
 }
 
+// From memory, else from TMPDIR, else from the cache folder: one of them may allow execution.
+void* OpenLibrary(const uint8_t* data, size_t size, char* problem, size_t problem_size) {
+  char memory[320] = "", temporary[320] = "", cached[320] = "no cache folder";
+  void* library = OpenFromMemory(data, size, memory, sizeof(memory));
+  if (library != nullptr) return library;
+  const char* folder = getenv("TMPDIR");
+  library = OpenFromFile(folder && *folder ? folder : "/tmp", data, size, temporary, sizeof(temporary));
+  if (library == nullptr && cache_folder != nullptr) {
+    library = OpenFromFile(cache_folder, data, size, cached, sizeof(cached));
+  }
+  if (library == nullptr) {
+    snprintf(problem, problem_size, "the program cannot be loaded (%s; %s; %s)", memory, temporary, cached);
+  }
+  return library;
+}
+
 // The caller holds the mutex. On failure `problem` is the reason.
 Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, Origin origin, char* problem,
                      size_t problem_size) {
   ++load_count;
-  char memory[512] = "", file[512] = "";
-  void* library = OpenFromMemory(data, size, memory, sizeof(memory));
-  if (library == nullptr) library = OpenFromFile(data, size, file, sizeof(file));
-  if (library == nullptr) {
-    snprintf(problem, problem_size, "the program cannot be loaded (%.400s; %.400s)", memory, file);
-    return nullptr;
-  }
+  void* library = OpenLibrary(data, size, problem, problem_size);
+  if (library == nullptr) return nullptr;
   auto* features = static_cast<const char*>(dlsym(library, "ck_features"));
   char lacking[600] = "";
   if (LacksFeatures(features ? features : "unknown", origin, lacking, sizeof(lacking))) {

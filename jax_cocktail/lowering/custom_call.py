@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 from jax_cocktail import config
 from jax_cocktail.build.host import build_runtime, host_toolchain
 from jax_cocktail.build.library import open_built
+from jax_cocktail.cache import prepare_root
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
@@ -66,6 +68,8 @@ def _register_cpu() -> None:
             ) from error
         trust.guard(library)
         routines.provide(library)
+        with suppress(OSError):  # then no program is loaded from there
+            library.ck_cpu_set_folder(os.fsencode(prepare_root().absolute()))
         library.ck_cpu_state_type_id.restype = ctypes.c_void_p
         library.ck_cpu_state_type_info.restype = ctypes.c_void_p
         state_type = {

@@ -324,14 +324,15 @@ int memfd_create(const char* name, unsigned flags) {
 
 
 def test_folders_without_execution(tmp_path):
-    """Any one of the cache, TMPDIR and the memory suffices for the runtime, and one of the latter two for a
-    program. A program that cannot be loaded is found out before it is called."""
+    """Any one of the cache, TMPDIR and the memory suffices. A program that cannot be loaded is found out
+    before it is called."""
     (tmp_path / "refusing.c").write_text(REFUSING)
     library = tmp_path / "refusing.so"
     words = [*host_toolchain().command, "-x", "c", "-shared", "-fPIC", "-o", str(library)]
     subprocess.run([*words, str(tmp_path / "refusing.c"), "-ldl"], check=True)
     (tmp_path / "cache").mkdir(mode=0o700)
     (tmp_path / "tmp").mkdir()
+    (tmp_path / "later").mkdir(mode=0o700)
     program = """
         import json, os, warnings
 
@@ -357,11 +358,14 @@ def test_folders_without_execution(tmp_path):
         call(2, [cache, tmp])
         call(3, [tmp], no_memfd=True)
         call(4, [cache, tmp], no_memfd=True)
+        os.environ["JAX_COCKTAIL_CACHE_DIR"] = os.environ["LATER"]
+        call(5, [cache, tmp], no_memfd=True)
         print(json.dumps(told))
     """
     environment = {"JAX_COCKTAIL_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path / "tmp")}
-    first, second, third, fourth = json.loads(python(program, LD_PRELOAD=str(library), **environment))
-    assert first == [True, 16, []] and second == [True, 128, []]
-    assert third[:2] == [False, 1024] and fourth[:2] == [False, 8192]
-    for text, words in ((third[2], "the program cannot be loaded"), (fourth[2], "failed to map segment")):
+    environment["LATER"] = str(tmp_path / "later")
+    first, second, third, fourth, fifth = json.loads(python(program, LD_PRELOAD=str(library), **environment))
+    assert first == [True, 16, []] and second == [True, 128, []] and third == [True, 1024, []]
+    assert fourth[:2] == [False, 8192] and fifth[:2] == [False, 65536]
+    for text, words in ((fourth[2], "failed to map segment"), (fifth[2], "the program cannot be loaded")):
         assert len(text) == 1 and words in text[0] and "TMPDIR" in text[0]
