@@ -226,7 +226,7 @@ class Jit:
         shared: Marked | None = None,
     ) -> None:
         if not callable(function):
-            raise TypeError(f"expected a function, got {function!r}")
+            raise TypeError(f"Expected a callable value, got {function}")  # as JAX says it
         self._function = function
         self._jit_options = dict(jit_options)
         self._explicit = dict(explicit)

@@ -66,7 +66,7 @@ class Marked:
     """
 
     def __init__(self, function: Callable[..., Any], jit_options: Mapping[str, Any]) -> None:
-        if not callable(function) or isinstance(function, staticmethod) or isgeneratorfunction(function):
+        if isinstance(function, staticmethod) or isgeneratorfunction(function):
             jax.jit(function)  # raises the error that says why; our stand-in would hide it
         self.function_name = _name_of(function)
         self._reference = _reference(function)
@@ -117,7 +117,8 @@ def marked_of(function: Callable[..., Any], jit_options: Mapping[str, Any]) -> M
     number = id(function)
     try:
         key = frozenset(jit_options.items())
-        reference = weakref.ref(function, lambda _: _shared.pop(number, None))
+        forgetting = functools.partial(_shared.pop, number)  # with a default: what refers to the function
+        reference = weakref.ref(function, forgetting)
     except TypeError:  # an option cannot be hashed, or nothing can refer weakly to the function
         return Marked(function, jit_options)
     _, known = _shared.setdefault(number, (reference, {}))

@@ -279,9 +279,9 @@ def test_environment(monkeypatch):
 
 def test_what_is_no_function():
     for wrong in (3, jnp.ones(2), None):
-        with pytest.raises(TypeError, match="expected a function, got"):
+        with pytest.raises(TypeError, match="Expected a callable value, got"):
             jax_cocktail.explain(wrong)
-    with pytest.raises(TypeError, match="expected a function, got 3"):
+    with pytest.raises(TypeError, match="Expected a callable value, got 3"):
         jax_cocktail.jit(3)
 
 
