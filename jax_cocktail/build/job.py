@@ -7,6 +7,7 @@ import errno
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -24,6 +25,7 @@ from jax_cocktail import cache
 from jax_cocktail.build import command, stuck
 from jax_cocktail.errors import BuildError, CocktailWarning
 
+_LOG = logging.getLogger("jax_cocktail")
 _CACHE_FORMAT = "3"
 _COMPILE_SECONDS = 900.0
 _PATIENCE_SECONDS = 20.0  # then the compiler must prove that it works
@@ -301,7 +303,14 @@ def _run(job: Job, folder: Path) -> command.Ended:
     environment = dict(job.toolchain.environment)
 
     def more() -> float:
-        return _COMPILE_SECONDS - _PATIENCE_SECONDS if _works(job, environment) else 0.0
+        if not _works(job, environment):
+            return 0.0
+        _LOG.warning(
+            "jax_cocktail: the %s has worked on one program for %.0f s; later processes find the result",
+            job.language.compiler,
+            _PATIENCE_SECONDS,
+        )
+        return _COMPILE_SECONDS - _PATIENCE_SECONDS
 
     ended = command.run(words, environment, _PATIENCE_SECONDS, folder=folder, more=more)
     if ended.late:

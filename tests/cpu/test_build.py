@@ -268,9 +268,10 @@ def test_a_slow_failure_is_not_repeated(root: Path, tmp_path: Path, monkeypatch:
 
 
 def test_only_the_program_that_takes_too_long_is_refused(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The compiler gets more time, since it works on an empty text; other programs are still compiled."""
+    """The compiler gets more time, which is told, since it works on an empty text; other programs are still
+    compiled."""
     monkeypatch.setattr(job, "_PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(job, "_COMPILE_SECONDS", 0.4)
     command = " ".join(build.host_toolchain().command)
@@ -279,6 +280,8 @@ def test_only_the_program_that_takes_too_long_is_refused(
         with pytest.raises(BuildError, match="does not end; try:.*make the loop smaller.*10 minutes"):
             build.build_program("// SLOW\n" + _program(30), toolchain)
         assert _runs(tmp_path) == 2, "on its text, and on an empty one"
+    assert [record.name for record in caplog.records] == ["jax_cocktail"]
+    assert "C++ compiler has worked on one program" in caplog.text
     monkeypatch.setattr(job, "_PATIENCE_SECONDS", 20.0)
     assert _code(build.build_program(_program(30), toolchain).path) == 30
 
