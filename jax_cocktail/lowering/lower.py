@@ -82,15 +82,14 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
     Raises:
       StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
     """
-    force = mark.options.force
-    if force == "auto" and STATE.stock:
-        force = "stock"
+    force, report = mark.options.force, Report(mark.function)
     stock = Outcome(closed, STATE.stock)
     if force == "stock" and STATE.reports is None:
         return stock
-    report = Report(mark.function)
     try:
-        if not control_flow_in(closed) and not element_branch_in(closed):
+        if force == "auto" and STATE.stock:
+            report, outcome = replace(report, why="stock XLA runs the code around it"), stock
+        elif not control_flow_in(closed) and not element_branch_in(closed):
             report, outcome = replace(report, why="it contains no loop or branch"), stock
         elif obstacle:
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock

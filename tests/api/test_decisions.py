@@ -388,6 +388,9 @@ def test_stock_means_all_of_it(measured):
         wrapped(jnp.ones(4))
     assert measured.count == 1
     assert TARGET not in jax_cocktail.jit(outer).lower(jnp.ones(4)).as_text()
+    report = jax_cocktail.explain(wrapped)(jnp.ones(4))
+    assert report.choice == "stock" and report.inner
+    assert {(each.why, each.captured) for each in report.inner} == {("stock XLA runs the code around it", ())}
 
 
 OLD = '{"format": 2, "choice": "stock", "stock_seconds": 1.0, "cocktail_seconds": 2.0, "why": ""}'
