@@ -112,7 +112,8 @@ def pressure() -> str:
     now, most = int(_library.ck_cpu_units_now(ctypes.byref(lost))), units()
     if not lost.value:
         return ""
-    return f"{lost.value} calls so far lost units to other processes; a call now has {now} of {most} units"
+    calls = "1 call" if lost.value == 1 else f"{lost.value} calls"
+    return f"{calls} so far lost units to other processes; a call now has {now} of {most} units"
 
 
 def exits(digest: str) -> tuple[int, int]:
