@@ -83,7 +83,8 @@ def clear_cache() -> None:
         (root / _USAGE).unlink()
     _remove_abandoned(root)
     for path in (root / _LOCKS).glob("*.lock"):
-        with suppress(OSError), filelock.FileLock(path, timeout=0):
+        # RuntimeError: a file system without locks
+        with suppress(OSError, RuntimeError), filelock.FileLock(path, timeout=0):
             path.unlink()
 
 

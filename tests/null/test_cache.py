@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
 import pytest
 
 from jax_cocktail import cache, files
@@ -205,6 +206,20 @@ with cache.build_folder(cache.prepare_root()) as folder, cache.one_at_a_time("no
     assert other.returncode == 1 and folder.is_dir()
     cache.clear_cache()
     assert not folder.exists() and not [*(root / "locks").iterdir()]
+
+
+def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lock: object, **options: object) -> None:
+        raise NotImplementedError("no locks")
+
+    cache.lock_path(root, "notes", "one").touch()
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with cache.one_at_a_time("notes", "one", 1.0) as ours:
+        assert ours
+    entry = _entry(root)
+    assert cache.load(entry, KEY) is not None
+    cache.clear_cache()
+    assert cache.load(entry, KEY) is None
 
 
 # ---- the limit ---------------------------------------------------------------------------------------------
