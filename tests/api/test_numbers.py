@@ -7,9 +7,11 @@ are equal (all NaNs are one); functions that are approximated may differ in thei
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,6 +29,7 @@ from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.operators import BARRIERS, ELEMENTWISE, KINDS, MOVEMENT
 
+README = Path(__file__).parents[2] / "README.md"
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 # the interpreter flushes more, or less (see its `run`), or adds in another order or precision
 NOT_INTERPRETED = (
@@ -257,6 +260,16 @@ def test_the_table_has_a_row_for_every_operator() -> None:
         translated = translate(adapter.program(program), "table")
     found = {operator.kind for operator in operators_in(translated.entry)}
     assert not KINDS.keys() - found - OTHERS - ON_INTEGERS - FACTORS
+
+
+def test_the_readme_names_what_differs() -> None:
+    _, _, told = README.read_text(encoding="utf-8").partition("it excepts\nthese results:")
+    told, _, _ = told.partition("\n## ")
+    phrases = {"is_0": "`x == 0` of bfloat16", "larger": "`where(x > y, x, y)`", "reduce_sum": "bfloat16 sum"}
+    different = {row.name for dtype in FLOATS for row in _rows(dtype) if row.differs}
+    assert [name for name in different if phrases.get(name, f"`{name}`") not in told] == []
+    # `max`: in the sentence about other versions of JAX
+    assert set(re.findall(r"`(\w+)`", told)) == different - phrases.keys() | {"max"}
 
 
 # newer versions of XLA have another code for bfloat16, which keeps denormals in max and min

@@ -210,7 +210,7 @@ with cache.build_folder(cache.prepare_root()) as folder, cache.one_at_a_time("no
 
 def test_a_file_system_without_locks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(lock: object, **options: object) -> None:
-        raise NotImplementedError("no locks")
+        raise RuntimeError("no locks")
 
     cache.lock_path(root, "notes", "one").touch()
     monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
