@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
+LIBRARIES = "Libraries that call `jax.jit` themselves"
 SECTIONS = {  # page -> its title, and the sections of the README that it is made of
-    "quickstart.md": ("Quickstart", ("Install", "Ten lines", "Measure it yourself")),
+    "quickstart.md": ("Quickstart", ("Install", "Ten lines", LIBRARIES, "Measure it yourself")),
     "options.md": ("Options", ("Options",)),
     "recursion.md": ("Recursion", ("Recursion",)),
     "export.md": ("Export", ("Export",)),
