@@ -42,8 +42,8 @@ class Comparison:
     stock: Price
 
     def __str__(self) -> str:
-        ours, stock = self.ours.seconds * 1e3, self.stock.seconds * 1e3
-        text = f"about {ours:.2g} ms as one call of ours, {stock:.2g} ms under stock XLA"
+        ours, stock = self.ours.seconds * 1e6, self.stock.seconds * 1e6
+        text = f"about {ours:.1f} us as one call of ours, {stock:.1f} us under stock XLA"
         return text + (", convolutions decide" if self.hopeless() else "")
 
     def favours_stock(self) -> bool:
