@@ -13,10 +13,9 @@ from jax_cocktail.primitives.equation import Equation
 from jax_cocktail.primitives.rule import output_type, physical_type, rule, spread
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region
-from jax_cocktail.utask.lapack import LARGEST as LARGEST_LAPACK
+from jax_cocktail.utask.lapack import LARGEST
+from jax_cocktail.utask.operators import KINDS
 from jax_cocktail.utask.types import TensorType, Value
-
-LARGEST, LARGEST_LU = 128, 64  # rows and columns: LAPACK is faster with larger matrices
 
 
 @rule("cholesky", library=True)
@@ -42,7 +41,7 @@ def triangular_solve(builder: Builder, equation: Equation, inputs: tuple[Value, 
 
 @rule("lu", library=True)
 def lu(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    _check(equation, inputs, LARGEST_LU)
+    _check(equation, inputs)
     types = [physical_type(output) for output in equation.outputs]
     factors, pivots = builder.emit_many("lu", inputs, [(t.dtype, t.shape) for t in types[:2]])
     return factors, pivots, _permutation(builder, pivots, types[2])
@@ -63,7 +62,7 @@ def householder_product(builder: Builder, equation: Equation, inputs: tuple[Valu
 
 @rule("eigh", library=True)
 def eigh(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    _check_lapack(equation, inputs)
+    _check_spectrum(equation, inputs)
     algorithm = equation.params.get("algorithm")
     if algorithm is not None and algorithm.name != "QR":
         raise UnsupportedError(f"eigh by the algorithm {algorithm.name}")
@@ -74,7 +73,7 @@ def eigh(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Seq
 
 @rule("svd", library=True)
 def svd(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
-    _check_lapack(equation, inputs)
+    _check_spectrum(equation, inputs)
     algorithm = equation.params.get("algorithm")
     if algorithm is not None and algorithm.name not in ("DEFAULT", "DIVIDE_AND_CONQUER"):
         raise UnsupportedError(f"svd by the algorithm {algorithm.name}")
@@ -83,11 +82,9 @@ def svd(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequ
     return builder.emit_many(kind, inputs, [(t.dtype, t.shape) for t in types])
 
 
-def _check_lapack(equation: Equation, inputs: Sequence[Value]) -> None:
+def _check_spectrum(equation: Equation, inputs: Sequence[Value]) -> None:
     """Raises UnsupportedError unless LAPACK is called for these matrices."""
-    if equation.params["platform"] != "cpu":
-        raise UnsupportedError(f"{equation.primitive} on a GPU")
-    _check(equation, inputs, LARGEST_LAPACK)
+    _check(equation, inputs)
     subset, least = equation.params.get("subset_by_index"), min(inputs[0].type.shape[-2:])
     if subset not in (None, (0, least)) or not least:
         raise UnsupportedError(f"{equation.primitive} of an empty matrix, or of part of the spectrum")
@@ -206,11 +203,15 @@ def _transposed(builder: Builder, x: Value) -> Value:
     return builder.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
-def _check(equation: Equation, inputs: Sequence[Value], largest: int = LARGEST) -> None:
-    """Raises UnsupportedError unless there are templates for these matrices."""
-    if inputs[0].type.dtype not in ("float32", "float64"):
-        raise UnsupportedError(f"{equation.primitive} of {inputs[0].type.dtype}")
-    *_, rows, columns = inputs[0].type.shape
+def _check(equation: Equation, inputs: Sequence[Value]) -> None:
+    """Raises UnsupportedError unless these matrices have a template, or LAPACK takes them."""
+    name, a = equation.primitive, inputs[0].type
+    if a.dtype not in ("float32", "float64"):
+        raise UnsupportedError(f"{name} of {a.dtype}")
+    largest = LARGEST if equation.params["platform"] == "cpu" else KINDS[name].largest
+    if not largest:
+        raise UnsupportedError(f"{name} on a GPU")
+    *_, rows, columns = a.shape
     if max(rows, columns) > largest:
         size = f"{rows} x {columns}; the limit is {largest} x {largest}"
-        raise UnsupportedError(f"{equation.primitive} of a matrix of {size}")
+        raise UnsupportedError(f"{name} of a matrix of {size}")

@@ -1,4 +1,4 @@
-"""LAPACK for compiled programs: the routines of SciPy, as in jaxlib."""
+"""LAPACK and BLAS for compiled programs: the routines of SciPy, as in jaxlib."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ _pointer_in: Any = _POINTER(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 def address(name: str) -> int | None:
     """The address of a routine, which takes pointers and has no result; None if SciPy does not have it."""
-    capsule = importlib.import_module("scipy.linalg.cython_lapack").__pyx_capi__.get(name)
-    return None if capsule is None else _pointer_in(capsule, _name_of(capsule))
+    for module in ("scipy.linalg.cython_lapack", "scipy.linalg.cython_blas"):
+        capsule = importlib.import_module(module).__pyx_capi__.get(name)
+        if capsule is not None:
+            pointer: int | None = _pointer_in(capsule, _name_of(capsule))
+            return pointer
+    return None
 
 
 def _find(name: bytes) -> int | None:

@@ -1,4 +1,4 @@
-"""What LAPACK needs: the workspace of the operators that call it."""
+"""Which operators call LAPACK, and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ LARGEST = 8192  # rows and columns: LAPACK counts the elements of its workspace 
 _BLOCK = 64  # the most columns that it takes together
 
 
+def calls_lapack(operator: UOperator) -> bool:
+    """True if the matrix is larger than the operator's template is for."""
+    largest = operator.facts.largest
+    return largest is not None and max(operator.inputs[0].type.shape[-2:]) > largest
+
+
 def workspace(operator: UOperator) -> int:
     """The floating-point elements of LAPACK's workspace: no fewer than it asks for."""
     rows, columns = operator.inputs[0].type.shape[-2:]
@@ -18,7 +24,7 @@ def workspace(operator: UOperator) -> int:
         return 1 + 6 * rows + 2 * rows * rows
     least, most = sorted((rows, columns))
     vectors = 4 * least * least if operator.kind == "svd" else 0
-    return vectors + 8 * least + most + _BLOCK * (rows + columns)
+    return vectors + 8 * least + most + _BLOCK * (rows + columns)  # enough for all others
 
 
 def lapack_bytes(operator: UOperator) -> int:

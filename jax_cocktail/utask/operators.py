@@ -44,7 +44,8 @@ class OperatorKind:
       updates: the operand that it writes into its first one, in place; 0: none.
       block_scratch: its GPU templates use the scratch memory of a thread block.
       orders: the attribute that names the axis along which it sorts indices in scratch memory.
-      lapack: it calls LAPACK, with scratch memory. So only a CPU has it.
+      largest: of operators on matrices, the most rows and columns for its template. A CPU calls LAPACK, with
+        scratch memory, for larger matrices; a GPU cannot.
     Work:
       cost: flops of one element.
       cubic: that, times the columns of the first operand's matrices.
@@ -74,7 +75,7 @@ class OperatorKind:
     updates: int = 0
     block_scratch: bool = False
     orders: str = ""
-    lapack: bool = False
+    largest: int | None = None
     cost: int = 1
     cubic: bool = False
     free: bool = False
@@ -183,18 +184,18 @@ def _products(table: _Table) -> None:
 
 def _matrices(table: _Table) -> None:
     """Of the matrices in the last two axes, of float32 or float64."""
-    add = partial(table, "anchor", ties="own", cost=8, cubic=True)
+    add = partial(table, "anchor", ties="own", cost=8, cubic=True, largest=128)
     # the lower factor, with zeros above; reads the lower triangle. All NaN if a pivot is not positive
     add(1, "cholesky")
     # results: both factors in one matrix, the lower one with a diagonal of ones; int32 pivots
-    add(1, "lu", results=2)
+    add(1, "lu", results=2, largest=64)
     # results: R, with the vectors of the reflections below its diagonal; their factors
     add(1, "geqrf", results=2)
     # (vectors, factors of reflections): the first columns of their product
     add(2, "householder_product")
     # (triangular matrix, right-hand sides in columns)
     add(2, "triangular_solve", "lower unit_diagonal")
-    add = partial(add, 1, cost=20, lapack=True)
+    add = partial(add, 1, cost=20, largest=0)
     # of a symmetric matrix. Results: eigenvectors in columns; ascending eigenvalues. lower: reads that half
     add("eigh", "lower", results=2)
     # results: descending singular values; left vectors in columns, right ones in rows

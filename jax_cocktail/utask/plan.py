@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jax_cocktail.utask.ir import UOperator, UProgram, regions_in
-from jax_cocktail.utask.lapack import lapack_bytes
+from jax_cocktail.utask.lapack import calls_lapack, lapack_bytes
 from jax_cocktail.utask.layout import Layout, dense, view
 from jax_cocktail.utask.types import Value
 
@@ -177,7 +177,7 @@ def _is_view(operator: UOperator, layouts: Mapping[Value, Layout]) -> bool:
 
 def scratch_bytes(operator: UOperator) -> int:
     """Scratch memory of a running operator: sorting moves indices, not elements."""
-    if operator.facts.lapack:
+    if calls_lapack(operator):
         return lapack_bytes(operator)
     if not operator.facts.orders:
         return 0

@@ -212,17 +212,23 @@ def test_only_the_lower_triangle_counts():
 
 
 @pytest.mark.parametrize(("function", "size"), [(jnp.linalg.cholesky, 130), (lax.linalg.lu, 65)])
-def test_a_large_matrix_is_left_to_stock(function, size):
-    closed = jax.make_jaxpr(looped(function))(jnp.eye(size))
-    with pytest.warns(jax_cocktail.CocktailWarning, match=f"a matrix of {size} x {size}; the limit is"):
+def test_a_gpu_leaves_large_matrices_to_stock(function, size):
+    captured = capture(jax.make_jaxpr(looped(function))(jnp.eye(size)), "cuda")
+    assert f"a matrix of {size} x {size}; the limit is" in captured.left[0].reason
+
+
+def test_a_matrix_too_large_for_lapack():
+    closed = jax.make_jaxpr(looped(jnp.linalg.cholesky))(jax.ShapeDtypeStruct((8193, 8193), jnp.float32))
+    with pytest.warns(jax_cocktail.CocktailWarning, match="a matrix of 8193 x 8193; the limit is"):
         lower(closed, Mark("function", jax_cocktail.Options(force="cocktail")), "")
 
 
-def test_accuracy():
+@pytest.mark.parametrize("size", [24, 150])
+def test_accuracy(size):
     """The error against float64 is at most twice that of LAPACK."""
-    a = matrices((24, 24), seed=5)
+    a = matrices((size, size), seed=5)
     exact = np.asarray(a, np.float64)
-    b = jax.random.normal(jax.random.key(6), (24, 4))
+    b = jax.random.normal(jax.random.key(6), (size, 4))
     x = np.linalg.solve(exact, np.asarray(b, np.float64))
     cases = [
         (lambda a, b: jnp.linalg.cholesky(a), np.linalg.cholesky(exact)),
@@ -372,6 +378,31 @@ def test_matrix_completion(units):
     mask = jax.random.bernoulli(jax.random.key(2), 0.7, (7, 5))
     same(completed, known[0], mask, units=units)
     same(jax.vmap(completed, (0, None)), known, mask, units=units)
+
+
+@UNITS
+def test_large_factors(units):
+    """They are larger than our templates are for."""
+
+    def solved(a, b):
+        q, r = jnp.linalg.qr(jnp.concatenate([a, a[:5]]))
+        return (
+            jnp.linalg.solve(a, b),
+            jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a), b),
+            jax.scipy.linalg.solve_triangular(a, b, lower=True, unit_diagonal=True, trans=1),
+            jax.scipy.linalg.lu_factor(a),
+            jnp.linalg.cholesky(a),
+            (q, r, q @ r),
+        )
+
+    a, b = matrices((2, 140, 140)), jax.random.normal(jax.random.key(1), (2, 140, 3))
+    same(looped(solved), a[0], b[0], units=units)
+    same(looped(jax.vmap(solved)), a, b, units=units)
+
+
+def test_large_matrices_without_factors():
+    bad = -matrices((2, 130, 130)).at[0].multiply(-1)
+    same(looped(lambda a: (jnp.linalg.cholesky(a), lax.linalg.lu(0 * a))), bad)
 
 
 def test_the_qr_algorithm():

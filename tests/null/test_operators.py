@@ -22,6 +22,7 @@ from jax_cocktail.device.spec import H200
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.infer import infer
 from jax_cocktail.utask.interpreter.run import EVALUATE, run
+from jax_cocktail.utask.lapack import calls_lapack
 from jax_cocktail.utask.layout import dense, view
 from jax_cocktail.utask.operators import COPIES, FREE, KINDS, NO_RESULTS, UPDATES, VIEWS, OperatorKind
 from jax_cocktail.utask.plan import scratch_bytes
@@ -41,7 +42,7 @@ NO_TEMPLATE = NO_RESULTS | {"reduce", "units"}
 NO_SAMPLE = NO_RESULTS | {"exchange", "fail", "units"}
 
 EACH_SAMPLE = pytest.mark.parametrize("case", SAMPLES, ids=str)
-ON_CARDS = [case for case in SAMPLES if not KINDS[case.kind].lapack]
+ON_CARDS = [case for case in SAMPLES if not calls_lapack(case.operator())]
 
 
 # -- completeness --------------------------------------------------------------------------------------------
