@@ -131,8 +131,6 @@ class Calls:
 
 def _trace(equation: Any, function: Callable[..., Any]) -> Any | None:
     """The jaxpr of a function that computes what an equation does; None if it does not fit the equation."""
-    if equation.effects:
-        return None
     try:
         operands = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type)
@@ -145,7 +143,7 @@ def _trace(equation: Any, function: Callable[..., Any]) -> Any | None:
         return None
     found = [(aval.shape, aval.dtype) for aval in body.out_avals]
     wanted = [(var.aval.shape, var.aval.dtype) for var in equation.outvars]
-    return body if found == wanted and not body.effects else None
+    return body if found == wanted and body.effects == equation.effects else None
 
 
 def lowering_rule(primitive: Any, platform: str = "") -> Any:

@@ -202,7 +202,8 @@ def _on_parts(equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
         return [_power(values[0], equation.params["y"])]
     if name == "convert_element_type":
         dtype = _real_dtype(equation.params["new_dtype"])
-        return [Complex(*(lax.convert_element_type(part, dtype) for part in values[0]))]
+        whole = Complex(*(lax.convert_element_type(part, dtype) for part in values[0]))
+        return [whole if is_complex(equation.outvars[0]) else whole.re]
     if name in _FORMULAS:
         return [_FORMULAS[name](*values)]
     return _split(equation.outvars, _bind(equation, _joined(operands), whole=True))
@@ -224,8 +225,10 @@ _BY_PARTS = frozenset(
         "pad",
     )
     + ("dynamic_slice", "dynamic_update_slice", "concatenate", "gather", "reduce_sum", "cumsum")
+    + ("stack", "unstack", "tile", "reduce_window_sum", "name", "stop_gradient")
+    + ("pvary", "pcast", "sharding_constraint", "reshard", "mesh_cast", "layout_constraint")
 )
-_SCATTERS = {"scatter": lax.scatter, "scatter-add": lax.scatter_add}
+_SCATTERS = {"scatter": lax.scatter, "scatter-add": lax.scatter_add, "scatter-sub": lax.scatter_sub}
 _BILINEAR = frozenset(("mul", "dot_general", "conv_general_dilated"))
 
 
@@ -240,12 +243,20 @@ def _product(x: Complex, y: Complex, times: Callable[[Any, Any], Any] = jnp.mult
 
 
 def _power(x: Complex, exponent: int) -> Complex:
-    """By repeated squaring."""
-    result = Complex(jnp.ones_like(x.re), jnp.zeros_like(x.re))
-    for bit in bin(abs(exponent))[2:]:
-        result = _product(result, result)
-        result = _product(result, x) if bit == "1" else result
-    return result if exponent >= 0 else _quotient(Complex(jnp.ones_like(x.re), jnp.zeros_like(x.re)), result)
+    """By repeated squaring. Nothing is multiplied by one: infinite parts would become NaN."""
+    one = Complex(jnp.ones_like(x.re), jnp.zeros_like(x.re))
+    result = None
+    for bit in bin(abs(exponent))[:1:-1]:
+        if bit == "1":
+            result = x if result is None else _product(result, x)
+        x = _product(x, x)
+    result = result or one
+    return result if exponent >= 0 else _quotient(one, result)
+
+
+def _square(x: Complex) -> Complex:
+    even = jnp.isfinite(x.re) & (jnp.abs(x.re) == jnp.abs(x.im))
+    return Complex(jnp.where(even, 0, (x.re - x.im) * (x.re + x.im)), 2 * (x.re * x.im))
 
 
 def _quotient(x: Complex, y: Complex) -> Complex:
@@ -258,7 +269,29 @@ def _quotient(x: Complex, y: Complex) -> Complex:
     re, im = (first + second * ratio) / scale, (second - first * ratio) / scale
     zero = (y.re == 0) & (y.im == 0)
     im = jnp.where(wide, im, -im)
-    return Complex(jnp.where(zero, x.re / y.re, re), jnp.where(zero, x.im / y.re, im))
+    plain = Complex(jnp.where(zero, x.re / y.re, re), jnp.where(zero, x.im / y.re, im))
+    # If both parts are NaN and one of both numbers is infinite, the directions of its infinite parts count.
+    lost = jnp.isnan(plain.re) & jnp.isnan(plain.im)
+    over, under = _either(jnp.isinf, x), _either(jnp.isinf, y)
+    limit = lost & ((over & ~_either(_unbounded, y)) | (under & ~_either(_unbounded, x)))
+    (a, b), (c, d) = _directed(x, over), _directed(y, under)
+    size = jnp.where(over, jnp.inf, 0).astype(x.re.dtype)
+    found = Complex(size * (a * c + b * d), size * (b * c - a * d))
+    return Complex(*(jnp.where(limit, new, old) for new, old in zip(found, plain, strict=True)))
+
+
+def _either(test: Callable[[Any], Any], x: Complex) -> Any:
+    return test(x.re) | test(x.im)
+
+
+def _unbounded(part: Any) -> Any:
+    return ~jnp.isfinite(part)
+
+
+def _directed(x: Complex, infinite: Any) -> Complex:
+    """The parts; of an infinite number, 1 or -1 for an infinite part and 0 for the other one."""
+    ends = (jnp.copysign(jnp.isinf(part).astype(part.dtype), part) for part in x)
+    return Complex(*(jnp.where(infinite, end, part) for end, part in zip(ends, x, strict=True)))
 
 
 def _size(x: Complex) -> Any:
@@ -274,15 +307,30 @@ def _sign(x: Complex) -> Complex:
 
 
 def _exp(x: Complex) -> Complex:
-    size = jnp.exp(x.re)
-    return Complex(size * jnp.cos(x.im), jnp.where(x.im == 0, x.im, size * jnp.sin(x.im)))
+    """In two halves where the absolute value overflows, since the parts need not."""
+    whole, half = jnp.exp(x.re), jnp.exp(x.re / 2)
+    first, second = (jnp.where(jnp.isinf(whole), *pair) for pair in ((half, whole), (half, 1)))
+    return Complex(first * jnp.cos(x.im) * second, jnp.where(x.im == 0, 0, first * jnp.sin(x.im) * second))
+
+
+def _sin(x: Complex) -> Complex:
+    re, im = jnp.sin(x.re) * jnp.cosh(x.im), jnp.cos(x.re) * jnp.sinh(x.im)
+    return Complex(jnp.where(x.re == 0, 0, re), im)
+
+
+def _cos(x: Complex) -> Complex:
+    re, im = jnp.cos(x.re) * jnp.cosh(x.im), -jnp.sin(x.re) * jnp.sinh(x.im)
+    return Complex(re, jnp.where(x.re == 0, 0, im))
 
 
 def _sqrt(x: Complex) -> Complex:
+    """The root in the right half plane. XLA takes a negative zero below the cut for a positive one."""
     root = jnp.sqrt(_size(x) / 2 + jnp.abs(x.re) / 2)
-    other = jnp.where(root == 0, x.im, x.im / (2 * jnp.where(root == 0, 1, root)))
-    turned = jnp.copysign(root, x.im)
-    return Complex(jnp.where(x.re >= 0, root, jnp.abs(other)), jnp.where(x.re >= 0, other, turned))
+    other = jnp.where(root == 0, 0, jnp.abs(x.im) / (2 * jnp.where(root == 0, 1, root)))
+    high = jnp.isinf(x.im) & ~jnp.isnan(x.re)
+    root, other = (jnp.where(high, jnp.inf, part) for part in (root, other))
+    re, im = jnp.where(x.re >= 0, root, other), jnp.where(x.re >= 0, other, root)
+    return Complex(re, jnp.where(x.im < 0, -im, im))
 
 
 _FORMULAS: Mapping[str, Callable[..., Any]] = {
@@ -293,13 +341,13 @@ _FORMULAS: Mapping[str, Callable[..., Any]] = {
     "ne": lambda x, y: (x.re != y.re) | (x.im != y.im),
     "abs": _size,
     "sign": _sign,
-    "square": lambda x: _product(x, x),
+    "square": _square,
     "div": _quotient,
     "exp": _exp,
     "log": lambda x: Complex(jnp.log(_size(x)), jnp.arctan2(x.im, x.re)),
     "sqrt": _sqrt,
-    "sin": lambda x: Complex(jnp.sin(x.re) * jnp.cosh(x.im), jnp.cos(x.re) * jnp.sinh(x.im)),
-    "cos": lambda x: Complex(jnp.cos(x.re) * jnp.cosh(x.im), -jnp.sin(x.re) * jnp.sinh(x.im)),
+    "sin": _sin,
+    "cos": _cos,
 }
 _WITH_RULE = ({*_BY_PARTS, *_SCATTERS, *_BILINEAR, *_FORMULAS, "integer_pow", "convert_element_type"}) - {
     "real",

@@ -103,6 +103,45 @@ def test_large_and_small_numbers():
         np.testing.assert_allclose(x[finite], y[finite], rtol=1e-5)
 
 
+def test_infinite_and_undefined_parts():
+    """NaN, infinities and the sides of branch cuts are those of XLA."""
+    parts = [0.0, -0.0, 1.0, -2.0, np.inf, -np.inf, np.nan]
+    x, y = (a.ravel() for a in np.meshgrid(*[np.array([complex(a, b) for a in parts for b in parts])] * 2))
+    x, y = x.astype(np.complex64), y.astype(np.complex64)
+    unary = [jnp.exp, jnp.log, jnp.sqrt, jnp.sin, jnp.cos, jnp.abs, jnp.square, jnp.sign]
+    powers = [lambda x, n=n: lax.integer_pow(x, n) for n in (-4, -3, -1, 0, 1, 2, 3, 5)]
+
+    def every(x, y):
+        return [f(x) for f in (*unary, *powers)], [x / y, x - y, x == y]
+
+    shapes = jax.eval_shape(every, x, y)
+
+    def once(x, y):
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return lax.fori_loop(0, 1, lambda i, _: every(x, y), zeros)
+
+    same(once, x, y)
+
+
+def test_parts_that_fit_although_the_absolute_value_does_not():
+    x = np.array([89 + 1.5j, 89 + 0.1j, 90, 88 + 1j], np.complex64)
+    (found,) = jax_cocktail.jit(in_a_loop([jnp.exp]), options=STRICT)(x)
+    expected = np.exp(x.astype(np.complex128))
+    np.testing.assert_array_equal(np.isinf(found.real), [False, True, True, False])
+    for mine, right in ((found.real, expected.real), (found.imag, expected.imag)):
+        fits = np.abs(right) < 3.4e38
+        np.testing.assert_allclose(mine[fits], right[fits], rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+def test_conversions():
+    def converted(x):
+        real = [lax.convert_element_type(x, t) for t in (jnp.int32, jnp.float32)]
+        return x.astype(bool), real, x.real.astype(x.dtype)
+
+    same(lambda xs: lax.scan(lambda c, x: (c + x, converted(x)), 0j, xs), EVERY.reshape(-1, 1)[:, 0])
+
+
 def test_data_movement():
     def moved(carry, index):
         x, y = carry
@@ -111,6 +150,7 @@ def test_data_movement():
         picked = rows[jnp.array([2, 0, 3])] + jnp.where(index > 0, x, x.T[:, :1].T)[:3]
         first, second = jnp.split(picked, 2, axis=1)
         x = x.at[index].set(picked[0]).at[jnp.array([1, 1])].add(picked[1:])
+        x = x.at[index, 0].subtract(2j) + jnp.tile(jnp.stack([x[0, 0], x[0, 1]]), (4, 2))
         x = lax.dynamic_update_slice(x, jnp.broadcast_to(first[:1], (2, 2)), (index, 1)) * 0.5
         total = jnp.cumsum(second, axis=0).sum() + jnp.mean(rows)
         return (x, y * 0.5 + total), (total, first.reshape(-1), jnp.squeeze(second[:1], 0))
@@ -221,6 +261,21 @@ def test_an_operator_in_a_rare_case():
     for limit in (1e3, 6.0):
         same(rarely(jnp.fft.fft), numbers(4), limit)
         same(rarely(scaled), numbers(4), limit)
+
+
+seen: list[complex] = []
+
+
+def test_a_side_effect_in_a_rare_case():
+    def note(z):
+        jax.debug.callback(lambda z: seen.append(complex(z.sum())), z)
+        return z
+
+    for limit in (1e3, 3.0):
+        seen.clear()
+        same(rarely(note), numbers(4), limit)
+        jax.effects_barrier()
+        assert seen[: len(seen) // 2] == pytest.approx(seen[len(seen) // 2 :]) and bool(seen) == (limit < 10)
 
 
 def callback(z):
