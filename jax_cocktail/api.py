@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
@@ -143,7 +144,8 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
         with collecting() as reports:
             known.copy().lower(*bound, *args, **kwargs)
         if not reports:
-            return Report(known._marked.function_name, choice="stock", why=MARK_LOST)
+            why = "jax.disable_jit is in force" if jax.config.jax_disable_jit else MARK_LOST
+            return Report(known._marked.function_name, choice="stock", why=why)
         first, *inner = reports
         return dataclasses.replace(first, inner=tuple(inner))
 

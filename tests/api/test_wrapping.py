@@ -90,6 +90,11 @@ def test_explain_of_a_bound_method():
     assert len(report.captured) == 1
 
 
+def test_explain_without_jit(loss):
+    with jax.disable_jit():
+        assert jax_cocktail.explain(loss)(X).why == "jax.disable_jit is in force"
+
+
 def test_dump_folder_that_cannot_be_written(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
