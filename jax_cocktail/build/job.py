@@ -163,7 +163,7 @@ def package_folders(name: str) -> tuple[str, ...]:
 
 # ---- the cache ---------------------------------------------------------------------------------------------
 
-# By cache folder and key: when a job failed, and the arguments of its error.
+# By cache folder and the name of a job or compiler: when it failed, and the arguments of its error.
 _failures: dict[tuple[str, str], tuple[float, str, str, str]] = {}
 
 
@@ -172,18 +172,20 @@ def obtain(job: Job, limit_bytes: int) -> Built:
     folder and warns.
 
     Raises:
-      BuildError: at once, if the job failed a short time ago in this process, after a long wait.
+      BuildError: at once, if the job or its compiler failed a short time ago in this process, after a long
+        wait.
     """
-    start, name = time.perf_counter(), (str(cache.cache_dir()), job.key)
-    if name in _failures:
-        since, *known = _failures[name]
+    start, folder = time.perf_counter(), str(cache.cache_dir())
+    names = [(folder, job.key), (folder, stuck.name_of(job.toolchain.command))]
+    for since, *known in [_failures[name] for name in names if name in _failures]:
         if start - since < stuck.RETRY_SECONDS:
             raise BuildError(*known)
     try:
         found = _obtain(job, limit_bytes)
     except BuildError as error:
         if time.perf_counter() - start > _LONG_SECONDS:
-            _failures[name] = start, error.reason, error.remedy, error.log
+            concerned = names if _fails(job) else names[:1]
+            _failures.update(dict.fromkeys(concerned, (start, error.reason, error.remedy, error.log)))
         raise
     return replace(found, seconds=time.perf_counter() - start)
 
@@ -300,10 +302,9 @@ def _run(job: Job, folder: Path) -> command.Ended:
     arguments = (*job.arguments, *job.language.extra(job.toolchain))
     words = [*job.toolchain.command, *arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
     (folder / "command.txt").write_text(shlex.join(words) + "\n", encoding="utf-8", errors="surrogateescape")
-    environment = dict(job.toolchain.environment)
 
     def more() -> float:
-        if not _works(job, environment):
+        if _on_nothing(job).late:
             return 0.0
         _LOG.warning(
             "jax_cocktail: the %s has worked on one program for %.0f s; later processes find the result",
@@ -312,6 +313,7 @@ def _run(job: Job, folder: Path) -> command.Ended:
         )
         return _COMPILE_SECONDS - _PATIENCE_SECONDS
 
+    environment = dict(job.toolchain.environment)
     ended = command.run(words, environment, _PATIENCE_SECONDS, folder=folder, more=more)
     if ended.late:
         stuck.remember(job.key)
@@ -319,16 +321,27 @@ def _run(job: Job, folder: Path) -> command.Ended:
     return ended
 
 
-def _works(job: Job, environment: Mapping[str, str]) -> bool:
-    """Whether the compiler ends on an empty text. If it does not, it is no use for other programs either."""
+def _on_nothing(job: Job) -> command.Ended:
+    """How the compiler ends on an empty text. If it does not, it is no use for other programs either."""
     arguments = (*job.arguments, *job.language.part, "-o", cache.BINARY, job.language.file)
     words = (*job.toolchain.command, *arguments)
     with tempfile.TemporaryDirectory(prefix="jax_cocktail-") as folder:
         Path(folder, job.language.file).write_text("", encoding="utf-8")
+        environment = dict(job.toolchain.environment)
         ended = command.run(words, environment, command.ANSWER_SECONDS, folder=Path(folder))
     if ended.late:
         stuck.remember(stuck.name_of(job.toolchain.command))
-    return not ended.late
+    return ended
+
+
+def _fails(job: Job) -> bool:
+    """Whether the compiler fails on an empty text as well, so that other programs need not wait for it."""
+    if stuck.remembered(stuck.name_of(job.toolchain.command)):
+        return True
+    try:
+        return _on_nothing(job).status != 0
+    except (OSError, BuildError):  # it cannot be asked
+        return False
 
 
 def _refuse_stuck(job: Job) -> None:

@@ -262,9 +262,25 @@ def test_a_slow_failure_is_not_repeated(root: Path, tmp_path: Path, monkeypatch:
 
     assert [runs(), runs()] == [1, 2]
     monkeypatch.setattr(job, "_LONG_SECONDS", 0.0)
-    assert [runs(), runs(), runs()] == [3, 3, 3]
+    assert [runs(), runs(), runs()] == [4, 4, 4], "on its text, and on an empty one"
+    with pytest.raises(BuildError, match="status 4"):
+        build.build_program(_program(33), toolchain)
+    assert _runs(tmp_path) == 4, "other programs do not wait for this compiler"
     job.forget_failures()
-    assert runs() == 4
+    assert runs() == 6
+
+
+def test_a_slow_failure_on_one_program_concerns_no_other(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_LONG_SECONDS", 0.0)
+    command = " ".join(build.host_toolchain().command)
+    toolchain = _compiler(tmp_path, f'grep -q BAD program.cc && exit 4\nexec {command} "$@"')
+    for _ in range(2):
+        with pytest.raises(BuildError, match="status 4"):
+            build.build_program("// BAD\n" + _program(34), toolchain)
+        assert _runs(tmp_path) == 2, "on its text, and on an empty one"
+    assert _code(build.build_program(_program(34), toolchain).path) == 34
 
 
 def test_only_the_program_that_takes_too_long_is_refused(
