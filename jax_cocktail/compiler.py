@@ -6,7 +6,8 @@
         -> simplify -> canonicalise                                  # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify -> sink    # placed: divided over units
         -> fuse                                                      # planned: in lane loops,
-        -> plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers   # with its memory
+        -> result_copies -> plan -> explicit_copies                  # with its memory,
+        -> residency -> barriers -> block_barriers                   # and with barriers
 
       -> emit -> build ]
 

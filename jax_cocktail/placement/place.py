@@ -268,7 +268,7 @@ class _Placer:
         results = tuple(v for s in statements for v in s.outputs if v in needed and v in tile_group.axes)
         if length:
             self.wide = {r: self._wide(r, tile_group) for r in results} | self.wide
-        bases = _bases(frame, tile_group, results)
+        bases = _bases(frame, tile_group, results, self.recipes)
         kept = {r: base for r, base in bases.items() if self._takes(base, length)}
         sources = Sources(kept, recipes=self.recipes, wide=self.wide)
         return _Work(tile_group, statements, results, needed, sources)
@@ -419,17 +419,21 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
     return found
 
 
-def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> dict[Value, Value]:
+def _bases(
+    frame: _Frame, tile_group: TileGroup, results: Sequence[Value], recipes: Mapping[Value, UOperator]
+) -> dict[Value, Value]:
     """For each result, the array that it may overwrite: only these statements read it, each part its own.
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
-    the value that the other region of a branch returns; the last may have been read before.
+    the value that the other region of a branch returns. The last may have been read before, but no part may
+    read it again to recompute a light operand.
     """
     region = frame.region
     own, axes = frozenset(tile_group.positions), tile_group.axes
     statements = [region.body[n] for n in tile_group.positions]
     inside = {v for s in statements for v in s.outputs}
     carried = region.parameters[len(region.parameters) - len(region.results) :]
+    again = _recomputed_from(statements, recipes)
     found: dict[Value, Value] = {}
     for result in results:
         root = updated(result, statements)[-1]
@@ -438,7 +442,8 @@ def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> di
         if region.results.count(result) == 1 and len(carried) == len(region.results):
             candidates.append(carried[region.results.index(result)])
         place = frame.places.get(result)
-        candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
+        if place is not None and place not in again and not frame.is_read(place, own, frame.done):
+            candidates.append(place)
         for base in candidates:
             free = base == place or not frame.is_needed(base, own)
             if not free or base in found.values() or base.type != result.type:
@@ -446,4 +451,16 @@ def _bases(frame: _Frame, tile_group: TileGroup, results: Sequence[Value]) -> di
             if all(reads_own_part(s, base, axes[result], axes) for s in statements):
                 found[result] = base
                 break
+    return found
+
+
+def _recomputed_from(statements: Sequence[Statement], recipes: Mapping[Value, UOperator]) -> set[Value]:
+    """What the recipes read that recompute operands of the statements."""
+    found: set[Value] = set()
+    waiting = [v for s in statements for v in reads(s)]
+    while waiting:
+        recipe = recipes.get(waiting.pop())
+        new = set(recipe.inputs) - found if recipe is not None else set()
+        found |= new
+        waiting += new
     return found

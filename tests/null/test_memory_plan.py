@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jax_cocktail.compiler import emit
+from jax_cocktail.utask.ir import operators_in
+from tests.null.meshes import agrees, block, parts, planned, put
 from tests.null.programs import branch, build, counted, elementwise
 
 
@@ -96,3 +98,43 @@ def test_sorting_has_scratch(kind):
 
     plan = emit(build(["float32[64]"], body)).plan
     assert plan.workspace_bytes - plan.scratch_offset == 2 * 4 * 64
+
+
+# -- several units -----------------------------------------------------------------------------------------
+def updated(b, array, other):
+    """Each of four units updates its part of an array in place."""
+
+    def part(i, out):
+        return (put(b, out, elementwise(b, "add", block(b, out, i), block(b, other, i)), i),)
+
+    return parts(b, 4, (array,), part)
+
+
+def test_copies_in_front_of_nested_loops_stay_where_the_plan_has_room_for_them():
+    def body(b, x, y, which):
+        def step(_, p, q):
+            def inner(_, s, t):
+                (s,) = updated(b, s, x)
+                axis = {"axis": 0, "op": "sum", "reverse": False}
+                return s, b.emit("cumulative", (s,), s.type.dtype, s.type.shape, **axis)
+
+            s, t = counted(b, 3, (p, q), inner)
+            return branch(b, which, lambda: (t, y), lambda: (*updated(b, t, s), *updated(b, y, s)))
+
+        return counted(b, 3, (x, y), step)
+
+    program = build(["float32[4]", "float32[4]", "int32[]"], body)
+    for seed in range(2):
+        agrees(program, planned(program), seed)
+
+
+@pytest.mark.parametrize("donated", [(), (0,)])
+def test_units_overwrite_a_donated_operand(donated):
+    def body(b, x, y):
+        return counted(b, 3, (x,), lambda _, z: updated(b, z, y))
+
+    program = build(["float32[4]", "float32[4]"], body, donated)
+    ready, plan = planned(program)
+    assert [o.kind for o in operators_in(ready.entry)].count("copy") == 1 - len(donated)
+    assert plan.aliases == tuple((operand, 0) for operand in donated)
+    agrees(program, (ready, plan))

@@ -306,6 +306,20 @@ def test_branch_is_split_as_a_whole():
     assert any(not isinstance(s, (UOperator, LoopUTask)) for s in inner.body.body)
 
 
+def test_an_operand_of_recomputed_values_is_not_overwritten():
+    """Rows are computed with all of the vector that another part of the branch would replace."""
+
+    def body(b, m, x, y, which):
+        def other():
+            wide = b.broadcast(x, (4, 6), (1,))
+            return elementwise(b, "mul", elementwise(b, "sin", m), wide), elementwise(b, "sin", y)
+
+        return branch(b, which, lambda: (m, x), other)
+
+    program = build(["float32[4,6]", "float32[6]", "float32[6]", "int32[]"], body)
+    assert parallel(placed(program, limits=Limits(flops=4, bytes=8, least_part=1, light=2, lanes=1)))
+
+
 def test_small_update_of_a_large_array_is_not_copied():
     """Rows are read anywhere, so the array cannot be updated by parts; the update stays at mesh level."""
 

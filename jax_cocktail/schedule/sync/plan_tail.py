@@ -1,6 +1,6 @@
 """The end of planning: memory, then barriers.
 
-    plan -> explicit_copies -> plan -> residency -> barriers -> block_barriers
+    result_copies -> plan -> explicit_copies -> residency -> barriers -> block_barriers
 
 `finish` runs these passes on a stitched program for the compiler, and `trial` for the passes that try a
 program (`exchange`, `double_buffer`). These count only the barriers between units, so a trial plans for the
@@ -21,6 +21,7 @@ from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.memory.residency import resident_parts
+from jax_cocktail.schedule.memory.result_copies import result_copies
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.barriers import synchronise
 from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
@@ -49,7 +50,11 @@ def tail_passes(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, T
     """The passes for a machine, in order, by module name. `cluster`: the number of its units; 0: no cluster
     is required."""
     plan: TailPass = partial(_planned, machine=machine, cluster=cluster)
-    first: tuple[tuple[str, TailPass], ...] = (("plan", plan), ("explicit_copies", _copies), ("plan", plan))
+    first: tuple[tuple[str, TailPass], ...] = (
+        ("result_copies", _result_copies),
+        ("plan", plan),
+        ("explicit_copies", _explicit_copies),
+    )
     if machine.spec is None:
         return (*first, ("barriers", _synchronised))
     return (
@@ -87,19 +92,20 @@ def run_passes(
     return planned
 
 
+def _result_copies(planned: Planned) -> Planned:
+    program = result_copies(planned.program)
+    return planned if program is planned.program else Planned(program)
+
+
 def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
-    """Plans a program that has no plan, or whose plan a pass has made invalid."""
-    if planned.plan is not NOWHERE:
-        return planned
     if machine.spec is None:
         return replace(planned, plan=plan_memory(planned.program))
     return _near_planned(planned, machine, cluster)
 
 
-def _copies(planned: Planned) -> Planned:
-    """Drops the plan if it inserts a copy."""
-    program = explicit_copies(planned.program, planned.plan)
-    return planned if program is planned.program else Planned(program)
+def _explicit_copies(planned: Planned) -> Planned:
+    program, plan = explicit_copies(planned.program, planned.plan)
+    return planned if program is planned.program else Planned(program, plan)
 
 
 def _near_planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
