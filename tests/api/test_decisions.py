@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.scipy.special import zeta
 
 import jax_cocktail
 from jax_cocktail.cost.price import Comparison, Price
@@ -274,11 +275,11 @@ def test_one_unit_is_the_single_threaded_program(measured, several):
 
 
 def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch):
-    """Two regions with a factorisation of stock XLA's between them; the model thinks little of the second."""
+    """Two regions with an operator of stock XLA's between them; the model thinks little of the second."""
 
     def two(x):
         y = lax.fori_loop(0, 3, lambda i, a: jnp.sin(a), x)
-        q = jnp.linalg.svd(jnp.outer(y, y))[0]
+        q = zeta(jnp.outer(y, y) + 2, 2.0)
         return lax.fori_loop(0, 5, lambda i, a: jnp.cos(a) @ a, q)
 
     def worth(program, profile, launch):
@@ -381,10 +382,10 @@ def test_stock_means_all_of_it(measured):
 
     def outer(x):
         y = lax.fori_loop(0, 2, lambda i, a: a + 1, x)
-        return lax.fori_loop(0, 2, lambda i, a: inner(jnp.linalg.svd(jnp.outer(a, a))[1]), y)
+        return lax.fori_loop(0, 2, lambda i, a: inner(zeta(a + 2, 2.0)), y)
 
     wrapped = jax_cocktail.jit(outer)
-    with pytest.warns(jax_cocktail.CocktailWarning, match="svd"):
+    with pytest.warns(jax_cocktail.CocktailWarning, match="zeta"):
         wrapped(jnp.ones(4))
     assert measured.count == 1
     assert TARGET not in jax_cocktail.jit(outer).lower(jnp.ones(4)).as_text()
@@ -457,6 +458,7 @@ def test_a_second_process_believes_the_first(folder):
     program = """
         import jax.numpy as jnp, jax_cocktail
         from jax import lax
+from jax.scipy.special import zeta
         from jax_cocktail.lowering import stopwatch
         real, count = stopwatch.race, []
         stopwatch.race = lambda *a: count.append(1) or real(*a)
