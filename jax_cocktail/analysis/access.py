@@ -2,44 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
 from jax_cocktail.utask.types import Value
 
-
-def reads_own_part(statement: Statement, value: Value, axis: int, axes: Mapping[Value, int]) -> bool:
-    """True if the statement, cut along `axes`, reads only the part of `value` along `axis`."""
-    if isinstance(statement, UOperator):
-        if value not in statement.inputs:
-            return True
-        tie = rule(statement).along([axes.get(v) for v in statement.outputs])
-        pairs = zip(statement.inputs, tie.inputs, strict=True) if tie is not None else ()
-        return tie is not None and all(d == axis for v, d in pairs if v == value)
-    if isinstance(statement, LoopUTask):
-        carried = statement.carried
-        initial = zip(statement.initial, carried, strict=True)
-        if any(v == value and axes.get(c) != axis for v, c in initial):
-            return False
-        if statement.condition is not None and not _region(statement.condition, [], value, axis, axes):
-            return False
-        return _region(statement.body, carried, value, axis, axes)
-    if isinstance(statement, BranchUTask):
-        outputs = statement.outputs
-        return all(_region(region, outputs, value, axis, axes) for region in statement.branches)
-    return False
+Axes = Mapping[Value, int]
+Recipes = Mapping[Value, UOperator]
+_NO_RECIPES: Recipes = {}
 
 
-def _region(
-    region: Region,
-    stands_for: tuple[Value, ...] | list[Value],
-    value: Value,
-    axis: int,
-    axes: Mapping[Value, int],
+def reads_own_part(
+    statement: Statement, value: Value, axis: int, axes: Axes, recipes: Recipes = _NO_RECIPES
 ) -> bool:
-    """`stands_for`: the values that the results become."""
-    handed_on = zip(region.results, stands_for, strict=False)
-    if any(v == value and axes.get(s) != axis for v, s in handed_on):
+    """True if the statement, cut along `axes`, reads only the part of `value` along `axis`. `recipes`: the
+    operators that recompute parts of other values."""
+    return _Reader(value, axis, axes, recipes).fits(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """See `reads_own_part`."""
+
+    value: Value
+    axis: int
+    axes: Axes
+    recipes: Recipes
+
+    def fits(self, statement: Statement) -> bool:
+        if isinstance(statement, UOperator):
+            tie = rule(statement).along([self.axes.get(v) for v in statement.outputs])
+            if tie is None:
+                return self.value not in statement.inputs
+            return all(self._own(v, d) for v, d in zip(statement.inputs, tie.inputs, strict=True))
+        if isinstance(statement, LoopUTask):
+            condition = statement.condition
+            return (
+                self._handed(statement.initial, statement.carried)
+                and (condition is None or self._region(condition, ()))
+                and self._region(statement.body, statement.carried)
+            )
+        if isinstance(statement, BranchUTask):
+            return all(self._region(region, statement.outputs) for region in statement.branches)
         return False
-    return all(reads_own_part(s, value, axis, axes) for s in region.body)
+
+    def _own(self, read: Value, along: int | None) -> bool:
+        """True if reading the part of `read` along an axis (None: all of it) reads the own part at most."""
+        if read == self.value:
+            return along == self.axis
+        recipe = self.recipes.get(read)
+        tie = rule(recipe).along((along,)) if recipe is not None and along is not None else None
+        if recipe is None or tie is None:
+            return True
+        return all(self._own(v, d) for v, d in zip(recipe.inputs, tie.inputs, strict=True))
+
+    def _handed(self, values: Iterable[Value], stand_ins: Iterable[Value]) -> bool:
+        return all(self._own(v, self.axes.get(s)) for v, s in zip(values, stand_ins, strict=False))
+
+    def _region(self, region: Region, stands_for: Iterable[Value]) -> bool:
+        """`stands_for`: the values that the results become."""
+        return self._handed(region.results, stands_for) and all(map(self.fits, region.body))

@@ -425,15 +425,14 @@ def _bases(
     """For each result, the array that it may overwrite: only these statements read it, each part its own.
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
-    the value that the other region of a branch returns. The last may have been read before, but no part may
-    read it again to recompute a light operand.
+    the value that the other region of a branch returns. The last may have been read before, and parts may
+    read it again to recompute light operands (`recipes`).
     """
     region = frame.region
     own, axes = frozenset(tile_group.positions), tile_group.axes
     statements = [region.body[n] for n in tile_group.positions]
     inside = {v for s in statements for v in s.outputs}
     carried = region.parameters[len(region.parameters) - len(region.results) :]
-    again = _recomputed_from(statements, recipes)
     found: dict[Value, Value] = {}
     for result in results:
         root = updated(result, statements)[-1]
@@ -442,25 +441,12 @@ def _bases(
         if region.results.count(result) == 1 and len(carried) == len(region.results):
             candidates.append(carried[region.results.index(result)])
         place = frame.places.get(result)
-        if place is not None and place not in again and not frame.is_read(place, own, frame.done):
-            candidates.append(place)
+        candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
             free = base == place or not frame.is_needed(base, own)
             if not free or base in found.values() or base.type != result.type:
                 continue
-            if all(reads_own_part(s, base, axes[result], axes) for s in statements):
+            if all(reads_own_part(s, base, axes[result], axes, recipes) for s in statements):
                 found[result] = base
                 break
-    return found
-
-
-def _recomputed_from(statements: Sequence[Statement], recipes: Mapping[Value, UOperator]) -> set[Value]:
-    """What the recipes read that recompute operands of the statements."""
-    found: set[Value] = set()
-    waiting = [v for s in statements for v in reads(s)]
-    while waiting:
-        recipe = recipes.get(waiting.pop())
-        new = set(recipe.inputs) - found if recipe is not None else set()
-        found |= new
-        waiting += new
     return found
