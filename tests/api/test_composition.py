@@ -312,11 +312,11 @@ def test_rewriting_keeps_effects():
 
 def test_unused_half_is_dropped():
     def function(x):
-        return lax.fori_loop(0, 3, lambda i, a: a * x, x), jnp.linalg.svd(jnp.outer(x, x))[0]
+        return lax.fori_loop(0, 3, lambda i, a: a * x, x), lax.linalg.hessenberg(jnp.outer(x, x))[0]
 
     half = jax.jit(lambda x: ours(function)(x)[0])
     same(half(jnp.arange(3.0)), jnp.arange(3.0) ** 4)
-    assert "gesdd" not in half.lower(jnp.arange(3.0)).as_text().lower()
+    assert "gehrd" not in half.lower(jnp.arange(3.0)).as_text().lower()
 
 
 def test_deeply_nested_branches():
@@ -382,7 +382,7 @@ def test_custom_rules_inside_a_loop():
 def test_partial_capture_around_an_unsupported_operator():
     def function(x):
         y = lax.fori_loop(0, 5, lambda i, a: jnp.tanh(a * 2), x)
-        z = jnp.linalg.svd(jnp.outer(y, y) + jnp.eye(6))[1]
+        z = lax.linalg.hessenberg(jnp.outer(y, y) + jnp.eye(6))[0][0]
         return lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, c[1] * 1.5), (0, z))[1]
 
     agrees(ours(function), jax.jit(function), jnp.arange(6.0) / 10, at_least=2)
