@@ -51,6 +51,16 @@ _PUBLIC = {p.name: p for p in vars(primitives).values() if isinstance(p, jex.Pri
 _KEY = re.compile(r"^key<(?P<impl>.*)>$")
 
 
+def with_attribute(equation: Any, name: str, array: np.ndarray[Any, Any]) -> Any:
+    """A foreign call with another array as one of its attributes; any other equation as it is."""
+    if equation.primitive.name != "ffi_call":
+        return equation
+    attributes = (
+        (key, type(value)(array) if key == name else value) for key, value in equation.params["attributes"]
+    )
+    return equation.replace(params={**equation.params, "attributes": tuple(attributes)})
+
+
 def primitive_name(equation: Any) -> str:
     """The name of the equation's primitive, which tells what it computes.
 

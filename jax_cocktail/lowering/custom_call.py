@@ -22,7 +22,7 @@ from jax_cocktail.cache import prepare_root
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
-from jax_cocktail.lowering.adapter import is_key
+from jax_cocktail.lowering.adapter import is_key, with_attribute
 from jax_cocktail.lowering.capture import Capture, Region
 from jax_cocktail.lowering.rerun import Rewritten, run_again
 from jax_cocktail.primitives import physical_type
@@ -198,13 +198,12 @@ def _on_gpu(artifact: Artifact, plan: LaunchPlan, name: str, sync: bool) -> Invo
 def _bound(
     artifact: Artifact, launch: Sequence[int], operands: Sequence[Any], results: Sequence[Any]
 ) -> Mapping[str, Any]:
-    """The attributes that bind a binary to what it was compiled for; they permit this process to run it."""
+    """The attributes that bind the binary to what it was compiled for; they permit this process to run it."""
     passed, returned = ([(x.dtype.name, x.shape) for x in values] for values in (operands, results))
     signature = trust.signature(passed, returned, artifact.aliases)
     digest = trust.digest_of(launch, signature, artifact.digest)
     trust.admit(digest)
     return {
-        "binary": np.frombuffer(artifact.binary, np.uint8),
         "digest": digest,
         "launch": np.asarray(launch, np.int64),
         "signature": np.asarray(signature, np.int64),
@@ -259,7 +258,7 @@ def _call(
         plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
         function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(artifact.aliases))
         bound = _bound(artifact, invocation.launch, plain, shapes)
-        outputs = function(*plain, **bound, **invocation.attributes)
+        outputs = function(*plain, **bound, **invocation.attributes, binary=np.empty(0, np.uint8))
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         return [_wrapped(output, atom.key_impl) for output, atom in pairs]
 
@@ -267,6 +266,8 @@ def _call(
     with jax.enable_x64(True):
         traced = open_jaxpr(jax.make_jaxpr(call)(*operands))
     names = dict(zip(traced.invars, region.operands, strict=True))
+    # It comes after the trace, because JAX remembers for long what it has traced.
+    binary = np.frombuffer(artifact.binary, np.uint8)
     again: list[Any] = []
     if region.exits:
         *ours, flag = traced.outvars
@@ -274,7 +275,7 @@ def _call(
     else:
         names.update(zip(traced.outvars, region.results, strict=True))
     call_itself = [
-        equation.replace(
+        with_attribute(equation, "binary", binary).replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
             outvars=[names.get(var, var) for var in equation.outvars],
         )

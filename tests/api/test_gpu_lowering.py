@@ -314,7 +314,8 @@ def test_attributes_arrive(kind, compiler, tmp_path: Path, monkeypatch):
     def call(x):
         types = [jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct((4352,), np.uint8)]
         bound = custom_call._bound(artifact, PLAN.attribute, [x], types)
-        return jax.ffi.ffi_call(target, types)(x, **bound, **attributes)[0]
+        binary = np.frombuffer(BINARY, np.uint8)
+        return jax.ffi.ffi_call(target, types)(x, binary=binary, **bound, **attributes)[0]
 
     with pytest.raises(Exception, match="the program decode: the CUDA driver cannot be loaded"):
         jax.block_until_ready(jax.jit(call)(jnp.ones(8)))

@@ -143,6 +143,22 @@ def test_what_a_function_closes_over_dies_at_once():
         gc.enable()
 
 
+def test_jax_keeps_no_binary():
+    """Not among what it remembers of traces either, where nothing tells that the function has died."""
+
+    def copies():
+        gc.collect()
+        arrays = (each for each in gc.get_objects() if type(each).__name__ == "HashableArray")
+        return sum(np.asarray(each.val).nbytes > 4096 for each in arrays)
+
+    before = copies()
+    ours = jax_cocktail.jit(closure()[0], options=FORCED)
+    ours(X)
+    ours.clear_cache()
+    del ours
+    assert copies() <= before
+
+
 def test_what_a_process_remembers_is_bounded(monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", "/proc/nowhere")
     tables = dict[str, None](), dict[str, None](), dict[str, None]()

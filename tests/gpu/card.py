@@ -89,7 +89,8 @@ def call_by_hand(text: str, results: Sequence[Any], plan: LaunchPlan, sync: bool
 
     def call(*operands: Any) -> list[Any]:
         bound = custom_call._bound(artifact, plan.attribute, operands, shapes)
-        return function(*operands, **bound, **attributes)[: len(results)]
+        binary = np.frombuffer(built.binary, np.uint8)
+        return function(*operands, binary=binary, **bound, **attributes)[: len(results)]
 
     return jax.jit(call)
 
