@@ -293,6 +293,8 @@ class Expressions:
         x = self.make(grown, depth)
         if kind.dtype == "bool":
             return self.draw.of((jnp.any, jnp.all))(x, axis=axis)
+        if kind.dtype == "float32" and not kind.exact and self.draw.chance(0.1):
+            return self._long_mean(kind)
         if kind.is_float:
             ways = (jnp.max, jnp.min) if kind.exact else (jnp.max, jnp.min, jnp.mean, jnp.mean)
             return self.draw.of(ways)(x, axis=axis)
@@ -301,6 +303,14 @@ class Expressions:
             return self.draw.of((jnp.argmax, jnp.argmin))(self.make(operand, depth), axis=axis)
         ways = (jnp.sum, jnp.sum, jnp.prod, jnp.max, jnp.min)
         return self.draw.of(ways)(x, axis=axis)
+
+    def _long_mean(self, kind: Kind) -> Any:
+        """Of so many elements that a plain sum would lose digits, along the first or the last axis."""
+        x, count = self.leaf(kind), self.draw.of((1025, 2100))
+        waves = jnp.sin(jnp.arange(count, dtype="float32"))
+        if self.draw.chance(0.5):
+            return jnp.mean(x[..., None] + waves, axis=-1)
+        return jnp.mean(x + jnp.reshape(waves, (count, *[1] * len(kind.shape))), axis=0)
 
     def _cumulate(self, kind: Kind, depth: int) -> Any:
         if not kind.shape or kind.dtype == "bool":

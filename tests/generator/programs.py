@@ -96,7 +96,7 @@ def program(seed: int) -> Program:
     x64 = draw.chance(0.2)
     kinds = _kinds(draw, x64)
     room = _Room(draw.of(SIZES))
-    first = draw.of((*[""] * 7, "lockstep", "lockstep", "recurrent", "recurrent", "factor"))
+    first = draw.of((*[""] * 7, "lockstep", "recurrent", "recurrent", "rows", "factor"))
     block = [_statement(draw, kinds, room, 3, first)]
     while not room.is_full and draw.chance(0.8):
         block.append(_statement(draw, kinds, room, 2))
@@ -147,7 +147,7 @@ def _statement(draw: Draw, kinds: Sequence[Kind], room: _Room, depth: int, wante
         rows = [n for n, kind in enumerate(kinds) if kind.shape and kind.size]
         return Statement(number, wanted, seed, draw.of(rows or [target]))
     if depth == 0 or (room.is_full and depth < 3) or draw.chance(0.3):
-        tag = draw.of((*["assign"] * 5, "lockstep", "recurrent", "factor", "permute", "permute"))
+        tag = draw.of((*["assign"] * 5, "lockstep", "recurrent", "rows", "factor", *["permute"] * 2))
         if tag == "permute":
             alike = tuple(n for n, kind in enumerate(kinds) if kind == kinds[target] and n != target)
             return Statement(number, tag, seed, target, more=alike)
@@ -304,6 +304,28 @@ def _lockstep(statement: Statement, run: _Run, state: Values) -> Values:
     return _with(state, (statement.target,), (jax.vmap(element)(state[statement.target], counts),))
 
 
+def _rows(statement: Statement, run: _Run, state: Values) -> Values:
+    """Rows of the target in turn; a branch decides what becomes of each."""
+    draw, target = Draw(statement.seed), run.kinds[statement.target]
+    if not target.shape or target.size == 0:
+        return _assign(statement, run, state)
+    row, seed = target.like(shape=target.shape[1:]), draw.seed()
+    keeps, late = draw.chance(0.4), draw.chance(0.3)
+    wanted = run.expressions(draw, state).make(Kind("bool", target.shape[:1], True), 1)
+
+    def step(i: Any, array: Any) -> Any:
+        before = array[i - 1 if late else i]
+        slots = [(row, before), (COUNT, cast(i, "int32")), *zip(run.kinds, state, strict=True)]
+
+        def side(which: int) -> Callable[[], Any]:
+            return lambda: Expressions(Draw(seed, which), slots).make(row, 2)
+
+        return array.at[i].set(lax.cond(wanted[i], side(0), (lambda: before) if keeps else side(1)))
+
+    made = lax.fori_loop(int(late), target.shape[0], step, state[statement.target])
+    return _with(state, (statement.target,), (made,))
+
+
 def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
     """Stacked recurrent layers over time, with gates side by side."""
     draw = Draw(statement.seed)
@@ -316,17 +338,22 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
 
     weights = [(inexact(size, gates * size), inexact(size, gates * size)) for _ in range(layers)]
 
+    split, mixes = size // 2 if draw.chance(0.3) else size, draw.chance(0.2)  # gates side by side or not
+
     def step(hidden: Sequence[Any], x: Any, weights: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Any]:
         after = []
+        shape = x.shape
+        x = jnp.reshape(x, (batch, size))
         for h, (u, w) in zip(hidden, weights, strict=True):
-            parts = jnp.split((x @ u + h @ w) / size, gates, axis=1)
+            made = (x @ u + h @ w) / size
+            parts = [made[:, n::gates] for n in range(gates)] if mixes else jnp.split(made, gates, axis=1)
             x = jnp.tanh(parts[0])
             if gates > 1:
                 x = x * jax.nn.sigmoid(parts[1]) + h * jax.nn.sigmoid(parts[2]) * 0.5
             if gates > 3:
                 x = jnp.tanh(x) * jax.nn.sigmoid(parts[3])
             after.append(x)
-        return after, x
+        return after, jnp.reshape(x, shape)
 
     def layered(weights: Sequence[tuple[Any, Any]]) -> Any:
         if count is None:
@@ -336,13 +363,14 @@ def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
         return jnp.concatenate([jnp.ravel(rows if keeps_rows else rows[-1]), *map(jnp.ravel, hidden)])
 
     def row(i: Any, hidden: Sequence[Any], rows: Any, weights: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-        """The same on a row that its result replaces."""
+        """The same on a row; its result replaces that row, or the one as far from the other end."""
         hidden, made = step(hidden, rows[i], weights)
-        return hidden, rows.at[i].set(made)
+        return hidden, rows.at[trips - 1 - i if reverse else i].set(made)
 
-    first, inputs = [inexact(batch, size) for _ in range(layers)], inexact(trips, batch, size)
+    first, inputs = [inexact(batch, size) for _ in range(layers)], inexact(trips, batch, split, size // split)
     reverse, keeps_rows, derives = draw.chance(0.2), draw.chance(0.5), draw.chance(0.3)
-    count = jnp.abs(here.scalar() % (trips + 1)) if draw.chance(0.3) and not derives else None
+    count = jnp.abs(here.scalar() % (trips + 1)) if draw.chance(0.4) and not derives else None
+    count = trips if count is not None and draw.chance(0.3) else count
     made = layered(weights)
     if derives:
         gradients = jax.grad(lambda w: jnp.mean(layered(w)))(weights)
@@ -391,5 +419,6 @@ _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
     "scan": _scan,
     "lockstep": _lockstep,
     "recurrent": _recurrent,
+    "rows": _rows,
     "factor": _factor,
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jax_cocktail.errors import VerificationError
 from jax_cocktail.utask.interpreter.common import Array
 from jax_cocktail.utask.interpreter.run import EVALUATE
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
@@ -64,6 +65,24 @@ def evaluate_member(member: UOperator, values: Mapping[Value, Traced], touch: To
             for c in x.cells:
                 touch(c)
     return tuple(Traced(array, cells) for array in arrays)
+
+
+def check_lanes(stores: Sequence[tuple[Cells | None, Traced]]) -> None:
+    """Raises if a lane of a loop overwrites what another lane reads. `stores`: what the loop computes, and
+    where it goes; lane i computes element i of everything that has as many elements."""
+    reads = _distinct([cells for _, traced in stores for cells in traced.cells])
+    for target, _ in stores:
+        if target is None:
+            continue
+        written = target.address.ravel()
+        for cells in reads:
+            read = cells.address.ravel()
+            apart = read[read != written] if read.size == written.size else read[:0]
+            if np.isin(apart, written).any():
+                raise VerificationError(
+                    f"a lane writes {target.value} where another lane reads {cells.value}; only what is read"
+                    " element by element can be overwritten: print the program after the pass that plans memory"
+                )
 
 
 def _distinct(cells: Sequence[Cells]) -> tuple[Cells, ...]:

@@ -32,7 +32,7 @@ from jax_cocktail.utask.layout import dense
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 from tests.oracle.exchange import TaggedWords
-from tests.oracle.group import Traced, evaluate_member, needed_members, sources
+from tests.oracle.group import Traced, check_lanes, evaluate_member, needed_members, sources
 from tests.oracle.memory import Cells, Clock, Memory, Race, address_of, make_memory
 
 Order = Sequence[int] | np.random.Generator | None  # of the units between barriers; None: 0, 1, 2 ...
@@ -435,11 +435,12 @@ class _Unit:
                 target = replace(
                     target, address=self._window(target, [values[s].array for s in starts], source)
                 )
-            stores.append((value, target, values[source].array))
+            stores.append((value, target, values[source]))
             for cells in values[source].cells:
                 self._touch(cells)
-        for value, target, array in stores:
+        check_lanes([(target, traced) for _, target, traced in stores])
+        for value, target, traced in stores:
             if target is None:
-                self.registers[value] = array
+                self.registers[value] = traced.array
             else:
-                self._store(target, array)
+                self._store(target, traced.array)
