@@ -22,12 +22,13 @@ ALIKE: Mapping[str, str] = {
         "a whole array is read element by element only by an update of its shape; else it is copied"
     ),
     "schedule.sync.exchange exchange: if not chosen:  ->  if False": "goes on with nothing to rewrite",
+    "stitch.fuse _RegionState._bound: 0  ->  1": "the first loop over elements is not added to",
     "schedule.vmap.recover _Recovery._element_by_element: largest < self.limits.element_bytes or": (
         "chooses between batch elements in slots and one at a time"
     ),
     "placement.groups _tilings: step if size % step == 0": "chooses the length of parts",
     "placement.groups carried_by_parts: not own  ->  own": "carries that are not moved by parts stay whole",
-    "placement.tile_groups _roots: if isinstance(maker, UOperator) and": "counts bytes, to choose what is cut",
+    "placement.tile_groups _roots: if isinstance(maker, UOperator) and": "counts bytes to choose a cut",
     f"{_PRODUCTS}.rebuild _Body.carry: if k in self.carried:  ->  if False": "has a carry twice",
     "placement.place _Placer._packed: 1  ->  2": "chooses what is packed",
     "analysis.trips side_by_side: not loop.initial": "a loop whose trips are not proven independent stays",

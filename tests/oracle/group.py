@@ -81,7 +81,7 @@ def check_lanes(stores: Sequence[tuple[Cells | None, Traced]]) -> None:
             if np.isin(apart, written).any():
                 raise VerificationError(
                     f"a lane writes {target.value} where another lane reads {cells.value}; only what is read"
-                    " element by element can be overwritten: print the program after the pass that plans memory"
+                    " element by element can be overwritten: print the program after memory is planned"
                 )
 
 
