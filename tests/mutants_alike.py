@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _PRODUCTS = "schedule.loops.distribution"
 _STAYS = "what it refuses stays in the loop, which is as correct"
 
-# By the beginning of a mutant's name: a function, or one of its edits.
+# By the beginning of a mutant's name, which `$` ends: a function, or one of its edits.
 ALIKE: Mapping[str, str] = {
     f"{_PRODUCTS}.division why_undivided:": "says in a remark why a loop is not divided",
     f"{_PRODUCTS}.division analyse: not products and (not together) and (not sums)": _STAYS,
@@ -17,12 +17,17 @@ ALIKE: Mapping[str, str] = {
     "schedule.sync.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies",
     "schedule.memory.residency _Survey._touch: if slot not in self.refused": "what is refused stays shared",
     "schedule.memory.liveness _Walker._transfer: target not in others or root == target": "copies stay",
-    "schedule.memory.liveness liveness: 0  ->  1": "only the order of depths counts",
+    "schedule.memory.liveness liveness: 0  ->  1 (number 2)$": "only the order of depths counts",
     "schedule.memory.in_place _is_own_slice: core(written.type.shape) == core(layout.root.type.shape)": (
         "a whole array is read element by element only by an update of its shape; else it is copied"
     ),
     "schedule.sync.exchange exchange: if not chosen:  ->  if False": "goes on with nothing to rewrite",
-    "stitch.fuse _RegionState._bound: 0  ->  1": "the first loop over elements is not added to",
+    "stitch.fuse _RegionState._bound: 0  ->  1$": "the first loop over elements is not added to",
+    "schedule.memory.plan _most_that_fit: 1  ->  2 (number 3)$": "fewer arrays are near; no more than fit",
+    "schedule.simplify.trip_counts integer: if not is_a(made, 'constant') or value.type.size != 1:  ->  if True": (
+        "a loop whose trips are not known stays a while loop"
+    ),
+    "schedule.vmap.recover _Recovery._loop: elements is not None  ->  elements is None": "stays in lock-step",
     "schedule.vmap.recover _Recovery._element_by_element: largest < self.limits.element_bytes or": (
         "chooses between batch elements in slots and one at a time"
     ),
@@ -38,4 +43,4 @@ ALIKE: Mapping[str, str] = {
 
 def is_alike(name: str) -> bool:
     """Whether the mutant of that name is in the table."""
-    return any(name.startswith(beginning) for beginning in ALIKE)
+    return f"{name}$".startswith(tuple(ALIKE))

@@ -17,6 +17,7 @@ import inspect
 import operator
 import pkgutil
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,13 +47,15 @@ Function = tuple[str, str]  # module, qualified name
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """An edit of the node at a position in a walk over a function. `text`: before and after."""
+    """An edit of the node at a position in a walk over a function. `text`: before and after; `rank`: how many
+    edits of the function with the same text come earlier."""
 
     function: Function
     position: int
     way: int
     line: int
     text: str
+    rank: int = 0
 
     def __str__(self) -> str:
         return f"{self.function[0]}:{self.line} {self.function[1]}: {self.text}"
@@ -60,6 +63,16 @@ class Mutant:
     @property
     def name(self) -> str:
         """What it is called in tables: without a line, which moves."""
+        again = f" (number {self.rank + 1})" if self.rank else ""
+        return f"{self._short}{again}"
+
+    @property
+    def order(self) -> str:
+        """By which a seed draws it."""
+        return f"{self._short} {self.position}"
+
+    @property
+    def _short(self) -> str:
         return f"{self.function[0].partition('.')[2]} {self.function[1]}: {self.text}"
 
     @property
@@ -119,20 +132,22 @@ def mutants() -> list[Mutant]:
         if info.ispkg or short.split(".")[0] not in (*PASSES, *TEXT) or short in LEFT_OUT:
             continue
         for name, function in functions(_parsed(info.name)):
+            ranks: Counter[str] = Counter()
             for position, node in enumerate(nodes(function)):
                 for way, changed in enumerate(edits(node)):
                     before, after = (ast.unparse(n).partition("\n")[0][:70] for n in (node, changed))
                     line = getattr(node, "lineno", function.lineno)
-                    place = (info.name, name)
-                    found.append(Mutant(place, position, way, line, f"{before}  ->  {after}"))
+                    text = f"{before}  ->  {after}"
+                    found.append(Mutant((info.name, name), position, way, line, text, ranks[text]))
+                    ranks[text] += 1
     return found
 
 
 def drawn(count: int, seed: int, match: str = "") -> list[Mutant]:
-    """Mutants that could be noticed, in an order that depends on the seed and on their names alone."""
+    """Mutants that could be noticed, in an order that depends on the seed and on each of them alone."""
 
     def rank(mutant: Mutant) -> str:
-        return hashlib.sha256(f"{seed} {mutant.name} {mutant.position}".encode()).hexdigest()
+        return hashlib.sha256(f"{seed} {mutant.order}".encode()).hexdigest()
 
     possible = [m for m in mutants() if match in str(m) and not is_alike(m.name)]
     return sorted(possible, key=rank)[:count]
