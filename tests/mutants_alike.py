@@ -24,9 +24,10 @@ ALIKE: Mapping[str, str] = {
     "schedule.sync.exchange exchange: if not chosen:  ->  if False": "goes on with nothing to rewrite",
     "stitch.fuse _RegionState._bound: 0  ->  1$": "the first loop over elements is not added to",
     "schedule.memory.plan _most_that_fit: 1  ->  2 (number 3)$": "fewer arrays are near; no more than fit",
-    "schedule.simplify.trip_counts integer: if not is_a(made, 'constant') or value.type.size != 1:  ->  if True": (
+    "schedule.simplify.trip_counts integer: if not is_a(made, 'constant')": (
         "a loop whose trips are not known stays a while loop"
     ),
+    "schedule.simplify.peephole peephole: found if found is not None": "what is not simplified is as correct",
     "schedule.vmap.recover _Recovery._loop: elements is not None  ->  elements is None": "stays in lock-step",
     "schedule.vmap.recover _Recovery._element_by_element: largest < self.limits.element_bytes or": (
         "chooses between batch elements in slots and one at a time"
