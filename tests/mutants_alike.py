@@ -28,6 +28,11 @@ ALIKE: Mapping[str, str] = {
         "a loop whose trips are not known stays a while loop"
     ),
     "schedule.simplify.peephole peephole: found if found is not None": "what is not simplified is as correct",
+    "schedule.sink _Sinker._makers: 1  ->  2 (number 2)$": "considers every second statement",
+    "schedule.loops.unroll stays: 0  ->  1": "tells which loops need two buffers, or else copies",
+    "schedule.vmap.cut _only: if len(found) > 1:  ->  if True": "stays in lock-step",
+    "schedule.vmap.cut Cut.has_shared_weights:": "chooses between batch elements in slots and one at a time",
+    "schedule.vmap.recover _Recovery._element_by_element: idle if": "how many slots may wait for work",
     "schedule.vmap.recover _Recovery._loop: elements is not None  ->  elements is None": "stays in lock-step",
     "schedule.vmap.recover _Recovery._element_by_element: largest < self.limits.element_bytes or": (
         "chooses between batch elements in slots and one at a time"
@@ -36,8 +41,10 @@ ALIKE: Mapping[str, str] = {
     "placement.groups carried_by_parts: not own  ->  own": "carries that are not moved by parts stay whole",
     "placement.tile_groups _roots: if isinstance(maker, UOperator) and": "counts bytes to choose a cut",
     f"{_PRODUCTS}.rebuild _Body.carry: if k in self.carried:  ->  if False": "has a carry twice",
+    "placement.tile_groups _Divider._refusal: not free  ->  free": "what is not divided is replicated",
     "placement.place _Placer._packed: 1  ->  2": "chooses what is packed",
     "analysis.trips side_by_side: not loop.initial": "a loop whose trips are not proven independent stays",
+    "codegen.mapping _unravel:": "of GPU programs alone, which the emulation runs",
     "codegen.failure emit_fail: context.has_units and": "of GPU programs alone, which the emulation runs",
 }
 
