@@ -60,6 +60,39 @@ def householder_product(builder: Builder, equation: Equation, inputs: tuple[Valu
     return builder.emit("householder_product", inputs, inputs[0].type)
 
 
+@rule("ormqr", library=True)
+def ormqr(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Value:
+    """Applies one reflector after the other: the square factor is never formed. It needs no template."""
+    a, taus, c = inputs
+    if a.type.dtype not in ("float32", "float64"):
+        raise UnsupportedError(f"ormqr of {a.type.dtype}")
+    rank, (*batch, rows, _), count = a.type.rank, a.type.shape, taus.type.shape[-1]
+    left = bool(equation.params["left"])
+    below = builder.slice(a, (0,) * rank, (*batch, rows, count))
+    row, column = (builder.emit("iota", (), "int32", below.type.shape, dimension=rank - k) for k in (2, 1))
+    fill = [builder.full(x, a.type.dtype, below.type.shape) for x in (1, 0)]
+    rest = builder.select(builder.compare("eq", row, column), *fill)
+    vectors = builder.select(builder.compare("gt", row, column), below, rest)
+    vectors = builder.transpose(vectors, (rank - 1, *range(rank - 1)))
+    taus = builder.transpose(taus, (rank - 2, *range(rank - 2)))
+    axes, free = tuple(range(rank - 2)), rank - 1 if left else rank - 2
+    shape, along = (*batch, c.type.shape[free]), (*axes, rank - 2 if left else rank - 1)
+
+    def reflect(carried: Sequence[Value], reflector: Sequence[Value]) -> Sequence[Value]:
+        (x,), (vector, tau) = carried, reflector
+        operands, contracted = (x, vector), {"lhs_contract": (along[-1],), "rhs_contract": (rank - 2,)}
+        product = builder.emit(
+            "dot", operands, x.type.dtype, shape, lhs_batch=axes, rhs_batch=axes, **contracted
+        )
+        product = builder.binary("mul", spread(builder, tau, shape), product)
+        across = builder.broadcast(product, x.type.shape, (*axes, free))
+        update = builder.binary("mul", across, builder.broadcast(vector, x.type.shape, along))
+        return (builder.binary("sub", x, update),)
+
+    scan = Scan(count, reverse=left != bool(equation.params["transpose"]), stacked=())
+    return scan.emit(builder, (c,), (vectors, taus), reflect)[0]
+
+
 @rule("eigh", library=True)
 def eigh(builder: Builder, equation: Equation, inputs: tuple[Value, ...]) -> Sequence[Value]:
     _check_spectrum(equation, inputs)

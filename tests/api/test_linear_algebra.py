@@ -261,6 +261,26 @@ def test_least_squares_by_qr():
     same(jax.grad(lambda t, y: fit(t, y).sum(), 1), t, y, rtol=1e-2)
 
 
+# -- products with factors that stay reflectors --------------------------------------------------------------
+@pytest.mark.skipif(not hasattr(lax.linalg, "ormqr"), reason="this release of jax has no such primitive")
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (2, 4, 4), (4, 1)])
+@pytest.mark.parametrize("left", [True, False])
+@pytest.mark.parametrize("transpose", [True, False])
+def test_products_with_reflectors(shape, left, transpose):
+    *batch, rows, _ = shape
+    a = jax.random.normal(jax.random.key(0), shape)
+    c = jax.random.normal(jax.random.key(1), (*batch, rows, 2) if left else (*batch, 2, rows))
+
+    def function(a, c):
+        def step(_, c):
+            reflectors, taus = jnp.linalg.qr(a + c.sum(), mode="raw")
+            return lax.linalg.ormqr(reflectors.mT, taus, c, left=left, transpose=transpose)
+
+        return lax.fori_loop(0, 3, step, c)
+
+    same(function, a, c)
+
+
 # -- tridiagonal systems -------------------------------------------------------------------------------------
 def heat(lower, diagonal, upper, y):
     """Implicit steps of a heat equation whose coefficients change."""
