@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,6 +197,10 @@ def _decide(
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
         return decision
+    checks = [item for item in prepared.exits(found.best) if item.check]
+    if checks and not obstacle and _leaves(prepared, found.best, mark, arguments or []):
+        why = f"not measured, since every run would call Python: the program leaves at {checks[0].where}"
+        return decisions.Decision("stock", found.best, why=why)
     if not obstacle:
         try:
             return _measure(prepared, mark, key, found, arguments or [], known)
@@ -220,9 +225,7 @@ def _tried(
         return decision
     reason = f"it is unknown how often the program leaves at {exits[0].where}"
     if arguments is not None:
-        program = rewritten(prepared, decision.plan, mark).only_flags()
-        with alone():
-            leaves = any(stopwatch.runner(program, arguments)()) if program is not None else None
+        leaves = _leaves(prepared, decision.plan, mark, arguments)
         if leaves is not None:
             reason = f"the program leaves at {exits[0].where} on these arguments" if leaves else ""
             why = f"{reason}, and stock XLA would run it again" if leaves else decision.why
@@ -230,6 +233,16 @@ def _tried(
             decisions.store(key, decision)
             return decision
     return replace(decision, choice="stock", why=reason)
+
+
+def _leaves(prepared: Prepared, plan: decisions.Plan, mark: Mark, arguments: list[Any]) -> bool | None:
+    """True if our program leaves by a side exit on these arguments; None if it cannot run alone."""
+    program = rewritten(prepared, plan, mark).only_flags()
+    if program is None:
+        return None
+    with alone(), suppress(jax.errors.JaxRuntimeError):  # the call fails, which the caller will see
+        return any(stopwatch.runner(program, arguments)())
+    return None
 
 
 def _measure(

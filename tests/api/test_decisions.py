@@ -466,3 +466,21 @@ from jax.scipy.special import zeta
         print(len(count))
     """
     assert [python(program).strip() for _ in range(2)] == ["1", "0"]
+
+
+def test_a_callback_in_a_rare_case_is_not_called_by_measurements():
+    called = []
+
+    def checked(x):
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        return jax.pure_callback(lambda value: called.append(0) or value, shape, x)
+
+    def function(xs):
+        return lax.scan(lambda a, x: (lax.cond(x > 4.5, checked, jnp.sin, x) + a, a), 0.0, xs)[0]
+
+    ours = jax_cocktail.jit(function)
+    jax.block_until_ready(ours(jnp.arange(6.0)))
+    assert len(called) == 1
+    assert "would call Python" in jax_cocktail.explain(ours)(jnp.arange(6.0)).why
+    assert jax_cocktail.explain(ours)(jnp.zeros(6)).stock_seconds is not None
+    assert len(called) == 1
