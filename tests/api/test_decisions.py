@@ -458,7 +458,6 @@ def test_a_second_process_believes_the_first(folder):
     program = """
         import jax.numpy as jnp, jax_cocktail
         from jax import lax
-from jax.scipy.special import zeta
         from jax_cocktail.lowering import stopwatch
         real, count = stopwatch.race, []
         stopwatch.race = lambda *a: count.append(1) or real(*a)
