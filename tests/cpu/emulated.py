@@ -79,8 +79,8 @@ class Emulation:
     def call(self, _: str, shapes: Any, **__: Any) -> Any:
         """Stands for `jax.ffi.ffi_call`."""
 
-        def bound(*operands: Any, binary: np.ndarray, **___: Any) -> Any:
-            artifact = self._artifacts[hashlib.sha256(binary.tobytes()).hexdigest()]
+        def bound(*operands: Any, digest: str, **___: Any) -> Any:
+            artifact = self._artifacts[digest]
 
             def run(*values: Any) -> Any:
                 found = self.launch(artifact, list(values))
@@ -91,20 +91,23 @@ class Emulation:
         return bound
 
     def __post_init__(self) -> None:
-        self._artifacts: dict[str, Artifact] = {}
+        self._artifacts: dict[str, Artifact] = {}  # by the digest of the call
 
     def install(self, monkeypatch: Any) -> Emulation:
         """Compiles for a GPU and emulates it until the test ends."""
 
-        def build(emitted: Emitted, *_: Any, **__: Any) -> Artifact:
-            artifact = self.build(emitted)
-            self._artifacts[artifact.digest] = artifact
-            return artifact
+        attributes = custom_call._bound
+
+        def bound(artifact: Artifact, *rest: Any) -> Any:
+            found = attributes(artifact, *rest)
+            self._artifacts[found["digest"]] = artifact
+            return found
 
         how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}
         monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
         monkeypatch.setattr(variants, "emit", self.emit)
-        monkeypatch.setattr(variants, "build", build)
+        monkeypatch.setattr(variants, "build", self.build)
+        monkeypatch.setattr(custom_call, "_bound", bound)
         monkeypatch.setattr(custom_call, "load", lambda _: None)
         monkeypatch.setattr(jax.ffi, "ffi_call", self.call)
         return self
