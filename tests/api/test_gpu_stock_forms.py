@@ -70,7 +70,7 @@ def card(monkeypatch, tmp_path):
 def lowered(jitted):
     """The module and the report of a call, as `jitted(X)` would be lowered on a card."""
     traced = jitted.trace(X)
-    STATE.arguments = (jitted, (X,), {})
+    STATE.arguments = (jitted._marked, (X,), {})
     try:
         with collecting() as reports:
             text = traced.lower(lowering_platforms=("cuda",)).as_text()
