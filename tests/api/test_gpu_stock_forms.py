@@ -69,6 +69,7 @@ def card(monkeypatch, tmp_path):
 
 def lowered(jitted):
     """The module and the report of a call, as `jitted(X)` would be lowered on a card."""
+    jitted = jitted.copy()  # nothing is lowered yet
     traced = jitted.trace(X)
     STATE.arguments = (jitted._marked, (X,), {})
     try:
