@@ -5,12 +5,18 @@
     python benchmarks/gpu_check.py --only lstm/1   some rows (names as printed)
     python benchmarks/gpu_check.py --sanitize      small sizes under compute-sanitizer, if installed
     python benchmarks/gpu_check.py --ncu           and our kernels under Nsight Compute
+    python benchmarks/gpu_check.py --pack FOLDER   compile all rows, for a card that is elsewhere
+    python benchmarks/gpu_check.py --run FOLDER    on that card: check and time them first, within 90 seconds
 
 Phases: versions; microbenchmarks through the driver; building, on all cores; correctness against float64 and
 stock XLA, with a limit on waiting; stock XLA's loops; timing, alone on the card; the policy's automatic
 decisions. The cost model's predictions for this card are printed next to the measured times. Each item runs
 in a process of its own. A failure becomes a record in the JSON file, which is rewritten after every section;
 an item without time left is recorded as skipped. The measured figures of the card are stored for the policy.
+
+`--run` completes the JSON file: what it holds of the same binaries, or of the same source, is not measured
+again. Status 75 says that another call would go on. After the packed programs, the phases above follow, as
+far as `--budget` allows.
 
 Without a GPU the command compiles every row for three architectures, runs small sizes in the emulation of the
 tests, and prints predictions of the cost model in place of times, marked as such. In both cases the exit
@@ -20,7 +26,6 @@ status is 0.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -36,10 +41,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.gpu.packed import ORDER, Pack, source_digest, write  # noqa: E402
 from benchmarks.gpu.pool import Record, Task, run_all, tell  # noqa: E402
 
 ARCHES = ("sm_90", "sm_80", "sm_100")  # the table uses the first
 BUDGET, QUICK_BUDGET = 460.0, 88.0
+UNFINISHED = 75  # exit status of a run that another one would complete (EX_TEMPFAIL)
+LEAST_BUDGET = 60.0  # with less time left after a pack, the other phases are not begun
+ALWAYS = ("versions", "measure")  # sections that other processes depend on
 CAP, STATIC_CAP = 60.0, 150.0  # seconds per item; a machine without a card may be slow
 COMPILERS = 4  # concurrent XLA compilers, which tune matrix products on the card
 # The latest end of each phase as a fraction of the budget. Unused time goes to the next phases.
@@ -74,6 +83,7 @@ class Check:
     start: float = field(default_factory=time.monotonic)
     sections: dict[str, dict[str, Record]] = field(default_factory=dict)
     writing: threading.Lock = field(default_factory=threading.Lock)
+    code: str = field(default_factory=source_digest)
 
     @property
     def deadline(self) -> float:
@@ -115,12 +125,20 @@ class Check:
         }
 
     def section(self, name: str, tasks: Sequence[Task], workers: int, deadline: float) -> dict[str, Record]:
-        """Runs tasks and keeps their records."""
+        """Runs tasks and keeps their records. Those that an earlier run finished are not repeated."""
+        known = {} if name in ALWAYS else self.sections.get(name, {})
+        tasks = [task for task in tasks if not self._finished(known.get(task.name, {}))]
         print(f"{time.monotonic() - self.start:6.1f} s  {name}: {len(tasks)} item(s)", flush=True)
         records = run_all(tasks, workers, min(deadline, self.deadline), self._said)
-        self.sections.setdefault(name, {}).update(records)
+        kept = self.sections.setdefault(name, {})
+        for key, record in records.items():
+            if "skipped" not in record or key not in kept:
+                kept[key] = {**record, "code": self.code}
         self.write()
         return records
+
+    def _finished(self, record: Record) -> bool:
+        return record.get("code") == self.code and not {"error", "skipped"} & set(record)
 
     def _said(self, name: str, record: Record) -> None:
         words = next((f"{k}: {record[k]}" for k in ("error", "skipped") if k in record), "")
@@ -151,10 +169,7 @@ class Check:
         with self.writing:
             results = self.results()
             results["targets"] = list(report.targets(results))
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self.path.with_suffix(".new")
-            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-            temporary.replace(self.path)
+            write(self.path, results)
 
 
 # ---- phases ------------------------------------------------------------------------------------------------
@@ -189,7 +204,9 @@ def prepare(check: Check, deadline: float) -> None:
         "build": [check.task("build", row, **check.dumping("build", row)) for row in check.rows],
         "reference": [check.task("reference", row, **wide) for row in check.rows],
         "plan": [check.task("plan", f"{row}@card", **host) for row in check.rows],
-        "unroll": [] if check.options.quick else [check.task("unroll", row) for row in check.rows],
+        "unroll": []
+        if check.options.quick or check.options.run
+        else [check.task("unroll", row) for row in check.rows],
     }
     part = max(cores // 4, 1)
     workers = {"build": min(COMPILERS, cores)}
@@ -252,6 +269,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sanitize", action="store_true", help="small sizes under compute-sanitizer")
     parser.add_argument("--ncu", action="store_true", help="small sizes under Nsight Compute")
     parser.add_argument("--small", action="store_true", help="the sizes of the tests: does it run at all?")
+    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="make a pack of programs for a card")
+    default = str(ROOT / "benchmarks" / "results" / "gpu_check_nvidia_h100_80gb_hbm3.json")
+    parser.add_argument("--card", type=Path, default=default, metavar="FILE", help="its results file")
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="run a pack on the card that is here")
     parser.add_argument("--item", nargs=2, metavar=("PHASE", "NAME"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -269,15 +290,16 @@ def item(options: argparse.Namespace) -> None:
     tell(ITEMS[phase](name, Settings(options.work, options.small, options.seconds, dump)))
 
 
-def check_all(options: argparse.Namespace, work: Path) -> Check:
-    """A whole run."""
+def check_all(options: argparse.Namespace, work: Path, sections: Mapping[str, Any]) -> Check:
+    """A whole run; `sections`: what is known already."""
     from benchmarks.gpu.rows import QUICK, ROWS
 
     unknown = set(options.only or ()) - set(ROWS)
     if unknown:
         sys.exit(f"no row {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
-    rows = options.only or list(QUICK if options.quick else ROWS)
+    rows = options.only or list(QUICK if options.quick else ORDER)
     check = Check(options, rows, work)
+    check.sections = dict(sections)
     found = check.section("versions", [check.task("versions", "all")], 1, check.deadline)["all"]
     if "card" in found:
         with_card(check, found.get("backend") == "gpu")
@@ -292,16 +314,36 @@ def check_all(options: argparse.Namespace, work: Path) -> Check:
     return check
 
 
+def run_pack(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Runs a pack, and returns the sections of the results file. Exits if no time is left for more."""
+    from benchmarks.gpu.run_pack import PackRun
+
+    start = time.monotonic()
+    run = PackRun(Pack(options.run), Path(options.out), options.budget, options.only or ())
+    finished = run.run()
+    print(f"{run.path}: {'complete' if finished else 'not complete'}", flush=True)
+    options.budget -= time.monotonic() - start
+    if not finished or options.budget < LEAST_BUDGET:
+        sys.exit(0 if finished else UNFINISHED)
+    found: Mapping[str, Any] = run.data["sections"]
+    return found
+
+
 def main() -> None:
     """Runs the checks, prints the report, and exits with status 0 whatever the results."""
     options = parse()
     if options.item:
         item(options)
         return
-    from benchmarks.gpu import report
+    if options.pack:
+        from benchmarks.gpu import pack  # imports jax
+
+        sys.exit(pack.make(options.pack, pack.measured_spec(options.card), options.only or (), options.small))
+    sections = run_pack(options) if options.run else {}
+    from benchmarks.gpu import report  # imports jax
 
     with tempfile.TemporaryDirectory(prefix="gpu_check-") as folder:
-        check = check_all(options, Path(folder))
+        check = check_all(options, Path(folder), sections)
     print("\n" + report.text(check.results()))
     print(f"\n{check.path}: written after {check.results()['seconds']:.0f} s")
 

@@ -45,13 +45,18 @@ class Run:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        return tuple(self.section("reference"))
+        """Those of a pack, and those of the other sections."""
+        return tuple(dict.fromkeys((*self.section("kernels"), *self.section("reference"))))
 
     def seconds(self, row: str, form: str) -> float | None:
         """The median time of a call in one form; None if it was not taken."""
         return self.section("times").get(row, {}).get("seconds", {}).get(form)
 
     def kernel(self, row: str) -> Record:
+        """Our kernels alone: those of the best plan of a pack, or those of a call."""
+        for record in self.section("kernels").get(row, {}).values():
+            if record.get("phase") == "best" and "seconds" in record:
+                return dict(record)
         found: Record = self.section("times").get(row, {}).get("kernel", {})
         return found
 
@@ -179,7 +184,7 @@ def card(run: Run) -> str:
     packages = versions["packages"]
     said = (
         ("card", run.card),
-        ("software", f"jax {packages['jax']}, {versions['compiler']}"),
+        ("software", f"jax {packages.get('jax', NONE)}, {versions['compiler']}"),
         ("multiprocessors", str(spec["units"])),
         ("launch in a graph", f"{time(spec['launch_seconds'])} us"),
         ("barrier between all units", f"{time(spec['barrier_seconds'])} us"),

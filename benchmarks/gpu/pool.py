@@ -58,20 +58,20 @@ def run(task: Task, deadline: float = float("inf")) -> Record:
         output, _ = process.communicate(timeout=limit)
         record = _record(process.returncode, output)
     except subprocess.TimeoutExpired:
-        _stop(process)
+        stop(process)
         output, _ = process.communicate()
         words = f"stopped after {limit:.0f} s"
         record = {**(_told(output) or {}), "error": words, "output": output[-TAIL:]}
     except BaseException:  # Ctrl-C ends what was started, too
-        _stop(process)
+        stop(process)
         raise
     if task.log:
         record["log"] = output[-20 * TAIL :]
     return {**record, "wall_seconds": round(time.monotonic() - start, 2)}
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    """The process and what it started: the session is its own."""
+def stop(process: subprocess.Popen[Any]) -> None:
+    """Ends a process and what it started: the session is its own."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,8 +1,7 @@
-"""Our calls as a run of `jax_cocktail.jit` makes them, and the time of their kernels without XLA."""
+"""Our calls, written down as a run of `jax_cocktail.jit` makes them."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,29 +11,12 @@ from unittest import mock
 import jax
 import numpy as np
 
+from benchmarks.gpu.launching import Call
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering import variants
-from jax_cocktail.runtime.cuda.card import Card, CudaError, Launch
 from jax_cocktail.utask.plan import LaunchPlan
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One launch. `operands`: on the host; `results`: shapes and dtypes, the workspace left out; `aliases`:
-    operand -> result that shares its memory."""
-
-    binary: bytes
-    plan: LaunchPlan
-    operands: tuple[np.ndarray, ...]
-    results: tuple[Any, ...]
-    aliases: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the binary."""
-        return hashlib.sha256(self.binary).hexdigest()
 
 
 @dataclass
@@ -97,60 +79,3 @@ def _call(
     results = tuple(shapes[:-1] if plan.workspace_bytes else shapes)
     binary = np.asarray(attributes["binary"], np.uint8).tobytes()
     return Call(binary, plan, tuple(np.array(v, order="C") for v in values), results, dict(aliases))
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTime:
-    """Median seconds between events around a launch; which kernel of the program, and on how many blocks."""
-
-    seconds: float
-    kernel: str
-    grid: int
-
-
-def kernel_time(card: Card, call: Call, times: int = 9) -> KernelTime:
-    """Launches the program of a call as the handler would, several times. Raises CudaError."""
-    plan = call.plan
-    module = card.load(call.binary)
-    kernel, function, grid, shared, cluster = _choose(card, module, plan)
-    kept = [card.upload(operand) for operand in call.operands]
-    given = [
-        card.allocate(operand.nbytes) if k in call.aliases else kept[k]
-        for k, operand in enumerate(call.operands)
-    ]
-    shared_with = {result: given[operand] for operand, result in call.aliases.items()}
-    sizes = [int(np.prod(r.shape)) * np.dtype(r.dtype).itemsize for r in call.results]
-    results = [shared_with.get(k) or card.allocate(size) for k, size in enumerate(sizes)]
-    workspace = card.allocate(plan.workspace_bytes)
-    cooperative = plan.cooperative and grid > 1 and cluster == 1
-    pointers = (*given, *results, workspace, 0)
-    launch = Launch(function, grid, plan.threads, shared, pointers, cooperative=cooperative, cluster=cluster)
-
-    def before() -> None:
-        for k in call.aliases:
-            card.copy(given[k], kept[k], call.operands[k].nbytes)
-        if plan.header_bytes and cluster == 1:
-            card.fill(workspace, 0, plan.header_bytes)
-
-    card.seconds(launch, before, times=2)  # loads the code, warms caches
-    return KernelTime(card.seconds(launch, before, times), kernel, grid)
-
-
-def _choose(card: Card, module: int, plan: LaunchPlan) -> tuple[str, int, int, int, int]:
-    """Name, kernel, grid, shared memory and blocks of a cluster: by what fits, as `handler_programs.h`
-    chooses on a card that is all there."""
-    kernels = (
-        ("ck_resident", plan.resident_shared_bytes, plan.resident_units or plan.most_units, plan.most_units),
-        ("ck_portable", plan.portable_shared_bytes, 1, plan.portable_units or plan.most_units),
-    )
-    for name, shared, least, most in kernels:
-        near = plan.cluster and name == "ck_resident"
-        if shared > card.facts.attributes["shared_bytes"] or (near and card.facts.attributes["major"] < 9):
-            continue
-        function = card.function(module, name, shared)
-        fit = card.co_resident(function, plan.threads, shared)
-        if not plan.cooperative and fit:
-            fit = plan.most_units
-        if fit >= least:
-            return name, function, min(fit, most), shared, min(fit, most) if near else 1
-    raise CudaError(f"no block of {plan.threads} threads fits this card")

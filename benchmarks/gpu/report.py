@@ -15,7 +15,7 @@ def text(results: Results) -> str:
     """Tables of all sections that there are, problems, and targets."""
     sections = results["sections"]
     parts = [_heading(results)]
-    for table in (_timed, _kernels, _compared, _figures, _stock_loops, _captured, _predicted):
+    for table in (_timed, _packed, _kernels, _compared, _figures, _stock_loops, _captured, _predicted):
         lines = list(table(sections))
         parts += ["\n".join(lines)] if lines else []
     parts += ["\n".join(_problems(sections)), "\n".join(_targets(results))]
@@ -67,6 +67,22 @@ def _verdict(sections: Mapping[str, Any], name: str) -> str:
         return "not checked"
     worst = record.get("highest", {}).get("ours")
     return ("agrees" if record["ok"] else "DIFFERS") + (f" ({worst:.1e})" if worst is not None else "")
+
+
+def _packed(sections: Mapping[str, Any]) -> Iterator[str]:
+    """The programs of a pack."""
+    rows = [
+        (f"{name}, {label}", record)
+        for name, records in sections.get("kernels", {}).items()
+        for label, record in records.items()
+        if "seconds" in record
+    ]
+    if rows:
+        yield f"{'packed programs':48}{'us':>12}{'predicted':>12}{'off by':>8}  float64"
+    for name, record in rows:
+        times = record["seconds"], record["predicted_seconds"]
+        state = "agrees" if record["ok"] else "DIFFERS"
+        yield f"{name:48}{_us(times[0]):>12}{_us(times[1]):>12}{_over(*times):>8}  {state}"
 
 
 def _kernels(sections: Mapping[str, Any]) -> Iterator[str]:

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 import jax_cocktail
+from benchmarks.gpu import launching
 from benchmarks.gpu.peers import FORMS, NoPeer, auto
 from benchmarks.gpu.pool import tell
-from benchmarks.gpu.recorded import Recording, kernel_time, recording
+from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import Row
 from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import card as gpu_card
@@ -151,7 +152,7 @@ def on_card(card: gpu_card.Card, seen: Recording) -> dict[str, Any]:
     spec = gpu_measure.kept(card.facts.name, card.facts.arch)
     table, times = gpu_card.spec_of(card.facts), []
     for call in seen.calls:
-        times.append(asdict(kernel_time(card, call)))
+        times.append(asdict(launching.load(card, call).time()))
         card.release()
     return {
         "seconds": sum(t["seconds"] for t in times),

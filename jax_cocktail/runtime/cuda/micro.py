@@ -66,12 +66,13 @@ def program(arch: str) -> bytes:
 
 
 class Bench:
-    """A card under measurement. `scale`: factor for rounds and sizes; `times`: repetitions of each launch."""
+    """A card under measurement. `scale`: factor for rounds and sizes; `times`: repetitions of each launch;
+    `binary`: what `program` returns, if it is known."""
 
-    def __init__(self, card: Card, scale: float = 1.0, times: int = 5) -> None:
+    def __init__(self, card: Card, scale: float = 1.0, times: int = 5, binary: bytes = b"") -> None:
         self.card, self.scale, self.times = card, scale, times
         self.units = card.facts.attributes["units"]
-        self._binary = program(card.facts.arch)
+        self._binary = binary
         self._function = 0
 
     def run(self, kernel: Kernel, units: int, data: kernels.Array = kernels.NO_DATA, **how: Any) -> _Prepared:
@@ -82,7 +83,7 @@ class Bench:
         """Memory for a run, and how it is launched."""
         card, scratch = self.card, run.kernel.scratch
         if not self._function:
-            module = card.load(self._binary)
+            module = card.load(self._binary or program(card.facts.arch))
             self._function = card.function(module, "ck_portable", kernels.SHARED_BYTES)
         if run.units > (most := card.co_resident(self._function, run.threads, scratch)):
             raise CudaError(f"{run.units} blocks of {run.kernel.name} do not fit: at most {most}")
@@ -154,12 +155,12 @@ def launches(bench: Bench) -> Iterator[Figure]:
     def plain() -> Launch:
         return replace(empty().launch, cooperative=False)
 
+    def in_a_graph(launch: Launch) -> dict[str, Any]:
+        return {"seconds": card.graph_seconds(lambda: card.launch(launch), IN_A_GRAPH)}
+
     yield "empty launch between events", lambda: {"seconds": empty().seconds(0, times=20)}
-    yield "launch in a graph", lambda: {"seconds": card.graph_seconds(plain(), IN_A_GRAPH)}
-    yield (
-        "cooperative launch in a graph",
-        lambda: {"seconds": card.graph_seconds(empty().launch, IN_A_GRAPH)},
-    )
+    yield "launch in a graph", lambda: in_a_graph(plain())
+    yield "cooperative launch in a graph", lambda: in_a_graph(empty().launch)
     yield "launch in a stream", lambda: {"seconds": card.many_seconds(plain(), IN_A_GRAPH)}
 
 
@@ -200,13 +201,14 @@ def measure(
     times: int = 5,
     only: Sequence[str] = (),
     until: float = math.inf,
+    binary: bytes = b"",
 ) -> Figures:
     """Measures every figure, or records its error. After a failed kernel nothing more can be measured.
 
     `only`: the names of the wanted figures, if not all; `until`: no figure is begun after this moment of
-    `time.perf_counter`.
+    `time.perf_counter`; `binary`: as for `Bench`.
     """
-    bench, found = Bench(card, scale, times), Figures()
+    bench, found = Bench(card, scale, times, binary), Figures()
     for group in GROUPS:
         for name, figure in group(bench):
             if only and name not in only:
@@ -217,6 +219,11 @@ def measure(
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
         bench.release()
     return found
+
+
+def names(card: Card) -> tuple[str, ...]:
+    """The names of all figures of a card."""
+    return tuple(name for group in GROUPS for name, _ in group(Bench(card)))
 
 
 _SPEC = {

@@ -323,4 +323,9 @@ extern "C" __attribute__((visibility("default"))) int ck_emulation_launch(Order*
   return !report.empty();
 }
 
+// What a launch on a card has: operands, results, workspace, error word.
+extern "C" __attribute__((visibility("default"))) int ck_emulation_pointers() {
+  return ck_emulation_program.operands + ck_emulation_program.results + 2;
+}
+
 }  // namespace ck_emulation

@@ -278,6 +278,8 @@ FAKE_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   if (memcmp(text, "\177ELF", 4) == 0) {
     library = OpenLibrary(image);
     if (library == nullptr) return kInvalidImage;
+    auto* pointers = reinterpret_cast<int (*)()>(dlsym(library, "ck_emulation_pointers"));
+    if (pointers != nullptr) parameters = pointers() * int(sizeof(void*));
   } else {
     if (memcmp(text, "FAKE", 4) != 0) return kInvalidImage;
     if (const char* found = strstr(text, "arch=")) arch = atoi(found + 5);

@@ -1,0 +1,203 @@
+"""Makes a pack on a machine without a card: see `packed`. Binaries come from the cache of programs, rows of
+the same source tree from the pack itself, so a run that was interrupted goes on where it ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from benchmarks.gpu import packed
+from benchmarks.gpu.roofline import predict
+from benchmarks.gpu.rows import ROWS, Row
+from jax_cocktail.build.device import device_toolchain
+from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.compiler import Artifact, Emitted, build
+from jax_cocktail.device.spec import DeviceSpec, card_like
+from jax_cocktail.lowering.capture import capture
+from jax_cocktail.lowering.variants import prepare, survey
+from jax_cocktail.runtime.cuda import micro as gpu_micro
+
+MOST_PLANS = 3  # of a row
+WORTH = 20.0  # a plan that takes so many times the best one's seconds, by the model, is not packed
+TF32_TOLERANCE = 1e-2  # of products of TF32
+# The limit of a difference: so many times that of stock XLA on the host, but at least the row's tolerance.
+OF_STOCK = 4.0
+
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def measured_spec(results: Path) -> DeviceSpec:
+    """The card of a results file, with its measured figures."""
+    sections = json.loads(results.read_text())["sections"]
+    figures = sections["measure"]["card"]["spec"]
+    known = {field.name for field in fields(DeviceSpec)}
+    return replace(
+        card_like(figures["name"], figures["arch"]), **{k: v for k, v in figures.items() if k in known}
+    )
+
+
+# ---- what a program computes -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What goes into the region of a row, and what stock XLA makes of it on the host."""
+
+    operands: tuple[packed.Array, ...]
+    results: tuple[packed.Array, ...]
+
+
+def _evaluated(function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Values:
+    captured = capture(jax.make_jaxpr(function)(*arguments), "cuda")
+    (region,) = captured.regions
+    flat = replace(captured.flat, outvars=(*region.operands, *region.results))
+    run = jax.jit(jex.jaxpr_as_fun(flat.close(flat.equations)))
+    values = tuple(np.asarray(value) for value in run(*jax.tree.leaves(arguments)))
+    count = len(region.operands)
+    return _Values(values[:count], values[count:])
+
+
+def _widened(leaf: Any) -> Any:
+    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
+
+
+def _values(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[_Values, _Values]:
+    """In float32 and in float64."""
+    with jax.default_matmul_precision("highest"):
+        narrow = _evaluated(function, arguments)
+        with jax.enable_x64(True):
+            wide = _evaluated(function, jax.tree.map(_widened, arguments))
+    shapes = [[value.shape for value in values.results] for values in (narrow, wide)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"in float64 the program gives {shapes[1]}, not {shapes[0]}")
+    return narrow, wide
+
+
+def _digest(array: packed.Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def _type(array: packed.Array) -> packed.Type:
+    return packed.Type(array.dtype.name, array.shape)
+
+
+def _described(
+    function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> tuple[tuple[packed.Operand, ...], tuple[packed.Result, ...], dict[str, packed.Array], float]:
+    """Operands, results, the arrays to store, and how far stock XLA on the host is from float64."""
+    narrow, wide = _values(function, arguments)
+    known: dict[str, int] = {}
+    for number, leaf in enumerate(jax.tree.leaves(arguments)):
+        known.setdefault(_digest(np.asarray(leaf)), number)
+    arrays, operands, results, worst = {}, [], [], 0.0
+    for number, value in enumerate(narrow.operands):
+        digest = _digest(value)
+        operands.append(packed.Operand(_type(value), known.get(digest, -1), digest))
+        if digest not in known:
+            arrays[f"operand {number}"] = value
+    for number, (value, exact) in enumerate(zip(narrow.results, wide.results, strict=True)):
+        finite = np.abs(exact[np.isfinite(exact)].astype(np.float64))
+        scale = float(finite.max(initial=0.0))
+        stride = 2 * (exact.size // (2 * packed.MOST_CHECKED)) + 1  # odd: it meets every column
+        results.append(packed.Result(_type(value), stride, scale))
+        arrays[f"result {number}"] = exact.reshape(-1)[::stride].astype(value.dtype)
+        if np.issubdtype(value.dtype, np.floating) and scale:
+            gap = np.abs(value - exact)
+            worst = max(worst, float(np.max(gap, where=np.isfinite(gap), initial=0.0)) / scale)
+    return tuple(operands), tuple(results), arrays, worst
+
+
+# ---- programs ----------------------------------------------------------------------------------------------
+
+
+def _plans(
+    row: Row, function: Callable[..., Any], arguments: tuple[Any, ...], spec: DeviceSpec
+) -> Iterator[tuple[str, str, Emitted]]:
+    """Phase, name and program: the best plan, it with exact products, and others."""
+    for precision in (None, "highest"):
+
+        def fresh(*given: Any) -> Any:  # what is traced depends on the precision
+            return function(*given)
+
+        with jax.default_matmul_precision(precision):
+            prepared = prepare(jax.make_jaxpr(fresh)(*arguments), row.name, machine_of(spec))
+        found = survey(prepared, spec.units)
+        ranked = sorted(zip(found.seconds, found.plans, strict=True), key=lambda pair: pair[0])
+        whole = [(seconds, plan) for seconds, plan in ranked if not plan.skip]
+        chosen = whole[:MOST_PLANS] if precision is None else whole[:1]
+        for rank, (seconds, plan) in enumerate(chosen):
+            if seconds <= WORTH * chosen[0][0]:
+                phase = "exact" if precision else "other" if rank else "best"
+                yield phase, plan.name, prepared.emitted[plan.candidate, 0]
+
+
+def _packed(
+    row: Row, phase: str, name: str, artifact: Artifact, stock: float, spec: DeviceSpec
+) -> packed.Packed:
+    predicted = predict(artifact.emitted, spec)
+    assert artifact.launch is not None
+    tolerance = row.tolerance if phase == "exact" else max(row.tolerance, TF32_TOLERANCE)
+    return packed.Packed(
+        phase,
+        name,
+        artifact.digest,
+        artifact.launch.attribute,
+        artifact.aliases,
+        max(tolerance, OF_STOCK * stock),
+        predicted.seconds,
+        predicted.limit_seconds,
+    )
+
+
+def _add(pack: packed.Pack, row: Row, code: str, spec: DeviceSpec, small: bool) -> None:
+    function, arguments = row.make(small)
+    operands, results, arrays, stock = _described(function, arguments)
+    plans = list(_plans(row, function, arguments, spec))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        artifacts = list(pool.map(lambda plan: build(plan[2]), plans))
+    programs: dict[str, packed.Packed] = {}
+    for (phase, name, _), artifact in zip(plans, artifacts, strict=True):
+        new = _packed(row, phase, name, artifact, stock, spec)
+        old = programs.setdefault(new.digest, new)  # without large products the exact program is the best one
+        programs[new.digest] = replace(old, limit=min(old.limit, new.limit))
+    found = packed.Row(row.name, code, operands, results, tuple(programs.values()))
+    pack.add(found, arrays, ((artifact.digest, artifact.binary) for artifact in artifacts))
+
+
+def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool = False) -> int:
+    """Makes or completes a pack, and says on the way what it does; 1 if something is missing in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pack, code, missing = packed.Pack(folder), packed.source_digest(), 0
+    micro = gpu_micro.program(spec.arch)
+    digest = hashlib.sha256(micro).hexdigest()
+    pack.add_binary(digest, micro)
+    compiler = str(device_toolchain(spec.arch))
+    facts = {"arch": spec.arch, "compiler": compiler, "micro": digest, "small": small, "spec": asdict(spec)}
+    packed.write(folder / "pack.json", facts)
+    for name in only or packed.ORDER:
+        start, known = time.monotonic(), pack.row(name)
+        if known is not None and known.code == code:
+            print(f"{name}: is there", flush=True)
+            continue
+        try:
+            _add(pack, ROWS[name], code, spec, small)
+            print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+        except Exception as error:  # one row less
+            missing += 1
+            print(f"{name}: {type(error).__name__}: {error}", flush=True)
+    size = pack.size()
+    print(f"{folder}: {len(pack.rows())} rows, {size / 2**20:.1f} MiB")
+    if size > packed.MOST_BYTES:
+        print(f"this is more than the {packed.MOST_BYTES >> 20} MiB that travel with a working tree")
+    return int(missing > 0 or size > packed.MOST_BYTES)

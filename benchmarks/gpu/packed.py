@@ -1,0 +1,208 @@
+"""A pack: what a machine with a card needs to check and time programs that were compiled elsewhere.
+
+A folder with a description (`pack.json`), binaries by digest, and for each row a description and arrays. It
+is read without jax. Arguments of rows are not in it: they are made again from their seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+# The most important rows first.
+ORDER = (
+    *("lstm/1", "lstm/64", "nasrnn/1", "nasrnn/64", "seq2seq/1", "seq2seq/64", "attention/1", "attention/64"),
+    *("lstm_gradient", "gru_gradient", "skipnet/1", "blockdrop/1", "blockdrop/64", "rae/1"),
+    *("rae_recursive/1", "fibonacci/1", "scalar_scan", "vmapped_while", "conjugate_gradient", "runge_kutta"),
+    "hidden_markov",
+)
+PHASES = ("best", "exact", "other")  # in the order in which they run, each for all rows
+MOST_BYTES = 64 << 20  # of a pack
+MOST_CHECKED = 1 << 18  # elements of a result
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Of an array."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """`argument`: the argument of the row that it is; -1 if it is computed before the call, and stored as
+    ``operand N``. `digest`: of its bytes."""
+
+    type: Type
+    argument: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The float64 reference is stored as ``result N``: every `stride`-th element. `scale`: the largest finite
+    magnitude of all elements."""
+
+    type: Type
+    stride: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A program for a row.
+
+    phase: "best", by the model; "exact": the best with exact products; "other": another candidate. plan: its
+    name; limit: of the difference to float64; predicted_seconds, limit_seconds: as in `roofline.Prediction`.
+    """
+
+    phase: str
+    plan: str
+    digest: str
+    launch: tuple[int, ...]
+    aliases: tuple[tuple[int, int], ...]
+    limit: float
+    predicted_seconds: float
+    limit_seconds: float
+
+    @property
+    def label(self) -> str:
+        """Its name among those of the row."""
+        return f"{self.plan}, exact" if self.phase == "exact" else self.plan
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a pack. `code`: the digest of the source tree that compiled it."""
+
+    name: str
+    code: str
+    operands: tuple[Operand, ...]
+    results: tuple[Result, ...]
+    programs: tuple[Packed, ...]
+
+    @staticmethod
+    def read(data: Mapping[str, Any]) -> Row:
+        """From the JSON of `asdict`."""
+
+        def kind(of: Mapping[str, Any]) -> Type:
+            return Type(of["dtype"], tuple(of["shape"]))
+
+        def program(of: Mapping[str, Any]) -> Packed:
+            pairs = tuple((int(a), int(b)) for a, b in of["aliases"])
+            return Packed(**{**of, "launch": tuple(of["launch"]), "aliases": pairs})
+
+        return Row(
+            data["name"],
+            data["code"],
+            tuple(Operand(kind(x["type"]), x["argument"], x["digest"]) for x in data["operands"]),
+            tuple(Result(kind(x["type"]), x["stride"], x["scale"]) for x in data["results"]),
+            tuple(map(program, data["programs"])),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A folder of that kind."""
+
+    folder: Path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`arch`, `compiler`, `spec`, `small`, and `micro`: the digest of the microbenchmarks."""
+        found: dict[str, Any] = json.loads((self.folder / "pack.json").read_text())
+        return found
+
+    def rows(self) -> tuple[Row, ...]:
+        """The rows, the most important first."""
+        found = (self.row(name) for name in ORDER)
+        return tuple(row for row in found if row is not None)
+
+    def row(self, name: str) -> Row | None:
+        """A row, or None."""
+        path = self._path(name, ".json")
+        return Row.read(json.loads(path.read_text())) if path.exists() else None
+
+    def arrays(self, name: str) -> dict[str, Array]:
+        """The arrays of a row by name."""
+        with np.load(self._path(name, ".npz")) as file:
+            return {key: file[key] for key in file.files}
+
+    def binary(self, digest: str) -> bytes:
+        """A program's code."""
+        return (self.folder / f"{digest}.bin").read_bytes()
+
+    def add(self, row: Row, arrays: Mapping[str, Array], binaries: Iterable[tuple[str, bytes]]) -> None:
+        """Adds a row, or replaces it. Its description comes last: without it there is no row."""
+        for digest, binary in binaries:
+            self.add_binary(digest, binary)
+        with open(self._path(row.name, ".npz"), "wb") as file:
+            np.savez_compressed(file, **dict(arrays))
+        write(self._path(row.name, ".json"), asdict(row))
+
+    def add_binary(self, digest: str, binary: bytes) -> None:
+        (self.folder / f"{digest}.bin").write_bytes(binary)
+
+    def size(self) -> int:
+        """Bytes of all files, after those that no row has were deleted."""
+        used = {f"{p.digest}.bin" for row in self.rows() for p in row.programs} | {
+            f"{self.facts['micro']}.bin"
+        }
+        for path in self.folder.glob("*.bin"):
+            if path.name not in used:
+                path.unlink()
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def _path(self, name: str, suffix: str) -> Path:
+        return self.folder / (file_name(name) + suffix)
+
+
+def source_digest() -> str:
+    """Of everything that determines a row of a pack."""
+    found = hashlib.sha256()
+    folders = ("jax_cocktail", "cuda_src", "gpu_src", "common_src", "benchmarks/gpu")
+    for path in sorted(p for folder in folders for p in (ROOT / folder).rglob("*.[ph]*")):
+        if path.suffix in (".py", ".h"):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def file_name(row: str) -> str:
+    """The name of a row in a folder."""
+    return row.replace("/", "-")
+
+
+def write(path: Path, data: Any) -> None:
+    """Writes JSON atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def difference(found: Sequence[Array], row: Row, arrays: Mapping[str, Array]) -> float:
+    """The largest difference of a result to its reference, relative to the result's largest magnitude, so
+    that zeros are never right by being small; infinite if integers differ or a NaN is on one side."""
+    worst = 0.0
+    for number, (array, result) in enumerate(zip(found, row.results, strict=True)):
+        expected = arrays[f"result {number}"]
+        sample = array.reshape(-1)[:: result.stride]
+        if not np.issubdtype(expected.dtype, np.floating):
+            worst = max(worst, 0.0 if np.array_equal(sample, expected) else float("inf"))
+        elif sample.size:
+            with np.errstate(invalid="ignore"):
+                same = (sample == expected) | (np.isnan(sample) & np.isnan(expected))
+                gap = np.where(same, 0.0, np.abs(sample - expected.astype(np.float64)))
+            worst = max(worst, float(np.nan_to_num(gap, nan=np.inf).max()) / (result.scale or 1.0))
+    return worst
