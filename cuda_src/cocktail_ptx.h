@@ -277,13 +277,11 @@ CK_INLINE T* ck_remote(T* mine, i32) {
 // address (on a border of 16) of row l % 8 of tile l / 8; r[i] is the pair at (row g, columns
 // 2 t and 2 t + 1) of tile i, or with TURNED of its transpose.
 
-#if defined(CK_EMULATED)
-CK_INLINE u32 ck_to_tf32(f32 x) {
-  u32 bits = ck_bitcast<u32>(x), magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return 0x7fffffffu;
-  return magnitude == 0x7f800000u ? bits : (bits + 0x1000u) & ~0x1fffu;
-}
+// Without the instruction, of which a warp can have only one under way. Tensor cores do not read the low 13
+// bits, which stay as they come; only a NaN could carry beyond its exponent.
+CK_INLINE u32 ck_to_tf32(f32 x) { return x == x ? ck_bitcast<u32>(x) + 0x1000u : 0x7fffffffu; }
 
+#if defined(CK_EMULATED)
 template <class T>
 CK_INLINE f32 ck_tile_value(u32 word, i32 half) {
   if constexpr (sizeof(T) == 4) return ck_bitcast<f32>(word & ~0x1fffu);  // the hardware looks at no more
@@ -323,12 +321,6 @@ CK_INLINE void ck_load_tiles(u32 (&r)[4], const void* row CK_AND_WHERE) {
   }
 }
 #else
-CK_INLINE u32 ck_to_tf32(f32 x) {
-  u32 bits;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
-  return bits;
-}
-
 #define CK_MMA(NAME, T, SHAPE)                                                                             \
   CK_INLINE void NAME(f32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {                                 \
     asm volatile("mma.sync.aligned." SHAPE                                                                 \

@@ -15,8 +15,14 @@ enum CkDotPath {
   CK_DOT_COLUMNS,  // few rows, right matrix contiguous along n: columns over lanes, k over groups of lanes
   CK_DOT_LANES,    // few rows, contiguous along k: k over lanes
   CK_DOT_FMA,      // tiles in scratch, sums in registers
-  CK_DOT_MMA,      // the same on tensor cores
+  CK_DOT_MMA,      // tiles in scratch for tensor cores
 };
+
+// In place of b_k: the right matrix is packed for tensor cores. Words are 32 bits along k: one element, or
+// two. Blocks of 8 columns and 16 words of k lie one after another, those of the same columns in the order of
+// k. A block has a line for each column, with word t + 4 j at place 4 t + j. Where tensor cores round, the
+// elements are rounded. k is a multiple of 16 words, n of 8.
+constexpr i64 kCkDotPacked = -1;
 
 // One product: sizes, strides in elements, bytes of an element of the operands and of a sum.
 struct CkDotForm {
@@ -33,7 +39,7 @@ struct CkDotPlan {
   i32 columns;     // of a chunk, made by one team
   i32 parts;       // warps of a team: they share k (1: each warp, or group of lanes, is a team)
   i32 bm, bn, bk;  // tile
-  i32 tm, tn;      // its part for one thread; of m16n8 for one warp
+  i32 tm, tn;      // its part for one thread; for one warp, in cells of 16 x 8
   i32 slices;      // of k, made side by side
   i32 stages;      // tiles of the operands in scratch
   i64 scratch;     // bytes
@@ -46,6 +52,8 @@ constexpr i64 kCkDotTileOutputs = 4096;
 constexpr i64 kCkDotStageBytes = 128;     // of k in one tile
 constexpr i64 kCkDotStages = 4;           // enough to hide the way from the second cache
 constexpr i64 kCkDotMostScratch = 65536;  // for stages beyond the first
+constexpr i64 kCkDotBlock = 16;           // words of k that a warp reads at a time, for two instructions
+constexpr i64 kCkDotMostDepth = 512;      // words of k in one tile for tensor cores
 
 CK_INLINE constexpr i64 ck_dot_ceil(i64 x, i64 y) { return (x + y - 1) / y; }
 CK_INLINE constexpr i64 ck_dot_least(i64 x, i64 y) { return x < y ? x : y; }
@@ -119,46 +127,46 @@ CK_INLINE constexpr i64 ck_dot_side(i64 size, i64 low, i64 high) {
   return side;
 }
 
+CK_INLINE constexpr bool ck_dot_along_k(i64 along_row, i64 along_k) { return along_row != 1 || along_k == 1; }
+
+CK_INLINE constexpr bool ck_dot_packed(CkDotForm f) { return f.b_k == kCkDotPacked; }
+
 // Bytes of a line of an operand's tile in scratch: its elements, and so many that lines start in other banks.
 CK_INLINE constexpr i64 ck_dot_pitch(i64 elements, i64 size, bool along_k, bool mma) {
-  return elements * size + (along_k || size == 2 ? 16 : mma ? 32 : 0);
+  const i64 bytes = elements * size;
+  if (along_k || size == 2) return bytes + 16;
+  return mma && bytes % 64 == 0 ? bytes + 32 : bytes;
 }
-
-CK_INLINE constexpr bool ck_dot_along_k(i64 along_row, i64 along_k) { return along_row != 1 || along_k == 1; }
 
 CK_INLINE constexpr i64 ck_dot_stage_bytes(CkDotForm f, CkDotPlan p) {
   const i64 size = f.mma ? f.a_size : f.w_size;
   const bool a = ck_dot_along_k(f.a_m, f.a_k), b = ck_dot_along_k(f.b_n, f.b_k);
-  return (a ? p.bm : p.bk) * ck_dot_pitch(a ? p.bk : p.bm, size, a, f.mma) +
-         (b ? p.bn : p.bk) * ck_dot_pitch(b ? p.bk : p.bn, size, b, f.mma);
+  const i64 left = (a ? p.bm : p.bk) * ck_dot_pitch(a ? p.bk : p.bm, size, a, f.mma);
+  if (ck_dot_packed(f)) return left;
+  return left + (b ? p.bn : p.bk) * ck_dot_pitch(b ? p.bk : p.bn, size, b, f.mma);
 }
 
-// The part of one thread (FMA) or warp (MMA): as small as lets all of them hold the tile. What is left of
-// them shares k.
+// The part of one thread: as small as lets all of them hold the tile. What is left of them shares k.
 CK_INLINE constexpr CkDotPlan ck_dot_shares(CkDotForm f, CkDotPlan p, i64 threads) {
-  const i64 cell_m = f.mma ? 16 : 1, cell_n = f.mma ? 8 : 1, workers = f.mma ? threads / CK_WARP : threads;
-  p.tm = p.tn = f.mma ? 1 : 2;
-  while (p.bm * p.bn > workers * p.tm * p.tn * cell_m * cell_n) {
-    const bool across = f.mma ? p.tn <= p.tm : p.tn < p.tm;
-    const bool full_m = p.tm * cell_m >= p.bm, full_n = p.tn * cell_n >= p.bn;
-    full_m || (across && !full_n) ? p.tn *= 2 : p.tm *= 2;
+  p.tm = p.tn = 2;
+  while (p.bm * p.bn > threads * p.tm * p.tn) {
+    p.tm >= p.bm || (p.tn < p.tm && p.tn < p.bn) ? p.tn *= 2 : p.tm *= 2;
   }
-  const i64 used = p.bm * p.bn / (p.tm * p.tn * cell_m * cell_n);
-  p.slices = i32(f.mma ? p.bk * f.a_size / 32 : p.bk * f.w_size / 16);
-  while (p.slices > 1 && p.slices * used > workers) p.slices /= 2;
+  const i64 used = p.bm * p.bn / (p.tm * p.tn);
+  p.slices = i32(p.bk * f.w_size / 16);
+  while (p.slices > 1 && p.slices * used > threads) p.slices /= 2;
   return p;
 }
 
 CK_INLINE constexpr CkDotPlan ck_dot_plan_tiles(CkDotForm f, i64 threads, i64 room) {
   CkDotPlan p{};
-  p.path = f.mma ? CK_DOT_MMA : CK_DOT_FMA;
-  p.bk = i32(kCkDotStageBytes / (f.mma ? f.a_size : f.w_size));
-  const i64 low_n = f.mma ? 8 : 16;
+  p.path = CK_DOT_FMA;
+  p.bk = i32(kCkDotStageBytes / f.w_size);
   if (f.k * 2 <= p.bk) p.bk /= 2;
-  for (i64 area = ck_dot_power(ck_dot_least(kCkDotTileOutputs, 32 * threads) + 1) / 2; area >= 16 * low_n;
-       area /= 2) {
-    p.bm = i32(ck_dot_side(f.m, 16, ck_dot_least(64, area / low_n)));
-    p.bn = i32(ck_dot_side(f.n, low_n, ck_dot_least(256, area / p.bm)));
+  const i64 largest = ck_dot_power(ck_dot_least(kCkDotTileOutputs, 32 * threads) + 1) / 2;
+  for (i64 area = largest; area >= 256; area /= 2) {
+    p.bm = i32(ck_dot_side(f.m, 16, ck_dot_least(64, area / 16)));
+    p.bn = i32(ck_dot_side(f.n, 16, ck_dot_least(256, area / p.bm)));
     p.bm = i32(ck_dot_side(f.m, 16, ck_dot_least(256, area / p.bn)));
     p = ck_dot_shares(f, p, threads);
     const i64 stage = ck_dot_stage_bytes(f, p), tiles = ck_dot_ceil(f.k, p.bk);
@@ -169,7 +177,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tiles(CkDotForm f, i64 threads, i64 ro
     const i64 sums = p.slices > 1 ? p.slices * p.bm * p.bn * f.w_size : 0;
     p.scratch = ck_dot_most(stages * stage, sums);
     // A smaller tile that the next one follows beats one that all wait for.
-    const bool waits = stages < ck_dot_least(2, tiles) && area > 32 * low_n;
+    const bool waits = stages < ck_dot_least(2, tiles) && area > 512;
     if (p.scratch <= room && !waits) return p;
   }
   p.path = CK_DOT_SERIAL;
@@ -177,9 +185,76 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tiles(CkDotForm f, i64 threads, i64 ro
   return p;
 }
 
+// ---- tiles for tensor cores -----------------------------------------------------------------------------
+
+// Bytes of one slice's sums in scratch: lines of a warp's rows begin in other banks.
+CK_INLINE constexpr i64 ck_dot_sums_bytes(CkDotPlan p) { return i64(p.bm) * (p.bn + 8) * 4; }
+
+// The plan with as much of k in a tile as `room` has place for, and then the next tile on its way; without
+// stages if there is no room.
+CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
+  const i64 pack = 4 / f.a_size, all = ck_dot_ceil(f.k, kCkDotBlock * pack) * kCkDotBlock;
+  i64 words = ck_dot_least(all, kCkDotMostDepth);
+  for (p.stages = 0; p.stages == 0 && words >= kCkDotBlock; words = ck_dot_power(words) / 2) {
+    p.bk = i32(words * pack);
+    const i64 stage = ck_dot_stage_bytes(f, p), tiles = ck_dot_ceil(all, words);
+    const i64 stages = ck_dot_least(ck_dot_least(kCkDotStages, tiles), room / stage);
+    if (stages >= ck_dot_least(2, tiles)) p.stages = i32(stages);
+    p.scratch = stages * stage;
+  }
+  if (p.slices > 1) p.scratch = ck_dot_most(p.scratch, p.slices * ck_dot_sums_bytes(p));
+  if (p.scratch > room || p.slices * kCkDotBlock * pack > p.bk) p.stages = 0;
+  return p;
+}
+
+// Cycles, about: of a product by tiles that `down` x `across` warps make, in `slices` of k.
+CK_INLINE constexpr i64 ck_dot_cycles(CkDotForm f, CkDotPlan p, i64 down, i64 across) {
+  const i64 warps = down * across * p.slices, cells = p.tm * p.tn;
+  const i64 tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn), depths = ck_dot_ceil(f.k, p.bk);
+  // Of one step of all warps: sums that wait for each other, four tensor cores, reads of scratch.
+  const i64 tensor = 8 * cells * ck_dot_ceil(warps, 4), read = warps * (4 * p.tm + 2 * p.tn);
+  const i64 step = ck_dot_most(36, ck_dot_most(tensor, read));
+  const i64 copied = ck_dot_stage_bytes(f, p) / 64;
+  const i64 steps = ck_dot_ceil(p.bk * f.a_size, 32 * p.slices) * step;
+  return tiles * (300 + depths * (100 + copied + steps) + (p.slices > 1 ? 120 + warps * cells * 3 : 0));
+}
+
+// Every way to share a tile among the warps, by the cycles that it takes.
+CK_INLINE constexpr CkDotPlan ck_dot_plan_tensor(CkDotForm f, i64 threads, i64 room) {
+  const i64 warps = threads / CK_WARP, most = ck_dot_least(16, 4096 / threads);
+  CkDotPlan best{};
+  best.path = CK_DOT_SERIAL;
+  i64 least = 0;
+  for (i64 down = 1; down <= warps; down *= 2) {
+    for (i64 across = 1; down * across <= warps; across *= 2) {
+      for (i64 tm = 1; tm <= 4 && (tm == 1 || tm * 8 * down < f.m); tm *= 2) {
+        for (i64 tn = 1; tm * tn <= most && (tn == 1 || (tn - 1) * 8 * across < f.n); ++tn) {
+          for (i64 slices = 1; slices * down * across <= warps; slices *= 2) {
+            CkDotPlan p{};
+            p.path = CK_DOT_MMA;
+            p.tm = i32(tm);
+            p.tn = i32(tn);
+            p.bm = i32(16 * tm * down);
+            p.bn = i32(8 * tn * across);
+            p.slices = i32(slices);
+            p = ck_dot_depth(f, p, room);
+            const i64 cycles = p.stages > 0 ? ck_dot_cycles(f, p, down, across) : 0;
+            if (p.stages > 0 && (least == 0 || cycles < least)) {
+              best = p;
+              least = cycles;
+            }
+          }
+        }
+      }
+    }
+  }
+  return best;
+}
+
 // The plan for a block of `threads` threads with `room` bytes of scratch.
 CK_INLINE constexpr CkDotPlan ck_dot_plan(CkDotForm given, i64 threads, i64 room) {
   CkDotForm f = ck_dot_normal(given);
+  if (ck_dot_packed(f)) return ck_dot_plan_tensor(f, threads, room);
   const i64 few = f.mma ? kCkDotFewRowsMma : kCkDotFewRows;
   const bool slim = f.m <= few || f.n <= few;
   bool turned = slim ? f.n < f.m : f.mma ? f.m < 16 && f.n > f.m : f.o_m == 1 && f.o_n != 1;
@@ -190,7 +265,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan(CkDotForm given, i64 threads, i64 room
   if (f.k <= kCkDotShort || f.m * f.n == 0) {
     plan.path = CK_DOT_SERIAL;
   } else if (!slim) {
-    plan = ck_dot_plan_tiles(f, threads, room);
+    plan = f.mma ? ck_dot_plan_tensor(f, threads, room) : ck_dot_plan_tiles(f, threads, room);
   } else if (f.b_k == 1 || f.n < 4 || (f.b_n != 1 && f.b_k < f.b_n)) {
     plan = ck_dot_plan_lanes(f, threads, room);
   } else {

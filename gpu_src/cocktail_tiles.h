@@ -1,6 +1,7 @@
 // Products by tiles, by one block: tiles of both operands are copied to scratch some steps ahead, each thread
-// (each warp, with tensor cores) keeps its part of the result's tile in registers. Where the tile is small,
-// slices of k are summed side by side and added up in order.
+// (each warp, with tensor cores) keeps its part of the result's tile in registers. What tensor cores round is
+// rounded in scratch, once. Where the tile is small, slices of k are summed side by side and added up in
+// order.
 #ifndef COCKTAIL_TILES_H
 #define COCKTAIL_TILES_H
 
@@ -10,13 +11,19 @@
 // How an operand's tile gets to scratch.
 enum CkDotWay { CK_DOT_ELEMENTS, CK_DOT_PACKS, CK_DOT_ASYNC };
 
+// What tiles are made of: numbers for FMA, or what tensor cores take.
+enum CkDotTile { CK_DOT_NUMBERS, CK_DOT_TENSOR, CK_DOT_TENSOR_TF32 };
+
 // One operand: ROWS x K with strides in elements of T, in tiles of R x BK elements of E. Lines of a tile lie
 // as the operand does: along k, or along its rows.
-template <class T, class E, class Types, i64 ROWS, i64 K, i64 S_ROW, i64 S_K, i32 R, i32 BK, bool MMA>
+template <class T, class E, class Types, i64 ROWS, i64 K, i64 S_ROW, i64 S_K, i32 R, i32 BK, CkDotTile TILE>
 struct CkDotSide {
   static constexpr bool along_k = ck_dot_along_k(S_ROW, S_K), same = CkSame<T, E>::value;
   static constexpr i32 line = along_k ? BK : R, lines = along_k ? R : BK;
-  static constexpr i32 pitch = i32(ck_dot_pitch(line, sizeof(E), along_k, MMA)), bytes = lines * pitch;
+  static constexpr bool tf32 = TILE == CK_DOT_TENSOR_TF32;
+  static constexpr bool is_packed = false;
+  static constexpr i32 pitch = i32(ck_dot_pitch(line, sizeof(E), along_k, TILE != CK_DOT_NUMBERS));
+  static constexpr i32 bytes = lines * pitch;
   static constexpr bool dense = (along_k ? S_K : S_ROW) == 1;
   static constexpr i32 most = i32(16 / (sizeof(T) > sizeof(E) ? sizeof(T) : sizeof(E)));
   static constexpr i64 extent = along_k ? K : ROWS, step = along_k ? S_ROW : S_K;
@@ -28,33 +35,50 @@ struct CkDotSide {
     return !fits ? CK_DOT_ELEMENTS : async && ck_is_global(from) ? CK_DOT_ASYNC : CK_DOT_PACKS;
   }
 
+  // The i-th piece of a tile that this thread copies: the place of its first element, if `exists`.
+  struct Piece {
+    static constexpr i32 across = line / v, turns = i32(ck_dot_ceil(lines * across, CK_THREADS));
+    static constexpr bool down = CK_THREADS % across == 0, all = lines * across % CK_THREADS == 0;
+    i32 y, x;
+    CK_MEMBER explicit Piece(i32 i) {
+      const i32 at = ck_lane() + i * CK_THREADS;
+      y = down ? ck_lane() / across + i * (CK_THREADS / across) : at / across;
+      x = (down ? ck_lane() : at) % across * v;
+    }
+    CK_MEMBER bool exists() const { return all || y < lines; }
+    CK_MEMBER u8* in(u8* tile) const { return tile + y * pitch + x * i32(sizeof(E)); }
+  };
+
+  static CK_MEMBER E converted(T x) {
+    if constexpr (tf32) {
+      return ck_bitcast<f32>(ck_to_tf32(x));
+    } else if constexpr (same) {
+      return x;
+    } else {
+      return ck_dot_load<Types>(x);
+    }
+  }
+
   // Elements from row `row` and depth `depth` on; what lies outside the operand is zero.
   template <CkDotWay WAY>
   static CK_MEMBER void copy(u8* to, const T* from, i32 row, i32 depth) {
-    constexpr i32 pieces = lines * (line / v);
     // Few at a time, or all loads of a thread stay in registers.
-#pragma unroll(WAY == CK_DOT_ELEMENTS ? 2 : 4)
-    for (i32 i = ck_lane(); i < pieces; i += CK_THREADS) {
-      const i32 y = i / (line / v), x = i % (line / v) * v;
-      const i32 r = row + (along_k ? y : x), k = depth + (along_k ? x : y);
+#pragma unroll(WAY == CK_DOT_ELEMENTS ? 2 : WAY == CK_DOT_PACKS ? 4 : 8)
+    for (i32 i = 0; i < Piece::turns; ++i) {
+      const Piece piece(i);
+      if (!piece.exists()) break;
+      const i32 r = row + (along_k ? piece.y : piece.x), k = depth + (along_k ? piece.x : piece.y);
       const bool in = (ROWS % R == 0 || r < ROWS) && (K % BK == 0 || k < K);
       const T* at = from + (in ? r * S_ROW + k * S_K : 0);
-      u8* place = to + y * pitch + x * i32(sizeof(E));
       if constexpr (WAY == CK_DOT_ASYNC) {
-        ck_async_copy<v * i32(sizeof(T))>(place, at, in);
+        ck_async_copy<v * i32(sizeof(T))>(piece.in(to), at, in);
       } else {
         CkDotPack<T, v> pack = {};
         if (in) pack = ck_dot_read<T, v, along_k ? S_K : S_ROW, WAY == CK_DOT_PACKS>(at);
-        CkDotPack<E, v> converted;
+        CkDotPack<E, v> stored;
 #pragma unroll
-        for (i32 j = 0; j < v; ++j) {
-          if constexpr (same) {
-            converted.at[j] = pack.at[j];
-          } else {
-            converted.at[j] = ck_dot_load<Types>(pack.at[j]);
-          }
-        }
-        *reinterpret_cast<CkDotPack<E, v>*>(place) = converted;
+        for (i32 j = 0; j < v; ++j) stored.at[j] = converted(pack.at[j]);
+        *reinterpret_cast<CkDotPack<E, v>*>(piece.in(to)) = stored;
       }
     }
   }
@@ -67,20 +91,24 @@ struct CkDotSide {
                         : copy<CK_DOT_ELEMENTS>(to, from, row, depth);
   }
 
-  // 32 bits of the tile: one element of four bytes, or two that follow each other along k.
-  static CK_MEMBER u32 word(const u8* tile, i32 row, i32 at) {
-    if constexpr (sizeof(E) == 4) {
-      const u8* place = tile + (along_k ? row * pitch + at * 4 : at * pitch + row * 4);
-      return ck_to_tf32(*reinterpret_cast<const f32*>(place));
-    } else if constexpr (along_k) {
-      const auto pair = *reinterpret_cast<const CkDotPack<E, 2>*>(tile + row * pitch + at * 4);
-      return u32(pair.at[0].bits) | u32(pair.at[1].bits) << 16;
-    } else {
-      const u8* place = tile + 2 * at * pitch + row * 2;
-      const u32 low = reinterpret_cast<const E*>(place)->bits;
-      return low | u32(reinterpret_cast<const E*>(place + pitch)->bits) << 16;
+  // Rounds what this thread copied past its registers, once it has arrived.
+  static CK_MEMBER void arrived(CkDotWay way, u8* tile) {
+    if constexpr (tf32 && async) {
+      if (way != CK_DOT_ASYNC) return;
+#pragma unroll(4)
+      for (i32 i = 0; i < Piece::turns; ++i) {
+        if (!Piece(i).exists()) break;
+        auto* pack = reinterpret_cast<CkDotPack<E, v>*>(Piece(i).in(tile));
+        CkDotPack<E, v> rounded = *pack;
+#pragma unroll
+        for (i32 j = 0; j < v; ++j) rounded.at[j] = converted(rounded.at[j]);
+        *pack = rounded;
+      }
     }
   }
+
+  // Where the tile is that was copied to `stage`.
+  static CK_MEMBER const u8* tile(const u8* stage, const T*, i32, i32) { return stage; }
 
   // This thread's rows, COUNT of R: the i-th of thread `at` of R / COUNT. Threads read lines side by side.
   template <i32 COUNT, i32 PACK>
@@ -114,6 +142,30 @@ struct CkDotSide {
   }
 };
 
+// The right operand where it is packed (kCkDotPacked): read where it lies.
+template <class E, i64 N, i64 K, i32 R>
+struct CkDotPackedSide {
+  static constexpr bool is_packed = true;
+  static constexpr i32 words = i32(kCkDotBlock), depth = i32(K * i64(sizeof(E)) / (4 * words)), bytes = 0;
+  static_assert(K * i64(sizeof(E)) % (4 * words) == 0 && N % 8 == 0, "packed for tensor cores");
+
+  static CK_MEMBER CkDotWay way(const E*, i64) { return CK_DOT_ASYNC; }
+  static CK_MEMBER void copy_by(CkDotWay, u8*, const E*, i32, i32) {}
+  static CK_MEMBER void arrived(CkDotWay, u8*) {}
+
+  // The tile from column `column` and depth `at` on.
+  static CK_MEMBER const u8* tile(const u8*, const E* from, i32 column, i32 at) {
+    return reinterpret_cast<const u8*>(from + column * i32(K) + at * 8);
+  }
+
+  // Words t + 4 j of column g of the block from column `x` and word `k` on; of another block if the operand has
+  // no more than `columns`.
+  static CK_MEMBER CkDotPack<u32, 4> lane_words(const u8* tile, i32 x, i32 k, i32 columns) {
+    const i32 cell = N % R == 0 || x < columns ? x / 8 : 0, block = cell * depth + k / words;
+    return reinterpret_cast<const CkDotPack<u32, 4>*>(tile)[block * CK_WARP + ck_warp_lane()];
+  }
+};
+
 template <class D, bool MMA>
 struct CkDotElement {
   typedef typename D::W type;
@@ -129,7 +181,7 @@ struct CkDotFmaPart {
   typedef typename D::W W;
   static constexpr CkDotPlan p = D::plan;
   static constexpr i32 TM = p.tm, TN = p.tn, PACK = i32(16 / sizeof(W));
-  static constexpr i32 across = p.bn / TN, workers = p.bm / TM * across;
+  static constexpr i32 across = p.bn / TN, workers = p.bm / TM * across, spare = 0;
   W sums[TM][TN];
 
   static CK_MEMBER i32 worker() { return ck_lane(); }
@@ -139,7 +191,7 @@ struct CkDotFmaPart {
     for (i32 i = 0; i < TM * TN; ++i) sums[i / TN][i % TN] = W(0);
   }
 
-  CK_MEMBER void add(const u8* left, const u8* right) {
+  CK_MEMBER void add(const u8* left, const u8* right, i32) {
     const i32 y = ck_lane() % workers / across, x = ck_lane() % across, slice = ck_lane() / workers;
     CK_NO_UNROLL
     for (i32 k = slice * PACK; k < p.bk; k += p.slices * PACK) {
@@ -188,16 +240,18 @@ CK_INLINE void ck_dot_finish(const Part& part, typename D::O* o, i32 row, i32 co
   if constexpr (p.slices == 1) {
     if (works) part.visit(put);
   } else {
+    constexpr i32 pitch = p.bn + Part::spare, share = p.bm * pitch;
     W* shares = reinterpret_cast<W*>(ck_scratch());
-    W* mine = shares + Part::worker() / Part::workers * (p.bm * p.bn);
+    W* mine = shares + Part::worker() / Part::workers * share;
     ck_block_barrier();
-    if (works) part.visit([=](i32 y, i32 x, W sum) { mine[y * p.bn + x] = sum; });
+    if (works) part.visit([=](i32 y, i32 x, W sum) { mine[y * pitch + x] = sum; });
     ck_block_barrier();
-    CK_NO_UNROLL
+#pragma unroll(4)
     for (i32 i = ck_lane(); i < p.bm * p.bn; i += CK_THREADS) {
-      W sum = shares[i];
+      const W* at = shares + i / p.bn * pitch + i % p.bn;
+      W sum = *at;
 #pragma unroll
-      for (i32 s = 1; s < p.slices; ++s) sum = sum + shares[s * p.bm * p.bn + i];
+      for (i32 s = 1; s < p.slices; ++s) sum = sum + at[s * share];
       put(i / p.bn, i % p.bn, sum);
     }
   }
@@ -210,8 +264,12 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
   constexpr CkDotPlan p = D::plan;
   constexpr bool MMA = p.path == CK_DOT_MMA;
   typedef typename CkDotElement<D, MMA>::type E;
-  typedef CkDotSide<typename D::A, E, typename D::Types, f.m, f.k, f.a_m, f.a_k, p.bm, p.bk, MMA> Left;
-  typedef CkDotSide<typename D::B, E, typename D::Types, f.n, f.k, f.b_n, f.b_k, p.bn, p.bk, MMA> Right;
+  constexpr CkDotTile TILE = !MMA ? CK_DOT_NUMBERS : D::tf32 ? CK_DOT_TENSOR_TF32 : CK_DOT_TENSOR;
+  typedef typename D::Types Types;
+  typedef CkDotSide<typename D::A, E, Types, f.m, f.k, f.a_m, f.a_k, p.bm, p.bk, TILE> Left;
+  typedef CkDotSide<typename D::B, E, Types, f.n, f.k, f.b_n, f.b_k, p.bn, p.bk, TILE> Copied;
+  typedef CkDotPackedSide<typename D::B, f.n, f.k, p.bn> Packed;
+  typedef typename CkChoose<ck_dot_packed(f), Packed, Copied>::type Right;
   typedef CkDotPart<D, MMA, Left, Right> Part;
   constexpr i32 DOWN = i32(ck_dot_ceil(f.m, p.bm)), ACROSS = i32(ck_dot_ceil(f.n, p.bn));
   constexpr i32 STEPS = i32(ck_dot_ceil(f.k, p.bk)), STAGE = Left::bytes + Right::bytes, AHEAD = p.stages - 1;
@@ -225,27 +283,37 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
     Part part;
     part.clear();
     if (item > 0) ck_block_barrier();  // before what the last tile left in scratch is overwritten
+    const auto stage_of = [=](i32 step) { return ck_scratch() + step % p.stages * STAGE; };
+    const auto arrived = [=](u8* stage) {
+      Left::arrived(left, stage);
+      Right::arrived(right, stage + Left::bytes);
+    };
     CK_NO_UNROLL
     for (i32 step = -AHEAD; step < STEPS; ++step) {
       if (AHEAD > 0 && step >= 0) {
         ck_async_wait<AHEAD - (AHEAD > 0)>();
+        arrived(stage_of(step));
         ck_block_barrier();
       } else if (AHEAD == 0 && step > 0) {
         ck_block_barrier();
       }
       const i32 next = step + AHEAD;
       if (next < STEPS) {
-        u8* stage = ck_scratch() + next % p.stages * STAGE;
+        u8* stage = stage_of(next);
         Left::copy_by(left, stage, a + product * a_b, row, next * p.bk);
         Right::copy_by(right, stage + Left::bytes, b + product * b_b, column, next * p.bk);
       }
       ck_async_commit();
       if (AHEAD == 0) {
         ck_async_wait<0>();
+        arrived(stage_of(step));
         ck_block_barrier();
       }
-      const u8* stage = ck_scratch() + (step + p.stages) % p.stages * STAGE;
-      if (step >= 0 && Part::worker() < Part::workers * p.slices) part.add(stage, stage + Left::bytes);
+      if (step >= 0 && Part::worker() < Part::workers * p.slices) {
+        const u8* stage = stage_of(step);
+        const u8* tile = Right::tile(stage + Left::bytes, b + product * b_b, column, step * p.bk);
+        part.add(stage, tile, i32(f.n) - column);
+      }
     }
     ck_dot_finish<D>(part, o + product * o_b, row, column);
   }

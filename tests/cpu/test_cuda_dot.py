@@ -32,7 +32,7 @@ class Product:
     """o = a @ b for each of a batch. `order`: axes of a, b and o in memory, outermost first.
 
     pad: spare elements of every line. shift: elements between an allocation and the array. own: the right
-    operand lies in shared memory. threads, scratch: of the block.
+    operand lies in shared memory. packed: it is packed for tensor cores. threads, scratch: of the block.
     """
 
     path: str
@@ -45,6 +45,7 @@ class Product:
     pad: int = 0
     shift: int = 0
     own: bool = False
+    packed: bool = False
     tf32: bool = False
     threads: int = 128
     scratch: int = 32768
@@ -72,20 +73,30 @@ class Product:
 
     def view(self, side: int, data: np.ndarray) -> np.ndarray:
         """[batch, m, k], [batch, k, n] or [batch, m, n] of the operand `data`."""
+        if side == 1 and self.packed:
+            return self._unpacked(data[self.shift :])
         order = self.orders[side]
         whole = data[self.shift :].reshape(self.batch, *self.lines(side))
         inner = whole[:, :, : whole.shape[2] - self.pad]
         return inner if order == ("mk", "kn", "mn")[side] else inner.swapaxes(1, 2)
 
+    def _unpacked(self, data: np.ndarray) -> np.ndarray:
+        """[batch, k, n] of blocks of 8 columns and 16 words of k, as kCkDotPacked describes them."""
+        pair = 4 // data.itemsize
+        blocks = data.reshape(self.batch, self.n // 8, self.k // (16 * pair), 8, 4, 4, pair)
+        return blocks.transpose(0, 2, 5, 4, 6, 1, 3).reshape(self.batch, self.k, self.n)
+
     @property
     def arguments(self) -> str:
         strides = [s for side, axes in enumerate(("mk", "kn", "mn")) for s in self.strides(side, axes)]
+        if self.packed:
+            strides[2:4] = ["kCkDotPacked", 0]
         precision = "CK_TF32" if self.tf32 else "CK_EXACT"
         return ", ".join([*self.types, *map(str, (self.m, self.n, self.k, *strides)), precision])
 
     @property
     def name(self) -> str:
-        flags = [name for name in ("own", "tf32") if getattr(self, name)]
+        flags = [name for name in ("own", "packed", "tf32") if getattr(self, name)]
         sizes = f"{self.batch}x{self.m}x{self.n}x{self.k}+{self.pad}+{self.shift}"
         orders = self.order.replace(" ", "-")
         return "_".join([self.path, *self.types, sizes, orders, str(self.threads), str(self.scratch), *flags])
@@ -143,6 +154,10 @@ def _tiles() -> list[Product]:
         found += [Product("MMA", 40, 30, 100, order + "mn", types, tf32=tf32, pad=2) for order in orders]
         found += [Product("MMA", m, n, 256, types=types, tf32=tf32) for m, n in ((64, 8), (8, 64), (64, 96))]
         found += [Product("MMA", 33, 17, 65, types=types, tf32=tf32, batch=2, shift=1)]
+        packed = functools.partial(Product, "MMA", types=types, tf32=tf32, packed=True)
+        found += [packed(m, 40, 128, own=own) for m in (1, 20) for own in (False, True)]
+        found += [packed(70, 88, 96, order, batch=2) for order in ("mk kn mn", "km kn nm")]
+        found += [packed(64, 16, 256, scratch=6016), packed(16, 8, 32)]
     return found
 
 
@@ -223,6 +238,11 @@ def _operand(generator: np.random.Generator, dtype: str, size: int) -> np.ndarra
     return generator.integers(info.min, info.max, size, DTYPES[dtype], endpoint=True)
 
 
+def _rounded(x: np.ndarray) -> np.ndarray:
+    """To TF32, which has 10 bits of mantissa."""
+    return ((x.view(np.uint32) + 0x1000) & ~np.uint32(0x1FFF)).view(np.float32)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """a: [batch, m, k], b: [batch, k, n], o: [batch, m, n]; spare: elements between o's lines."""
@@ -238,6 +258,9 @@ def _launch(
 ) -> dict[Product, Outcome]:
     generator = np.random.default_rng(7)
     operands = [_operand(generator, p.types[side], p.size(side)) for p in products for side in (0, 1)]
+    for i, p in enumerate(products):
+        if p.packed and p.tf32:
+            operands[2 * i + 1] = _rounded(operands[2 * i + 1])
     results = [np.ones(p.size(2), DTYPES[p.types[2]]) for p in products]
     built = emulator.build(_program(products), sanitizer=sanitizer)
     built.launch(operands, results, units=1, kernel="ck_resident")
@@ -298,6 +321,8 @@ def test_accesses(sanitizer: emulator.Sanitizer) -> None:
         Product("FMA", 37, 29, 41, scratch=16384),
         Product("FMA", 16, 9, 100, "km nk nm", pad=1, batch=2, scratch=16384),
         Product("MMA", 20, 9, 70, "mk nk mn", BF16, scratch=16384),
+        Product("MMA", 20, 24, 96, tf32=True, scratch=16384),
+        Product("MMA", 20, 24, 96, tf32=True, packed=True, scratch=16384),
     ]
     for product, outcome in _launch(products, sanitizer).items():
         _check(product, outcome)
@@ -356,6 +381,7 @@ COMPILED = [
     Product("FMA", 64, 64, 256, types=F64),
     Product("MMA", 64, 64, 256, tf32=True),
     Product("MMA", 64, 32, 256, "mk nk mn", BF16),
+    Product("MMA", 64, 80, 256, tf32=True, packed=True),
 ]
 
 

@@ -380,17 +380,22 @@ def test_matrix_tiles(name: str) -> None:
 
 
 def test_rounding_to_tf32() -> None:
+    """In the bits that tensor cores read; no NaN becomes a number, or infinite."""
     ready = emulator.build(
         program(
             "((u32*)results[0])[ck_lane()] = ck_to_tf32(((const f32*)operands[0])[ck_lane()]);", threads=64
         )
     )
     x = np.random.default_rng(1).normal(size=64).astype(np.float32) * 1e3
-    x[:8] = [0, -0.0, 1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, np.inf, -np.inf, np.nan]
+    x[:7] = [0, -0.0, 1 + 2.0**-11, -1 - 2.0**-11, 1 + 2.0**-12, np.inf, -np.inf]
+    x[7:12].view(np.uint32)[:] = [0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000, 0x7F800001, 0xFFC00000]
+    x[12] = np.finfo(np.float32).max
     got = np.zeros(64, np.uint32)
     ready.launch([x], [got], units=1)
-    assert np.array_equal(got[:7], tf32(x)[:7].view(np.uint32)) and got[7] == 0x7FFFFFFF
-    assert np.array_equal(got[8:], tf32(x[8:]).view(np.uint32))
+    read = (got & ~np.uint32(0x1FFF)).view(np.float32)
+    assert np.isnan(read[7:12]).all() and read[12] == np.inf
+    numbers = np.r_[:7, 13:64]
+    assert np.array_equal(read[numbers].view(np.uint32), tf32(x[numbers]).view(np.uint32))
 
 
 @pytest.mark.parametrize("turned", [False, True])
