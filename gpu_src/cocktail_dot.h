@@ -9,6 +9,7 @@
 #include "cocktail_units.h"
 #include "cocktail_dot_plan.h"
 #include "cocktail_gemv.h"
+#include "cocktail_gemv_held.h"
 #include "cocktail_tiles.h"
 
 constexpr i64 kCkDotTinyDepth = 32;  // products up to these sizes are not worth a tile each
@@ -65,6 +66,19 @@ CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typ
   }
 }
 
+// Teams of at most PARTS warps, and of no more than leave all chunks of the batch a team each.
+template <class D, i32 PARTS>
+CK_INLINE void ck_dot_teams(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
+                            typename D::O* o, i64 o_b) {
+  if constexpr (PARTS > 1) {
+    constexpr i64 chunks = ck_dot_ceil(D::form.n, D::plan.columns);
+    if (batch > 1 && batch * chunks * PARTS > CK_WARPS) {
+      return ck_dot_teams<D, PARTS / 2>(batch, a, a_b, b, b_b, o, o_b);
+    }
+  }
+  ck_dot_slim<D, PARTS>(batch, a, a_b, b, b_b, o, o_b);
+}
+
 template <class D>
 CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                            typename D::O* o, i64 o_b) {
@@ -73,13 +87,7 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
   if constexpr (p.path == CK_DOT_SERIAL) {
     ck_dot_serial<D>(batch, a, a_b, b, b_b, o, o_b);
   } else if constexpr (p.path == CK_DOT_COLUMNS || p.path == CK_DOT_LANES) {
-    if constexpr (p.parts > 1) {
-      constexpr i64 chunks = ck_dot_ceil(D::form.n, p.columns);
-      if (batch == 1 || batch * chunks < CK_WARPS) {
-        return ck_dot_slim<D, p.parts>(batch, a, a_b, b, b_b, o, o_b);
-      }
-    }
-    ck_dot_slim<D, 1>(batch, a, a_b, b, b_b, o, o_b);
+    ck_dot_teams<D, p.parts>(batch, a, a_b, b, b_b, o, o_b);
   } else {
     if constexpr (D::form.k <= kCkDotTinyDepth && outputs <= kCkDotTinyOutputs) {
       if (batch > 1 && batch * outputs >= 4 * CK_THREADS) {

@@ -94,8 +94,9 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_columns(CkDotForm f, i64 threads, i64 
   p.kv = wide ? ck_dot_vector(f.a_size, 4, f.k, f.a_m) : 1;
   const i64 warps = threads / CK_WARP, chunks = ck_dot_ceil(f.n, p.columns);
   p.parts = i32(ck_dot_most(1, ck_dot_least(warps / chunks, f.k * p.lanes / 128)));
-  while (p.parts > 1 && warps / p.parts * p.parts * f.m * p.columns * f.w_size > room) p.parts /= 2;
-  p.scratch = p.parts > 1 ? warps / p.parts * p.parts * f.m * p.columns * f.w_size : 0;
+  const i64 shares = warps * f.m * p.columns * f.w_size;
+  if (shares > room) p.parts = 1;
+  p.scratch = p.parts > 1 ? shares : 0;
   return p;
 }
 
@@ -106,6 +107,10 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_lanes(CkDotForm f, i64 threads, i64 ro
   if (f.a_k == 1) p.v = i32(ck_dot_least(p.v, ck_dot_vector(f.a_size, p.v, f.k, f.a_m)));
   p.kv = p.v;
   p.lanes = i32(ck_dot_least(CK_WARP, ck_dot_power(f.k / p.v)));
+  // Fewer lanes shuffle less: as long as they read whole lines, and all left factors are under way together.
+  while (p.lanes * p.v * f.b_size > 128 && f.n * p.lanes > threads && f.k * f.m * 2 <= 32 * p.lanes) {
+    p.lanes /= 2;
+  }
   const i64 warps = threads / CK_WARP, groups = threads / p.lanes;
   const i64 most = ck_dot_most(1, 16 / ck_dot_power(f.m));
   p.columns = i32(ck_dot_least(ck_dot_least(8, most), ck_dot_power(ck_dot_ceil(f.n, groups))));
@@ -113,8 +118,9 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_lanes(CkDotForm f, i64 threads, i64 ro
   if (p.lanes == CK_WARP && p.columns == 1) {
     p.parts = i32(ck_dot_most(1, ck_dot_least(warps / f.n, f.k / (CK_WARP * p.v))));
   }
-  while (p.parts > 1 && warps / p.parts * p.parts * f.m * f.w_size > room) p.parts /= 2;
-  p.scratch = p.parts > 1 ? warps / p.parts * p.parts * f.m * f.w_size : 0;
+  const i64 shares = warps * f.m * f.w_size;
+  if (shares > room) p.parts = 1;
+  p.scratch = p.parts > 1 ? shares : 0;
   return p;
 }
 

@@ -62,6 +62,8 @@ class Context:
     outlines: OutlineTable | None = None
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
+    held: dict[Value, tuple[Name, str]] = field(default_factory=dict)  # see `codegen.held`
+    held_bytes: int = 0
     places: bool = False  # comments say where statements come from
 
     @property

@@ -11,7 +11,9 @@ from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.codegen.writer import code, joined
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.layout import row_major
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,76 @@ def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
     return merged
 
 
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """The axes of (batch, m, k) x (batch, k, n), and those of the loops around it, which do not fit in."""
+
+    batch: _Axis
+    m: _Axis
+    n: _Axis
+    k: _Axis
+    outer: tuple[_Axis, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes, and the strides of its operands."""
+        m, n, k = self.m, self.n, self.k
+        return m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1]
+
+
+def _product(operator: UOperator, a: ArrayView, b: ArrayView, o: ArrayView) -> _Product:
+    batch, rows, columns, contracted = _classify(operator, a, b, o)
+    (k,) = _collapse(contracted) or [_Axis(1, (0, 0, 0))]
+    inner_batch, outer = _split(batch)
+    m, outer_rows = _split(rows)
+    n, outer_columns = _split(columns)
+    return _Product(inner_batch, m, n, k, (*outer, *outer_rows, *outer_columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A product that can keep a matrix in registers.
+
+    Attributes:
+      left: the matrix is the left operand.
+      text: the arguments of `CkDotHeld`.
+      bytes: of registers, in all threads of a block.
+    """
+
+    left: bool
+    text: str
+    bytes: int
+
+
+def holdable(context: Context, operator: UOperator, result: ArrayView | None = None) -> Held | None:
+    """None for a product of many rows and columns, or of several matrices, or too small to be worth it.
+
+    `result`: the memory of the result; without it, a dense array.
+    """
+    if any(v.type.is_scalar for v in (*operator.inputs, operator.output)):
+        return None
+    a, b = (context.array(v) for v in operator.inputs)
+    dense = row_major(operator.output.type.shape)
+    o = result or ArrayView(a.pointer, dense, operator.output.type.dtype)
+    product = _product(operator, a, b, o)
+    rows, columns, k = product.m.size, product.n.size, product.k.size
+    left = columns < rows
+    few, many = sorted((rows, columns))
+    threads, warp = context.block
+    if product.outer or product.batch.size > 1 or few > BLOCK.held_rows:
+        return None
+    if few * k > BLOCK.held_row_elements or many * k < threads:
+        return None
+    padded = -(-many // (threads // warp)) * -(-k // warp) * threads
+    matrix = operator.inputs[0 if left else 1].type
+    types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
+    text = f"{types}, {', '.join(map(str, product.shape))}"
+    return Held(left, text, padded * matrix.nbytes // matrix.size)
+
+
 def emit_dot(context: Context, operator: UOperator, destination: ArrayView | None = None) -> None:
-    """Calls ck_dot_fixed on (batch, m, k) x (batch, k, n), inside loops over the axes that do not fit.
+    """Calls ck_dot_fixed on (batch, m, k) x (batch, k, n), inside loops over the axes that do not fit; or
+    ck_dot_held, which keeps a matrix in registers.
 
     `destination`: the memory of the result, if not its own buffer.
     """
@@ -44,24 +114,24 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
     lhs, rhs = operator.inputs
     a, b = context.array(lhs), context.array(rhs)
     with nullcontext(destination) if destination else context.result(operator.output) as o:
-        batch, rows, columns, contracted = _classify(operator, a, b, o)
-        (k,) = _collapse(contracted) or [_Axis(1, (0, 0, 0))]
-        inner_batch, outer = _split(batch)
-        m, outer_rows = _split(rows)
-        n, outer_columns = _split(columns)
-        outer += outer_rows + outer_columns
+        product = _product(operator, a, b, o)
+        m, n, outer = product.m, product.n, product.outer
+        name, text = context.held.get(operator.output, (None, ""))
+        if name is not None and (held := holdable(context, operator, o)) and held.text == text:
+            call = "ck_dot_held<{}, {}>({}, {}, {}, {});"
+            context.writer.line(call, m.strides[2], n.strides[2], name, a.pointer, b.pointer, o.pointer)
+            return
         with context.writer.nest([axis.size for axis in outer]) as indices:
             arrays: list[Expression] = []
             for side, array in enumerate((a, b, o)):
                 place = Index().along(indices, [axis.strides[side] for axis in outer])
                 pointer = array.pointer if place == Index() else code("{} + {}", array.pointer, place)
-                arrays.append(code("{}, {}", pointer, inner_batch.strides[side]))
+                arrays.append(code("{}, {}", pointer, product.batch.strides[side]))
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
-            shape = (m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1])
-            known = ", ".join(map(str, (*shape, m.strides[2], n.strides[2])))
+            known = ", ".join(map(str, (*product.shape, m.strides[2], n.strides[2])))
             known += _rounding(context, operator)
-            call = code("ck_dot_fixed<{}, {}>({}, {});", types, known, inner_batch.size, joined(", ", arrays))
-            context.writer.add(call)
+            call = "ck_dot_fixed<{}, {}>({}, {});"
+            context.writer.line(call, types, known, product.batch.size, joined(", ", arrays))
             if outer:  # the next call uses the same scratch memory
                 context.fence()
 

@@ -116,5 +116,6 @@ def gpu_target(name: str, threads: int) -> Target:
         far="ck_far({name});",
         near="ck_near<RESIDENT>({name});",
         most_together=BLOCK.most_together,
+        holds=True,
         template_bytes=template_bytes,
     )

@@ -10,6 +10,7 @@ from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.held import holding
 from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Load, Name, text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
@@ -244,7 +245,8 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
     if own and context.outlines is not None:
         _emit_parts(context, loop, context.outlines)
     else:
-        _emit_inline_loop(context, loop)
+        with holding(context, loop):
+            _emit_inline_loop(context, loop)
 
 
 def _emit_parts(context: Context, loop: LoopUTask, outlines: OutlineTable) -> None:

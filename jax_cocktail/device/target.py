@@ -38,6 +38,7 @@ class Target:
       far, near: declares to the compiler that a parameter `{name}` points to global memory, or to shared
         memory of the unit.
       most_together: the most trips of a lane loop that the compiler may unroll; 0: no limit.
+      holds: products may keep a matrix in registers while a loop runs.
       template_bytes: the bytes of shared memory that the templates of a program use while they run.
     """
 
@@ -67,6 +68,7 @@ class Target:
     far: str = ""
     near: str = ""
     most_together: int = 0
+    holds: bool = False
     template_bytes: Callable[[UProgram], int] = lambda program: 0
 
     @property

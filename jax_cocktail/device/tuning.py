@@ -103,6 +103,12 @@ class BlockTuning:
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
     few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
 
+    # Products whose matrix stays in registers while a loop runs [E].
+    held_bytes: int = 160 << 10  # of a block's 256 KB of registers
+    held_rows: int = 4  # of the other operand, at most
+    held_row_elements: int = 2048  # of all these rows: a warp holds them while it multiplies
+    held_trips: int = 4  # least trips of the loop
+
     # Lane loops [E].
     batch_lines: int = 96  # lines of the iterations that a thread takes together; more fill all registers
     call_lines: int = 4  # lines as which a call counts

@@ -172,7 +172,19 @@ def _serial() -> list[Product]:
     ]
 
 
-PRODUCTS = list(dict.fromkeys([*_slim(), *_tiles(), *_serial()]))
+def _held() -> list[Product]:
+    """A matrix in registers, on either side; a batch has several matrices, one after the other."""
+    shapes = [(1, 16, 256), (1, 80, 256), (1, 33, 129), (4, 64, 64), (3, 9, 41), (2, 1, 300), (1, 300, 8)]
+    orders = ("mk kn mn", "mk nk mn", "km kn nm")
+    found = [Product("HELD", m, n, k, order) for m, n, k in shapes for order in orders]
+    found += [Product("HELD", n, m, k, "mk kn mn", pad=1) for m, n, k in shapes]
+    found += [Product("HELD", 1, 64, 64, shift=1), Product("HELD", 2, 24, 64, batch=3)]
+    found += [Product("HELD", 2, 48, 100, types=types) for types in (F64, BF16, F16, *INTEGERS, *MIXED)]
+    found += [Product("HELD", 1, 40, 90, threads=threads) for threads in (32, 96, 512)]
+    return found
+
+
+PRODUCTS = list(dict.fromkeys([*_slim(), *_tiles(), *_serial(), *_held()]))
 # Blocks that are not of 128 threads.
 OTHERS = [
     Product(path, m, n, k, order, types, threads=threads, tf32=path == "MMA")
@@ -193,6 +205,9 @@ def _body(products: Sequence[Product]) -> str:
     lines = []
     for i, p in enumerate(products):
         a, b, o = p.types
+        if p.path == "HELD":
+            lines.append(_held_body(i, p))
+            continue
         right = f"(const {b}*)operands[{2 * i + 1}] + {p.shift}"
         lines.append(f"{{ typedef CkDotOf<{', '.join(_reordered(p))}> D;")
         lines.append(f'static_assert(D::plan.path == CK_DOT_{p.path}, "another path");')
@@ -210,6 +225,24 @@ def _body(products: Sequence[Product]) -> str:
     return "\n".join(lines)
 
 
+def _held_body(i: int, p: Product) -> str:
+    """Each product of the batch twice. In between the matrix is cleared: it is not read again."""
+    arguments = p.arguments.split(", ")
+    side = 0 if p.n < p.m else 1
+    pointers = [f"({p.types[s]}*)operands[{2 * i + s}] + {p.shift} + j * {p.step(s)}" for s in (0, 1)]
+    matrix = f"({p.types[side]}*)unit->own"
+    copied = f"{{ {p.types[side]}* to = {matrix}; const auto from = {pointers[side]};"
+    each = f"for (i32 l = ck_lane(); l < {p.step(side)}; l += CK_THREADS) to[l] ="
+    a, b = (matrix if s == side else pointers[s] for s in (0, 1))
+    call = f"ck_dot_held<{arguments[-3]}, {arguments[-2]}>(kept, {a}, {b}, ({p.types[2]}*)results[{i}]"
+    call += f" + {p.shift} + j * {p.step(2)}); ck_block_barrier();"
+    return (
+        f"for (i32 j = 0; j < {p.batch}; ++j) {{ CkDotHeld<{', '.join(arguments[:-3])}> kept;\n"
+        f"{copied} {each} from[l]; ck_block_barrier(); }}\n{call}\n"
+        f"{{ {p.types[side]}* to = {matrix}; {each} {p.types[side]}{{}}; ck_block_barrier(); }}\n{call}\n}}"
+    )
+
+
 def _reordered(p: Product) -> list[str]:
     """Template arguments of CkDotOf: types, precision, then the numbers."""
     arguments = p.arguments.split(", ")
@@ -224,9 +257,14 @@ def _program(products: Sequence[Product]) -> str:
         scratch=first.scratch,
         operands=2 * len(products),
         results=len(products),
-        own=max([16, *(-(-p.size(1) // 2) * 16 for p in products if p.own)]),
+        own=max(16, *(_own_bytes(p) for p in products)),
         headers=("cocktail_dot.h",),
     )
+
+
+def _own_bytes(p: Product) -> int:
+    """Bytes of own memory for an operand that lies there."""
+    return -(-max(p.size(0), p.size(1)) // 2) * 16 if p.own or p.path == "HELD" else 0
 
 
 def _operand(generator: np.random.Generator, dtype: str, size: int) -> np.ndarray:
@@ -323,6 +361,8 @@ def test_accesses(sanitizer: emulator.Sanitizer) -> None:
         Product("MMA", 20, 9, 70, "mk nk mn", BF16, scratch=16384),
         Product("MMA", 20, 24, 96, tf32=True, scratch=16384),
         Product("MMA", 20, 24, 96, tf32=True, packed=True, scratch=16384),
+        Product("HELD", 2, 33, 65, scratch=16384),
+        Product("HELD", 30, 1, 260, pad=1, batch=2, scratch=16384),
     ]
     for product, outcome in _launch(products, sanitizer).items():
         _check(product, outcome)
@@ -382,6 +422,7 @@ COMPILED = [
     Product("MMA", 64, 64, 256, tf32=True),
     Product("MMA", 64, 32, 256, "mk nk mn", BF16),
     Product("MMA", 64, 80, 256, tf32=True, packed=True),
+    Product("HELD", 1, 80, 256),
 ]
 
 
@@ -418,5 +459,6 @@ def test_loads_of_slim_products(product: Product, tmp_path: Path) -> None:
     assert wide >= per_thread, text
     assert not re.findall(r"\b(LDL|STL)\b", text)
     fast = re.search(r"LDG\.E\.128\b.*LDG\.E\.128\b", text, re.DOTALL)
-    assert fast and len(re.findall(r"LDG\.E\.128\b", fast[0])) == 4
+    loads = {"COLUMNS": 4, "LANES": 8}[product.path]  # of a thread: 4 of k's elements each
+    assert fast and len(re.findall(r"LDG\.E\.128\b", fast[0])) == loads
     assert "FFMA" not in fast[0] and "BRA" not in fast[0]

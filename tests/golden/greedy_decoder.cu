@@ -32,6 +32,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   i32 v7;
   bool v8;
   v2 = *(const i32*)operands[2];
+  CkDotHeld<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1> k15;
   v6 = v2;
   v7 = i32(0);
   for (;;) {
@@ -56,7 +57,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_block_barrier();
     {
-      ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, o0_f32, 0, p1, 0, o64_f32, 0);
+      ck_dot_held<0, 1>(k15, o0_f32, p1, o64_f32);
     }
     ck_block_barrier();
     {

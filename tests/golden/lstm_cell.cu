@@ -21,10 +21,11 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   const f32* const p0 = (const f32*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
+  CkDotHeld<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1> k6;
   for (i32 v3 = 0; v3 < 64; ++v3) {
     ck_block_barrier();
     {
-      ck_dot_fixed<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1, 0, 1>(1, r0, 0, p0, 0, o0_f32, 0);
+      ck_dot_held<0, 1>(k6, r0, p0, o0_f32);
     }
     ck_block_barrier();
     {

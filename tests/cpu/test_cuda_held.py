@@ -1,0 +1,81 @@
+"""Matrices that stay in registers while a loop runs: which ones, and equal results on the emulator."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from tests.cpu.emulated import Emulation
+
+
+def array(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
+
+
+H, W, V = array(1, 2, 32), array(2, 32, 32) / 6, array(3, 3, 32, 32) / 6
+
+
+def constant(h, w):
+    return lax.fori_loop(0, 9, lambda _, h: jnp.tanh(h @ w), h)
+
+
+def left(h, w):
+    return lax.fori_loop(0, 9, lambda _, x: jnp.tanh(w @ x), h[0])
+
+
+def two(h, w):
+    """Slices of one matrix: two different ones."""
+    return lax.fori_loop(0, 9, lambda _, h: jnp.tanh(h @ w[0]) + jnp.sin(h @ w[1]), h)
+
+
+def nested(h, w):
+    def outer(i, h):
+        return lax.fori_loop(0, 4, lambda _, h: jnp.tanh(h @ w[i]), h) + h @ w[0]
+
+    return lax.fori_loop(0, 3, outer, h)
+
+
+def changing(h, w):
+    return lax.fori_loop(0, 9, lambda i, c: (jnp.tanh(c[0] @ c[1]), c[1] * 0.9), (h, w))[0]
+
+
+def by_step(h, w):
+    return lax.fori_loop(0, 3, lambda i, h: jnp.tanh(h @ w[i]), jnp.tanh(h))
+
+
+def brief(h, w):
+    return lax.fori_loop(0, 3, lambda _, h: jnp.tanh(h @ w), h)
+
+
+# function, weights, how many matrices are held
+CASES = {
+    "constant": (constant, W, 1),
+    "left": (left, W, 1),
+    "two": (two, V, 2),
+    "nested": (nested, V, 1),
+    "changing": (changing, W, 0),
+    "by_step": (by_step, V, 0),
+    "brief": (brief, W, 0),
+}
+
+
+@pytest.mark.parametrize("units", [1, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_held(monkeypatch, name, units):
+    function, weights, count = CASES[name]
+    emulation = Emulation(launches=[], distribute=False).install(monkeypatch)
+    options = {"force": "cocktail", "strict": True, "units": units}
+    with jax.default_matmul_precision("highest"):
+        ours = jax_cocktail.jit(function, options=options)
+        expected = jax.jit(function)(H, weights)
+        for emulation.kernel in ("ck_resident", "ck_portable"):
+            np.testing.assert_allclose(ours(H, weights), expected, rtol=2e-5, atol=2e-6)
+    source = emulation.launches[0][0].source
+    assert len(re.findall(r"CkDotHeld<", source)) == count, source
+    assert len(set(re.findall(r"ck_dot_held<[^>]*>\((k\d+),", source))) == count
