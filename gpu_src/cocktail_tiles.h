@@ -158,8 +158,8 @@ struct CkDotPackedSide {
     return reinterpret_cast<const u8*>(from + column * i32(K) + at * 8);
   }
 
-  // Words t + 4 j of column g of the block from column `x` and word `k` on; of another block if the operand has
-  // no more than `columns`.
+  // Words t + 4 j of column g of the block from column `x` and word `k` on; of another block if the operand
+  // has no more than `columns`.
   static CK_MEMBER CkDotPack<u32, 4> lane_words(const u8* tile, i32 x, i32 k, i32 columns) {
     const i32 cell = N % R == 0 || x < columns ? x / 8 : 0, block = cell * depth + k / words;
     return reinterpret_cast<const CkDotPack<u32, 4>*>(tile)[block * CK_WARP + ck_warp_lane()];
