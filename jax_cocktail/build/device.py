@@ -217,8 +217,11 @@ def build_device_program(
     device: DeviceSpec | str,
     *,
     cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    options: tuple[str, ...] = (),
 ) -> DeviceBuilt:
     """Compiles a program's text for a device or an architecture ("sm_90"), or takes it from the cache.
+
+    `options`: further arguments of the compiler.
 
     Raises:
       BuildError: the architecture is unknown, there is no compiler for it, or the compiler fails.
@@ -239,7 +242,7 @@ def build_device_program(
         flags = (*NVRTC_FLAGS, f"--gpu-architecture={arch}")
         includes = [f"--include-path={folder}" for folder in folders]
         headers.append(Path(toolchain.command[3]))  # the script is part of the compiler
-    job = make_job(source, flags, (), includes, headers, toolchain, CUDA)
+    job = make_job(source, (*flags, *options), (), includes, headers, toolchain, CUDA)
     built = obtain(job, cache_limit_bytes)
     kernels = _kernels(built.facts)
     return DeviceBuilt(built.binary, built.digest, built.path, built.seconds, built.cached, arch, kernels)

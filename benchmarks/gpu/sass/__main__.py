@@ -1,0 +1,62 @@
+"""The latency laboratory: cycles of a step of the rows' kernels, without a card.
+
+python -m benchmarks.gpu.sass lstm/1                 cycles, times, and the dearest source lines
+python -m benchmarks.gpu.sass nasrnn/64 --plan "132 units, loops undivided"
+python -m benchmarks.gpu.sass --all                  the rows that were measured on a card, as a table
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.gpu.rows import ROWS
+from benchmarks.gpu.sass.machine import machine_for
+from benchmarks.gpu.sass.programs import CARDS, card_of
+from benchmarks.gpu.sass.report import MEASURED, Estimate, estimate, measured_seconds, told_lines
+
+HEAD = (
+    f"{'row':18}{'plan':28}{'steps':>6}{'cycles a step':>15}{'crossings':>28}"
+    f"{'us':>9}{'measured':>10}{'ratio':>7}"
+)
+
+
+def told(row: str, found: Estimate) -> str:
+    """A line of the table."""
+    crossings = ", ".join(f"{count} {kind}" for kind, count in sorted(found.crossings.items())) or "-"
+    known = measured_seconds(row, found.plan)
+    beside = f"{1e6 * known:10.1f}{found.seconds / known:7.2f}" if known else f"{'-':>10}{'-':>7}"
+    return (
+        f"{row:18}{found.plan:28}{found.steps:6}{found.step_cycles:15.0f}{crossings:>28}"
+        f"{1e6 * found.seconds:9.1f}{beside}"
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Prints what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.sass")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
+    parser.add_argument(
+        "--all", action="store_true", help="the rows that were measured, without source lines"
+    )
+    parser.add_argument("--plan", default="", help="the name of another plan than the cheapest by the model")
+    parser.add_argument("--arch", default="sm_90", choices=sorted(CARDS))
+    parser.add_argument("--steps", type=int, default=3, help="iterations of the outermost loop to emulate")
+    parser.add_argument("--lines", type=int, default=25, help="source lines to print")
+    asked = parser.parse_args(arguments)
+    unknown = set(asked.rows) - ROWS.keys()
+    if unknown or not (asked.rows or asked.all):
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}" if unknown else "which row?")
+    spec = card_of(asked.arch)
+    print(f"# {spec.name}, {machine_for(asked.arch).told()}")
+    print(HEAD)
+    for row in MEASURED if asked.all else asked.rows:
+        found, programs = estimate(row, asked.arch, spec, asked.plan, asked.steps)
+        print(told(row, found), flush=True)
+        for _, program, block in () if asked.all else programs:
+            print(*told_lines(program, block, asked.lines), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

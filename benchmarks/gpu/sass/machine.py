@@ -1,0 +1,88 @@
+"""What the emulated machine takes for what: latencies in cycles, prices of crossings in seconds.
+
+Sources of the values here, for H100: the vendor's figures and public microbenchmarks, but for the far load,
+which was fitted: with 400 cycles all kernels of the record come out best (an idle second-level cache answers
+after 290). A record on a card replaces those that it measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LAUNCH = "empty launch between events"  # of the record: what the host adds to a kernel's time
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One multiprocessor, and how it meets others. Cycles, unless said otherwise.
+
+    Attributes:
+      arch: "sm_90".
+      hertz: cycles a second.
+      schedulers: warps are divided among them; each issues one instruction a cycle.
+      far_load: a load that the first-level cache misses, beyond the way there.
+      far_copy: a `cp.async`, likewise.
+      near_load: a load that it hits.
+      shared_load: a load from shared memory; shared_wide: what one of 16 bytes a lane takes more.
+      remote_load: what a generic load from shared memory takes more.
+      matrix_load: `ldmatrix`; shuffle: a `shfl`, a vote.
+      special: a reciprocal or exponential; conversion: between integers and floats.
+      wide_float: an operation in float64.
+      matrix: a tensor-core product of 16x8x8 TF32; matrix_step: until its scheduler takes the next one.
+      special_register: to read a thread's index; constant: an indexed constant.
+      to_uniform: a register to the uniform registers.
+      block_barrier: after the last warp arrives.
+      taken_branch, call: beyond the next instruction's issue; calls and returns alike.
+      membar: `fence` for all units; atomic: until its result is there.
+      operands: until a load's or store's operand registers are free again.
+      barrier, cluster_barrier, exchange, flag: seconds of a crossing between units.
+    """
+
+    arch: str
+    hertz: float = 1.98e9
+    schedulers: int = 4
+    far_load: float = 400
+    far_copy: float = 450
+    near_load: float = 34
+    shared_load: float = 23
+    shared_wide: float = 6
+    remote_load: float = 12
+    matrix_load: float = 26
+    shuffle: float = 23
+    special: float = 20
+    conversion: float = 14
+    wide_float: float = 16
+    matrix: float = 33
+    matrix_step: float = 8
+    special_register: float = 20
+    constant: float = 30
+    to_uniform: float = 12
+    block_barrier: float = 22
+    taken_branch: float = 10
+    call: float = 12
+    membar: float = 0
+    atomic: float = 0
+    operands: float = 8
+    barrier: float = 1.1e-6
+    cluster_barrier: float = 6.5e-7
+    exchange: float = 8.5e-7
+    flag: float = 6.8e-7
+
+    def price(self, kind: str) -> float:
+        """Seconds of a crossing."""
+        return {"barrier": self.barrier, "cluster_barrier": self.cluster_barrier, "exchange": self.exchange}[
+            kind
+        ]
+
+    def told(self) -> str:
+        """The values that matter most."""
+        return (
+            f"{self.hertz / 1e9:.2f} GHz, a load from afar {self.far_load:.0f} cycles, "
+            f"a block barrier {self.block_barrier:.0f}, "
+            f"a barrier of all {1e6 * self.barrier:.2f} us, an exchange {1e6 * self.exchange:.2f} us"
+        )
+
+
+def machine_for(arch: str) -> Machine:
+    """The machine of an architecture."""
+    return Machine(arch)
