@@ -182,8 +182,13 @@ def _attributes(
         for side, free in zip(("lhs", "rhs"), tied, strict=True):
             for name in (f"{side}_batch", f"{side}_contract"):
                 axes = operator.ints(name)
-                changed[name] = axes if free is None else tuple(n + (n > free) for n in axes)
+                changed[name] = axes if free is None else _renumbered(axes, free)
     return tuple((name, changed.get(name, value)) for name, value in operator.attributes)
+
+
+def _renumbered(axes: Sequence[int], split: int) -> tuple[int, ...]:
+    """The axes after one was split in two."""
+    return tuple(d for n in axes for d in ((n, n + 1) if n == split else (n + (n > split),)))
 
 
 # -- products outside of the loops ---------------------------------------------------------------------------

@@ -144,6 +144,28 @@ def test_an_operand_whose_gates_are_made_by_a_reshape():
     same_results(program, after)
 
 
+def test_gates_along_the_batch_axis_of_a_product():
+    """Both operands are split, and the product has one more batch axis."""
+
+    def body(b, w):
+        def step(_, h):
+            batched = {"lhs_batch": (0,), "lhs_contract": (1,), "rhs_batch": (0,), "rhs_contract": (1,)}
+            z = b.emit("dot", (h, w), "float32", (8, 3), **batched)
+            p, q = (b.emit("slice", (z,), "float32", (4, 3), starts=(k, 0), strides=(1, 1)) for k in (0, 4))
+            gate = elementwise(b, "tanh", elementwise(b, "mul", p, q))
+            return (b.emit("concatenate", (gate, p), "float32", (8, 3), dimension=0),)
+
+        return counted(b, 3, (b.full(0.5, "float32", (8, 3)),), step)
+
+    program = build(["float32[8,3,3]"], body)
+    after = push_slices(program)
+    verify(after)
+    same_results(program, after)
+    (dot,) = (s for s in walk(after.entry) if isinstance(s, UOperator) and s.kind == "dot")
+    assert dot.output.type.shape == (2, 4, 3)
+    assert dot.ints("lhs_batch") == dot.ints("rhs_batch") == (0, 1)
+
+
 @pytest.mark.parametrize("starts", [(0, 3), (0, 2, 4)])
 def test_slices_of_other_places_stay(starts):
     """Slices that overlap, or whose start is no multiple of their size."""
