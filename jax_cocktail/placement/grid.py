@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from jax_cocktail.analysis.access import reads_own_part
+from jax_cocktail.analysis.access import Recipes, reads_own_part
 from jax_cocktail.analysis.axes import Tie
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
@@ -92,17 +92,17 @@ def same_grid(tiled: Trial, grid: Grid, limits: Limits) -> Grid | None:
 
 
 def divided(
-    statements: Sequence[Statement], grid: Grid, fresh: FreshValues, limits: Limits
+    statements: Sequence[Statement], grid: Grid, fresh: FreshValues, limits: Limits, recipes: Recipes
 ) -> tuple[Statement, ...] | None:
     """The statements with the work of each part divided among the trips across it; None if the blocks
-    are not independent."""
+    are not independent. `recipes`: operators of which each block recomputes the part that it reads."""
     loop = _loop_of(statements)
     part = _Part.of(loop, limits)
     cut = next((c for c in part.ways(limits) if part.cut_along(c) == grid.axes), None)
     across = grid.tiling.across
     if cut is None or cut.parts % across:
         return None
-    before, shared = part.shared(cut, across, fresh)
+    before, shared = part.shared(cut, across, fresh, recipes)
     if parallel_fault(shared):
         return None
     return tuple(s for old in statements for s in ((*before, shared) if old is loop else (old,)))
@@ -176,13 +176,16 @@ class _Part:
         """The axis of every result."""
         return tuple(cut.axes[v] for v in self.loop.body.results)
 
-    def shared(self, cut: AxisClass, across: int, fresh: FreshValues) -> tuple[list[Statement], LoopUTask]:
+    def shared(
+        self, cut: AxisClass, across: int, fresh: FreshValues, recipes: Recipes
+    ) -> tuple[list[Statement], LoopUTask]:
         """The statements before the loop, and the loop whose trips share each part."""
         loop, body = self.loop, self.loop.body
         assert loop.index is not None
         bases = dict(zip(body.results, loop.carried, strict=True))
-        recipes = {v: o for v, o in self.light.items() if not v.type.is_scalar}
-        tiler = _Across(cut.axes, Tiling(across), fresh, loop.source, Sources(bases=bases, recipes=recipes))
+        light = {v: o for v, o in self.light.items() if not v.type.is_scalar}
+        sources = Sources(bases=bases, recipes={**recipes, **light})
+        tiler = _Across(cut.axes, Tiling(across), fresh, loop.source, sources)
         tiler.count(loop.index)
         parameters = tuple(fresh.make(v.type) for v in loop.carried)
         written = tiler.run(self.heavy, body.results, parameters)

@@ -21,6 +21,7 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
 from jax_cocktail.cost.work import runs, total
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.explain import (
     first_source,
     grid_note,
@@ -37,7 +38,7 @@ from jax_cocktail.placement.parts import Packed, Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile import Sources, pack, tile, updated
-from jax_cocktail.placement.tile_groups import Division, TileGroup, divide, light_positions
+from jax_cocktail.placement.tile_groups import Division, TileGroup, divide, is_light, light_positions
 from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -47,6 +48,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_a,
+    is_parallel,
     operators_in,
     reads,
 )
@@ -249,13 +251,29 @@ class _Placer:
             return
         blocks = None
         if grid is not None:
-            blocks = divided(self._tiled(work, grid.tiling), grid, self.fresh, self.limits)
+            recipes = self._recomputed(frame, work, grid.tiling.across)
+            blocks = divided(self._tiled(work, grid.tiling), grid, self.fresh, self.limits, recipes)
         if grid is not None and blocks is not None:
             self.notes.append(grid_note(work.statements, work.results, grid))
             frame.emit(blocks)
         else:
             frame.emit(self._tiled(work, tile_group.tiling))
         self.placed += 1
+
+    def _recomputed(self, frame: _Frame, work: _Work, blocks: int) -> dict[Value, UOperator]:
+        """The operators at device scope whose results one unit would write for all others, but of which the
+        part of one block is light. It reads no more than that part of the result would take to fetch."""
+        claimed = {v for s in frame.out if is_parallel(s) for v in s.outputs}
+        claimed |= set(work.sources.bases.values())
+        return {
+            s.output: s
+            for n, s in enumerate(frame.region.body)
+            if n in frame.done
+            and is_light(s, blocks * self.limits.light)
+            and isinstance(s, UOperator)
+            and s.output.type.nbytes > PROGRAM.replicated_bytes
+            and claimed.isdisjoint((s.output, *s.inputs))
+        }
 
     def _tiled(self, work: _Work, tiling: Tiling) -> tuple[Statement, ...]:
         return work.tiled(tiling, self.fresh, self._packed(work.statements, work.tile_group.axes, tiling))

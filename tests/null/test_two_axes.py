@@ -19,10 +19,13 @@ from jax_cocktail.analysis.parallel import (
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.cost.unit_time import Part, operand_bytes, unit_of, unit_seconds
 from jax_cocktail.device.spec import H200
+from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.placement import place as place_module
 from jax_cocktail.placement.grid import numbers_of_parts
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.memory import sharing
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
@@ -182,6 +185,40 @@ def normalised(rows: int, columns: int) -> UProgram:
     return build([f"float32[{rows},{columns}]", f"float32[{columns},{columns}]"], body)
 
 
+_ROWS = {  # attributes of a gather of rows
+    "collapsed_slice_dims": (0,),
+    "fill_value": bytes(4),
+    "mode": "promise_in_bounds",
+    "offset_dims": (1,),
+    "operand_batching_dims": (),
+    "start_index_map": (0,),
+    "start_indices_batching_dims": (),
+}
+
+
+def embedded(batch: int, size: int, trips: int) -> UProgram:
+    """h = tanh(table[n] @ u + h @ w), where the next rows of the table depend on h."""
+
+    def body(b, table, numbers, u, w):
+        def step(i, n, h):
+            rows = b.emit(
+                "gather",
+                (table, b.reshape(n, (batch, 1))),
+                "float32",
+                (batch, size),
+                slice_sizes=(1, size),
+                **_ROWS,
+            )
+            h = elementwise(b, "tanh", elementwise(b, "add", matmul(b, rows, u), matmul(b, h, w)))
+            top = b.emit("reduce", (h,), "float32", (batch,), axes=(1,), op="max")
+            return elementwise(b, "add", n, elementwise(b, "convert", top, dtype="int32")), h
+
+        return counted(b, trips, (numbers, b.full(0.5, "float32", (batch, size))), step)
+
+    square = f"float32[{size},{size}]"
+    return build([f"float32[32,{size}]", f"int32[{batch}]", square, square], body)
+
+
 def cut(program: UProgram, limits: Limits, units: int = 4) -> UProgram:
     ready = canonicalise(simplify(program))
     found = place(ready, UnitMesh(units=units), limits=limits)
@@ -248,6 +285,26 @@ def test_what_lies_between_products_is_cut_like_them():
     assert barrier_count(ready[0]) == barrier_count(planned(simplify(unroll_pairs(plain)))[0])
 
 
+class OnlyProducts(ForProducts):
+    """Only products are divided."""
+
+    def pays(self, statements, axes=None, parts=0):
+        return any(isinstance(s, UOperator) and s.kind == "dot" for s in statements)
+
+
+def test_a_block_gathers_the_rows_that_it_reads(monkeypatch):
+    """The rows of a table that one unit would gather for all others."""
+    for module in (place_module, sharing):
+        monkeypatch.setattr(module, "PROGRAM", replace(PROGRAM, replicated_bytes=16))
+    program = embedded(4, 8, 5)
+    found = cut(program, OnlyProducts(last=True, light=64))
+    gathered = [o.output.type.shape[0] for o in operators_in(found.entry) if o.kind == "gather"]
+    assert grids(found) == [16] and set(gathered) == {1}
+    ready = planned(simplify(unroll_pairs(found)))
+    agrees(program, ready, most=5)
+    assert useless_barriers(found, ready) == []
+
+
 def test_domains_do_not_meet():
     ready = planned(cut(*CASES["rows and heads"][:2]))
     assert not barrier_count(ready[0])
@@ -283,6 +340,18 @@ def test_rows_and_columns_where_all_would_read_all():
     assert grids(found.program) and set(found.parts) == {128}
     part = max(p.bytes for p in found.plan.parts.values())
     assert 512 * 4 * 4 < part <= H200.shared_bytes
+
+
+def test_a_decoder_gathers_in_its_blocks():
+    """Otherwise one unit would gather all rows, and the others would wait for it."""
+    program = embedded(64, 256, 6)
+    found = plan_for(program)
+    loop = next(s for s in found.program.entry.body if isinstance(s, LoopUTask) and not s.parallel)
+    gathered = [o.output.type.shape for o in operators_in(loop.body) if o.kind == "gather"]
+    assert gathered and all(rows < 64 for rows, _ in gathered)
+    given = [a * 0.1 if a.dtype == np.float32 else a for a in arguments(program)]
+    for x, y in zip(run(found.program, given), run(program, given), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [4, 16, 64])
