@@ -66,7 +66,7 @@ CK_HALF_2(ck_mul)
 template <class T>
 CK_INLINE T ck_div(T a, T b) {
   if constexpr (CkType<T>::is_float) {
-    return a / b;
+    return ck_quotient(a, b);
   } else if constexpr (CkType<T>::is_signed) {
     bool wraps = b == T(-1);
     T safe = (b == 0 || wraps) ? T(1) : b;

@@ -113,14 +113,14 @@ CK_INLINE f32 ck_log1p(f32 x) {
 
 CK_INLINE f32 ck_tanh(f32 x) {
   f32 a = __builtin_fabsf(x);
-  f32 big = 1.0f - 2.0f / (ck_exp(2.0f * a) + 1.0f);
+  f32 big = 1.0f - ck_quotient(2.0f, ck_exp(2.0f * a) + 1.0f);
   f32 s = a * a;
   f32 p = ck_horner(s, -5.70009183e-3f, 2.06341185e-2f, -5.37379384e-2f, 1.33314162e-1f, -3.33332807e-1f);
   f32 small = ck_fma(p * s, a, a);
   return ck_copysign(a < 0.625f ? small : big, x);
 }
 
-CK_INLINE f32 ck_logistic(f32 x) { return 1.0f / (1.0f + ck_exp(-x)); }
+CK_INLINE f32 ck_logistic(f32 x) { return ck_quotient(1.0f, 1.0f + ck_exp(-x)); }
 
 CK_INLINE f32 ck_erf(f32 x) {
   f32 a = __builtin_fabsf(x);

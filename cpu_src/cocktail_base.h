@@ -58,6 +58,12 @@ CK_INLINE f32 ck_fma(f32 a, f32 b, f32 c) { return a * b + c; }
 CK_INLINE f64 ck_fma(f64 a, f64 b, f64 c) { return a * b + c; }
 #endif
 
+// a / b. Correctly rounded; other targets may err by 2 ulp in f32.
+template <class T>
+CK_INLINE T ck_quotient(T a, T b) {
+  return a / b;
+}
+
 // lgamma writes a global sign; the reentrant one does not.
 extern "C" double lgamma_r(double, int*);
 CK_INLINE f64 ck_log_gamma(f64 x) {

@@ -23,6 +23,13 @@
 CK_INLINE f32 ck_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 CK_INLINE f64 ck_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 
+// a / b, for f32 as cocktail_ptx.h says.
+template <class T>
+CK_INLINE T ck_quotient(T a, T b) {
+  return a / b;
+}
+CK_INLINE f32 ck_quotient(f32 a, f32 b);
+
 CK_INLINE f64 ck_log_gamma(f64 x) { return __builtin_lgamma(x); }
 
 // Numbers of a program, defined by its text before the first header: threads of a block (a multiple of the
