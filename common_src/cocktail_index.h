@@ -21,4 +21,12 @@ template <class T>
 CK_INLINE bool ck_index_within(T start, i64 limit) {
   return ck_clamp_index(start, limit) == i64(start) && !(start > 0 && i64(start) < 0);
 }
-#endif
+
+// The first trip of a parallel loop that this unit executes, where unit `first` executes trip 0.
+template <class Unit, class Index>
+CK_INLINE Index ck_first_part(const Unit* unit, Index first) {
+  const Index trip = Index(unit->index) - first % Index(unit->count);
+  return trip < 0 ? trip + Index(unit->count) : trip;
+}
+
+#endif  // COCKTAIL_INDEX_H

@@ -12,13 +12,16 @@
 #include "cocktail_base.h"
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
-// tagged exchanges (all exchanges together) it uses; and whether all units of its resident kernel are one
-// cluster.
+// tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least; and
+// whether they are one cluster.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
 #if !defined(CK_TAGGED_WORDS)
 #define CK_TAGGED_WORDS 0
+#endif
+#if !defined(CK_RESIDENT_UNITS)
+#define CK_RESIDENT_UNITS 1
 #endif
 #if !defined(CK_ONE_CLUSTER)
 #define CK_ONE_CLUSTER 0
@@ -217,7 +220,7 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   u8* own_of_all = ck_workspace(launch) + CK_HEADER_BYTES + CK_SHARED_BYTES;
   CkUnit unit;
   unit.index = index;
-  unit.count = i32(gridDim.x);
+  unit.count = RESIDENT && CK_RESIDENT_UNITS == CK_MOST_UNITS ? CK_MOST_UNITS : i32(gridDim.x);
   unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * CK_OWN_BYTES;
   unit.scratch = ck_arena();
   unit.resident = RESIDENT ? near + CK_NEAR_WORDS_BYTES : nullptr;

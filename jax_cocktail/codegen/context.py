@@ -14,7 +14,7 @@ from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import Layout, row_major
-from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Slot
+from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
 from jax_cocktail.utask.types import Value
 
 ALONE = "unit->index == 0"
@@ -62,6 +62,8 @@ class Context:
     outlines: OutlineTable | None = None
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
+    loop_depth: int = 0  # other loops around it
+    in_part: bool = False  # it is in a function of its own for the parts of a parallel loop
     held: dict[Value, tuple[Name, str]] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
     places: bool = False  # comments say where statements come from
@@ -129,10 +131,10 @@ class Context:
         if slot.space in _RAW:
             fixed = slot.space == "workspace" and not self.is_near(slot)
             address = self._memory(slot.space, slot.index)
-            return Outer(f"{storage}*", self.where(slot), address, slot.space, fixed)
+            return Outer(f"{storage}*", self.where(slot), address, slot, fixed)
         array, const = ("results", "") if slot.space == "output" else ("operands", "const ")
         address = f"{array}[{slot.index}]"
-        return Outer(f"{const}{storage}*", self.where(slot), address, slot.space, fixed=True)
+        return Outer(f"{const}{storage}*", self.where(slot), address, slot, fixed=True)
 
     def is_near(self, slot: Slot) -> bool:
         """True for memory of one unit, which may be kept near it."""
@@ -142,18 +144,22 @@ class Context:
         """Declares where a pointer to this memory points, see `Target`."""
         return self.target.near if self.is_near(slot) else self.target.far
 
-    def _memory(self, space: str, offset: int) -> str:
-        """Text of an address."""
+    def _memory(self, space: str, offset: int) -> Expression:
+        """An address."""
         if space == "own":
             return f"unit->own + {offset}"
         part = self.plan.parts.get(Slot(space, offset))
         if part is not None:
-            self.needs.add("program")
-            return f"ck_part<RESIDENT>(unit, workspace + {offset}, {part.offset}, {part.bytes}, {part.first})"
+            return self.slices(part, f"workspace + {offset}", part.first)
         if space == "private":
             base = self.plan.workspace_bytes + offset
             return f"workspace + {base} + i64(unit->index) * {self.plan.private_bytes}"
         return f"workspace + {offset}"
+
+    def slices(self, part: Part, place: Expression, first: Expression | int) -> Expression:
+        """The address of an array whose slices the units from `first` on keep. `place`: in the workspace."""
+        self.needs.add("program")
+        return code("ck_part<RESIDENT>(unit, {}, {}, {}, {})", place, part.offset, part.bytes, first)
 
     def load(self, value: Value, indices: tuple[Index, ...]) -> Expression:
         """The location of an element: an index from `pointer(value)`, or the register that holds it."""
@@ -200,7 +206,8 @@ class Context:
     def scratch(self, dtype: str, offset: int = 0) -> Pointer:
         """Pointer to the scratch that an operator may use while it runs."""
         address = self._memory(self.plan.scratch_space, self.plan.scratch_offset + offset)
-        return Pointer(f"(({STORAGE[dtype]}*)({address}))", STORAGE[dtype], self.plan.scratch_space)
+        pointer = code("(({}*)({}))", STORAGE[dtype], address)
+        return Pointer(pointer, STORAGE[dtype], self.plan.scratch_space)
 
     # -- units -------------------------------------------------------------------------------------------
     @property

@@ -14,6 +14,7 @@ from jax_cocktail.codegen.kernel import (
     COMMENT,
     Assign,
     Declaration,
+    Expression,
     Line,
     Name,
     Node,
@@ -27,6 +28,7 @@ from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
 from jax_cocktail.utask.operators import PRODUCTS
+from jax_cocktail.utask.plan import Slot
 
 
 def wants_outlining(program: UProgram, limit: int) -> bool:
@@ -66,14 +68,14 @@ class Outer:
     Attributes:
       type: its C type.
       where: for a pointer, a line that says where it points, with `{name}`.
-      address, space: for a pointer to memory of the plan, where that is; see `utask.plan.Slot`.
+      address, slot: for a pointer to memory of the plan, where that is.
       fixed: that address is the same on every unit.
     """
 
     type: str
     where: str = ""
-    address: str = ""
-    space: str = ""
+    address: Expression = ""
+    slot: Slot | None = None
     fixed: bool = False
 
 
@@ -94,7 +96,7 @@ def declarations(names: Mapping[Name, Outer]) -> list[Line]:
     found: list[Node] = []
     for name, about in sorted(names.items(), key=lambda item: (not item[1].address, item[0])):
         if about.address:
-            value = f"({about.type})({about.address})"
+            value = code("({})({})", about.type, about.address)
             found.append(Declaration(f"{about.type} const", name, value, const=False))
         else:
             found.append(Declaration(about.type, name, const=False))
@@ -121,11 +123,14 @@ class OutlineTable:
         called = code(call, name=name, parameters=joined(", ", list(parameters)))
         return Assign(result, called) if result else code("{};", called)
 
-    def part(self, lines: Sequence[Line], parameters: Mapping[Name, Outer]) -> Node:
-        """The same for the lines of a parallel loop."""
+    def part(
+        self, lines: Sequence[Line], parameters: Mapping[Name, Outer], given: Mapping[Name, Expression]
+    ) -> Node:
+        """The same for the lines of a parallel loop. `given`: parameters that have no name outside."""
         head, call = self._target.part
         name = self._function("part", head, lines, parameters)
-        return code(call + ";", name=name, parameters=joined("", [code(", {}", each) for each in parameters]))
+        arguments = [code(", {}", given.get(each, each)) for each in parameters]
+        return code(call + ";", name=name, parameters=joined("", arguments))
 
     def _function(
         self,

@@ -46,6 +46,8 @@ from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.types import NOWHERE, Value
 
+FIRST = Name("first", outer=True)  # the unit that executes the first trip: a parameter of a part
+
 
 def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine, *, places: bool = False) -> str:
     """The source text of a stitched program under a memory plan. Raises UnsupportedError.
@@ -90,7 +92,8 @@ def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:
     them would take all registers of a thread."""
     if context.outlines is None or not context.target.has_threads:
         return {}
-    arrays = ((name, about) for name, about in names.items() if about.space in ("input", "output"))
+    places = ("input", "output")
+    arrays = ((name, about) for name, about in names.items() if about.slot and about.slot.space in places)
     return {name: f"(({about.type})({about.address}))" for name, about in arrays}
 
 
@@ -100,6 +103,7 @@ def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
         "operands": len(program.entry.parameters),
         "results": len(program.entry.results),
         "most_units": plan.most_units,
+        "resident_units": plan.resident_units,
         "own_bytes": plan.own_bytes,
         "shared_bytes": plan.shared_bytes,
         "resident_bytes": plan.resident_bytes,
@@ -200,8 +204,10 @@ def _emit_stitched(context: Context, group: StitchedUTask) -> None:
 
 def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Callable[[], None]) -> None:
     """Emits a statement in its own braces, or as an outlined function if the program has outlined functions
-    and it can be one."""
-    if context.outlines is None or not outlined:
+    and it can be one. In a part that a loop repeats it stays: a function in a function gets few registers,
+    and then waits for one load after the other."""
+    repeated = context.in_part and context.loop_depth
+    if context.outlines is None or not outlined or repeated:
         with context.writer.block():
             emit()
         return
@@ -251,17 +257,46 @@ def _emit_loop(context: Context, loop: LoopUTask) -> None:
 
 def _emit_parts(context: Context, loop: LoopUTask, outlines: OutlineTable) -> None:
     """Emits a parallel loop as a function, so that its pointers take no registers elsewhere. Its parameters
-    are the registers and operands that it reads, and every buffer with the same address on all units, so
-    that equal loops share one function; it writes memory only."""
+    are the registers and operands that it reads, every buffer with the same address on all units, and where
+    the units begin, so that equal loops share one function; it writes memory only. Units without a part do
+    not call it."""
     context.needs.add("program")
     outer, indices, known = context.writer, context.indices, set(context.names) | set(context.indices)
     context.writer, context.indices = Writer(outer.index), dict.fromkeys(indices, outer.index)
+    context.indices[FIRST], context.in_part = outer.index, True
     _emit_inline_loop(context, loop)
+    context.in_part = False
     lines, names = body_of(context.writer.nodes, context.about)
-    own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known)}
+    own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known | {FIRST})}
     parameters = {n: o for n, o in names.items() if n not in own}
-    outer.add(outlines.part([*declarations(own), *lines], parameters))
+    own, places = _slices_from(context, own, loop.first)
+    parameters |= dict.fromkeys(places, Outer("u8*", context.target.far))
     context.writer, context.indices = outer, indices
+    trips, begin = cast(int, loop.trip_count), _first_part(loop.first, loop.first)
+    some = code("if ({} < {})", begin, trips) if trips < context.plan.most_units else ""
+    with outer.block(some) if some else nullcontext():
+        given = {FIRST: str(loop.first), **places}
+        outer.add(outlines.part([*declarations(own), *lines], parameters, given))
+
+
+def _slices_from(
+    context: Context, own: Mapping[Name, Outer], first: int
+) -> tuple[dict[Name, Outer], dict[Name, Expression]]:
+    """Pointers of a part, with slices that begin at its first unit counted from the parameter FIRST; and the
+    parameters that say where such an array is in the workspace."""
+    pointers, places = dict(own), dict[Name, Expression]()
+    for name, about in own.items():
+        part = context.plan.parts.get(about.slot) if about.slot else None
+        if part and first and part.first == first and about.slot:
+            place = Name(f"{name.text}_all", outer=True)
+            places[place] = f"workspace + {about.slot.index}"
+            pointers[name] = replace(about, address=context.slices(part, place, FIRST))
+    return pointers, places
+
+
+def _first_part(number: int, first: Expression | int) -> Expression:
+    """The first trip that this unit executes of a parallel loop, whose first unit has a number and a name."""
+    return code("ck_first_part(unit, {})", first) if number else "unit->index"
 
 
 def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
@@ -282,7 +317,7 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
     for parameter, home in zip(loop.condition.parameters, loop.carried, strict=True):
         if parameter.type.is_scalar:
             context.alias(parameter, home)
-    with context.writer.block("for (;;)"):
+    with context.writer.block("for (;;)"), _repeated(context):
         _emit_region(context, loop.condition)
         context.writer.line("if (!{}) break;", context.register(loop.condition.results[0]))
         _emit_region(context, loop.body)
@@ -290,18 +325,25 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
 
 
 @contextmanager
+def _repeated(context: Context) -> Iterator[None]:
+    context.loop_depth += 1
+    yield
+    context.loop_depth -= 1
+
+
+@contextmanager
 def _trips(context: Context, loop: LoopUTask, name: Name) -> Iterator[None]:
     """The head of a counted loop. Units share the iterations of an outermost parallel loop."""
     trips = cast(int, loop.trip_count)
     if not loop.parallel:
-        with context.writer.loop(name, trips):
+        with context.writer.loop(name, trips), _repeated(context):
             yield
         return
-    start, step = "0", ""
+    start: Expression = "0"
+    step = ""
     if context.has_units and not context.part_depth:
-        start, step = "unit->index", "unit->count"
-        if loop.first:
-            start = f"(unit->index + unit->count - {loop.first} % unit->count) % unit->count"
+        first = FIRST if context.in_part else loop.first
+        start, step = _first_part(loop.first, first), "unit->count"
     context.part_depth += 1
     with context.writer.loop(name, trips, start=start, step=step):
         yield

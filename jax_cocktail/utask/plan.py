@@ -60,6 +60,11 @@ class MemoryPlan:
         """Bytes of a unit's memory that its slices take."""
         return max((part.offset + part.bytes for part in self.parts.values()), default=0)
 
+    @property
+    def resident_units(self) -> int:
+        """The least number of units that can run the program with slices in memory of their own."""
+        return self.most_units if self.parts or self.cluster else 1
+
     def slot(self, value: Value) -> Slot:
         """Memory of the buffer that holds a value in a layout."""
         return self.slots[self.layouts[value].root]

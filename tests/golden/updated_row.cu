@@ -4,6 +4,7 @@
 #define CK_OPERANDS 1
 #define CK_RESULTS 1
 #define CK_MOST_UNITS 1
+#define CK_RESIDENT_UNITS 1
 #define CK_SHARED_BYTES 0
 #define CK_OWN_BYTES 64
 #define CK_RESIDENT_BYTES 0

@@ -4,6 +4,7 @@
 #define CK_OPERANDS 5
 #define CK_RESULTS 3
 #define CK_MOST_UNITS 4
+#define CK_RESIDENT_UNITS 4
 #define CK_SHARED_BYTES 3168256
 #define CK_OWN_BYTES 6720
 #define CK_RESIDENT_BYTES 1024
@@ -109,7 +110,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
   }
-  for (i32 v173 = (unit->index + unit->count - 2 % unit->count) % unit->count; v173 < 2; v173 += unit->count) {
+  for (i32 v173 = ck_first_part(unit, 2); v173 < 2; v173 += unit->count) {
     {
       const i64 t7 = i64(v173) * i64(128LL);
       v175 = t7;
@@ -141,7 +142,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
   }
-  for (i32 v183 = (unit->index + unit->count - 2 % unit->count) % unit->count; v183 < 2; v183 += unit->count) {
+  for (i32 v183 = ck_first_part(unit, 2); v183 < 2; v183 += unit->count) {
     {
       const i64 t11 = i64(v183) * i64(128LL);
       v185 = t11;
@@ -198,7 +199,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
   }
-  for (i32 v260 = (unit->index + unit->count - 2 % unit->count) % unit->count; v260 < 2; v260 += unit->count) {
+  for (i32 v260 = ck_first_part(unit, 2); v260 < 2; v260 += unit->count) {
     ck_block_barrier();
     {
       for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
@@ -345,7 +346,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const i32 t60 = ck_convert<i32>(v88);
       v89 = t60;
     }
-    for (i32 v193 = (unit->index + unit->count - 2 % unit->count) % unit->count; v193 < 2; v193 += unit->count) {
+    for (i32 v193 = ck_first_part(unit, 2); v193 < 2; v193 += unit->count) {
       if (v89 <= 0) {
         {
           const i64 t61 = i64(v193) * i64(128LL);

@@ -17,6 +17,7 @@ from jax_cocktail.device.spec import H200
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate
+from tests.null.wavefronts import stacked_lstm
 
 
 def text(function, *arguments, units=1, threads=128, outline_limit=0):
@@ -45,6 +46,20 @@ def test_equal_functions_are_one():
     parts, outlined = functions(source, "part"), functions(source, "outlined")
     assert parts and outlined and len({*parts.values(), *outlined.values()}) == len(parts) + len(outlined)
     assert len(re.findall(r"\bpart\d+<RESIDENT>\(", source)) > len(parts)
+
+
+def test_layers_on_their_own_units_share_a_part():
+    """Only the units of a layer call it, and no function of it calls another in every step."""
+    machine = Machine(replace(cuda(128), outline_limit=0), H200)
+    program = stacked_lstm(5, 8, 8, 256)
+    source = emit(program, machine, candidate=Candidate(10, pipeline=True)).source
+    guarded = r"if \(ck_first_part\(unit, (\d+)\) < \d+\) \{\s+(part\d+)<RESIDENT>\((.*)\);"
+    calls = re.findall(guarded, source[source.index("ck_body") :])
+    steps = {name: body for name, body in functions(source, "part").items() if "ck_tanh" in body}
+    layers = [(first, name) for first, name, _ in calls if name in steps]
+    assert len(layers) > len(steps) and len({first for first, _ in layers}) > len(steps)
+    assert all(f", {first}, " in given for first, name, given in calls if name in steps)
+    assert steps and not any("outlined" in body for body in steps.values())
 
 
 def test_functions_say_where_their_pointers_point_to():

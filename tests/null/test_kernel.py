@@ -232,8 +232,10 @@ def test_parts_get_what_is_known_and_declare_the_rest():
     nodes = [Declaration("f32* const", Y.base, "workspace", const=False), *scaled(X, REGISTER, Y)]
     known = {X.base: Outer("f32*", "far({name});"), REGISTER: Outer("f32")}
     lines, names = body_of(nodes, known.__getitem__)
-    called = text(printed([table.part(lines, names)], 0), {})
+    called = text(printed([table.part(lines, names, {})], 0), {})
     assert called == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
+    again = text(printed([table.part(lines, names, {REGISTER: "7"})], 0), {})
+    assert again == "part0<RESIDENT>(workspace, unit->error, p0, 7);"
     assert "  far(x0);\n  f32* const x1 = workspace;\n" in table.lines()[0]
     assert "u32* error, f32* x0, f32 x2)" in table.lines()[0]
 
