@@ -96,7 +96,7 @@ def known(task: Task, seen: set[int]) -> Known | None:
     try:
         expected = tuple(interpret(task.program, task.arguments))
         seen.clear()
-        made = emitted(task, variant(task.seed))
+        made = emitted(task, variant(task))
         own = Unbroken(text_of(made), frozenset(seen))
         if difference(task, results(task, made), expected):
             return None
@@ -150,7 +150,7 @@ def notices(mutant: Mutant, number: int, programs: Sequence[Known]) -> Iterator[
 def _passes_notice(each: Known) -> Notice:
     task = each.task
     try:
-        made = emitted(task, variant(task.seed))
+        made = emitted(task, variant(task))
         if text_of(made) == each.own.text:
             return Notice(task.seed, "", False)
         message = difference(task, results(task, made), each.expected)

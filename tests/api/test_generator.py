@@ -41,7 +41,7 @@ def test_a_seed_is_a_program():
 def test_every_kind_of_statement_comes_up():
     tags = {s for seed in range(120) for s in program(seed).tags}
     nested = {"cond", "switch", "fori", "while", "scan"}
-    assert tags == nested | {"assign", "lockstep", "recurrent", "rows", "factor", "permute"}
+    assert tags == nested | {"assign", "lockstep", "recurrent", "rows", "factor", "complex", "permute"}
 
 
 def test_statements_can_be_left_out():

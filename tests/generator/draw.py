@@ -57,6 +57,9 @@ class Draw:
     def of(self, choices: Sequence[T]) -> T:
         return choices[self.below(len(choices))]
 
+    def order(self, items: Sequence[T]) -> list[T]:
+        return [items[n] for n in self._state.permutation(len(items))]
+
     def seed(self) -> int:
         return self.below(1 << 31)
 

@@ -6,6 +6,7 @@ changes stays small. Whatever decides (predicates, indices, counts) is exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -365,6 +366,8 @@ class Expressions:
         """A matrix product, with the leading axes of its result as a batch or as rows."""
         if not kind.shape:
             return self.make(kind, depth)
+        if kind.size and self.draw.chance(0.25):
+            return self._contraction(kind, depth)
         inner = self.draw.of((1, 3, 4, 8))
         rows, columns = (*kind.shape[:-1], inner), (inner, kind.shape[-1])
         scale = 1.0 / inner if kind.is_float else 1
@@ -376,3 +379,18 @@ class Expressions:
         if self.draw.chance(0.3):
             y = jnp.swapaxes(self.make(kind.like(shape=columns[::-1]), depth), 0, 1)
         return cast(jnp.matmul(x, y) * scale, kind.dtype)
+
+    def _contraction(self, kind: Kind, depth: int) -> Any:
+        """Of several axes in any order: in a batch, free, or contracted."""
+        names = "abcdefgh"[: 2 + self.draw.below(5)]
+        sizes = {name: self.draw.of((1, 2, 2, 3)) for name in names}
+        roles = {name: self.draw.of(("batch", "left", "right", "both", "both")) for name in names}
+        sides = [
+            self.draw.order([n for n in names if roles[n] in ("batch", "both", side)])
+            for side in ("left", "right")
+        ]
+        result = self.draw.order([n for n in names if roles[n] != "both"])
+        x, y = (self.make(kind.like(shape=tuple(sizes[n] for n in side)), depth) for side in sides)
+        made = jnp.einsum(f"{''.join(sides[0])},{''.join(sides[1])}->{''.join(result)}", x, y)
+        inner = math.prod(sizes[n] for n in names if roles[n] == "both")
+        return cast(made * (1.0 / inner if kind.is_float else 1), kind.dtype)

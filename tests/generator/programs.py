@@ -13,10 +13,12 @@ from jax import lax
 
 from tests.generator.draw import FLOATS, HALVES, INTEGERS, WIDE, Draw, Kind, Shape
 from tests.generator.expressions import COUNT, Expressions, Slot, cast, fit
+from tests.generator.models import complex_loop, factored, recurrent
 
 MOST_ELEMENTS = 160
 SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 7, 14)  # numbers of statements, at most: most programs are small
 NESTED = ("cond", "switch", "fori", "while", "scan")
+LARGE = ("lockstep", "recurrent", "rows", "factor", "complex")  # loops of their own
 STATE, ARGUMENTS = 1, 2  # what else a program's seed determines
 Values = tuple[Any, ...]
 
@@ -96,7 +98,7 @@ def program(seed: int) -> Program:
     x64 = draw.chance(0.2)
     kinds = _kinds(draw, x64)
     room = _Room(draw.of(SIZES))
-    first = draw.of((*[""] * 7, "lockstep", "recurrent", "recurrent", "rows", "factor"))
+    first = draw.of((*[""] * 7, *LARGE, "recurrent"))
     block = [_statement(draw, kinds, room, 3, first)]
     while not room.is_full and draw.chance(0.8):
         block.append(_statement(draw, kinds, room, 2))
@@ -142,22 +144,27 @@ def _kinds(draw: Draw, x64: bool) -> tuple[Kind, ...]:
 
 
 def _statement(draw: Draw, kinds: Sequence[Kind], room: _Room, depth: int, wanted: str = "") -> Statement:
-    number, seed, target = room.take(), draw.seed(), draw.below(len(kinds))
-    if wanted:
-        rows = [n for n, kind in enumerate(kinds) if kind.shape and kind.size]
-        return Statement(number, wanted, seed, draw.of(rows or [target]))
-    if depth == 0 or (room.is_full and depth < 3) or draw.chance(0.3):
-        tag = draw.of((*["assign"] * 5, "lockstep", "recurrent", "rows", "factor", *["permute"] * 2))
-        if tag == "permute":
-            alike = tuple(n for n, kind in enumerate(kinds) if kind == kinds[target] and n != target)
-            return Statement(number, tag, seed, target, more=alike)
-        return Statement(number, tag if depth > 1 else "assign", seed, target)
-    tag = draw.of(NESTED)
+    number, seed = room.take(), draw.seed()
+    if wanted or depth == 0 or (room.is_full and depth < 3) or draw.chance(0.3):
+        tag = wanted or draw.of((*["assign"] * 5, *LARGE, *["permute"] * 2))
+        tag = "assign" if tag in LARGE and depth < 2 else tag
+        target = draw.of(_targets(tag, kinds))
+        alike = tuple(n for n, kind in enumerate(kinds) if kind == kinds[target] and n != target)
+        return Statement(number, tag, seed, target, more=alike if tag == "permute" else ())
+    tag, target = draw.of(NESTED), draw.below(len(kinds))
     blocks = []
     for _ in range({"cond": 2, "switch": 1 + draw.below(4)}.get(tag, 1)):
         count = draw.below(3) if tag in ("cond", "switch") else 1 + draw.below(3)
         blocks.append(_block(draw, kinds, room, depth - 1, count))
     return Statement(number, tag, seed, target, tuple(blocks))
+
+
+def _targets(tag: str, kinds: Sequence[Kind]) -> Sequence[int]:
+    """The slots that a statement can set."""
+    every = range(len(kinds))
+    if tag in ("rows", "lockstep"):
+        return [n for n in every if kinds[n].shape and kinds[n].size] or every
+    return [n for n in every if kinds[n].is_float and not kinds[n].exact] if tag in LARGE else every
 
 
 def _block(draw: Draw, kinds: Sequence[Kind], room: _Room, depth: int, count: int) -> tuple[Statement, ...]:
@@ -231,33 +238,41 @@ def _branch(statement: Statement, run: _Run, state: Values) -> Values:
 
 def _fori(statement: Statement, run: _Run, state: Values) -> Values:
     draw, slots = Draw(statement.seed), sorted(statement.targets)
-    trips: Any = draw.below(6)
-    if draw.chance(0.4):
-        trips = jnp.abs(run.expressions(draw, state).scalar() % 5)
+    first: Any = draw.of((0, 0, 0, 1, -2))
+    last: Any = first + draw.below(6)
+    if draw.chance(0.4):  # perhaps before the first
+        last = run.expressions(draw, state).scalar() % 5
 
     def step(i: Any, carried: Sequence[Any]) -> list[Any]:
         known = run.knowing((COUNT, cast(i, "int32")))
         after = _run(statement.blocks[0], known, _with(state, slots, carried))
         return [after[s] for s in slots]
 
-    return _with(state, slots, lax.fori_loop(0, trips, step, [state[s] for s in slots]))
+    return _with(state, slots, lax.fori_loop(first, last, step, [state[s] for s in slots]))
 
 
 def _while(statement: Statement, run: _Run, state: Values) -> Values:
+    """As long as a predicate holds, and a counter has not come to its end; or as long as the latter."""
     draw, slots = Draw(statement.seed), sorted(statement.targets)
-    limit, seed = draw.below(6), draw.seed()
+    limit, seed, counts = draw.below(6), draw.seed(), draw.chance(0.3)
+    way: Any = draw.of((1, 1, 2, -1)) if counts else 1
+    end = run.expressions(draw, state).scalar() % 9 if draw.chance(0.3) else limit
+    first, end = (0, end) if way > 0 else (end, 0)
 
     def test(carry: tuple[Any, Sequence[Any]]) -> Any:
         count, carried = carry
+        goes_on = count < end if way > 0 else count > end
+        if counts:
+            return goes_on
         wanted = run.expressions(Draw(seed), _with(state, slots, carried)).predicate()
-        return (count < limit) & (wanted | (count < 2))
+        return goes_on & (wanted | (count < 2))
 
     def step(carry: tuple[Any, Sequence[Any]]) -> tuple[Any, list[Any]]:
         count, carried = carry
         after = _run(statement.blocks[0], run.knowing((COUNT, count)), _with(state, slots, carried))
-        return count + 1, [after[s] for s in slots]
+        return count + way, [after[s] for s in slots]
 
-    _, carried = lax.while_loop(test, step, (jnp.int32(0), [state[s] for s in slots]))
+    _, carried = lax.while_loop(test, step, (jnp.int32(first), [state[s] for s in slots]))
     return _with(state, slots, carried)
 
 
@@ -310,7 +325,7 @@ def _rows(statement: Statement, run: _Run, state: Values) -> Values:
     if not target.shape or target.size == 0:
         return _assign(statement, run, state)
     row, seed = target.like(shape=target.shape[1:]), draw.seed()
-    keeps, late = draw.chance(0.4), draw.chance(0.3)
+    keeps, late, whole = draw.chance(0.4), draw.chance(0.3), draw.chance(0.5)
     wanted = run.expressions(draw, state).make(Kind("bool", target.shape[:1], True), 1)
 
     def step(i: Any, array: Any) -> Any:
@@ -320,93 +335,22 @@ def _rows(statement: Statement, run: _Run, state: Values) -> Values:
         def side(which: int) -> Callable[[], Any]:
             return lambda: Expressions(Draw(seed, which), slots).make(row, 2)
 
-        return array.at[i].set(lax.cond(wanted[i], side(0), (lambda: before) if keeps else side(1)))
+        made = lax.cond(wanted[i], side(0), (lambda: before) if keeps else side(1))
+        return lax.dynamic_update_index_in_dim(array, made, i, 0) if whole else array.at[i].set(made)
 
     made = lax.fori_loop(int(late), target.shape[0], step, state[statement.target])
     return _with(state, (statement.target,), (made,))
 
 
-def _recurrent(statement: Statement, run: _Run, state: Values) -> Values:
-    """Stacked recurrent layers over time, with gates side by side."""
-    draw = Draw(statement.seed)
-    here = run.expressions(draw, state)
-    layers, gates, batch = 1 + draw.below(3), draw.of((1, 3, 4)), draw.of((1, 2, 4))
-    size, trips = draw.of((2, 4, 8)), draw.of((1, 3, 6))
+def _inexact(make: Callable[[Draw, Expressions], Any]) -> Callable[[Statement, _Run, Values], Values]:
+    """The statement that sets its target to the elements of an inexact array."""
 
-    def inexact(*shape: int) -> Any:
-        return here.make(Kind("float32", shape, False), 1)
+    def ran(statement: Statement, run: _Run, state: Values) -> Values:
+        draw, kind = Draw(statement.seed), run.kinds[statement.target]
+        made = make(draw, run.expressions(draw, state))
+        return _with(state, (statement.target,), (cast(fit(made, kind.shape), kind.dtype),))
 
-    weights = [(inexact(size, gates * size), inexact(size, gates * size)) for _ in range(layers)]
-
-    split, mixes = size // 2 if draw.chance(0.3) else size, draw.chance(0.2)  # gates side by side or not
-
-    def step(hidden: Sequence[Any], x: Any, weights: Sequence[tuple[Any, Any]]) -> tuple[list[Any], Any]:
-        after = []
-        shape = x.shape
-        x = jnp.reshape(x, (batch, size))
-        for h, (u, w) in zip(hidden, weights, strict=True):
-            made = (x @ u + h @ w) / size
-            parts = [made[:, n::gates] for n in range(gates)] if mixes else jnp.split(made, gates, axis=1)
-            x = jnp.tanh(parts[0])
-            if gates > 1:
-                x = x * jax.nn.sigmoid(parts[1]) + h * jax.nn.sigmoid(parts[2]) * 0.5
-            if gates > 3:
-                x = jnp.tanh(x) * jax.nn.sigmoid(parts[3])
-            after.append(x)
-        return after, jnp.reshape(x, shape)
-
-    def layered(weights: Sequence[tuple[Any, Any]]) -> Any:
-        if count is None:
-            hidden, rows = lax.scan(lambda h, x: step(h, x, weights), first, inputs, reverse=reverse)
-        else:
-            hidden, rows = lax.fori_loop(0, count, lambda i, c: row(i, *c, weights), (first, inputs))
-        return jnp.concatenate([jnp.ravel(rows if keeps_rows else rows[-1]), *map(jnp.ravel, hidden)])
-
-    def row(i: Any, hidden: Sequence[Any], rows: Any, weights: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-        """The same on a row; its result replaces that row, or the one as far from the other end."""
-        hidden, made = step(hidden, rows[i], weights)
-        return hidden, rows.at[trips - 1 - i if reverse else i].set(made)
-
-    first, inputs = [inexact(batch, size) for _ in range(layers)], inexact(trips, batch, split, size // split)
-    reverse, keeps_rows, derives = draw.chance(0.2), draw.chance(0.5), draw.chance(0.3)
-    count = jnp.abs(here.scalar() % (trips + 1)) if draw.chance(0.4) and not derives else None
-    count = trips if count is not None and draw.chance(0.3) else count
-    made = layered(weights)
-    if derives:
-        gradients = jax.grad(lambda w: jnp.mean(layered(w)))(weights)
-        made = jnp.tanh(jnp.concatenate([jnp.ravel(g) for g in jax.tree.leaves(gradients)]))
-    target = next(n for n, kind in enumerate(run.kinds) if kind.is_float and not kind.exact)
-    kind = run.kinds[target]
-    return _with(state, (target,), (cast(fit(made, kind.shape), kind.dtype),))
-
-
-def _factor(statement: Statement, run: _Run, state: Values) -> Values:
-    """A small symmetric system, factored and solved; several times, each on what the last one gave."""
-    draw, target = Draw(statement.seed), run.kinds[statement.target]
-    here = run.expressions(draw, state)
-    size, columns, way, trips = draw.of((1, 2, 3, 5)), draw.of((1, 3)), draw.below(4), draw.below(4)
-    matrix = here.make(Kind("float32", (size, size), False), 1)
-    lower, transposes = draw.chance(0.5), draw.chance(0.5)
-
-    def step(_: Any, x: Any) -> Any:
-        system = matrix @ matrix.T + (3 + size) * jnp.eye(size, dtype="float32") + 0.01 * (x @ x.T)
-        if way == 0:
-            factor = lax.linalg.cholesky(system)
-            factor = factor if lower else factor.T
-            x = lax.linalg.triangular_solve(factor, x, left_side=True, lower=lower, transpose_a=transposes)
-        elif way == 1:
-            x = jnp.linalg.solve(system, x)
-        elif way == 2:
-            x = jnp.linalg.qr(system)[1] @ x / (9 + 9 * size)
-        else:
-            below, above = (jnp.pad(jnp.diag(system, k), side) for k, side in ((-1, (1, 0)), (1, (0, 1))))
-            x = lax.linalg.tridiagonal_solve(below, jnp.diag(system), above, x)
-        return jnp.tanh(x)
-
-    made = lax.fori_loop(0, trips, step, here.make(Kind("float32", (size, columns), False), 1))
-    if not target.is_float or target.exact:
-        return _assign(statement, run, state)
-    return _with(state, (statement.target,), (cast(fit(made, target.shape), target.dtype),))
+    return ran
 
 
 _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
@@ -418,7 +362,8 @@ _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
     "while": _while,
     "scan": _scan,
     "lockstep": _lockstep,
-    "recurrent": _recurrent,
+    "recurrent": _inexact(recurrent),
     "rows": _rows,
-    "factor": _factor,
+    "factor": _inexact(factored),
+    "complex": _inexact(complex_loop),
 }

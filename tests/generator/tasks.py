@@ -16,8 +16,8 @@ def task(seed: int, without: frozenset[int] = frozenset()) -> Task:
     made, draw = program(seed), Draw(seed, 4)
     arguments = made.arguments()
     with jax.enable_x64(made.x64):
-        traced = jax.make_jaxpr(made.function(without))(*arguments)
+        traced = adapter.program(jax.make_jaxpr(made.function(without))(*arguments))
     donated = tuple(n for n in range(len(arguments)) if draw.chance(0.3))
-    translated = translate(adapter.program(traced), f"random_{seed}", donated)
+    translated = translate(traced, f"random_{seed}", donated)
     exact = tuple(kind.exact for kind in made.kinds)
     return Task(seed, translated, tuple(arguments), exact, made.tolerance)

@@ -122,6 +122,11 @@ class Memory:
         self.writes[clock.unit, places] = clock.arrives
         self.bytes[places] = _raw(array, cells.value.type.dtype, cells.address.shape)
 
+    def spoil(self, slot: Slot, size: int, unit: int) -> None:
+        """Leaves poison in some bytes."""
+        begin = self.base(slot, unit)
+        _fill(self.bytes, begin, _poison(size).tobytes())
+
     # -- races -------------------------------------------------------------------------------------------
     def _conflicts(self, touched: Array, places: Array, clock: Clock) -> Array:
         """[unit, ...]: True where another unit's last touch is before no barrier that `clock` has passed."""

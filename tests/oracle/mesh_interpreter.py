@@ -29,7 +29,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import dense
-from jax_cocktail.utask.plan import MemoryPlan, Slot
+from jax_cocktail.utask.plan import MemoryPlan, Slot, scratch_bytes
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 from tests.oracle.exchange import TaggedWords
 from tests.oracle.group import Traced, check_lanes, evaluate_member, needed_members, sources
@@ -405,10 +405,19 @@ class _Unit:
             if operator.kind == "dynamic_update_slice":
                 self._group(StitchedUTask((operator,), operator.inputs, operator.outputs))
                 return
+        self._spoil_scratch(operator)
         result = EVALUATE[operator.kind](operator, [self._read(value) for value in operator.inputs])
         results = result if isinstance(result, tuple) else (result,)
         for value, array in zip(operator.outputs, results, strict=True):
             self._define(value, np.asarray(array))
+        self._spoil_scratch(operator)
+
+    def _spoil_scratch(self, operator: UOperator) -> None:
+        """Nothing may lie where an operator works, neither its operands nor its results."""
+        size = scratch_bytes(operator)
+        if size:
+            slot = Slot(self.plan.scratch_space, self.plan.scratch_offset)
+            self.memory.spoil(slot, size, self.clock.unit)
 
     def _group(self, group: StitchedUTask) -> None:
         """Reads what this unit's results need, then writes them."""
