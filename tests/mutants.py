@@ -6,8 +6,9 @@
 
 The seed draws the mutants (tests/mutation.py). A pass is checked by interpreters, as `python -m tests.fuzz
 passes` does; what prints text is checked by building the text and running it. A mutant is found if a program
-fails, or does not end. First all programs run on the unbroken compiler, which notes the mutants that would
-take effect in each; others cannot be noticed, and what compiles to the same text need not run.
+fails, or does not end. Programs run on the unbroken compiler first, which notes the mutants that would take
+effect in each; others cannot be noticed, and what compiles to the same text need not run. Programs come in
+groups, and what is found by one group is not hunted any more.
 
 Survivors are printed with the number of programs whose text they change. Mutants that no program can notice
 are listed with their reasons in tests/mutants_alike.py; they are not drawn.
@@ -36,7 +37,8 @@ from tests.cpu.runner import run_artifact
 from tests.generator.passes import Task, difference, emitted, interpret, results, variant
 from tests.mutation import Mutant, drawn, install, watch
 
-MOST_BUILDS = 12  # texts of a mutant that are built
+STAGE = 250  # programs of a group
+MOST_BUILDS = 12  # texts of a mutant that are built, in a group
 SECONDS = 60  # for one program under a mutant
 _FORK = multiprocessing.get_context("fork")
 
@@ -51,15 +53,17 @@ def translated(seed: int) -> Task:
     return task(seed)
 
 
-def corpus(programs: int, jobs: int, file: Path | None) -> list[Task]:
-    """Programs, from the file as far as it has them."""
+def groups(programs: int, jobs: int, file: Path | None) -> Iterator[list[Task]]:
+    """Programs in groups, from the file as far as it has them."""
     found: list[Task] = pickle.loads(file.read_bytes()) if file is not None and file.exists() else []
-    if len(found) < programs:
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            found += pool.map(translated, range(len(found), programs), chunksize=16)
-        if file is not None:
-            file.write_bytes(pickle.dumps(found))
-    return found[:programs]
+    for begin in range(0, programs, STAGE):
+        end = min(begin + STAGE, programs)
+        if len(found) < end:
+            with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+                found += pool.map(translated, range(len(found), end), chunksize=16)
+            if file is not None:
+                file.write_bytes(pickle.dumps(found))
+        yield found[begin:end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +185,14 @@ class Verdict:
     and of how many the text changed."""
 
     mutant: Mutant
-    message: str
-    program: int
-    ran: int
-    changed: int
+    message: str = ""
+    program: int = -1
+    ran: int = 0
+    changed: int = 0
+
+    def then(self, later: Verdict) -> Verdict:
+        """Of two groups of programs."""
+        return replace(later, ran=self.ran + later.ran, changed=self.changed + later.changed)
 
     def __str__(self) -> str:
         said = self.message.partition("\n")[0][:100]
@@ -229,6 +237,26 @@ def _hunted(connection: Connection, mutant: Mutant, number: int, programs: Seque
     os._exit(0)
 
 
+def hunts(mutants: Sequence[Mutant], chosen: argparse.Namespace) -> Iterator[Verdict]:
+    """What becomes of every mutant: those that are found first."""
+    left = [Verdict(mutant) for mutant in mutants]
+    for tasks in groups(chosen.programs, chosen.jobs, chosen.corpus):
+        known = survey([verdict.mutant for verdict in left], tasks, chosen.jobs)
+
+        def hunted(number: int, verdict: Verdict, known: Sequence[Known] = known) -> Verdict:
+            mutant, room = verdict.mutant, max(chosen.most - verdict.ran, 0)
+            here = [each for each in known if each.reaches(number, mutant.of_text)]
+            return verdict.then(hunt(mutant, number, here[:room]))
+
+        with ThreadPoolExecutor(chosen.jobs) as pool:
+            verdicts = list(pool.map(hunted, range(len(left)), left))
+        yield from (verdict for verdict in verdicts if verdict.message)
+        left = [verdict for verdict in verdicts if not verdict.message]
+        if not left:
+            return
+    yield from left
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants",
@@ -244,18 +272,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--match", default="", help="only mutants whose line has this text")
     chosen = parser.parse_args(arguments)
     mutants = drawn(chosen.mutants, chosen.seed, chosen.match)
-    programs = survey(mutants, corpus(chosen.programs, chosen.jobs, chosen.corpus), chosen.jobs)
-
-    def hunted(number: int) -> Verdict:
-        mutant = mutants[number]
-        here = [each for each in programs if each.reaches(number, mutant.of_text)]
-        return hunt(mutant, number, here[: chosen.most])
-
     found = 0
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        for verdict in pool.map(hunted, range(len(mutants))):
-            found += bool(verdict.message)
-            print(verdict, flush=True)
+    for verdict in hunts(mutants, chosen):
+        found += bool(verdict.message)
+        print(verdict, flush=True)
     print(f"{found} of {len(mutants)} mutants found within {chosen.programs} programs")
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _PRODUCTS = "schedule.loops.distribution"
+_SYNC, _FUSE = "schedule.sync", "stitch.fuse _RegionState"
 _STAYS = "what it refuses stays in the loop, which is as correct"
 
 # By the beginning of a mutant's name, which `$` ends: a function, or one of its edits.
@@ -13,21 +14,31 @@ ALIKE: Mapping[str, str] = {
     f"{_PRODUCTS}.division analyse: not products and (not together) and (not sums)": _STAYS,
     f"{_PRODUCTS}.reductions sums_of: if sum(": _STAYS,
     f"{_PRODUCTS}.chunks fits: abs(counter.step) * steps < LONGEST_WAY": "another way at exactly 2**31 only",
-    "schedule.sync.double_buffer unroll_pairs: (loop,) if fewest": "no plan has fewer barriers than none",
-    "schedule.sync.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies",
+    f"{_SYNC}.double_buffer unroll_pairs: (loop,) if fewest": "no plan has fewer barriers than none",
+    f"{_SYNC}.double_buffer _alternates: if not isinstance": "a loop that is not unrolled copies",
     "schedule.memory.residency _Survey._touch: if slot not in self.refused": "what is refused stays shared",
     "schedule.memory.liveness _Walker._transfer: target not in others or root == target": "copies stay",
     "schedule.memory.liveness liveness: 0  ->  1 (number 2)$": "only the order of depths counts",
     "schedule.memory.in_place _is_own_slice: core(written.type.shape) == core(layout.root.type.shape)": (
         "a whole array is read element by element only by an update of its shape; else it is copied"
     ),
-    "schedule.sync.exchange exchange: if not chosen:  ->  if False": "goes on with nothing to rewrite",
-    "stitch.fuse _RegionState._bound: 0  ->  1$": "the first loop over elements is not added to",
+    f"{_SYNC}.exchange _Owner.of:": "tells whose tile is read, and so what is sent; barriers follow",
+    f"{_SYNC}.exchange exchange: if not chosen:  ->  if False": "goes on with nothing to rewrite",
+    f"{_FUSE}._into_place: not is_unit_change(maker)  ->  is_unit_change(maker) (number 2)$": (
+        "a reshaped product is copied to its place"
+    ),
+    f"{_FUSE}._reads_own_slice: item.key": ("no update joins a loop over other elements in any case"),
+    f"{_FUSE}._bound: 0  ->  1$": "the first loop over elements is not added to",
     "schedule.memory.plan _most_that_fit: 1  ->  2 (number 3)$": "fewer arrays are near; no more than fit",
     "schedule.simplify.trip_counts integer: if not is_a(made, 'constant')": (
         "a loop whose trips are not known stays a while loop"
     ),
     "schedule.simplify.peephole peephole: found if found is not None": "what is not simplified is as correct",
+    "schedule.sink _makes_arrays: if isinstance(statement, UOperator):  ->  if False": "products are copied",
+    "schedule.loops.distribution.distribute _strip: if most < limits.trips:  ->  if True": _STAYS,
+    f"{_SYNC}.hazards Line.insert: if self.barriers and arrive <= self.barriers[-1].wait:  ->  if False": (
+        "another barrier stands where the last one would do"
+    ),
     "schedule.sink _Sinker._makers: 1  ->  2 (number 2)$": "considers every second statement",
     "schedule.loops.unroll stays: 0  ->  1": "tells which loops need two buffers, or else copies",
     "schedule.vmap.cut _only: if len(found) > 1:  ->  if True": "stays in lock-step",

@@ -19,6 +19,7 @@ from jax_cocktail.device.tuning import BatchTuning
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.loops.distribution import distribute as loops
+from jax_cocktail.schedule.loops.wavefront import pipeline as wavefronts
 from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.interpreter.run import run as interpret
@@ -75,6 +76,8 @@ class Variant:
             changes |= {"place": partial(place, limits=self.limits), "limits_for": lambda _: self.limits}
         if self.loops is not None:
             changes["distribute"] = partial(loops.distribute, limits=self.loops)
+            waves = wavefronts.Limits(flops=self.loops.flops, trips=self.loops.trips)
+            changes["pipeline"] = partial(wavefronts.pipeline, limits=waves)
         if self.batch is not None:
             changes["recover_elements"] = partial(recover_elements, limits=self.batch)
         with mock.patch.dict(vars(compiler), changes):
