@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from jax_cocktail.compiler import emit
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import PlacementError, VerificationError
 from jax_cocktail.placement.limits import Limits
@@ -378,3 +379,15 @@ def test_without_barrier_names_them_in_order_of_the_text():
             assert len(left) == count - 1
     with pytest.raises(ValueError, match=f"barrier {count} of {count}"):
         without_barrier(program, count)
+
+
+def test_arrays_in_the_scratch_of_an_operator_are_noticed():
+    def body(b, x):
+        (made,) = b.emit_many("sort", (running(b, x),), [("float32", (8,))], dimension=0, num_keys=1)
+        return (running(b, made),)
+
+    made, x = emit(build(["float32[8]"], body)), np.float32([2, 1, 3, 5, 4, 8, 6, 7])
+    expected = run(made.program, [x])
+    assert np.array_equal(run_mesh(made.program, made.plan, [x], 1), expected)
+    over_operand = replace(made.plan, scratch_offset=0)
+    assert not np.array_equal(run_mesh(made.program, over_operand, [x], 1), expected)
