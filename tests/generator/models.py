@@ -61,11 +61,13 @@ def _places(draw: Draw, gates: int, size: int) -> tuple[tuple[int, int, int], ..
     way = draw.of(("together", "together", "mixed", "anywhere"))
     if way != "anywhere":
         return tuple((n, size, gates) if way == "mixed" else (n * size, size, 1) for n in range(gates))
-    found, stride = [], draw.of((1, 1, 2)) if gates > 1 else 2
-    for _ in range(gates):
-        part = 1 + draw.below(size if gates > 1 else (size + 1) // 2)
+    stride, aligned = draw.of((1, 2)), draw.chance(0.7)
+    largest = size if gates > 1 else max(size // stride, 1)
+    parts = [1 + draw.below(largest)] * gates if draw.chance(0.5) else None
+    found = []
+    for part in parts or [1 + draw.below(largest) for _ in range(gates)]:
         room = gates * size - (part - 1) * stride
-        start = draw.below(-(-room // part)) * part if draw.chance(0.7) else draw.below(room)
+        start = draw.below(-(-room // part)) * part if aligned else draw.below(room)
         found.append((start, part, stride))
     return tuple(found)
 
@@ -113,13 +115,13 @@ def recurrent(draw: Draw, here: Expressions) -> Any:
     split, states = size // 2 if draw.chance(0.3) else size, 2 if draw.chance(0.2) else 1
     weights = [(make(size, gates * size), make(size, gates * size)) for _ in range(count)]
     inputs = make(trips, batch, split, size // split)
-    others = draw.of((0, 0, 0, 1, 3))
+    others = draw.of((0, 0, 0, 1, 4))
     ahead = jnp.reshape(inputs, (trips, batch, size)) @ weights[0][0] if draw.chance(0.2) else None
     layers = _Layers(
         _Cell(size, _places(draw, gates, size)),
         [tuple(make(batch, size) for _ in range(states)) for _ in range(count)],
         inputs,
-        [(make(trips, batch, size), make(size, gates * size), draw.chance(0.5)) for _ in range(others)],
+        [(make(trips, batch, size), make(size, gates * size), draw.chance(0.6)) for _ in range(others)],
         ahead,
         draw.chance(0.2),
     )
@@ -142,7 +144,7 @@ def recurrent(draw: Draw, here: Expressions) -> Any:
 
 def _end(draw: Draw, here: Expressions, trips: int) -> Callable[..., Any] | None:
     """A loop that ends after all trips, after a computed number of them, or at a sign; None: a scan."""
-    way = draw.of(("scan", "scan", "scan", "all", "count", "sign"))
+    way = draw.of(("scan", "scan", "all", "all", "count", "sign"))
     if way == "scan":
         return None
     if way == "sign":
