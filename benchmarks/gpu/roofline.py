@@ -69,7 +69,7 @@ def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
     work = max(found.arithmetic, *(size / rates[level] for level, size in moved.items()))
     return Prediction(
         seconds=call_seconds(found, units, spec, plan),
-        limit_seconds=hops * seen_by_units(spec, plan).hop_seconds + work,
+        limit_seconds=hops * seen_by_units(spec, plan is not None and plan.cluster).hop_seconds + work,
         kernels=1,
         barriers=hops,
         flops=found.flops,

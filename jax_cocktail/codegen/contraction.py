@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import cast
 
+from jax_cocktail.analysis.contraction import contraction
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index
 from jax_cocktail.codegen.text import STORAGE
@@ -14,53 +15,6 @@ from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import row_major
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """A loop of the contraction: its size and its stride in lhs, rhs and result (0 where it is absent)."""
-
-    size: int
-    strides: tuple[int, int, int]
-
-
-def _collapse(axes: Sequence[_Axis]) -> list[_Axis]:
-    """Merges adjacent axes that are contiguous in every array; drops unit axes."""
-    merged: list[_Axis] = []
-    for axis in axes:
-        if axis.size == 1:
-            continue
-        if merged and all(o == axis.size * i for o, i in zip(merged[-1].strides, axis.strides, strict=True)):
-            merged[-1] = _Axis(merged[-1].size * axis.size, axis.strides)
-        else:
-            merged.append(axis)
-    return merged
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """The axes of (batch, m, k) x (batch, k, n), and those of the loops around it, which do not fit in."""
-
-    batch: _Axis
-    m: _Axis
-    n: _Axis
-    k: _Axis
-    outer: tuple[_Axis, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its sizes, and the strides of its operands."""
-        m, n, k = self.m, self.n, self.k
-        return m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1]
-
-
-def _product(operator: UOperator, a: ArrayView, b: ArrayView, o: ArrayView) -> _Product:
-    batch, rows, columns, contracted = _classify(operator, a, b, o)
-    (k,) = _collapse(contracted) or [_Axis(1, (0, 0, 0))]
-    inner_batch, outer = _split(batch)
-    m, outer_rows = _split(rows)
-    n, outer_columns = _split(columns)
-    return _Product(inner_batch, m, n, k, (*outer, *outer_rows, *outer_columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +42,8 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
     a, b = (context.array(v) for v in operator.inputs)
     dense = row_major(operator.output.type.shape)
     o = result or ArrayView(a.pointer, dense, operator.output.type.dtype)
-    product = _product(operator, a, b, o)
-    rows, columns, k = product.m.size, product.n.size, product.k.size
+    product = contraction(operator, (a.strides, b.strides, o.strides))
+    rows, columns, k = product.rows.size, product.columns.size, product.depth.size
     left = columns < rows
     few, many = sorted((rows, columns))
     threads, warp = context.block
@@ -100,7 +54,7 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
     padded = -(-many // (threads // warp)) * -(-k // warp) * threads
     matrix = operator.inputs[0 if left else 1].type
     types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
-    text = f"{types}, {', '.join(map(str, product.shape))}"
+    text = f"{types}, {', '.join(map(str, product.read))}"
     return Held(left, text, padded * matrix.nbytes // matrix.size)
 
 
@@ -114,12 +68,12 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
     lhs, rhs = operator.inputs
     a, b = context.array(lhs), context.array(rhs)
     with nullcontext(destination) if destination else context.result(operator.output) as o:
-        product = _product(operator, a, b, o)
-        m, n, outer = product.m, product.n, product.outer
+        product = contraction(operator, (a.strides, b.strides, o.strides))
+        outer = product.outer
         name, text = context.held.get(operator.output, (None, ""))
         if name is not None and (held := holdable(context, operator, o)) and held.text == text:
             call = "ck_dot_held<{}, {}>({}, {}, {}, {});"
-            context.writer.line(call, m.strides[2], n.strides[2], name, a.pointer, b.pointer, o.pointer)
+            context.writer.line(call, *product.written, name, a.pointer, b.pointer, o.pointer)
             return
         with context.writer.nest([axis.size for axis in outer]) as indices:
             arrays: list[Expression] = []
@@ -128,32 +82,11 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
                 pointer = array.pointer if place == Index() else code("{} + {}", array.pointer, place)
                 arrays.append(code("{}, {}", pointer, product.batch.strides[side]))
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
-            known = ", ".join(map(str, (*product.shape, m.strides[2], n.strides[2])))
-            known += _rounding(context, operator)
+            known = ", ".join(map(str, (*product.read, *product.written))) + _rounding(context, operator)
             call = "ck_dot_fixed<{}, {}>({}, {});"
             context.writer.line(call, types, known, product.batch.size, joined(", ", arrays))
             if outer:  # the next call uses the same scratch memory
                 context.fence()
-
-
-def _split(axes: Sequence[_Axis]) -> tuple[_Axis, list[_Axis]]:
-    """The innermost axis, for the template, and the others, for loops around it."""
-    merged = _collapse(axes)
-    return (merged[-1], merged[:-1]) if merged else (_Axis(1, (0, 0, 0)), [])
-
-
-def _classify(
-    operator: UOperator, a: ArrayView, b: ArrayView, o: ArrayView
-) -> tuple[list[_Axis], list[_Axis], list[_Axis], list[_Axis]]:
-    left, right = operator.inputs[0].type.shape, operator.inputs[1].type.shape
-    lb, lc = operator.ints("lhs_batch"), operator.ints("lhs_contract")
-    rb, rc = operator.ints("rhs_batch"), operator.ints("rhs_contract")
-    out = iter(o.strides)
-    batch = [_Axis(left[i], (a.strides[i], b.strides[j], next(out))) for i, j in zip(lb, rb, strict=True)]
-    rows = [_Axis(left[d], (a.strides[d], 0, next(out))) for d in range(len(left)) if d not in lb + lc]
-    columns = [_Axis(right[d], (0, b.strides[d], next(out))) for d in range(len(right)) if d not in rb + rc]
-    contracted = [_Axis(left[i], (a.strides[i], b.strides[j], 0)) for i, j in zip(lc, rc, strict=True)]
-    return batch, rows, columns, contracted
 
 
 def emit_conv(context: Context, operator: UOperator) -> None:

@@ -70,7 +70,12 @@ def trips(loop: LoopUTask) -> int:
     """The same, but a loop that may stop in the middle of its body has two trips in one: such a trip counts
     for one and a half, since a branch counts for the mean over its regions."""
     doubled = loop.trip_count is None and loop.stops_by is not None
-    return int(runs(loop) / 1.5) if doubled else runs(loop)
+    return once_stopped(runs(loop)) if doubled else runs(loop)
+
+
+def once_stopped(number: int) -> int:
+    """Trips of a loop that may stop in the middle of its body, in place of `number` that stop at its end."""
+    return int(number / 1.5)
 
 
 def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> float:

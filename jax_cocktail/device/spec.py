@@ -48,6 +48,9 @@ class DeviceSpec:
       shared_rate, l2_rate, memory_rate: bytes a second, all units together.
       flops: float32 flops per second, without tensor cores; a multiply-add counts two.
       tensor_flops: float32 operands rounded to TF32 (dense); half_flops: bfloat16 and float16 (dense).
+      clock_rate: clocks of a multiprocessor per second.
+      far_clocks: from a load of what is in the second-level cache, under load, until its first use.
+      meet_clocks: a barrier of the threads of one block.
     """
 
     name: str
@@ -80,6 +83,9 @@ class DeviceSpec:
     warp_step: int = 4
     shared_step: int = 128
     reserved_shared_bytes: int = 1024
+    clock_rate: float = 1.98e9  # [D] H100 and H200
+    far_clocks: float = 400.0  # [E] H100: 290 without load [M]
+    meet_clocks: float = 30.0  # [M] H100: 29, 256 threads
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -203,6 +209,7 @@ A100 = replace(
     flops=19.5e12,  # [D]
     tensor_flops=156e12,  # [D]
     half_flops=312e12,  # [D]
+    clock_rate=1.41e9,  # [D]
 )
 B200 = replace(
     H200,
@@ -217,6 +224,7 @@ B200 = replace(
     flops=74e12,  # [D]
     tensor_flops=1100e12,  # [D]
     half_flops=2200e12,  # [D]
+    clock_rate=1.97e9,  # [D]
 )
 B300 = replace(
     B200,
@@ -248,6 +256,7 @@ RTX_3090 = replace(
     flops=35.6e12,  # [D]
     tensor_flops=35.6e12,  # [D]
     half_flops=71e12,  # [D] with float32 sums
+    clock_rate=1.70e9,  # [D]
 )
 L40S = replace(
     RTX_3090,
@@ -265,6 +274,7 @@ L40S = replace(
     flops=91.6e12,  # [D]
     tensor_flops=183e12,  # [D]
     half_flops=362e12,  # [D]
+    clock_rate=2.52e9,  # [D]
 )
 RTX_5090 = replace(
     L40S,
@@ -283,6 +293,7 @@ RTX_5090 = replace(
     flops=104.8e12,  # [D]
     tensor_flops=104.8e12,  # [D]
     half_flops=210e12,  # [D] with float32 sums
+    clock_rate=2.41e9,  # [D]
 )
 
 # The known cards. The last one of an architecture represents it.

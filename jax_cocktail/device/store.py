@@ -15,7 +15,7 @@ from jax_cocktail import cache
 from jax_cocktail.device.spec import DeviceSpec, from_json, to_json
 
 _FOLDER = "devices"
-_FORMAT = 2
+_FORMAT = 3
 _LOCK_SECONDS = 20.0  # a measurement takes a few seconds, compilation included
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import UProgram
 
 
@@ -59,7 +60,7 @@ class Target:
     units: tuple[str, ...] = ()
     epilogue: tuple[str, ...] = ()
     footer: tuple[str, ...] = ()
-    outline_limit: int = 32
+    outline_limit: int = PROGRAM.outlined_loops
     outline: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters})")
     part: tuple[str, str] = ("", "")
     fail: str = ""

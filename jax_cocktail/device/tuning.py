@@ -18,6 +18,7 @@ class ProgramTuning:
     # Length of the text. Compilers take long for large functions, and spill the registers of large loops.
     lane_loop: int = 48  # operators of a lane loop, and the depth up to which they are nested
     scalar_group: int = 256  # operators of a group of scalars, which is straight-line code
+    outlined_loops: int = 32  # lane loops above which each becomes a function
     unrolled_layers: int = 32  # stacked layers that become separate statements, or rows of stacked state
     unrolled_operators: int = 800  # of all unrolled layers; scalars do not count because they fold
     doubled_statements: int = 600  # of a loop that is unrolled by two; in longer ones a barrier hardly counts
@@ -101,6 +102,7 @@ class BlockTuning:
 
     threads: int = 256  # [E] of a block: eight warps of 32 hide most latency, and their barrier stays cheap
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
+    usual_registers: int = 128  # [E] of a thread, before the compiler says
     few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
 
     # Products whose matrix stays in registers while a loop runs [E].

@@ -215,7 +215,7 @@ class Tiler(Cutter):
             self.before += inner.before
             regions.append(Region((), (*inner.first, *inner.out), written))
         outputs = tuple(self.fresh.make(parameter.type) for parameter in parameters)
-        self.out.append(replace(branch, branches=tuple(regions), outputs=outputs, stage=None))
+        self.out.append(replace(branch, branches=tuple(regions), outputs=outputs))
         return outputs
 
     # -- values ------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class OperatorKind:
         scratch memory, for larger matrices; a GPU cannot.
     Work:
       cost: flops of one element.
+      divides: GPU code for floats contains a division.
       cubic: that, times the columns of the first operand's matrices.
       free: cost models charge nothing for it; the operator that reads the result does the work.
       product: sums of products along contracted axes.
@@ -77,6 +78,7 @@ class OperatorKind:
     orders: str = ""
     largest: int | None = None
     cost: int = 1
+    divides: bool = False
     cubic: bool = False
     free: bool = False
     product: bool = False
@@ -119,7 +121,8 @@ def _elementwise(table: _Table) -> None:
     add(1, "not", takes="bits")
     add(1, "population_count clz", takes="integers", cost=2)
     add(1, "sqrt rsqrt", takes="floats", cost=8)
-    add(1, "exp exp2 expm1 log log1p tanh logistic sin cos erf cbrt", takes="floats", cost=20)
+    add(1, "exp exp2 expm1 log log1p sin cos erf cbrt", takes="floats", cost=20)
+    add(1, "tanh logistic", takes="floats", cost=20, divides=True)
     add(1, "tan asin acos atan sinh cosh asinh acosh atanh", takes="floats", cost=30)
     add(1, "erfc erf_inv lgamma digamma bessel_i0e bessel_i1e", takes="floats", cost=60)
     add(1, "integer_pow", "exponent", cost=4)  # exponent: int, may be negative
@@ -132,7 +135,7 @@ def _elementwise(table: _Table) -> None:
     add(2, "and or xor", takes="bits")
     add(2, "eq ne lt le gt ge", takes="any", gives="bool")
     add(2, "shift_left shift_right_logical shift_right_arithmetic", takes="integers")
-    add(2, "div rem", takes="numbers", cost=8)
+    add(2, "div rem", takes="numbers", cost=8, divides=True)
     add(2, "pow atan2", takes="floats", cost=40)
     add(2, "nextafter", takes="floats", cost=40, needs_width=True)
     add(3, "select", keeps_bits=True)  # (pred bool, on_true, on_false)

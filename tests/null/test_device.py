@@ -161,7 +161,7 @@ def test_what_cannot_be_trusted_is_not_read(root):
     damaged = [
         text.replace(*pair) for pair in (('"units"', '"sms"'), ("13000", '"new"'), (H200.name, "other"))
     ]
-    damaged += [text.replace('"left": {}', '"left": []'), text.replace('"format": 2', '"format": 1')]
+    damaged += [text.replace('"left": {}', '"left": []'), text.replace('"format": 3', '"format": 1')]
     for damage in ("{", "[]", to_json(H200), *damaged):
         assert damage != text
         path.write_text(damage, encoding="utf-8")

@@ -326,4 +326,5 @@ def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
             raise BuildError(f"{facts.name} ({arch}) is older than every known card", "a newer card")
         arch = max(older, key=lambda a: int(a[3:]))
     sizes: dict[str, Any] = {name: facts.attributes[name] for name in _SIZES}
-    return replace(card_like(facts.name, arch), name=facts.name, memory_bytes=facts.memory_bytes, **sizes)
+    sizes |= {"memory_bytes": facts.memory_bytes, "clock_rate": 1e3 * facts.attributes["clock_khz"]}
+    return replace(card_like(facts.name, arch), name=facts.name, **sizes)

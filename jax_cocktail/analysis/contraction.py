@@ -1,0 +1,87 @@
+"""A product as the templates take it: one axis each of batch, rows, columns and depth, inside of loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jax_cocktail.utask.ir import UOperator
+
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop of the contraction: its size and its stride in lhs, rhs and result (0 where it is absent)."""
+
+    size: int
+    strides: tuple[int, int, int]
+
+
+NONE = Axis(1, (0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The axes of a template's call, and those of the loops around it, the outermost first."""
+
+    batch: Axis
+    rows: Axis
+    columns: Axis
+    depth: Axis
+    outer: tuple[Axis, ...]
+
+    @property
+    def read(self) -> tuple[int, int, int, int, int, int, int]:
+        """m, n, k and the strides of a (m, k) and of b (k, n), as the templates take them."""
+        m, n, k = self.rows, self.columns, self.depth
+        return m.size, n.size, k.size, m.strides[0], k.strides[0], k.strides[1], n.strides[1]
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """The strides of the result."""
+        return self.rows.strides[2], self.columns.strides[2]
+
+
+def contraction(operator: UOperator, strides: tuple[Strides, Strides, Strides]) -> Contraction:
+    """The axes of a `dot` whose operands and result have these strides, in elements."""
+    batch, rows, columns, contracted = _classify(operator, strides)
+    (depth,) = _collapse(contracted) or [NONE]
+    inner_batch, outer = _split(batch)
+    m, outer_rows = _split(rows)
+    n, outer_columns = _split(columns)
+    return Contraction(inner_batch, m, n, depth, (*outer, *outer_rows, *outer_columns))
+
+
+def _collapse(axes: Sequence[Axis]) -> list[Axis]:
+    """Merges adjacent axes that are contiguous in every array; drops unit axes."""
+    merged: list[Axis] = []
+    for axis in axes:
+        if axis.size == 1:
+            continue
+        if merged and all(o == axis.size * i for o, i in zip(merged[-1].strides, axis.strides, strict=True)):
+            merged[-1] = Axis(merged[-1].size * axis.size, axis.strides)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def _split(axes: Sequence[Axis]) -> tuple[Axis, list[Axis]]:
+    """The innermost axis, for the template, and the others, for loops around it."""
+    merged = _collapse(axes)
+    return (merged[-1], merged[:-1]) if merged else (NONE, [])
+
+
+def _classify(
+    operator: UOperator, strides: tuple[Strides, Strides, Strides]
+) -> tuple[list[Axis], list[Axis], list[Axis], list[Axis]]:
+    a, b, o = strides
+    left, right = operator.inputs[0].type.shape, operator.inputs[1].type.shape
+    lb, lc = operator.ints("lhs_batch"), operator.ints("lhs_contract")
+    rb, rc = operator.ints("rhs_batch"), operator.ints("rhs_contract")
+    out = iter(o)
+    batch = [Axis(left[i], (a[i], b[j], next(out))) for i, j in zip(lb, rb, strict=True)]
+    rows = [Axis(left[d], (a[d], 0, next(out))) for d in range(len(left)) if d not in lb + lc]
+    columns = [Axis(right[d], (0, b[d], next(out))) for d in range(len(right)) if d not in rb + rc]
+    contracted = [Axis(left[i], (a[i], b[j], 0)) for i, j in zip(lc, rc, strict=True)]
+    return batch, rows, columns, contracted

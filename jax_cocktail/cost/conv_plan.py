@@ -1,0 +1,138 @@
+"""How a block makes a convolution: the choices of `gpu_src/cocktail_conv_plan.h`, for the cost model.
+
+The names are the header's. A test compares the two on random convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Literal
+
+from jax_cocktail.cost.dot_plan import above
+
+_WARP = 32
+_PAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConvCase:
+    """What a plan depends on: the convolution as one matrix product per group, and its types. `item`, `sum`:
+    bytes of operands and sums; `step`: depth of one tensor core instruction, 0 where there is none."""
+
+    rows: int
+    columns: int
+    depth: int
+    features: int
+    groups: int
+    item: int
+    sum: int
+    step: int
+
+    @property
+    def a_chunk(self) -> int:
+        """Input elements that are copied at once."""
+        chunk = 16 // self.item
+        while chunk > 1 and self.features % chunk:
+            chunk //= 2
+        return chunk
+
+    def is_small(self, threads: int) -> bool:
+        """Too little to fill tiles: an output element per thread."""
+        products = self.rows * self.columns * self.groups * self.depth
+        slim = self.groups > 1 and self.columns < 8
+        return self.depth < 8 or self.rows == 0 or slim or products < 64 * threads
+
+
+@dataclass(frozen=True, slots=True)
+class ConvPlan:
+    """The fields of `CkConvPlan`; all are 0 if `kind` is "simple"."""
+
+    kind: Literal["simple", "fma", "mma"]
+    rows: int = 0
+    columns: int = 0
+    depth: int = 0
+    stages: int = 0
+    slices: int = 0
+    row_parts: int = 0
+    column_parts: int = 0
+    height: int = 0
+    width: int = 0
+    cost: int = -1
+
+
+@lru_cache(maxsize=1024)
+def conv_plan(case: ConvCase, threads: int, room: int) -> ConvPlan:
+    """The plan for a block of `threads` threads with `room` bytes of scratch."""
+    best = ConvPlan("simple")
+    if case.is_small(threads):
+        return best
+    for form in _forms(case, threads):
+        found = _fit(case, form, threads, room)
+        if found.cost >= 0 and (best.kind == "simple" or found.cost < best.cost):
+            best = found
+    return best
+
+
+def _forms(c: ConvCase, threads: int) -> Iterator[ConvPlan]:
+    few, some = threads <= 256, threads <= 512
+    registers = 256 if few else 128 if some else 32
+    for form in product((1, 2, 4, 8), (4, 8), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (16, 32, 64)):
+        height, width, across, slices, depth = form
+        if height * width * c.sum <= registers:
+            yield ConvPlan("fma", depth=depth, slices=slices, column_parts=across, height=height, width=width)
+    most = 16 if few else 8 if some else 4
+    for form in product((1, 2) if c.step else (), (2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8), (16, 32, 64)):
+        height, width, across, slices, depth = form
+        if height * width <= most:
+            yield ConvPlan("mma", depth=depth, slices=slices, column_parts=across, height=height, width=width)
+
+
+def _fit(c: ConvCase, p: ConvPlan, threads: int, room: int) -> ConvPlan:
+    """Fills in what follows from the parts; the cost is negative if it does not fit."""
+    fma = p.kind == "fma"
+    high, wide = (p.height, p.width) if fma else (16 * p.height, 8 * p.width)
+    most = (threads if fma else threads // _WARP) // (p.column_parts * p.slices)
+    if most < 1 or p.depth % (p.slices * (4 if fma else c.step)) or p.depth % c.a_chunk:
+        return p
+    if threads % (p.depth // c.a_chunk):
+        return p
+    needed = above(c.rows, high)
+    row_parts = above(needed, above(needed, most))
+    rows, columns = row_parts * high, p.column_parts * wide
+    if rows > 256 or columns >= 2 * above(c.columns, wide) * wide:
+        return p
+    sixteen = 16 // c.item
+    spare = 0 if fma else 8 if c.item == 4 else sixteen
+    b_line = above(columns, sixteen) * sixteen + spare
+    stage = (rows * (p.depth + sixteen) + p.depth * b_line) * c.item
+    sums = p.slices * rows * (columns + _PAD) * c.sum
+    for stages in (4, 3, 2):
+        if rows * 16 + max(stages * stage, sums) <= room:
+            sizes = (rows, columns, p.depth, stages, p.slices, row_parts, p.column_parts, p.height, p.width)
+            return ConvPlan(p.kind, *sizes, cost=_cost(c, ConvPlan(p.kind, *sizes)))
+    return p
+
+
+def _busy(c: ConvCase, p: ConvPlan) -> int:
+    """Clocks (times 64) for one step of depth of one tile, operands being there."""
+    fma = p.kind == "fma"
+    parts = p.row_parts * p.column_parts * p.slices
+    warps = above(parts, _WARP) if fma else parts
+    loads = p.height + p.width if fma else 4 * p.height + 2 * p.width
+    math = p.height * p.width * (c.sum if fma else 7)
+    reads = warps * loads * (3 * c.item // 4 if fma else 2) // 2
+    clocks = max((warps + 3) // 4 * (math + loads), reads, math + 2 * loads + 48)
+    return clocks * 64 // (p.slices * (4 if fma else c.step))
+
+
+def _cost(c: ConvCase, p: ConvPlan) -> int:
+    """Clocks (times 64) of all tiles of a group, as the header sees them."""
+    copies, busy = (p.rows + p.columns) * c.item * 2, _busy(c, p)
+    step = (busy + copies + max(busy, copies)) // 2 * (9 if p.stages == 2 else 8) // 8
+    depth = above(c.depth, p.depth) * p.depth
+    sums = (p.slices + 1) * p.rows * p.columns * c.sum // 2
+    tiles = above(c.rows, p.rows) * above(c.columns, p.columns)
+    return tiles * (depth * step + depth // p.depth * 6400 + sums + 64000)

@@ -1,0 +1,312 @@
+"""The kernel of a planned program, as the cost model sees it: a tree of what its units do.
+
+The tree depends on the program, on its memory plan and on the card's sizes and rates, but not on how fast the
+templates are: `cost.gpu` prices it. A record of measured times keeps such trees, so that the model can be
+compared with it after the planner and the templates have changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+
+from jax_cocktail.cost.latency import Memory, copy_counts, counts_of
+from jax_cocktail.cost.turns import turns
+from jax_cocktail.cost.unit_time import WHOLE, Unit, device_flops, operand_bytes, operator_seconds, unit_of
+from jax_cocktail.cost.work import work
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import BLOCK, PROGRAM
+from jax_cocktail.utask.exchange import value_words
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    is_a,
+    operators_in,
+    operators_of,
+    walk,
+)
+from jax_cocktail.utask.layout import row_major
+from jax_cocktail.utask.operators import BARRIERS, FREE
+from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Bytes that one call moves, by level of memory, all units together."""
+
+    shared: float = 0.0
+    l2: float = 0.0
+    memory: float = 0.0
+
+    def __add__(self, other: Levels) -> Levels:
+        return Levels(self.shared + other.shared, self.l2 + other.l2, self.memory + other.memory)
+
+    def __mul__(self, factor: float) -> Levels:
+        return Levels(self.shared * factor, self.l2 * factor, self.memory * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A statement, as one unit executes it. `counts`: links of its chain of latencies (see `cost.latency`);
+    `seconds`: of its arithmetic or of its memory, whichever is longer, at their rates."""
+
+    counts: Mapping[str, float]
+    seconds: float = 0.0
+    bytes: Levels = Levels()
+    flops: float = 0.0
+    arithmetic: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A barrier of all units; `words`: an exchange of so many tagged words."""
+
+    words: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A loop; `trips` is None if the number is known only at run time. `doubled`: see `cost.work.trips`."""
+
+    body: Nodes
+    trips: int | None
+    doubled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A parallel loop of `count` parts, the first of which unit `first` runs."""
+
+    body: Nodes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A branch. `stage`: of a wavefront, which idles at the ends only."""
+
+    sides: tuple[Nodes, ...]
+    stage: bool
+
+
+Node = Work | Crossing | Repeat | Parts | Choice
+Nodes = tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The nodes of a program, on so many units. `read`: bytes of operands; `shared`: of a block's shared
+    memory; `cluster`: the units are one."""
+
+    nodes: Nodes
+    units: int
+    read: int = 0
+    shared: int = 0
+    cluster: bool = False
+
+
+def kernel_of(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Kernel:
+    """The kernel of a planned program.
+
+    `plan`: determines the data in shared memory. Without a plan, or if no unit waits for another, so that the
+    first-level cache is never emptied, all data that fits stays there.
+    """
+    unit = unit_of(spec)
+    crosses = units > 1 and any(o.kind in BARRIERS for o in operators_in(program.entry))
+    if plan is not None and crosses:
+        unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
+    outlined = _lane_loops(program) > PROGRAM.outlined_loops
+    walker = _Walker(spec, unit, max(units, 1), crosses, plan, _own_values(program, plan), outlined)
+    read = sum(v.type.nbytes for v in program.entry.parameters)
+    shared = 0 if plan is None else plan.resident_bytes + plan.own_bytes + plan.template_bytes
+    nodes = walker.region(program.entry, _Place())
+    return Kernel(nodes, walker.units, read, shared, plan is not None and plan.cluster)
+
+
+def _lane_loops(program: UProgram) -> int:
+    groups = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
+    return sum(not any(v.type.is_scalar for v in group.outputs) for group in groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a statement. `alone`: one unit runs it as its part; `far`: values that other units write
+    again in every trip, and views of them; `again`: the trips of enclosing loops re-read all other data, and
+    `near` is the share of it that stays in shared memory."""
+
+    alone: bool = False
+    again: bool = False
+    far: frozenset[Value] = field(default=frozenset())
+    near: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Walker:
+    spec: DeviceSpec
+    unit: Unit
+    units: int
+    crosses: bool
+    plan: MemoryPlan | None
+    own: frozenset[Value]  # values that every unit has in its own memory
+    outlined: bool
+
+    def region(self, region: Region, place: _Place) -> Nodes:
+        place = replace(place, near=self._near(region.body, place))
+        kept = (s for s in region.body if not is_a(s, "arrive"))
+        return tuple(node for s in kept for node in self._statement(s, place))
+
+    def _near(self, statements: Sequence[Statement], place: _Place) -> float:
+        """The share of the repeatedly read data of the statements that shared memory holds."""
+        if not place.again:
+            return 0.0
+        held = _Held(place)
+        held.collect(statements, None)
+        return self.unit.near_share(held.most(min(self.units, self.spec.units)))
+
+    # -- statements --------------------------------------------------------------------------------------
+    def _statement(self, statement: Statement, place: _Place) -> Nodes:
+        if isinstance(statement, LoopUTask):
+            if statement.parallel and not place.alone:
+                return (self._parts(statement, place),)
+            first = self._copies(statement.initial, statement.carried, place)
+            return (*first, self._loop(statement, place))
+        return (self._other(statement, place),)
+
+    def _other(self, statement: Statement, place: _Place) -> Node:
+        if isinstance(statement, BranchUTask):
+            sides = tuple(self.region(region, place) for region in statement.branches)
+            return Choice(sides, statement.stage is not None)
+        if is_a(statement, "wait"):
+            return Crossing()
+        if is_a(statement, "exchange"):
+            return Crossing(value_words(statement))
+        if is_a(statement, "block_barrier"):
+            return Work({"meet": 1})
+        assert isinstance(statement, UOperator | StitchedUTask)
+        return self._leaf(statement, place)
+
+    def _loop(self, loop: LoopUTask, place: _Place) -> Node:
+        written = set(loop.carried) - self.own if not place.alone else set()
+        if not place.alone:
+            inner = (s for s in walk(loop.body) if isinstance(s, LoopUTask) and s.parallel)
+            written |= {v for s in inner for v in s.outputs}
+        inside = replace(place, again=True, far=place.far | _views(loop.body, written))
+        nodes: list[Node] = [Work({"scalar": 2}), *self._copies(loop.body.results, loop.carried, inside)]
+        for region in loop.regions:
+            nodes += self.region(region, inside)
+        doubled = loop.trip_count is None and loop.stops_by is not None
+        return Repeat(tuple(nodes), loop.trip_count, doubled)
+
+    def _copies(self, values: Iterable[Value], targets: Iterable[Value], place: _Place) -> list[Work]:
+        """Copies between the arrays that a region leaves and those that the next trip reads."""
+        if self.plan is None:
+            return []
+        known, memory = self.plan.layouts, self._memory(place)
+        pairs = ((a, b) for a, b in zip(values, targets, strict=True) if a in known and b in known)
+        return [Work(copy_counts(a, memory)) for a, b in pairs if not self.plan.same_place(a, b)]
+
+    def _parts(self, loop: LoopUTask, place: _Place) -> Node:
+        far = place.far | _views(loop.body, place.far)
+        nodes = self.region(loop.body, replace(place, alone=True, far=far))
+        return Parts(nodes, loop.first, loop.trip_count or 0)
+
+    def _leaf(self, statement: UOperator | StitchedUTask, place: _Place) -> Work:
+        members = [m for m in operators_of(statement) if m.kind != "arrive"]
+        if not any(v.type.size > 1 for m in members for v in (*m.inputs, *m.outputs)):
+            return Work(counts_of(statement, self._memory(place)))
+        seconds, moved, flops, arithmetic = 0.0, Levels(), 0.0, 0.0
+        for member in members:
+            sizes = operand_bytes(member)
+            far = sum(size for v, size in sizes.items() if v in place.far)
+            near = place.near * (sum(sizes.values()) - far)
+            far = sum(sizes.values()) - near
+            taken = operator_seconds(member, self.unit, WHOLE, inf)
+            seconds += max(taken, far / self.unit.far_rate + near / self.unit.near_rate)
+            moved += Levels(shared=near, l2=far)
+            flops += work(member).flops
+            arithmetic += work(member).flops / device_flops(member, self.spec)
+        return Work(counts_of(statement, self._memory(place)), seconds, moved, flops, arithmetic)
+
+    def _memory(self, place: _Place) -> Memory:
+        room = BLOCK.dot_bytes if self.plan is None else self.plan.template_bytes
+        layouts = {} if self.plan is None else self.plan.layouts
+
+        def is_far(value: Value) -> bool:
+            if place.again and not self.crosses:  # the first-level cache keeps it
+                return False
+            if self.plan is None:
+                return value in place.far or not place.again
+            slot = self.plan.slots.get(layouts[value].root) if value in layouts else None
+            near = slot is None or slot.space in ("own", "constant") or slot in self.plan.parts
+            return not near
+
+        def strides(value: Value) -> tuple[int, ...]:
+            return layouts[value].strides if value in layouts else row_major(value.type.shape)
+
+        return Memory(is_far, strides, room, self.outlined)
+
+
+def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:
+    """Values that every unit has in its own memory; without a plan, carries that are received whole."""
+    if plan is None:
+        exchanges = (o for o in operators_in(program.entry) if o.kind == "exchange")
+        received = {value for each in exchanges for value in each.outputs}
+        loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
+        pairs = (pair for s in loops for pair in zip(s.carried, s.body.results, strict=True))
+        return frozenset(carry for carry, value in pairs if value in received)
+    slots = ((v, plan.slots.get(layout.root)) for v, layout in plan.layouts.items())
+    return frozenset(v for v, slot in slots if slot is not None and slot.space in ("own", "private"))
+
+
+class _Held:
+    """The data that each unit reads in one execution of statements, and would read again in the next."""
+
+    def __init__(self, place: _Place) -> None:
+        self.place = place
+        self.roots: dict[Value, Value] = {}
+        self.sizes: dict[tuple[int, int] | None, dict[tuple[Value, float], float]] = {}
+
+    def collect(self, statements: Iterable[Statement], owners: tuple[int, int] | None) -> None:
+        """`owners`: first unit and number of parts, if each unit reads its part; None: each reads all.
+        Sequential loops are left out, since each of their regions is asked about by itself."""
+        for statement in statements:
+            if isinstance(statement, LoopUTask):
+                if statement.parallel and not self.place.alone:
+                    self.collect(statement.body.body, (statement.first, statement.trip_count or 0))
+            elif isinstance(statement, BranchUTask):
+                for region in statement.branches:
+                    self.collect(region.body, owners)
+            for member in operators_of(statement):
+                if member.kind in FREE and member.inputs:
+                    self.roots[member.output] = self.roots.get(member.inputs[0], member.inputs[0])
+                for value, size in operand_bytes(member).items():
+                    root = self.roots.get(value, value)
+                    if root not in self.place.far:
+                        self.sizes.setdefault(owners, {})[root, size] = size
+
+    def most(self, units: int) -> float:
+        """Bytes of the unit that reads most."""
+        held = np.zeros(units)
+        for owners, sizes in self.sizes.items():
+            each = np.ones(units) if owners is None else turns(*owners, units)
+            held += each * sum(sizes.values())
+        return float(held.max())
+
+
+def _views(region: Region, roots: set[Value] | frozenset[Value]) -> frozenset[Value]:
+    """The roots and all views of them in a region, nested regions included."""
+    found = set(roots)
+    for operator in operators_in(region):
+        if operator.kind in FREE and not found.isdisjoint(operator.inputs[:1]):
+            found.update(operator.outputs)
+    return frozenset(found)

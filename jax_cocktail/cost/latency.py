@@ -1,0 +1,248 @@
+"""The latency of statements in one block of threads, as counts of the links of its chain.
+
+A count has the name of a field of `device.templates.Templates`, or is `far_load` or `meet`, which belong to
+the hardware. The sum of counts times clocks is the time of a block that is alone on its multiprocessor and
+waits for nothing but itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import ceil, prod
+
+from jax_cocktail.analysis.contraction import Strides, contraction
+from jax_cocktail.cost.conv_plan import ConvCase, conv_plan
+from jax_cocktail.cost.dot_plan import DotForm, DotPlan, above, along_k, dot_plan, vector
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.templates import Templates
+from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.utask.ir import StitchedUTask, UOperator, operators_of
+from jax_cocktail.utask.operators import FREE, LEAVES, RESHAPES, UPDATES, VIEWS
+from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
+
+Counts = Counter[str]
+_COPIES_TOGETHER = 4  # loads of a thread in `ck_copy`
+_WARPS = BLOCK.threads // 32
+_COMPARED = 30  # operations of an element whose position may be the result: it is a branch
+_HIDDEN_LINES = 128  # of shared memory, read while a product of few rows starts and ends
+
+
+def clocks(counts: Mapping[str, float], templates: Templates, spec: DeviceSpec) -> float:
+    """Clocks of the chain."""
+    far = spec.far_clocks
+    price: dict[str, float] = {**asdict(templates), "far_load": far, "meet": spec.meet_clocks}
+    price |= {name: price[name] * far for name in ("behind_division", "serial_load")}
+    return sum((number * price[name] for name, number in counts.items()), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where the arrays of a statement are. `is_far`: reads of a value come from the second-level cache;
+    `strides`: of a value, in elements; `room`: bytes of scratch; `outlined`: statements are functions."""
+
+    is_far: Callable[[Value], bool]
+    strides: Callable[[Value], Strides]
+    room: int
+    outlined: bool
+
+
+def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
+    """The links of one execution by one block."""
+    found: Counts = Counter()
+    members = [m for m in operators_of(statement) if m.kind not in LEAVES]
+    if all(v.type.size <= 1 for m in members for v in (*m.inputs, *m.outputs)):
+        found["scalar"] = sum(m.facts.cost for m in members if m.kind not in FREE)
+        return found
+    if isinstance(statement, UOperator) and statement.kind == "copy":
+        return copy_counts(statement.inputs[0], memory)
+    for member in members:
+        if member.kind == "dot":
+            found += _dot(member, memory)
+        elif member.kind == "conv":
+            found += _conv(member, memory)
+        elif not member.is_element and member.kind not in UPDATES and member.inputs:
+            found += _gathered(member, memory)
+    if any(m.kind not in FREE and (m.is_element or m.kind in UPDATES) for m in members):
+        found += _elements(statement, members, memory)
+    return found
+
+
+# ---- lane loops --------------------------------------------------------------------------------------------
+
+
+class _Read:
+    """What one element of a group's results takes: flops, divisions, and loads from far memory."""
+
+    def __init__(self, members: Iterable[UOperator], memory: Memory) -> None:
+        self.makers = {v: m for m in members for v in m.outputs}
+        self.memory = memory
+        self.known: set[tuple[Value, tuple[int, ...]]] = set()
+        self.flops = self.divisions = self.far = 0
+
+    def visit(self, value: Value, views: tuple[int, ...] = ()) -> None:
+        """The element of a value through these views, which the code computes or loads once."""
+        if (value, views) in self.known:
+            return
+        self.known.add((value, views))
+        maker = self.makers.get(value)
+        if maker is None or not (maker.is_element or maker.kind in UPDATES):
+            self.far += value.type.size > 1 and self.memory.is_far(value)
+        elif maker.kind in UPDATES:
+            self.visit(maker.inputs[maker.facts.updates])
+        elif maker.kind in VIEWS:
+            shifts = () if maker.kind in RESHAPES else (maker.output.id,)
+            self.visit(maker.inputs[0], (*views, *shifts))
+        else:
+            self.flops += 0 if maker.kind in FREE else maker.facts.cost
+            self.divisions += maker.facts.divides and maker.output.type.dtype in FLOATS
+            for operand in maker.inputs:
+                self.visit(operand, views)
+
+
+def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], memory: Memory) -> Counts:
+    """A loop of the threads over the elements that a group writes."""
+    read = _Read(members, memory)
+    sizes = [0]
+    for value in statement.outputs:
+        maker = read.makers[value]
+        if maker.is_element or maker.kind in UPDATES:
+            read.visit(value)
+            written = maker.inputs[maker.facts.updates] if maker.kind in UPDATES else value
+            sizes.append(written.type.size)
+    rounds = above(max(sizes), BLOCK.threads)
+    found = Counter({"stage": 1, "round": rounds})
+    found["operation"], found["division"] = rounds * read.flops, rounds * read.divisions
+    if read.divisions:
+        found["behind_division"] = rounds * max(read.far - 1, 0)
+    found["far_load"] = (rounds if read.divisions else above(rounds, BLOCK.most_together)) * bool(read.far)
+    return found
+
+
+def copy_counts(value: Value, memory: Memory) -> Counts:
+    """A copy of a whole array, by `ck_copy`."""
+    rounds = above(value.type.nbytes, BLOCK.load_bytes * BLOCK.threads)
+    far = above(rounds, _COPIES_TOGETHER) * memory.is_far(value)
+    return Counter({"stage": 1, "round": rounds, "far_load": far})
+
+
+def _gathered(operator: UOperator, memory: Memory) -> Counts:
+    """Reductions and other templates that combine the elements of rows."""
+    size, rows = max(v.type.size for v in operator.inputs), max(v.type.size for v in operator.outputs)
+    teams = 1 if rows < BLOCK.whole_rows else _WARPS
+    rounds = above(rows, teams) * above(above(size, rows), BLOCK.threads // teams)
+    finds = operator.outputs[-1].type.dtype != operator.inputs[0].type.dtype  # where an element is
+    found = Counter({"argument" if finds else "reduction": 1})
+    found["operation"] = rounds * (_COMPARED if finds else operator.facts.cost)
+    if any(memory.is_far(v) for v in operator.inputs):
+        found["far_load"] = above(rounds, BLOCK.most_together)
+    return found
+
+
+# ---- products ----------------------------------------------------------------------------------------------
+
+
+def _dot(operator: UOperator, memory: Memory) -> Counts:
+    a, b = operator.inputs
+    strides = memory.strides(a), memory.strides(b), memory.strides(operator.output)
+    axes = contraction(operator, strides)
+    dtypes = {v.type.dtype for v in (a, b)}
+    rounded = operator.may_round and dtypes | {operator.output.type.dtype} == {"float32"}
+    mma = rounded or (len(dtypes) == 1 and dtypes <= {"bfloat16", "float16"})
+    work = 8 if "float64" in dtypes else 4
+    form = DotForm(*axes.read, *axes.written, ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work, mma)
+    plan = dot_plan(form, BLOCK.threads, memory.room)
+    far = memory.is_far(a), memory.is_far(b)
+    if plan.turned:
+        form, far = form.turned(), (far[1], far[0])
+    times = prod(axis.size for axis in axes.outer)
+    make = {"serial": _serial, "columns": _slim, "lanes": _slim, "fma": _tiles, "mma": _tiles}[plan.path]
+    once = make(form.normal(), plan, axes.batch.size, far, memory)
+    if axes.outer:
+        once["meet"] += 1
+    return Counter({name: times * number for name, number in once.items()})
+
+
+_Far = tuple[bool, bool]  # the left operand is in far memory; the right one
+
+
+def _serial(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
+    rounds = above(batch * f.m * f.n, BLOCK.threads)
+    return Counter({"stage": 1, "operation": rounds * f.k * 2, "far_load": rounds * any(far)})
+
+
+def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
+    """Few rows: `ck_dot_columns` and `ck_dot_lanes`."""
+    items = batch * above(f.n, p.columns)
+    parts = p.parts if batch == 1 or items < _WARPS else 1
+    inside, depth = (1, p.kv) if p.path == "columns" else (p.lanes, p.v)
+    groups = parts * (32 // p.lanes if p.path == "columns" else p.lanes)
+    teams = _WARPS // parts if p.path == "columns" else BLOCK.threads // (parts * inside)
+    rounds, steps = above(items, teams), above(f.k // depth, groups)
+    lines = batch * f.k * f.n * f.b_size / 128 - _HIDDEN_LINES
+    found = Counter({"gemv": 1, "gemv_round": rounds - 1})
+    if not far[1]:
+        found["line"] = max(0, ceil(lines))
+    if far[0] and memory.outlined:
+        found["serial_load"], found["serial_word"] = rounds * steps, rounds * steps * depth
+    elif any(far):
+        found["far_load"] = rounds * above(steps * f.m * depth, 32)
+    return found
+
+
+def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
+    """`ck_dot_tiles`."""
+    size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
+    sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
+    copies = sum(_copies(f.k, p.bk, size, *side) for side in sides)
+    tiles, steps = batch * above(f.m, p.bm) * above(f.n, p.bn), above(f.k, p.bk)
+    found = Counter({"tile_step": tiles * (steps + p.stages - 1)})
+    found["tile_copy"] = copies * found["tile_step"]
+    inner = tiles * steps * max(p.bk * size // 32 // p.slices if mma else p.bk // (p.slices * 4), 1)
+    if mma:
+        found["mma"], found["mma_word"] = inner, inner * (4 * p.tm + 2 * p.tn)
+        found["mma_more"] = inner * (p.tm * p.tn - 1)
+    else:
+        found["fma"] = inner * max(p.tm * p.tn // 4, 1)
+    found["slice_end" if p.slices > 1 else "tile_end"] = tiles
+    found["far_load"] = tiles * any(far)
+    return found
+
+
+def _copies(k: int, bk: int, size: int, rows: int, s_row: int, s_k: int, own: int, tile: int) -> int:
+    """Copies of one thread for one tile of an operand."""
+    along = along_k(s_row, s_k)
+    line, lines = (bk, tile) if along else (tile, bk)
+    dense = (s_k if along else s_row) == 1
+    extent, step = (k, s_row) if along else (rows, s_k)
+    v = vector(own, 16 // max(own, size), extent, step) if dense else 1
+    return above(lines * (line // v), BLOCK.threads)
+
+
+def _conv(operator: UOperator, memory: Memory) -> Counts:
+    x, w = operator.inputs
+    out, groups = operator.output, operator.number("feature_group_count")
+    rows, columns = out.type.size // out.type.shape[-1], out.type.shape[-1] // groups
+    features, depth = w.type.shape[-2], prod(w.type.shape[:-1])
+    dtype = x.type.dtype
+    step = {"bfloat16": 16, "float16": 16, "float32": 8 if operator.may_round else 0}.get(dtype, 0)
+    work = 8 if dtype == "float64" else 4
+    case = ConvCase(rows, columns, depth, features, groups, ITEM_SIZE[dtype], work, step)
+    plan = conv_plan(case, BLOCK.threads, memory.room)
+    if plan.kind == "simple":
+        rounds = above(rows * columns * groups, BLOCK.threads)
+        far = any(map(memory.is_far, (x, w)))
+        return Counter({"stage": 1, "operation": rounds * depth * 2, "far_load": rounds * far})
+    tiles = groups * above(rows, plan.rows) * above(columns, plan.columns)
+    steps = tiles * above(depth, plan.depth)
+    copies = above(plan.rows * plan.depth // case.a_chunk, BLOCK.threads)
+    found = Counter({"conv_step": steps, "conv_copy": steps * copies})
+    if plan.kind == "fma":
+        found["fma"] = steps * plan.depth // (plan.slices * 4) * plan.height * plan.width // 4
+    else:
+        inner = steps * plan.depth // (plan.slices * step)
+        found["mma"], found["mma_word"] = inner, inner * (4 * plan.height + 2 * plan.width)
+        found["mma_more"] = inner * (plan.height * plan.width - 1)
+    found["slice_end" if plan.slices > 1 else "tile_end"] = tiles
+    return found

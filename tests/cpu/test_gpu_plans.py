@@ -1,0 +1,104 @@
+"""The cost model's twins of the templates' plans, against the headers on random products and convolutions."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from jax_cocktail.cost.conv_plan import ConvCase, conv_plan
+from jax_cocktail.cost.dot_plan import DotForm, dot_plan
+from tests.cpu.emulation import emulator, text
+
+NUMBER = 600
+PATHS = ("serial", "columns", "lanes", "fma", "mma")
+KINDS = ("simple", "fma", "mma")
+SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 80, 100, 256, 512)
+
+DOT = """
+  const i64* f = (const i64*)operands[0];
+  i64* o = (i64*)results[0];
+  if (ck_lane() != 0) return;
+  for (i32 i = 0; i < {number}; ++i, f += 14, o += 15) {{
+    const CkDotForm form = {{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8],
+                             i32(f[9]), i32(f[10]), i32(f[11]), f[12] != 0}};
+    const CkDotPlan p = ck_dot_plan(form, CK_THREADS, f[13]);
+    const i64 found[] = {{p.path, p.turned, p.v, p.kv, p.lanes, p.columns, p.parts, p.bm, p.bn, p.bk,
+                          p.tm, p.tn, p.slices, p.stages, p.scratch}};
+    for (i32 j = 0; j < 15; ++j) o[j] = found[j];
+  }}
+"""
+CONV = """
+  const i64* f = (const i64*)operands[0];
+  i64* o = (i64*)results[0];
+  if (ck_lane() != 0) return;
+  for (i32 i = 0; i < {number}; ++i, f += 9, o += 11) {{
+    const CkConvSizes sizes = {{i32(f[0]), i32(f[1]), i32(f[2]), 1, i32(f[3]), false}};
+    const i32 item = i32(f[5]), a = ck_conv_chunk(i32(f[3]), item), b = ck_conv_chunk(i32(f[1]), item);
+    const CkConvCase c = {{sizes, i32(f[4]), item, i32(f[6]), i32(f[7]), a, b, i32(f[8])}};
+    CkConvPlan p = {{CK_CONV_SIMPLE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1}};
+    if (!ck_conv_is_small(sizes, c.groups)) {{
+      p = ck_conv_fma_plan(c, p);
+      if (c.step) p = ck_conv_mma_plan(c, p);
+    }}
+    const i64 found[] = {{p.kind, p.rows, p.columns, p.depth, p.stages, p.slices, p.row_parts, p.column_parts,
+                          p.height, p.width, p.cost}};
+    for (i32 j = 0; j < 11; ++j) o[j] = found[j];
+  }}
+"""
+
+
+def answers(body: str, header: str, given: np.ndarray, width: int, threads: int) -> np.ndarray:
+    """What the header says of each row of numbers."""
+    source = text.program(
+        body.format(number=NUMBER), headers=("cocktail_arith.h", header), threads=threads, most_units=1
+    )
+    found = np.zeros((NUMBER, width), np.int64)
+    emulator.build(source).launch([given], [found], units=1)
+    return found
+
+
+def dot_forms(rng: np.random.Generator) -> list[tuple[DotForm, int]]:
+    def form() -> DotForm:
+        m, n, k = (int(rng.choice(SIZES)) for _ in range(3))
+        pad = int(rng.choice((0, 0, 1, 4, 100)))
+        a = (k + pad, 1) if rng.integers(3) else (1, m + pad)
+        b = (n + pad, 1) if rng.integers(3) else (1, k + pad)
+        o = (n + pad, 1) if rng.integers(3) else (1, m + pad)
+        kind, size = int(rng.integers(4)), int(rng.choice((1, 4, 8)))
+        sizes = ((4, 4, 4, True), (2, 2, 4, True), (4, 4, 4, False), (size, 4, 8, False))[kind]
+        return DotForm(m, n, k, *a, *b, *o, *sizes)
+
+    return [(form(), int(rng.choice((1024, 8192, 36864, 65536)))) for _ in range(NUMBER)]
+
+
+@pytest.mark.parametrize("threads", [64, 256, 512])
+def test_plans_of_products_are_those_of_the_header(threads):
+    cases = dot_forms(np.random.default_rng(threads))
+    given = np.array([(*astuple(form), room) for form, room in cases], np.int64)
+    found = answers(DOT, "cocktail_dot_plan.h", given, 15, threads)
+    for (form, room), row in zip(cases, found, strict=True):
+        ours, theirs = astuple(dot_plan(form, threads, room)), (PATHS[row[0]], *map(int, row[1:]))
+        compared = 2 if theirs[0] == "serial" else None  # the other fields are what the search left
+        assert ours[:compared] == theirs[:compared], form
+
+
+def conv_cases(rng: np.random.Generator) -> list[tuple[ConvCase, int]]:
+    def case() -> ConvCase:
+        features, taps = int(rng.choice((1, 3, 4, 16, 32, 64))), int(rng.choice((1, 9, 25)))
+        rows, columns = int(rng.choice((16, 64, 100, 256, 1024))), int(rng.choice((1, 2, 4, 10, 16, 64)))
+        types = ((4, 4, 0), (4, 4, 8), (2, 4, 16), (8, 8, 0))[int(rng.integers(4))]
+        return ConvCase(rows, columns, features * taps, features, int(rng.choice((1, 1, 2))), *types)
+
+    return [(case(), int(rng.choice((8192, 49152)))) for _ in range(NUMBER)]
+
+
+@pytest.mark.parametrize("threads", [128, 256])
+def test_plans_of_convolutions_are_those_of_the_header(threads):
+    cases = conv_cases(np.random.default_rng(threads))
+    given = np.array([(*astuple(case), room) for case, room in cases], np.int64)
+    found = answers(CONV, "cocktail_conv_plan.h", given, 11, threads)
+    for (case, room), row in zip(cases, found, strict=True):
+        theirs = (KINDS[row[0]], *map(int, row[1:]))
+        assert astuple(conv_plan(case, threads, room)) == theirs, case
