@@ -7,6 +7,7 @@
     python benchmarks/gpu_check.py --ncu           and our kernels under Nsight Compute
     python benchmarks/gpu_check.py --pack FOLDER   compile all rows, for a card that is elsewhere
     python benchmarks/gpu_check.py --run FOLDER    on that card: check and time them first, within 90 seconds
+    python benchmarks/gpu_check.py --fit FILE      the cost model against a JSON file of such a run; no GPU
 
 Phases: versions; microbenchmarks through the driver; building, on all cores; correctness against float64 and
 stock XLA, with a limit on waiting; stock XLA's loops; timing, alone on the card; the policy's automatic
@@ -273,6 +274,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     default = str(ROOT / "benchmarks" / "results" / "gpu_check_nvidia_h100_80gb_hbm3.json")
     parser.add_argument("--card", type=Path, default=default, metavar="FILE", help="its results file")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="run a pack on the card that is here")
+    parser.add_argument("--fit", type=Path, metavar="FILE", help="compare the cost model with a run")
     parser.add_argument("--item", nargs=2, metavar=("PHASE", "NAME"), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -330,7 +332,7 @@ def run_pack(options: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def main() -> None:
-    """Runs the checks, prints the report, and exits with status 0 whatever the results."""
+    """Runs the checks, prints the report, and exits with status 0 whatever the results; `--fit` may say 1."""
     options = parse()
     if options.item:
         item(options)
@@ -339,6 +341,10 @@ def main() -> None:
         from benchmarks.gpu import pack  # imports jax
 
         sys.exit(pack.make(options.pack, pack.measured_spec(options.card), options.only or (), options.small))
+    if options.fit:
+        from benchmarks.gpu.fit import fit
+
+        sys.exit(fit(options.fit))
     sections = run_pack(options) if options.run else {}
     from benchmarks.gpu import report  # imports jax
 

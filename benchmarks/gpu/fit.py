@@ -1,0 +1,70 @@
+"""The cost model against a record of measured times: `gpu_check.py --fit FILE.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from benchmarks.gpu.kernels import Record, load, measured, path_of, planned, spec_of, store
+from jax_cocktail.cost.gpu import kernel_spent
+from jax_cocktail.device.tuning import MODEL
+
+FURTHEST = 1.4  # factor between prediction and measurement of a kernel, either way
+LEAST_TAU = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A kernel, or a call that only `jit` timed, without its launch. `chosen`: the plan that the row took."""
+
+    row: str
+    plan: str
+    predicted: float
+    measured: float
+    chosen: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.predicted / self.measured
+
+    @property
+    def fits(self) -> bool:
+        """Only kernels are held to it: a call that `jit` timed has the host's time in it."""
+        return not self.chosen or 1 / FURTHEST <= self.ratio <= FURTHEST
+
+
+def fitted(path: Path, record: Record) -> tuple[Fitted, ...]:
+    """Everything that the record has measured, with the model's prediction for the recorded kernels."""
+    spec, kernels = spec_of(record), load(path_of(path))
+    found = []
+    for row, plan, seconds in measured(record):
+        trips = kernels.trips.get(row, MODEL.unknown_trips)
+        spent = (kernel_spent(k, spec, kernels.templates, trips) for k in kernels.plans[row][plan])
+        chosen = record["sections"]["plan"][f"{row}@card"]["plan"] == plan
+        found.append(Fitted(row, plan, sum(s.seconds for s in spent), seconds, chosen))
+    return tuple(found)
+
+
+def tau(found: Sequence[Fitted]) -> float:
+    """Kendall's rank correlation of predictions and measurements."""
+    pairs = [(a.predicted - b.predicted) * (a.measured - b.measured) for a, b in combinations(found, 2)]
+    return sum(1 if product > 0 else -1 for product in pairs) / len(pairs)
+
+
+def fit(path: Path) -> int:
+    """Prints the table. Returns 1 if a kernel is further off than `FURTHEST`, or the ranks differ."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    if not path_of(path).exists():
+        store(planned(record), path_of(path))
+    found = fitted(path, record)
+    print(f"{'row':16}{'plan':28}{'predicted, us':>14}{'measured, us':>14}{'ratio':>8}")
+    for each in found:
+        times = f"{each.predicted * 1e6:14.1f}{each.measured * 1e6:14.1f}{each.ratio:8.2f}"
+        note = "" if each.fits else f"  beyond {FURTHEST}"
+        print(f"{each.row:16}{each.plan:28}{times}{note if each.chosen else '  a call that jit timed'}")
+    rank = tau(found)
+    print(f"Kendall tau of {len(found)}: {rank:.2f}, at least {LEAST_TAU}")
+    return int(rank < LEAST_TAU or not all(each.fits for each in found))

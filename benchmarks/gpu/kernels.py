@@ -1,0 +1,162 @@
+"""The kernels that a record of measured times belongs to, as the cost model sees them, in a file beside it.
+
+Planner and templates change; what was measured does not. So the kernels are kept: the trees of `cost.kernel`,
+the generation of the templates, and how often loops of unknown trip count ran.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Node, Nodes, Parts, Repeat, Work
+from jax_cocktail.device.spec import DeviceSpec, card_like
+from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """`trips`: by row; `plans`: the kernels by row and plan, one for each region that we compile."""
+
+    generation: str
+    trips: Mapping[str, int]
+    plans: Mapping[str, Mapping[str, tuple[Kernel, ...]]]
+
+    @property
+    def templates(self) -> Templates:
+        return GENERATIONS[self.generation]
+
+
+def spec_of(record: Record) -> DeviceSpec:
+    """The measured card; what an older record does not have is that of the table."""
+    sections = record["sections"]
+    card, spec = sections["versions"]["all"]["card"], sections["measure"]["card"]["spec"]
+    clock = {"clock_rate": 1e3 * card["attributes"]["clock_khz"]}
+    return replace(card_like(spec["name"], spec["arch"]), **{**clock, **spec})
+
+
+def measured(record: Record) -> Iterator[tuple[str, str, float]]:
+    """Row, plan and seconds of everything of ours that was timed: kernels between events, without the host's
+    share; and of plans that only `jit` timed, whole calls."""
+    sections = record["sections"]
+    host = sections["measure"]["card"]["figures"]["empty launch between events"]["seconds"]
+    for row, times in sections["times"].items():
+        plan = sections["plan"].get(f"{row}@card", {}).get("plan", "")
+        if "kernel" in times:
+            yield row, plan, times["kernel"]["seconds"] - host
+        for name, seconds in sections["auto"].get(row, {}).get("trials", {}).items():
+            if name != plan and not name.startswith("stock XLA"):
+                yield row, name, seconds
+
+
+# ---- the file ----------------------------------------------------------------------------------------------
+
+
+def path_of(record: Path) -> Path:
+    """The file beside a record."""
+    return record.with_name(record.name.replace("gpu_check_", "kernels_", 1))
+
+
+def load(path: Path) -> Kernels:
+    """What `store` wrote."""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    plans = {
+        row: {plan: tuple(map(_kernel, kernels)) for plan, kernels in plans.items()}
+        for row, plans in facts["plans"].items()
+    }
+    return Kernels(facts["generation"], facts["trips"], plans)
+
+
+def store(kernels: Kernels, path: Path) -> None:
+    """Writes a line for each kernel."""
+    lines = []
+    for row, plans in kernels.plans.items():
+        for plan, found in plans.items():
+            lines.append((row, plan, json.dumps([_plain_kernel(k) for k in found], separators=(",", ":"))))
+    rows = (
+        f'  "{row}": {{\n' + ",\n".join(f'   "{p}": {text}' for r, p, text in lines if r == row) + "\n  }"
+        for row in kernels.plans
+    )
+    head = f'{{\n "generation": "{kernels.generation}",\n "trips": {json.dumps(kernels.trips)},\n "plans": {{\n'
+    path.write_text(head + ",\n".join(rows) + "\n }\n}\n", encoding="utf-8")
+
+
+def _plain_kernel(kernel: Kernel) -> list[Any]:
+    return [_plain(kernel.nodes), kernel.units, kernel.read, kernel.shared, kernel.cluster]
+
+
+def _kernel(plain: list[Any]) -> Kernel:
+    return Kernel(_nodes(plain[0]), *plain[1:])
+
+
+def _plain(nodes: Nodes) -> list[Any]:
+    return [_plain_node(node) for node in nodes]
+
+
+def _plain_node(node: Node) -> list[Any]:
+    if isinstance(node, Work):
+        counts = {name: number for name, number in node.counts.items() if number}
+        return ["work", counts, float(f"{node.seconds:.4g}")]
+    if isinstance(node, Crossing):
+        return ["crossing", node.words]
+    if isinstance(node, Repeat):
+        return ["repeat", _plain(node.body), node.trips, node.doubled]
+    if isinstance(node, Parts):
+        return ["parts", _plain(node.body), node.first, node.count]
+    return ["choice", [_plain(side) for side in node.sides], node.stage]
+
+
+def _nodes(plain: list[Any]) -> Nodes:
+    return tuple(_node(kind, *values) for kind, *values in plain)
+
+
+def _node(kind: str, first: Any, *others: Any) -> Node:
+    if kind == "choice":
+        return Choice(tuple(map(_nodes, first)), *others)
+    if kind in ("repeat", "parts"):
+        return (Repeat if kind == "repeat" else Parts)(_nodes(first), *others)
+    return Crossing(first) if kind == "crossing" else Work(first, *others)
+
+
+# ---- planning ----------------------------------------------------------------------------------------------
+
+
+def planned(record: Record) -> Kernels:
+    """The kernels of a record, planned by today's code: right while it plans what was measured."""
+    import jax
+
+    from benchmarks.gpu.rows import ROWS
+    from jax_cocktail.codegen.machines import machine_of
+    from jax_cocktail.cost.kernel import kernel_of
+    from jax_cocktail.lowering.variants import prepare, survey
+
+    spec = spec_of(record)
+    wanted: dict[str, list[str]] = {}
+    for row, plan, _ in measured(record):
+        wanted.setdefault(row, []).append(plan)
+    trips, plans = {}, {}
+    for row, names in wanted.items():
+        function, arguments = ROWS[row].make(False)
+        closed = jax.make_jaxpr(function)(*arguments)
+        prepared = prepare(closed, row, machine_of(spec))
+        survey(prepared, spec.units, thorough=True)
+        plans[row] = {
+            candidate.name: tuple(
+                kernel_of(each.program, each.mesh.units, spec, each.plan)
+                for (other, _), each in sorted(prepared.emitted.items(), key=lambda item: item[0][1])
+                if other == candidate
+            )
+            for candidate, _ in prepared.emitted
+            if candidate.name in names
+        }
+        # A loop that stops by its data counts its trips, and the row returns the number.
+        results = jax.tree.leaves(jax.jit(function)(*arguments))
+        counted = [int(r) for r in results if r.ndim == 0 and r.dtype.kind == "i"]
+        trips.update({row: number for number in counted[:1]})
+    generation = next(name for name, each in GENERATIONS.items() if each == TEMPLATES)
+    return Kernels(generation, trips, plans)

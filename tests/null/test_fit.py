@@ -1,0 +1,99 @@
+"""The cost model against every committed record of a card, and the files that this takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import fit as model
+from benchmarks.gpu.fit import FURTHEST, Fitted, fit, fitted, tau
+from benchmarks.gpu.kernels import load, measured, path_of, spec_of, store
+from jax_cocktail.cost.gpu import kernel_spent
+from jax_cocktail.cost.latency import clocks
+from jax_cocktail.device import templates
+from jax_cocktail.device.spec import H200
+from jax_cocktail.device.templates import FIRST, GENERATIONS
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RECORDS = [path for path in sorted(RESULTS.glob("gpu_check_*.json")) if "no_card" not in path.name]
+BY_NAME = pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+
+
+@BY_NAME
+def test_the_model_fits(path, capsys):
+    assert fit(path) == 0, capsys.readouterr().out
+    rows = json.loads(path.read_text())["sections"]["times"]
+    said = capsys.readouterr().out
+    assert all(row in said for row, record in rows.items() if "kernel" in record)
+
+
+@BY_NAME
+def test_nearly_all_of_a_prediction_is_latency(path):
+    """The rates alone, which were once the model, say far less than what was measured."""
+    record = json.loads(path.read_text())
+    free = replace(FIRST, **dict.fromkeys(FIRST.__slots__, 0.0))
+    spec, kernels = spec_of(record), load(path_of(path))
+    for row, plan, seconds in measured(record):
+        alone = sum(kernel_spent(k, spec, free, 16).seconds for k in kernels.plans[row][plan])
+        assert alone < 0.7 * seconds, row
+
+
+@BY_NAME
+def test_plans_of_one_program_are_ranked(path):
+    """What is not measured takes the plan with the least predicted time: it must not be the slower by far."""
+    found = fitted(path, json.loads(path.read_text()))
+    for each in found:
+        for other in found:
+            if each.row == other.row and each.measured > 1.5 * other.measured:
+                assert each.predicted > other.predicted, (each, other)
+
+
+@BY_NAME
+def test_other_templates_do_not_fit(path, monkeypatch, capsys):
+    slower = replace(FIRST, mma_word=4 * FIRST.mma_word, operation=4 * FIRST.operation)
+    monkeypatch.setitem(templates.GENERATIONS, load(path_of(path)).generation, slower)
+    assert fit(path) == 1
+    assert f"beyond {FURTHEST}" in capsys.readouterr().out
+
+
+@BY_NAME
+def test_kernels_survive_their_file(path, tmp_path):
+    kernels = load(path_of(path))
+    store(kernels, tmp_path / "again.json")
+    assert load(tmp_path / "again.json") == kernels
+    assert (tmp_path / "again.json").read_text() == path_of(path).read_text()
+
+
+def test_tau_counts_pairs():
+    def case(*pairs):
+        return tau([Fitted("row", "plan", predicted, seconds, True) for predicted, seconds in pairs])
+
+    assert case((1, 1), (2, 2), (3, 3)) == 1
+    assert case((3, 1), (2, 2), (1, 3)) == -1
+    assert case((1, 1), (3, 2), (2, 3)) == pytest.approx(1 / 3)
+
+
+def test_a_kernel_fits_within_the_factor():
+    def fits(predicted, chosen=True):
+        return Fitted("row", "plan", predicted, 1.0, chosen).fits
+
+    assert fits(FURTHEST) and fits(1 / FURTHEST)
+    assert not fits(1.5) and not fits(0.7)
+    assert fits(5.0, chosen=False)
+
+
+def test_every_figure_of_a_generation_counts():
+    """A name that nothing counts would be a figure that nobody can be wrong about."""
+    one = {name: clocks({name: 1.0}, FIRST, H200) for name in FIRST.__slots__}
+    assert all(value > 0 for value in one.values())
+    assert one["serial_load"] == FIRST.serial_load * H200.far_clocks
+    counted = set()
+    for path in RECORDS:
+        text = path_of(path).read_text()
+        counted |= {name for name in FIRST.__slots__ if f'"{name}"' in text}
+    priced = {"foreign", "publish", "words"}  # of units, not of statements
+    assert counted | priced == set(FIRST.__slots__)
+    assert model.LEAST_TAU <= 1 and set(GENERATIONS) >= {"first"}
