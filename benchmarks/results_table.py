@@ -12,12 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.gpu.fit import Fitted, fitted, tau  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results"
 MARKED = re.compile(r"(<!-- begin results: (\w+) -->\n).*?(<!-- end results: \2 -->)", re.DOTALL)
 NONE = "-"
@@ -30,6 +35,7 @@ class Run:
     """One run of `gpu_check.py` on a card."""
 
     figures: Record
+    path: Path
 
     def section(self, name: str) -> dict[str, Record]:
         found: dict[str, Record] = self.figures["sections"].get(name, {})
@@ -68,7 +74,8 @@ class Run:
 
 def runs() -> tuple[Run, ...]:
     """Every run on a card, by file name."""
-    found = (Run(json.loads(path.read_text())) for path in sorted(RESULTS.glob("gpu_check_*.json")))
+    paths = sorted(RESULTS.glob("gpu_check_*.json"))
+    found = (Run(json.loads(path.read_text()), path) for path in paths)
     return tuple(run for run in found if run.versions.get("card"))
 
 
@@ -144,6 +151,20 @@ def kernels(run: Run) -> str:
     return text + table(head, rows)
 
 
+def fit(run: Run) -> str:
+    """What the cost model of today says of everything of ours that was measured."""
+    found = fitted(run.path, run.figures)
+
+    def cells(each: Fitted) -> Sequence[str]:
+        timed = "kernel" if each.chosen else "call"
+        return each.row, each.plan, time(each.predicted), time(each.measured), f"{each.ratio:.2f}", timed
+
+    text = f"Kendall's tau of all {len(found)}: {tau(found):.2f}.\n\n"
+    return text + table(
+        ("program", "plan", "predicted", "measured", "predicted / measured", "timed"), map(cells, found)
+    )
+
+
 def goals(run: Run) -> str:
     """Every target of the project for an H200, and whether this card reaches it."""
     rows = (
@@ -201,6 +222,7 @@ TABLES: dict[str, Callable[[Run], str]] = {
     "calls": calls,
     "card": card,
     "decided": decided,
+    "fit": fit,
     "goals": goals,
     "kernels": kernels,
     "short": short,

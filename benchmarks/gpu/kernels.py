@@ -73,17 +73,19 @@ def load(path: Path) -> Kernels:
 
 
 def store(kernels: Kernels, path: Path) -> None:
-    """Writes a line for each kernel."""
-    lines = []
-    for row, plans in kernels.plans.items():
-        for plan, found in plans.items():
-            lines.append((row, plan, json.dumps([_plain_kernel(k) for k in found], separators=(",", ":"))))
-    rows = (
-        f'  "{row}": {{\n' + ",\n".join(f'   "{p}": {text}' for r, p, text in lines if r == row) + "\n  }"
-        for row in kernels.plans
+    """Writes a line for each plan."""
+
+    def plain(plans: Mapping[str, tuple[Kernel, ...]]) -> str:
+        texts = ([_plain_kernel(k) for k in found] for found in plans.values())
+        lines = (json.dumps(text, separators=(",", ":")) for text in texts)
+        return ",\n".join(f"   {json.dumps(n)}: {line}" for n, line in zip(plans, lines, strict=True))
+
+    rows = ",\n".join(
+        f"  {json.dumps(row)}: {{\n{plain(plans)}\n  }}" for row, plans in kernels.plans.items()
     )
-    head = f'{{\n "generation": "{kernels.generation}",\n "trips": {json.dumps(kernels.trips)},\n "plans": {{\n'
-    path.write_text(head + ",\n".join(rows) + "\n }\n}\n", encoding="utf-8")
+    generation, trips = json.dumps(kernels.generation), json.dumps(kernels.trips)
+    text = f' "generation": {generation},\n "trips": {trips},\n "plans": {{\n{rows}\n }}'
+    path.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
 def _plain_kernel(kernel: Kernel) -> list[Any]:
@@ -156,7 +158,8 @@ def planned(record: Record) -> Kernels:
         }
         # A loop that stops by its data counts its trips, and the row returns the number.
         results = jax.tree.leaves(jax.jit(function)(*arguments))
-        counted = [int(r) for r in results if r.ndim == 0 and r.dtype.kind == "i"]
-        trips.update({row: number for number in counted[:1]})
+        counted = next((int(r) for r in results if r.ndim == 0 and r.dtype.kind == "i"), None)
+        if counted is not None:
+            trips[row] = counted
     generation = next(name for name, each in GENERATIONS.items() if each == TEMPLATES)
     return Kernels(generation, trips, plans)

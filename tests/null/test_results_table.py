@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ def run():
     }
     goal = {"target": "a/1: stock / ours", "limit": 20, "unit": "x", "least": True}
     targets = [{**goal, "value": 15.0, "state": "missed"}, {**goal, "target": "t", "state": "not measured"}]
-    return Run({"sections": sections, "targets": targets})
+    return Run({"sections": sections, "targets": targets}, Path("gpu_check_card.json"))
 
 
 def test_cells(run):
