@@ -156,8 +156,9 @@ def fit(run: Run) -> str:
     found = fitted(run.path, run.figures)
 
     def cells(each: Fitted) -> Sequence[str]:
-        timed = "kernel" if each.chosen else "call"
-        return each.row, each.plan, time(each.predicted), time(each.measured), f"{each.ratio:.2f}", timed
+        what = each.measured
+        times = time(each.predicted), time(what.seconds), f"{each.ratio:.2f}"
+        return what.row, what.plan, *times, "kernel" if what.alone else "call"
 
     text = f"Kendall's tau of all {len(found)}: {tau(found):.2f}.\n\n"
     return text + table(

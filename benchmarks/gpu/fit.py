@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from benchmarks.gpu.kernels import Record, load, measured, path_of, planned, spec_of, store
+from benchmarks.gpu.kernels import Measured, Record, load, measured, path_of, planned, spec_of, store
 from jax_cocktail.cost.gpu import kernel_spent
 from jax_cocktail.device.tuning import MODEL
 
@@ -18,39 +18,38 @@ LEAST_TAU = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A kernel, or a call that only `jit` timed, without its launch. `chosen`: the plan that the row took."""
+    """What was measured, and what the model says of it, in seconds."""
 
-    row: str
-    plan: str
+    measured: Measured
     predicted: float
-    measured: float
-    chosen: bool
 
     @property
     def ratio(self) -> float:
-        return self.predicted / self.measured
+        return self.predicted / self.measured.seconds
 
     @property
     def fits(self) -> bool:
         """Only kernels are held to it: a call that `jit` timed has the host's time in it."""
-        return not self.chosen or 1 / FURTHEST <= self.ratio <= FURTHEST
+        return not self.measured.alone or 1 / FURTHEST <= self.ratio <= FURTHEST
 
 
 def fitted(path: Path, record: Record) -> tuple[Fitted, ...]:
     """Everything that the record has measured, with the model's prediction for the recorded kernels."""
     spec, kernels = spec_of(record), load(path_of(path))
     found = []
-    for row, plan, seconds in measured(record):
-        trips = kernels.trips.get(row, MODEL.unknown_trips)
-        spent = (kernel_spent(k, spec, kernels.templates, trips) for k in kernels.plans[row][plan])
-        chosen = record["sections"]["plan"][f"{row}@card"]["plan"] == plan
-        found.append(Fitted(row, plan, sum(s.seconds for s in spent), seconds, chosen))
+    for each in measured(record):
+        trips = kernels.trips.get(each.row, MODEL.unknown_trips)
+        spent = (kernel_spent(k, spec, kernels.templates, trips) for k in kernels.plans[each.row][each.plan])
+        found.append(Fitted(each, sum(s.seconds for s in spent)))
     return tuple(found)
 
 
 def tau(found: Sequence[Fitted]) -> float:
     """Kendall's rank correlation of predictions and measurements."""
-    pairs = [(a.predicted - b.predicted) * (a.measured - b.measured) for a, b in combinations(found, 2)]
+    pairs = [
+        (a.predicted - b.predicted) * (a.measured.seconds - b.measured.seconds)
+        for a, b in combinations(found, 2)
+    ]
     return sum(1 if product > 0 else -1 for product in pairs) / len(pairs)
 
 
@@ -62,9 +61,9 @@ def fit(path: Path) -> int:
     found = fitted(path, record)
     print(f"{'row':16}{'plan':28}{'predicted, us':>14}{'measured, us':>14}{'ratio':>8}")
     for each in found:
-        times = f"{each.predicted * 1e6:14.1f}{each.measured * 1e6:14.1f}{each.ratio:8.2f}"
-        note = "" if each.fits else f"  beyond {FURTHEST}"
-        print(f"{each.row:16}{each.plan:28}{times}{note if each.chosen else '  a call that jit timed'}")
+        what, times = each.measured, f"{each.predicted * 1e6:14.1f}{each.measured.seconds * 1e6:14.1f}"
+        note = f"beyond {FURTHEST}" if not each.fits else "" if what.alone else "a call that jit timed"
+        print(f"{what.row:16}{what.plan:28}{times}{each.ratio:8.2f}  {note}".rstrip())
     rank = tau(found)
     print(f"Kendall tau of {len(found)}: {rank:.2f}, at least {LEAST_TAU}")
     return int(rank < LEAST_TAU or not all(each.fits for each in found))

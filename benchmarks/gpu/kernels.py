@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +36,41 @@ def spec_of(record: Record) -> DeviceSpec:
     """The measured card; what an older record does not have is that of the table."""
     sections = record["sections"]
     card, spec = sections["versions"]["all"]["card"], sections["measure"]["card"]["spec"]
+    names = {field.name for field in fields(DeviceSpec)}
     clock = {"clock_rate": 1e3 * card["attributes"]["clock_khz"]}
-    return replace(card_like(spec["name"], spec["arch"]), **{**clock, **spec})
+    known = {name: value for name, value in spec.items() if name in names}
+    return replace(card_like(spec["name"], spec["arch"]), **{**clock, **known})
 
 
-def measured(record: Record) -> Iterator[tuple[str, str, float]]:
-    """Row, plan and seconds of everything of ours that was timed: kernels between events, without the host's
-    share; and of plans that only `jit` timed, whole calls."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was timed of one plan, without its launch. `alone`: kernels, not a call with the host's share."""
+
+    row: str
+    plan: str
+    seconds: float
+    alone: bool
+
+
+def measured(record: Record) -> Iterator[Measured]:
+    """Everything of ours that was timed: kernels in graphs; else kernels between events, less what an empty
+    launch takes there; and calls of plans that only `jit` timed."""
     sections = record["sections"]
-    host = sections["measure"]["card"]["figures"]["empty launch between events"]["seconds"]
-    for row, times in sections["times"].items():
-        plan = sections["plan"].get(f"{row}@card", {}).get("plan", "")
-        if "kernel" in times:
-            yield row, plan, times["kernel"]["seconds"] - host
+    card = sections["measure"]["card"]
+    host = card["figures"].get("empty launch between events", {}).get("seconds", 0.0)
+    for row in dict.fromkeys((*sections.get("kernels", {}), *sections.get("times", {}))):
+        known = set()
+        for plan, found in sections.get("kernels", {}).get(row, {}).items():
+            if "seconds" in found and found["phase"] != "exact":
+                known.add(plan)
+                yield Measured(row, plan, found["seconds"] - card["spec"]["launch_seconds"], True)
+        times, plan = sections["times"].get(row, {}), sections["plan"].get(f"{row}@card", {}).get("plan", "")
+        if "kernel" in times and plan not in known:
+            known.add(plan)
+            yield Measured(row, plan, times["kernel"]["seconds"] - host, True)
         for name, seconds in sections["auto"].get(row, {}).get("trials", {}).items():
-            if name != plan and not name.startswith("stock XLA"):
-                yield row, name, seconds
+            if name not in known and not name.startswith("stock XLA"):
+                yield Measured(row, name, seconds, False)
 
 
 # ---- the file ----------------------------------------------------------------------------------------------
@@ -139,8 +158,8 @@ def planned(record: Record) -> Kernels:
 
     spec = spec_of(record)
     wanted: dict[str, list[str]] = {}
-    for row, plan, _ in measured(record):
-        wanted.setdefault(row, []).append(plan)
+    for each in measured(record):
+        wanted.setdefault(each.row, []).append(each.plan)
     trips, plans = {}, {}
     for row, names in wanted.items():
         function, arguments = ROWS[row].make(False)

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import jax.extend.core as jex
 import numpy as np
 
 from benchmarks.gpu import packed
+from benchmarks.gpu.kernels import spec_of
 from benchmarks.gpu.roofline import predict
 from benchmarks.gpu.rows import ROWS, Row
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
-from jax_cocktail.device.spec import DeviceSpec, card_like
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.capture import capture
 from jax_cocktail.lowering.variants import prepare, survey
 from jax_cocktail.runtime.cuda import micro as gpu_micro
@@ -39,12 +40,7 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 def measured_spec(results: Path) -> DeviceSpec:
     """The card of a results file, with its measured figures."""
-    sections = json.loads(results.read_text())["sections"]
-    figures = sections["measure"]["card"]["spec"]
-    known = {field.name for field in fields(DeviceSpec)}
-    return replace(
-        card_like(figures["name"], figures["arch"]), **{k: v for k, v in figures.items() if k in known}
-    )
+    return spec_of(json.loads(results.read_text()))
 
 
 # ---- what a program computes -------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ The names are the header's. A test compares the two on random products.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
 Path = Literal["serial", "columns", "lanes", "fma", "mma"]
@@ -18,6 +20,9 @@ _TILE_OUTPUTS = 4096
 _STAGE_BYTES = 128
 _STAGES = 4
 _MOST_SCRATCH = 65536
+_BLOCK = 16
+_MOST_DEPTH = 512
+_PACKED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,11 @@ class DotForm:
     b_size: int
     w_size: int
     mma: bool
+
+    @property
+    def is_packed(self) -> bool:
+        """True if the right matrix is packed for tensor cores."""
+        return self.b_k == _PACKED
 
     def normal(self) -> DotForm:
         """A stride over one element does not matter."""
@@ -93,6 +103,8 @@ def vector(size: int, most: int, extent: int, step: int) -> int:
 def dot_plan(given: DotForm, threads: int, room: int) -> DotPlan:
     """The plan for a block of `threads` threads with `room` bytes of scratch."""
     f = given.normal()
+    if f.is_packed:
+        return _tensor(f, threads, room)
     few = _FEW_ROWS_MMA if f.mma else _FEW_ROWS
     slim = f.m <= few or f.n <= few
     if slim:
@@ -103,7 +115,7 @@ def dot_plan(given: DotForm, threads: int, room: int) -> DotPlan:
     if f.k <= _SHORT or f.m * f.n == 0:
         plan = DotPlan("serial")
     elif not slim:
-        plan = _tiles(f, threads, room)
+        plan = _tensor(f, threads, room) if f.mma else _tiles(f, threads, room)
     elif f.b_k == 1 or f.n < 4 or (f.b_n != 1 and f.b_k < f.b_n):
         plan = _lanes(f, threads, room)
     else:
@@ -164,7 +176,10 @@ def along_k(along_row: int, along_depth: int) -> bool:
 
 
 def _pitch(elements: int, size: int, along: bool, mma: bool) -> int:
-    return elements * size + (16 if along or size == 2 else 32 if mma else 0)
+    size_of_all = elements * size
+    if along or size == 2:
+        return size_of_all + 16
+    return size_of_all + 32 if mma and size_of_all % 64 == 0 else size_of_all
 
 
 def _stage_bytes(f: DotForm, p: DotPlan) -> int:
@@ -173,37 +188,33 @@ def _stage_bytes(f: DotForm, p: DotPlan) -> int:
     def tile(rows: int, along: bool) -> int:
         return (rows if along else p.bk) * _pitch(p.bk if along else rows, size, along, f.mma)
 
-    return tile(p.bm, along_k(f.a_m, f.a_k)) + tile(p.bn, along_k(f.b_n, f.b_k))
+    left = tile(p.bm, along_k(f.a_m, f.a_k))
+    return left if f.is_packed else left + tile(p.bn, along_k(f.b_n, f.b_k))
 
 
 def _shares(f: DotForm, p: DotPlan, threads: int) -> DotPlan:
-    """The part of one thread or warp: as small as lets all of them hold the tile."""
-    cell_m, cell_n, workers = (16, 8, threads // _WARP) if f.mma else (1, 1, threads)
-    tm = tn = 1 if f.mma else 2
-    while p.bm * p.bn > workers * tm * tn * cell_m * cell_n:
-        across = tn <= tm if f.mma else tn < tm
-        full_m, full_n = tm * cell_m >= p.bm, tn * cell_n >= p.bn
-        if full_m or (across and not full_n):
+    """The part of one thread: as small as lets all of them hold the tile."""
+    tm = tn = 2
+    while p.bm * p.bn > threads * tm * tn:
+        if tm >= p.bm or (tn < tm and tn < p.bn):
             tn *= 2
         else:
             tm *= 2
-    used = p.bm * p.bn // (tm * tn * cell_m * cell_n)
-    slices = p.bk * f.a_size // 32 if f.mma else p.bk * f.w_size // 16
-    while slices > 1 and slices * used > workers:
+    used, slices = p.bm * p.bn // (tm * tn), p.bk * f.w_size // 16
+    while slices > 1 and slices * used > threads:
         slices //= 2
     return replace(p, tm=tm, tn=tn, slices=slices)
 
 
 def _tiles(f: DotForm, threads: int, room: int) -> DotPlan:
-    bk, low_n = _STAGE_BYTES // (f.a_size if f.mma else f.w_size), 8 if f.mma else 16
+    bk = _STAGE_BYTES // f.w_size
     bk = bk // 2 if f.k * 2 <= bk else bk
     area = power(min(_TILE_OUTPUTS, 32 * threads) + 1) // 2
-    p = DotPlan("mma" if f.mma else "fma", bk=bk)
-    while area >= 16 * low_n:
-        bm = _side(f.m, 16, min(64, area // low_n))
-        bn = _side(f.n, low_n, min(256, area // bm))
-        p = replace(p, bm=_side(f.m, 16, min(256, area // bn)), bn=bn)
-        p = _shares(f, p, threads)
+    p = DotPlan("fma", bk=bk)
+    while area >= 256:
+        bm = _side(f.m, 16, min(64, area // 16))
+        bn = _side(f.n, 16, min(256, area // bm))
+        p = _shares(f, replace(p, bm=_side(f.m, 16, min(256, area // bn)), bn=bn), threads)
         stage, tiles = _stage_bytes(f, p), above(f.k, bk)
         stages, slices = min(_STAGES, tiles), p.slices
         while stages > 1 and stages * stage > min(room, _MOST_SCRATCH):
@@ -212,8 +223,68 @@ def _tiles(f: DotForm, threads: int, room: int) -> DotPlan:
             slices //= 2
         sums = slices * p.bm * p.bn * f.w_size if slices > 1 else 0
         p = replace(p, slices=slices, stages=stages, scratch=max(stages * stage, sums))
-        waits = stages < min(2, tiles) and area > 32 * low_n
+        waits = stages < min(2, tiles) and area > 512
         if p.scratch <= room and not waits:
             return p
         area //= 2
     return replace(p, path="serial", scratch=0)
+
+
+# ---- tiles for tensor cores --------------------------------------------------------------------------------
+
+
+def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
+    """As much of k in a tile as there is room for; without stages if there is none."""
+    pack = 4 // f.a_size
+    every = above(f.k, _BLOCK * pack) * _BLOCK
+    words, found = min(every, _MOST_DEPTH), replace(p, stages=0)
+    while found.stages == 0 and words >= _BLOCK:
+        found = replace(found, bk=words * pack)
+        stage, tiles = _stage_bytes(f, found), above(every, words)
+        stages = min(_STAGES, tiles, room // stage)
+        kept = stages if stages >= min(2, tiles) else 0
+        found = replace(found, stages=kept, scratch=stages * stage)
+        words = power(words) // 2
+    if p.slices > 1:
+        found = replace(found, scratch=max(found.scratch, p.slices * p.bm * (p.bn + 8) * 4))
+    fits = found.scratch <= room and p.slices * _BLOCK * pack <= found.bk
+    return found if fits else replace(found, stages=0)
+
+
+def _cycles(f: DotForm, p: DotPlan, down: int, across: int) -> int:
+    warps, cells = down * across * p.slices, p.tm * p.tn
+    tiles, depths = above(f.m, p.bm) * above(f.n, p.bn), above(f.k, p.bk)
+    step = max(36, 8 * cells * above(warps, 4), warps * (4 * p.tm + 2 * p.tn))
+    steps = above(p.bk * f.a_size, 32 * p.slices) * step
+    copied = _stage_bytes(f, p) // 64
+    return tiles * (300 + depths * (100 + copied + steps) + (120 + warps * cells * 3 if p.slices > 1 else 0))
+
+
+def _tensor(f: DotForm, threads: int, room: int) -> DotPlan:
+    """Every way to share a tile among the warps, by the cycles that it takes."""
+    warps, best, least = threads // _WARP, DotPlan("serial"), 0
+    for down, across, tm, tn in _tensor_shares(f, warps, min(16, 4096 // threads)):
+        slices = 1
+        while slices * down * across <= warps:
+            form = DotPlan("mma", bm=16 * tm * down, bn=8 * tn * across, tm=tm, tn=tn, slices=slices)
+            p = _depth(f, form, room)
+            cycles = _cycles(f, p, down, across) if p.stages else 0
+            if p.stages and (least == 0 or cycles < least):
+                best, least = p, cycles
+            slices *= 2
+    return best
+
+
+def _tensor_shares(f: DotForm, warps: int, most: int) -> Iterator[tuple[int, int, int, int]]:
+    """Warps below each other and side by side, and the cells of each."""
+    powers = [1 << bit for bit in range(warps.bit_length())]
+    for down, across in product(powers, powers):
+        if down * across > warps:
+            continue
+        for tm in (1, 2, 4):
+            if tm > 1 and tm * 8 * down >= f.m:
+                break
+            for tn in range(1, most // tm + 1):
+                if tn > 1 and (tn - 1) * 8 * across >= f.n:
+                    break
+                yield down, across, tm, tn

@@ -68,6 +68,8 @@ def dot_forms(rng: np.random.Generator) -> list[tuple[DotForm, int]]:
         o = (n + pad, 1) if rng.integers(3) else (1, m + pad)
         kind, size = int(rng.integers(4)), int(rng.choice((1, 4, 8)))
         sizes = ((4, 4, 4, True), (2, 2, 4, True), (4, 4, 4, False), (size, 4, 8, False))[kind]
+        if sizes[3] and rng.integers(4) == 0:  # packed for tensor cores
+            n, k, b = 8 * n, 32 * k, (-1, 1)
         return DotForm(m, n, k, *a, *b, *o, *sizes)
 
     return [(form(), int(rng.choice((1024, 8192, 36864, 65536)))) for _ in range(NUMBER)]

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.gpu import fit as model
 from benchmarks.gpu.fit import FURTHEST, Fitted, fit, fitted, tau
-from benchmarks.gpu.kernels import load, measured, path_of, spec_of, store
+from benchmarks.gpu.kernels import Measured, load, measured, path_of, spec_of, store
 from jax_cocktail.cost.gpu import kernel_spent
 from jax_cocktail.cost.latency import clocks
 from jax_cocktail.device import templates
@@ -36,9 +36,9 @@ def test_nearly_all_of_a_prediction_is_latency(path):
     record = json.loads(path.read_text())
     free = replace(FIRST, **dict.fromkeys(FIRST.__slots__, 0.0))
     spec, kernels = spec_of(record), load(path_of(path))
-    for row, plan, seconds in measured(record):
-        alone = sum(kernel_spent(k, spec, free, 16).seconds for k in kernels.plans[row][plan])
-        assert alone < 0.7 * seconds, row
+    for each in measured(record):
+        alone = sum(kernel_spent(k, spec, free, 16).seconds for k in kernels.plans[each.row][each.plan])
+        assert alone < 0.7 * each.seconds, each
 
 
 @BY_NAME
@@ -47,7 +47,8 @@ def test_plans_of_one_program_are_ranked(path):
     found = fitted(path, json.loads(path.read_text()))
     for each in found:
         for other in found:
-            if each.row == other.row and each.measured > 1.5 * other.measured:
+            (slow, slower), (fast, faster) = ((x.measured.row, x.measured.seconds) for x in (each, other))
+            if slow == fast and slower > 1.5 * faster:
                 assert each.predicted > other.predicted, (each, other)
 
 
@@ -69,7 +70,7 @@ def test_kernels_survive_their_file(path, tmp_path):
 
 def test_tau_counts_pairs():
     def case(*pairs):
-        return tau([Fitted("row", "plan", predicted, seconds, True) for predicted, seconds in pairs])
+        return tau([Fitted(Measured("row", "plan", s, True), predicted) for predicted, s in pairs])
 
     assert case((1, 1), (2, 2), (3, 3)) == 1
     assert case((3, 1), (2, 2), (1, 3)) == -1
@@ -77,12 +78,12 @@ def test_tau_counts_pairs():
 
 
 def test_a_kernel_fits_within_the_factor():
-    def fits(predicted, chosen=True):
-        return Fitted("row", "plan", predicted, 1.0, chosen).fits
+    def fits(predicted, alone=True):
+        return Fitted(Measured("row", "plan", 1.0, alone), predicted).fits
 
     assert fits(FURTHEST) and fits(1 / FURTHEST)
     assert not fits(1.5) and not fits(0.7)
-    assert fits(5.0, chosen=False)
+    assert fits(5.0, alone=False)
 
 
 def test_every_figure_of_a_generation_counts():
