@@ -130,14 +130,9 @@ def _columns(f: DotForm, threads: int, room: int) -> DotPlan:
     wide = columns * f.b_size >= 128 and f.a_k == 1
     kv = vector(f.a_size, 4, f.k, f.a_m) if wide else 1
     warps, chunks = threads // _WARP, above(f.n, columns)
-    parts = max(1, min(warps // chunks, f.k * lanes // 128))
-
-    def bytes_of(parts: int) -> int:
-        return warps // parts * parts * f.m * columns * f.w_size
-
-    while parts > 1 and bytes_of(parts) > room:
-        parts //= 2
-    scratch = bytes_of(parts) if parts > 1 else 0
+    parts, shares = max(1, min(warps // chunks, f.k * lanes // 128)), warps * f.m * columns * f.w_size
+    parts = 1 if shares > room else parts
+    scratch = shares if parts > 1 else 0
     return DotPlan("columns", v=v, kv=kv, lanes=lanes, columns=columns, parts=parts, scratch=scratch)
 
 
@@ -146,18 +141,16 @@ def _lanes(f: DotForm, threads: int, room: int) -> DotPlan:
     if f.a_k == 1:
         v = min(v, vector(f.a_size, v, f.k, f.a_m))
     lanes = min(_WARP, power(f.k // v))
+    while lanes * v * f.b_size > 128 and f.n * lanes > threads and f.k * f.m * 2 <= 32 * lanes:
+        lanes //= 2
     warps, groups = threads // _WARP, threads // lanes
     columns = min(8, max(1, 16 // power(f.m)), power(above(f.n, groups)))
     parts = 1
     if lanes == _WARP and columns == 1:
         parts = max(1, min(warps // f.n, f.k // (_WARP * v)))
-
-    def bytes_of(parts: int) -> int:
-        return warps // parts * parts * f.m * f.w_size
-
-    while parts > 1 and bytes_of(parts) > room:
-        parts //= 2
-    scratch = bytes_of(parts) if parts > 1 else 0
+    shares = warps * f.m * f.w_size
+    parts = 1 if shares > room else parts
+    scratch = shares if parts > 1 else 0
     return DotPlan("lanes", v=v, kv=v, lanes=lanes, columns=columns, parts=parts, scratch=scratch)
 
 
