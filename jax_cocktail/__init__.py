@@ -18,7 +18,7 @@ from jax_cocktail.errors import (
 from jax_cocktail.report import Report
 
 if TYPE_CHECKING:
-    from jax_cocktail.api import clear_cache, explain, jit, load, recursive, replace_jit
+    from jax_cocktail.api import Trace, clear_cache, explain, jit, load, recursive, replace_jit, trace
 
 __all__ = [
     "BuildError",
@@ -28,6 +28,7 @@ __all__ = [
     "RecursionTypeError",
     "Report",
     "StrictModeError",
+    "Trace",
     "UnsupportedError",
     "VerificationError",
     "__version__",
@@ -38,9 +39,12 @@ __all__ = [
     "options",
     "recursive",
     "replace_jit",
+    "trace",
 ]
 
-_NEEDS_JAX = frozenset({"clear_cache", "explain", "jit", "load", "recursive", "replace_jit"})
+_NEEDS_JAX = frozenset(
+    {"Trace", "clear_cache", "explain", "jit", "load", "recursive", "replace_jit", "trace"}
+)
 
 
 def __getattr__(name: str) -> Any:

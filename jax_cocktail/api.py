@@ -18,13 +18,15 @@ from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, marked, variants
 from jax_cocktail.lowering.lower import MARK_LOST
 from jax_cocktail.lowering.marked import Marked, marked_of
+from jax_cocktail.lowering.record import unrecorded
 from jax_cocktail.lowering.replacement import Replacement
-from jax_cocktail.lowering.state import STATE, collecting, in_state
+from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
 from jax_cocktail.recursion.trace import recursive as recursive
 from jax_cocktail.report import Report
 from jax_cocktail.runtime import trust as permissions
 from jax_cocktail.runtime.cuda import measure as gpu_measure
 from jax_cocktail.runtime.trust import Trust
+from jax_cocktail.timeline.trace import Trace as Trace
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
@@ -134,22 +136,74 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
       StrictModeError: (by the returned function) the option ``strict`` is set and a loop or branch cannot be
         compiled.
     """
-    bound: tuple[Any, ...] = ()
-    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, Jit):
-        fun, bound = fun.__func__, (fun.__self__,)
-    known = fun if isinstance(fun, Jit) else Jit(fun, {}, {})
+    known, bound = _wrapper_of(fun)
 
     @functools.wraps(fun, updated=())
     def explained(*args: Any, **kwargs: Any) -> Report:
-        with collecting() as reports:
-            known.copy().lower(*bound, *args, **kwargs)
-        if not reports:
-            why = "jax.disable_jit is in force" if jax.config.jax_disable_jit else MARK_LOST
-            return Report(known._marked.function_name, choice="stock", why=why)
-        first, *inner = reports
-        return dataclasses.replace(first, inner=tuple(inner))
+        return _lowered(known.copy(), (*bound, *args), kwargs)[0]
 
     return explained
+
+
+def trace(fun: Callable[..., Any]) -> Callable[..., Trace]:
+    """Returns a function that calls `fun` and records what every unit does, and when.
+
+    The program is the one that `jit` would run, with stamps of the clock in it: a unit is a thread, or a
+    thread block of a GPU. It runs twice, and the second run is recorded; with side effects, it runs once.
+    Nothing is recorded of what stock XLA runs. The option ``trace`` says how much is recorded.
+
+    Example::
+
+      found = jax_cocktail.trace(root)(jnp.array([2.0, 9.0, 100.0]))
+      print(found)                  # time per stage, skew and cost of each barrier
+      found.perfetto("root.json")   # open it at https://ui.perfetto.dev
+
+    Args:
+      fun: a function, or the result of `jit`, whose options are then used.
+
+    Returns:
+      A function that takes the arguments of `fun` and returns a `Trace`: the results of the call, and the
+      timeline of each custom call.
+
+    Raises:
+      TypeError: `fun` is no function.
+      StrictModeError: (by the returned function) the option ``strict`` is set and a loop or branch cannot be
+        compiled.
+    """
+    known, bound = _wrapper_of(fun)
+
+    @functools.wraps(fun, updated=())
+    def traced(*args: Any, **kwargs: Any) -> Trace:
+        fresh, positional = known.copy(), (*bound, *args)
+        with recording() as recordings:
+            report, lowered = _lowered(fresh, positional, kwargs)
+        notes, name = unrecorded(report, bool(recordings)), known._marked.function_name
+        for found in recordings:
+            if len(found.results) == lowered.out_tree.num_leaves:
+                results = jax.tree.unflatten(lowered.out_tree, found.results)
+                return Trace(name, results, found.regions, notes)
+        return Trace(name, fresh(*positional, **kwargs), sum((f.regions for f in recordings), ()), notes)
+
+    return traced
+
+
+def _wrapper_of(fun: Any) -> tuple[Jit, tuple[Any, ...]]:
+    """The wrapper of a function, and the object that a method is bound to."""
+    bound: tuple[Any, ...] = ()
+    if isinstance(fun, types.MethodType) and isinstance(fun.__func__, Jit):
+        fun, bound = fun.__func__, (fun.__self__,)
+    return fun if isinstance(fun, Jit) else Jit(fun, {}, {}), bound
+
+
+def _lowered(fresh: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Report, Any]:
+    """The report on a call that is lowered now, and what JAX has lowered."""
+    with collecting() as reports:
+        lowered = fresh.lower(*args, **kwargs)
+    if not reports:
+        why = "jax.disable_jit is in force" if jax.config.jax_disable_jit else MARK_LOST
+        return Report(fresh._marked.function_name, choice="stock", why=why), lowered
+    first, *inner = reports
+    return dataclasses.replace(first, inner=tuple(inner)), lowered
 
 
 def clear_cache() -> None:

@@ -36,6 +36,7 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.codegen.program import emit_program
+from jax_cocktail.codegen.stamps import StampTable, beside_counters, stamps_of, with_counters
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
@@ -108,7 +109,8 @@ class Emitted:
     """A program ready for the host or device compiler.
 
     `machine`: what it is for; `fingerprint`: of the translated program and the candidate; `fired`: the passes
-    that changed something; `remarks`: what the passes have to say; `seconds`: time that this took.
+    that changed something; `remarks`: what the passes have to say; `seconds`: time that this took; `stamps`:
+    those of a traced program.
     """
 
     program: UProgram
@@ -120,6 +122,7 @@ class Emitted:
     fired: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
     seconds: float = 0.0
+    stamps: StampTable | None = None
 
     @property
     def target(self) -> Target:
@@ -208,16 +211,18 @@ def emit(
     machine: Machine = HOST,
     observers: Sequence[Observer] = (),
     candidate: Candidate = SINGLE,
+    trace: int = 0,
 ) -> Emitted:
     """From a translated program to source text. Needs no compiler and no device.
 
-    A division over units whose parts cannot be written in place is given up, with a remark.
+    A division over units whose parts cannot be written in place is given up, with a remark. `trace`: the
+    level of the stamps of a traced program (see `codegen.stamps`); 0: it is not traced.
     """
     with _uncollected():
         try:
-            return _emit(program, machine, observers, candidate)
+            return _emit(program, machine, observers, candidate, trace)
         except PlacementError as error:
-            emitted = _emit(program, machine, observers, replace(candidate, units=1))
+            emitted = _emit(program, machine, observers, replace(candidate, units=1), trace)
             note = Remark("place", False, str(error))
             return replace(emitted, candidate=candidate, remarks=(*emitted.remarks, note))
 
@@ -242,7 +247,7 @@ def schedule(
 
 
 def _emit(
-    program: UProgram, machine: Machine, observers: Sequence[Observer], candidate: Candidate
+    program: UProgram, machine: Machine, observers: Sequence[Observer], candidate: Candidate, trace: int
 ) -> Emitted:
     start = time.perf_counter()
     made, remarks = [("translate", program)], list[Remark]()
@@ -253,14 +258,19 @@ def _emit(
     cluster = candidate.units if candidate.cluster else 0
     stitched = transform(program, (keep, *observers), candidate, remarks.append, machine)
     fired = tuple(dict.fromkeys(name for (_, old), (name, new) in pairwise(made) if new is not old))
-    planned = schedule(stitched, machine, cluster, observers)
-    source = emit_program(planned.program, planned.plan, machine)
+    planned = schedule(stitched, beside_counters(machine) if trace else machine, cluster, observers)
+    final, plan, stamps = planned.program, planned.plan, None
+    if trace:
+        plan = with_counters(plan, machine)
+        stamps = stamps_of(final, plan, machine, trace)
+    source = emit_program(final, plan, machine, stamps=stamps)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start
     return Emitted(
-        *(planned.program, planned.plan, source, machine, candidate, key, fired),
+        *(final, plan, source, machine, candidate, key, fired),
         remarks=tuple(dict.fromkeys(remarks)),
         seconds=seconds,
+        stamps=stamps,
     )
 
 
@@ -288,7 +298,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     seconds = emitted.seconds + built.seconds
     if built.spills:
         outlining = replace(machine, target=replace(machine.target, outline_limit=0))
-        divided = emit_program(emitted.program, emitted.plan, outlining)
+        divided = emit_program(emitted.program, emitted.plan, outlining, stamps=emitted.stamps)
         other = build_device_program(divided, toolchain, spec, cache_limit_bytes=limit)
         seconds += other.seconds
         if sum(other.spills.values()) < sum(built.spills.values()):

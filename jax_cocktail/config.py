@@ -28,13 +28,13 @@ class Option:
       name: its keyword.
       default: its default value, which also determines its type.
       doc: its meaning, for people.
-      choices: the allowed words; empty for numbers, flags and folders.
+      choices: the allowed words or numbers; empty if any number, flag or folder is allowed.
     """
 
     name: str
     default: str | bool | int
     doc: str
-    choices: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
 
     @property
     def variable(self) -> str:
@@ -42,7 +42,7 @@ class Option:
         return f"JAX_COCKTAIL_{self.name.upper()}"
 
 
-def _option(default: str | bool | int, doc: str, choices: tuple[str, ...] = ()) -> Any:
+def _option(default: str | bool | int, doc: str, choices: tuple[str | int, ...] = ()) -> Any:
     """A field of `Options`, with what an `Option` says about it."""
     return field(default=default, metadata={"default": default, "doc": doc, "choices": choices})
 
@@ -89,6 +89,12 @@ class Options:
         "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
         " end of every call",
         choices=("deferred", "sync"),
+    )
+    trace: int = _option(
+        0,
+        "how much `trace` records: 1: barriers and exchanges; 2: loops, tiles and long stages as well; 3:"
+        " every statement, and on a GPU every warp and block barrier; 0: as 2. `jit` itself records nothing",
+        choices=(0, 1, 2, 3),
     )
 
     def __post_init__(self) -> None:
@@ -180,7 +186,7 @@ def options(**values: Any) -> Iterator[None]:
       **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``strict``: a bool.
         ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``.
         ``units``: an int, 0 for one per core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``.
-        ``errors``: ``"deferred"`` or ``"sync"``. `REGISTRY` describes them.
+        ``errors``: ``"deferred"`` or ``"sync"``. ``trace``: 0 to 3. `REGISTRY` describes them.
 
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.
@@ -199,15 +205,16 @@ def _checked(option: Option, value: Any, where: str) -> str | bool | int:
         if isinstance(value, bool):
             return value
         raise TypeError(f"{where} must be True or False, not {value!r}")
-    if isinstance(option.default, int):
+    is_number = isinstance(option.default, int)
+    if option.choices:
+        if value in option.choices and not isinstance(value, bool):
+            return int(value) if is_number else str(value)
+        allowed = ", ".join('""' if choice == "" else str(choice) for choice in option.choices)
+        raise ValueError(f"{where} must be one of {allowed}, not {value!r}")
+    if is_number:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         raise ValueError(f"{where} must be an integer >= 0, not {value!r}")
-    if option.choices:
-        if value in option.choices:
-            return str(value)
-        allowed = ", ".join(choice or '""' for choice in option.choices)
-        raise ValueError(f"{where} must be one of {allowed}, not {value!r}")
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     raise TypeError(f"{where} must be a path, not {value!r}")

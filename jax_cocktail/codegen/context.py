@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 
 from jax_cocktail.codegen.kernel import Barrier, Expression, Index, Load, Name, Pointer, Store
 from jax_cocktail.codegen.outline import Outer, OutlineTable
+from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
-from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.ir import Region, Statement, UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
 from jax_cocktail.utask.types import Value
@@ -67,6 +68,8 @@ class Context:
     held: dict[Value, tuple[Name, str]] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
     places: bool = False  # comments say where statements come from
+    stamps: StampTable | None = None  # of a traced program
+    rings: int = 0  # the number of the result that holds its stamps
 
     @property
     def target(self) -> Target:
@@ -245,6 +248,29 @@ class Context:
         if self.target.has_threads:
             self.needs.add("block")
         self.writer.add(code(self.target.copy, target=target, source=source, size=size))
+
+    # -- the timeline ------------------------------------------------------------------------------------
+    def stamp(self, region: Region, position: int) -> None:
+        """Notes the clock if the table has a stamp before a statement of a region."""
+        if self.stamps is not None and (number := self.stamps.before.get((id(region), position))):
+            self._trace("ck_stamp({}, unit, {});", number)
+
+    def stamp_within(self, statement: Statement) -> None:
+        """The same inside a statement."""
+        if self.stamps is not None and (number := self.stamps.within.get(id(statement))):
+            self._trace("ck_stamp({}, unit, {});", number)
+
+    def begin_trace(self) -> None:
+        if self.stamps is not None:
+            self.needs |= {"units", "trace"}
+            self._trace("ck_begin_trace({}, unit);")
+
+    def end_trace(self) -> None:
+        if self.stamps is not None:
+            self._trace("ck_end_trace({}, unit);")
+
+    def _trace(self, template: str, *operands: int) -> None:
+        self.writer.line(template, self.slot_pointer(Slot("output", self.rings), "uint64"), *operands)
 
 
 Emitter = Callable[[Context, UOperator], None]  # writes the call of an anchor's template

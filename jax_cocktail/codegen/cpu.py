@@ -8,7 +8,7 @@ CPU = Target(
     name="cpu",
     headers=(
         *("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "lapack", "sort"),
-        "units",
+        *("units", "trace"),
     ),
     lanes="CK_LANES",
     reduction='_Pragma("omp simd reduction({op}:{name})")',

@@ -23,6 +23,7 @@ def emit_exchange(context: Context, operator: UOperator) -> None:
     idle = context.plan.most_units > blocks.parts
     if idle:
         writer.line(f"ck_send_nothing<{blocks.parts}, {blocks.first}>(unit, {end});")
+    context.stamp_within(operator)
     for value, blocks, place in zip(operator.outputs, blocks_of(operator), places, strict=True):
         rows, run, row = blocks.rows(value.type.shape)
         numbers = f"{rows}, {blocks.parts * run}, {row}"

@@ -79,7 +79,7 @@ def gpu_target(name: str, threads: int) -> Target:
     """The spellings for blocks of this many threads; `gpu_src` says what they mean."""
     return Target(
         name=name,
-        headers=(*_HEADERS, "program", "exchange"),
+        headers=(*_HEADERS, "program", "exchange", "trace"),
         threads=threads,
         index="i32",
         copy="ck_copy({target}, {source}, {size});",

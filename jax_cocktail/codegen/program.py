@@ -24,6 +24,7 @@ from jax_cocktail.codegen.outline import (
     touches,
     wants_outlining,
 )
+from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal, table, table_type
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.device.machine import Machine
@@ -49,31 +50,41 @@ from jax_cocktail.utask.types import NOWHERE, Value
 FIRST = Name("first", outer=True)  # the unit that executes the first trip: a parameter of a part
 
 
-def emit_program(program: UProgram, plan: MemoryPlan, machine: Machine, *, places: bool = False) -> str:
+def emit_program(
+    program: UProgram,
+    plan: MemoryPlan,
+    machine: Machine,
+    *,
+    places: bool = False,
+    stamps: StampTable | None = None,
+) -> str:
     """The source text of a stitched program under a memory plan. Raises UnsupportedError.
 
     The text has neither names nor positions of the user's program, so that a program that moves is not
     compiled again. `places`: comments for readers say where in the user's program statements come from.
+    `stamps`: those of a traced program, which has one more result.
     """
     target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
     outlines = OutlineTable(target) if wants_outlining(program, target.outline_limit) else None
     codes = first_codes(operators_in(program.entry))
-    context = Context(
-        machine, plan, Writer(target.index), outlines=outlines, first_codes=codes, places=places
-    )
+    context = Context(machine, plan, Writer(target.index), outlines=outlines, first_codes=codes)
+    context.places, context.stamps, context.rings = places, stamps, len(program.entry.results)
     begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
     context.writer.add(*map(code, begin))
+    context.begin_trace()
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)
+    context.end_trace()
     context.writer.add(*map(code, end))
     if context.has_units or target.has_threads:
         context.needs.add("units")
-    numbers = facts(program, plan)
+    numbers = facts(program, plan, stamps)
     prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
     prologue += target.cluster if plan.cluster else ()
+    prologue += stamps.prologue if stamps is not None else ()
     head = ["// jax_cocktail program", *(text.format(**numbers) for text in prologue)]
     head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
     if context.has_units:
@@ -97,11 +108,11 @@ def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:
     return {name: f"(({about.type})({about.address}))" for name, about in arrays}
 
 
-def facts(program: UProgram, plan: MemoryPlan) -> dict[str, int]:
+def facts(program: UProgram, plan: MemoryPlan, stamps: StampTable | None = None) -> dict[str, int]:
     """Numbers of a program that a target may define in its prologue."""
     return {
         "operands": len(program.entry.parameters),
-        "results": len(program.entry.results),
+        "results": len(program.entry.results) + (stamps is not None),
         "most_units": plan.most_units,
         "resident_units": plan.resident_units,
         "own_bytes": plan.own_bytes,
@@ -151,11 +162,12 @@ def _store_results(context: Context, program: UProgram) -> None:
 # -- statements ----------------------------------------------------------------------------------------------
 def _emit_region(context: Context, region: Region) -> None:
     where = NOWHERE
-    for statement in region.body:
+    for position, statement in enumerate(region.body):
         if context.places and statement.source.file and statement.source != where:
             where = statement.source
             short = replace(where, file=where.file.rsplit("/", 1)[-1])
             context.writer.add(Comment(str(short)))  # never ends in a backslash: see `Source.__str__`
+        context.stamp(region, position)
         _emit_statement(context, statement)
 
 
@@ -311,6 +323,7 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
         context.indices[name] = "i64"
         with _trips(context, loop, name):
             _emit_region(context, loop.body)
+            context.stamp_within(loop)
             emit_transfer(context, loop.body.results, loop.carried)
         del context.indices[name]
         return
@@ -321,6 +334,7 @@ def _emit_inline_loop(context: Context, loop: LoopUTask) -> None:
         _emit_region(context, loop.condition)
         context.writer.line("if (!{}) break;", context.register(loop.condition.results[0]))
         _emit_region(context, loop.body)
+        context.stamp_within(loop)
         emit_transfer(context, loop.body.results, loop.carried)
 
 

@@ -175,9 +175,21 @@ class StockTuning:
     memory_share: float = 0.7
 
 
+@dataclass(frozen=True, slots=True)
+class TraceTuning:
+    """Timelines [E]."""
+
+    stamps: int = 4096  # that a unit keeps, of 16 bytes each
+    # A statement is worth a stamp from this weight of its work on (`cost.work`): it then takes ten times as
+    # long as a stamp, which takes about 10 ns on a core and 30 cycles of a block.
+    host_weight: float = 50_000
+    block_weight: float = 2_000
+
+
 PROGRAM = ProgramTuning()
 MODEL = ModelTuning()
 LOOPS = LoopTuning()
 BATCH = BatchTuning()
 BLOCK = BlockTuning()
 STOCK = StockTuning()
+TRACE = TraceTuning()

@@ -224,6 +224,7 @@ def rewrite(
     flat = captured.flat
     equations: list[Any] = []
     flags: list[Any] = []
+    rings: list[Any] = []
     for step in captured.order:
         if isinstance(step, int):
             equations.append(flat.equations[step])
@@ -235,22 +236,26 @@ def rewrite(
                 plan = artifact.launch
                 invocation = _on_gpu(artifact, plan, name, sync) if plan else _on_cpu(artifact, region)
                 stock = [flat.equations[member] for member in region.members]
-                call, flag = _call(region, artifact, invocation, stock)
+                call, flag, ring = _call(region, artifact, invocation, stock)
                 equations += call
                 flags += flag
+                rings += ring
             else:
                 equations += [flat.equations[member] for member in region.members]
-    return Rewritten(flat.close(equations), tuple(flags))
+    return Rewritten(flat.close(equations), tuple(flags), tuple(rings))
 
 
 def _call(
     region: Region, artifact: Artifact, invocation: Invocation, stock: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """The equations of one custom call, which read and define the variables of the region, and its exit flag,
-    if it has one. `stock`: the equations that it replaces, which run again after a side exit."""
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """The equations of one custom call, which read and define the variables of the region; its exit flag and
+    its rings, if it has them. `stock`: the equations that it replaces, which run again after a side exit."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
+    stamps = artifact.emitted.stamps
+    if stamps is not None:
+        shapes.append(jax.ShapeDtypeStruct(stamps.shape, np.uint32))
     if invocation.workspace_bytes:
         shapes.append(jax.ShapeDtypeStruct((invocation.workspace_bytes,), np.uint8))
 
@@ -260,7 +265,8 @@ def _call(
         bound = _bound(artifact, invocation.launch, plain, shapes)
         outputs = function(*plain, **bound, **invocation.attributes, binary=np.empty(0, np.uint8))
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
-        return [_wrapped(output, atom.key_impl) for output, atom in pairs]
+        rings = outputs[len(results) : len(results) + (stamps is not None)]
+        return [*(_wrapped(output, atom.key_impl) for output, atom in pairs), *rings]
 
     # The types belong to the program: the current setting of jax_enable_x64 must not narrow them.
     with jax.enable_x64(True):
@@ -269,11 +275,12 @@ def _call(
     # It comes after the trace, because JAX remembers for long what it has traced.
     binary = np.frombuffer(artifact.binary, np.uint8)
     again: list[Any] = []
+    returned, rings = traced.outvars[: len(results)], traced.outvars[len(results) :]
     if region.exits:
-        *ours, flag = traced.outvars
+        *ours, flag = returned
         again = run_again(stock, flag, ours, region.results)
     else:
-        names.update(zip(traced.outvars, region.results, strict=True))
+        names.update(zip(returned, region.results, strict=True))
     call_itself = [
         with_attribute(equation, "binary", binary).replace(
             invars=[a if isinstance(a, jex.Literal) else names.get(a, a) for a in equation.invars],
@@ -281,7 +288,7 @@ def _call(
         )
         for equation in traced.eqns
     ]
-    return call_itself + again, traced.outvars[-1:] if region.exits else []
+    return call_itself + again, returned[-1:] if region.exits else [], rings
 
 
 _IMPLEMENTATIONS = {"fry": "threefry2x32"}

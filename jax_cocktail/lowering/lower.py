@@ -30,6 +30,7 @@ from jax_cocktail.lowering.adapter import (
 from jax_cocktail.lowering.capture import ASKED_FOR, Region
 from jax_cocktail.lowering.choices import element_branch_in
 from jax_cocktail.lowering.recent import keep
+from jax_cocktail.lowering.record import record
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.variants import (
     Prepared,
@@ -164,10 +165,19 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if STATE.reports is not None:
         report = _described(report, prepared, decision, mark)
     if decision.choice == "cocktail":
+        if STATE.recordings == []:
+            _record(prepared, decision.plan, mark)
         if force == "auto":
             leaving.watch(key, decision, prepared.leaving(decision.plan))
         return report, Outcome(rewritten_jaxpr, STATE.stock)
     return report, Outcome(closed, force == "auto" or STATE.stock)
+
+
+def _record(prepared: Prepared, plan: decisions.Plan, mark: Mark) -> None:
+    """Traces the call, if its arguments are known: it is not one inside the call that `trace` makes."""
+    arguments = _concrete_arguments(prepared.closed, mark)
+    if arguments is not None and STATE.recordings is not None:
+        STATE.recordings.append(record(prepared, plan, mark, arguments))
 
 
 def _again(known: decisions.Decision, mark: Mark, here: bool) -> bool:

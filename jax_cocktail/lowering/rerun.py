@@ -15,10 +15,18 @@ from jax_cocktail.primitives.jaxprs import constants, open_jaxpr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rewritten:
-    """A marked jaxpr with custom calls, and the variables that hold their exit flags."""
+    """A marked jaxpr with custom calls, and the variables that hold their exit flags and, of traced programs,
+    their rings of stamps."""
 
     jaxpr: Any
     flags: tuple[Any, ...]
+    rings: tuple[Any, ...] = ()
+
+    def with_rings(self) -> Any:
+        """The jaxpr that returns the rings as well, after its results."""
+        opened = open_jaxpr(self.jaxpr)
+        outer = opened.replace(outvars=[*opened.outvars, *self.rings])
+        return jex.ClosedJaxpr(outer, list(constants(self.jaxpr)))
 
     def only_flags(self) -> Any | None:
         """The part of the jaxpr that computes the flags; None if that has side effects."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from jax_cocktail.config import Options, from_token
 from jax_cocktail.report import Report
+from jax_cocktail.timeline.values import Timeline
 
 _PREFIX = "jax_cocktail__"
 _SEPARATOR = "__"
@@ -37,6 +38,14 @@ def read_mark(name: Any) -> Mark | None:
     return Mark(function, options) if separator and options is not None else None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Recording:
+    """A traced call: its results, flat, and the timeline of each custom call."""
+
+    results: list[Any]
+    regions: tuple[Timeline, ...]
+
+
 class _State(threading.local):
     """Per-thread state.
 
@@ -44,11 +53,13 @@ class _State(threading.local):
       arguments: (wrapper, positional, keyword) of the innermost call of a wrapper, or None.
       stock: stock XLA runs marked calls with force="auto", because it won for the enclosing call.
       reports: the list that collects reports for `explain`, or None.
+      recordings: the list that collects traced calls for `trace`, or None.
     """
 
     arguments: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
     stock: bool = False
     reports: list[Report] | None = None
+    recordings: list[Recording] | None = None
 
 
 STATE = _State()
@@ -68,7 +79,7 @@ def in_state(**values: Any) -> Iterator[None]:
 def alone() -> AbstractContextManager[None]:
     """Runs JAX inside a lowering: hides the arguments and reports of the call being lowered, and leaves inner
     marked calls to stock XLA."""
-    return in_state(arguments=None, reports=None, stock=True)
+    return in_state(arguments=None, reports=None, recordings=None, stock=True)
 
 
 @contextmanager
@@ -76,4 +87,12 @@ def collecting() -> Iterator[list[Report]]:
     """Collects a report for every marked call that is lowered in the block."""
     found: list[Report] = []
     with in_state(reports=found):
+        yield found
+
+
+@contextmanager
+def recording() -> Iterator[list[Recording]]:
+    """Traces the first call that is lowered in the block and runs our programs."""
+    found: list[Recording] = []
+    with in_state(recordings=found):
         yield found

@@ -224,6 +224,18 @@ def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Grow
     return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.machine))
 
 
+def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewritten, Built]:
+    """The marked jaxpr with traced programs, and these."""
+    custom_call.register(prepared.machine.platform)
+    built = {}
+    for number in prepared.taken(plan):
+        program = prepared.programs[number]
+        emitted = emit(program, prepared.machine, candidate=plan.candidate, trace=level)
+        built[number] = _ready(emitted, mark.options.cache_limit_bytes)
+    sync = mark.options.errors == "sync"
+    return custom_call.rewrite(prepared.captured, built, mark.function, sync), built
+
+
 def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:

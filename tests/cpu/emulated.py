@@ -50,9 +50,9 @@ class Emulation:
     cluster: bool = False
     launches: list[tuple[Emitted, Program, str]] | None = None
 
-    def emit(self, program: Any, *_: Any, candidate: Candidate, **__: Any) -> Emitted:
+    def emit(self, program: Any, *_: Any, candidate: Candidate, trace: int = 0, **__: Any) -> Emitted:
         machine = Machine(replace(cuda(self.threads), outline_limit=self.outline_limit), self.spec)
-        return compiler.emit(program, machine, candidate=candidate)
+        return compiler.emit(program, machine, candidate=candidate, trace=trace)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()
@@ -67,6 +67,8 @@ class Emulation:
         results = [np.zeros(t.shape, custom_call._numpy_name(t.dtype)) for t in shapes]
         for operand, result in artifact.aliases:
             results[result] = operands[operand]
+        if emitted.stamps is not None:
+            results.append(np.zeros(emitted.stamps.shape, np.uint32))
         program = emulator.build(emitted.source, sanitizer=self.sanitizer)
         units = self.grid or emitted.plan.most_units
         near = emitted.plan.cluster and self.kernel == "ck_resident"
