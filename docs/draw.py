@@ -2,7 +2,7 @@
 
 `passes.svg` shows the passes of `compiler.passes`. `units.svg` shows a program on four thread blocks: the
 oracle runs it, the cost model says how long every statement takes. `memory.svg` shows where the values of the
-same program lie, and when.
+same program lie, and when. `timeline.svg` shows what `docs.timeline` has recorded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from docs.svg import FAINT, INK, Picture, amount
+from docs.timeline import draw_timeline
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit, passes
 from jax_cocktail.cost.unit_time import unit_of, unit_seconds
@@ -459,7 +460,12 @@ def totals(emitted: Emitted) -> str:
     )
 
 
-PICTURE = {"passes.svg": draw_passes, "units.svg": draw_units, "memory.svg": draw_memory}
+PICTURE = {
+    "passes.svg": draw_passes,
+    "units.svg": draw_units,
+    "memory.svg": draw_memory,
+    "timeline.svg": draw_timeline,
+}
 
 
 def main() -> None:

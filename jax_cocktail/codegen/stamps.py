@@ -102,7 +102,7 @@ def beside_counters(machine: Machine) -> Machine:
 
 def stamps_of(program: UProgram, plan: MemoryPlan, machine: Machine, level: int) -> StampTable:
     """The stamps of a planned program, whose plan is one `with_counters`."""
-    finder = _Finder(level, TRACE.block_weight if machine.is_gpu else TRACE.host_weight)
+    finder = _Finder(level, TRACE.block_weight if machine.is_gpu else TRACE.host_weight, program.entry)
     finder.region(program.entry, 0, ended=False)
     spec = machine.spec
     writers = machine.target.threads // spec.warp if spec is not None and level == EVERYTHING else 1
@@ -112,10 +112,12 @@ def stamps_of(program: UProgram, plan: MemoryPlan, machine: Machine, level: int)
 
 
 class _Finder:
-    """Collects the stamps. `least`: the weight of work from which a statement is worth one."""
+    """Collects the stamps. `least`: the weight of work from which a statement is worth one, unless it is an
+    outermost loop or branch."""
 
-    def __init__(self, level: int, least: float) -> None:
+    def __init__(self, level: int, least: float, entry: Region) -> None:
         self._level, self._least = level, least
+        self._outermost = {id(statement) for statement in entry.body if regions_of(statement)}
         self._kinds: dict[int, str] = {}
         self.rows: list[Stamp] = []
         self.before: dict[tuple[int, int], int] = {}
@@ -173,7 +175,7 @@ class _Finder:
             return False
         if self._level == EVERYTHING and any(not v.type.is_scalar for v in statement.outputs):
             return True
-        return work(statement).weight >= self._least
+        return id(statement) in self._outermost or work(statement).weight >= self._least
 
 
 def _is_free(statement: Statement) -> bool:
@@ -196,6 +198,6 @@ def _words(statement: Statement, kind: str) -> str:
         return f"{'parallel ' if statement.parallel else ''}loop of {statement.trip_count}"
     if isinstance(statement, BranchUTask):
         return f"branch of {len(statement.branches)}"
-    if kind in ("arrive", "wait"):
+    if kind in HALVES:
         return f"{kind} (exchange)" if _is_exchange(statement) else kind
     return ", ".join(dict.fromkeys(operator.kind for operator in operators_of(statement)))

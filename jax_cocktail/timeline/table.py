@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from jax_cocktail.codegen.stamps import Stamp
-from jax_cocktail.timeline.values import HALVES, Crossing, Slice, Timeline
+from jax_cocktail.timeline.values import Crossing, Slice, Timeline
+from jax_cocktail.utask.operators import HALVES
 
 _WIDTH, _MOST = 46, 44  # of the first column, and the characters of a name that are shown
 
@@ -40,11 +41,12 @@ def _stages(timeline: Timeline) -> list[str]:
     made = [
         f"  {'stage, times in us':{_WIDTH}}{'calls':>8}{'mean':>9}{'p95':>9}{'max':>9}{'time':>7}{'path':>7}"
     ]
+    around = {stamp.parent for stamp in timeline.rows} - {0}
     for number in sorted(found.keys() | inside.keys()):
         pieces = found.get(number, [])
         stamp = pieces[0].stamp if pieces else timeline.rows[number - 1]
         name = "  " * (len(timeline.around(stamp)) - (number in inside)) + stamp.what
-        if number in inside:
+        if number in around:
             columns = f"{'':35}{inside[number] / whole:7.0%}{'':7}"
         else:
             times = [piece.length for piece in pieces]

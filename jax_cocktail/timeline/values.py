@@ -8,7 +8,6 @@ from statistics import fmean
 from jax_cocktail.codegen.stamps import Stamp
 
 AROUND = ("loop", "parts", "branch")  # the kinds of stamps that have others inside
-HALVES = ("arrive", "wait")
 
 
 @dataclass(frozen=True, slots=True)
