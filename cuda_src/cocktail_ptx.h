@@ -84,6 +84,27 @@ CK_ACCESS(u32, "r", "u32")
 CK_ACCESS(u64, "l", "u64")
 #endif
 
+// After ck_load_relaxed<S>(at) has read what ck_store_release or ck_add_release wrote: what the writer did
+// before is visible. From sm_90 and CUDA 13 on; any other fence also waits for the thread's own stores.
+#if defined(CK_EMULATED) || (CK_HAS_CLUSTERS && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ >= 13)
+#define CK_HAS_ACQUIRE_FENCE 1
+#else
+#define CK_HAS_ACQUIRE_FENCE 0
+#endif
+#if defined(CK_EMULATED)
+template <CkScope S, class T>
+CK_INLINE void ck_fence_acquire(const T* at) {
+  (void)ck_load_acquire<S>(at);
+}
+#elif CK_HAS_ACQUIRE_FENCE
+template <CkScope S, class T>
+CK_INLINE void ck_fence_acquire(const T*) {
+  if constexpr (S == CK_CLUSTER) asm volatile("fence.acquire.cluster;" ::: "memory");
+  if constexpr (S == CK_GPU) asm volatile("fence.acquire.gpu;" ::: "memory");
+  if constexpr (S == CK_SYSTEM) asm volatile("fence.acquire.sys;" ::: "memory");
+}
+#endif
+
 // ---- quotients ------------------------------------------------------------------------------------------
 
 // a / b within 2 ulp, as under stock XLA. Infinities, NaN, zeros and denormals are those of the quotient. The
@@ -188,10 +209,20 @@ CK_INLINE auto ck_poll_with(Read read, Done done, CkWatch watch CK_AND_WHERE) {
   return seen;
 }
 
-// Returns the word at `at` as soon as `done(word)`: afterwards, what its writer released is visible.
+// Returns the word at `at` as soon as `done(word)`, which holds of all later words too: afterwards, what its
+// writer released is visible. Where there is a fence that only acquires, the polls are relaxed and the fence
+// follows the last one: a relaxed read of what a release wrote, and then the fence, synchronize with the
+// release. An acquiring read empties the first-level cache, so to acquire at each poll would do so each time.
+// The emulation's fence is a second read, which acquires, because ThreadSanitizer knows no fences.
 template <CkScope S = CK_GPU, class T, class Done>
 CK_INLINE T ck_poll(const T* at, Done done, CkWatch watch CK_AND_WHERE) {
+#if CK_HAS_ACQUIRE_FENCE
+  const T seen = ck_poll_with([=] { return ck_load_relaxed<S>(at); }, done, watch CK_AND_HERE);
+  ck_fence_acquire<S>(at);
+  return seen;
+#else
   return ck_poll_with([=] { return ck_load_acquire<S>(at); }, done, watch CK_AND_HERE);
+#endif
 }
 
 // ---- asynchronous copies, global to shared memory -------------------------------------------------------

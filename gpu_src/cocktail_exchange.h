@@ -35,10 +35,12 @@ CK_INLINE void ck_send_parts(CkUnit* unit, i32 at, const T* values CK_AND_WHERE)
 template <i32 ROWS, i32 COUNT, i32 ROW, class T>
 CK_INLINE void ck_receive_parts(CkUnit* unit, i32 at, T* values CK_AND_WHERE) {
   constexpr i32 PIECES = COUNT == ROW ? 1 : ROWS, PIECE = COUNT == ROW ? ROWS * ROW : COUNT;
+  constexpr i32 NEEDED = (PIECE + CK_THREADS - 1) / CK_THREADS, AT_ONCE = NEEDED < 4 ? NEEDED : 4;
   CK_NO_UNROLL
   for (i32 row = 0; row < PIECES; ++row) {
     const u64* words = ck_exchange(unit, 0) + at + row * PIECE;
-    ck_receive_tagged(unit, values + row * ROW, words, CK_TAGGED_WORDS, 0, PIECE, unit->step CK_AND_HERE);
+    ck_receive_tagged<AT_ONCE>(unit, values + row * ROW, words, CK_TAGGED_WORDS, 0, PIECE,
+                               unit->step CK_AND_HERE);
   }
 }
 

@@ -154,39 +154,41 @@ CK_INLINE void ck_send_tagged(u64* exchange, i32 words, i32 first, const T* valu
 }
 
 // What a lane receives at a time: its loads are under way together.
+template <i32 AT_ONCE>
 struct CkTagged {
-  enum : i32 { AT_ONCE = 4 };
   u64 words[AT_ONCE];
 };
 
 // Receives [first, first + count) of the exchange into values; a ck_block_barrier shows them to the other
-// threads.
-template <class T>
+// threads. AT_ONCE: most words of a lane that are under way together. A lane polls words of its own only: a
+// word that many lanes poll is late for all of them.
+template <i32 AT_ONCE = 4, class T>
 CK_INLINE void ck_receive_tagged(CkUnit* unit, T* values, const u64* exchange, i32 words, i32 first,
                                  i32 count, u32 step CK_AND_WHERE) {
   const u64* from = exchange + (step & 1u) * u32(words) + first;
   CK_NO_UNROLL
-  for (i32 base = ck_lane(); base < count; base += CkTagged::AT_ONCE * CK_THREADS) {
+  for (i32 base = ck_lane(); base < count; base += AT_ONCE * CK_THREADS) {
     auto read = [=] {
-      CkTagged seen;
+      CkTagged<AT_ONCE> seen;
 #pragma unroll
-      for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) {
-        i32 at = base + i * CK_THREADS;
-        seen.words[i] = ck_load_relaxed(from + (at < count ? at : base));
+      for (i32 i = 0; i < AT_ONCE; ++i) {
+        const i32 at = base + i * CK_THREADS;
+        seen.words[i] = u64(step) << 32;
+        if (i == 0 || at < count) seen.words[i] = ck_load_relaxed(from + at);
       }
       return seen;
     };
-    auto done = [=](const CkTagged& seen) {
+    auto done = [=](const CkTagged<AT_ONCE>& seen) {
       bool all = true;
 #pragma unroll
-      for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) all &= u32(seen.words[i] >> 32) == step;
+      for (i32 i = 0; i < AT_ONCE; ++i) all &= u32(seen.words[i] >> 32) == step;
       return all;
     };
-    CkTagged seen = ck_poll_with(read, done, CkWatch{unit->error, step, "tagged words"} CK_AND_HERE);
+    const auto seen = ck_poll_with(read, done, CkWatch{unit->error, step, "tagged words"} CK_AND_HERE);
 #pragma unroll
-    for (i32 i = 0; i < CkTagged::AT_ONCE; ++i) {
-      i32 at = base + i * CK_THREADS;
-      if (at < count) values[at] = ck_bitcast<T>(u32(seen.words[i]));
+    for (i32 i = 0; i < AT_ONCE; ++i) {
+      const i32 at = base + i * CK_THREADS;
+      if (i == 0 || at < count) values[at] = ck_bitcast<T>(u32(seen.words[i]));
     }
   }
 }
