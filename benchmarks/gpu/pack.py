@@ -17,7 +17,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from benchmarks.gpu import packed
+from benchmarks.gpu import latency, packed
 from benchmarks.gpu.kernels import spec_of
 from benchmarks.gpu.roofline import predict
 from benchmarks.gpu.rows import ROWS, Row
@@ -175,11 +175,12 @@ def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool =
     """Makes or completes a pack, and says on the way what it does; 1 if something is missing in it."""
     folder.mkdir(parents=True, exist_ok=True)
     pack, code, missing = packed.Pack(folder), packed.source_digest(), 0
-    micro = gpu_micro.program(spec.arch)
-    digest = hashlib.sha256(micro).hexdigest()
-    pack.add_binary(digest, micro)
     compiler = str(device_toolchain(spec.arch))
-    facts = {"arch": spec.arch, "compiler": compiler, "micro": digest, "small": small, "spec": asdict(spec)}
+    facts = {"arch": spec.arch, "compiler": compiler, "small": small, "spec": asdict(spec)}
+    for kind, module in (("micro", gpu_micro), ("latency", latency)):
+        binary = module.program(spec.arch)
+        facts[kind] = hashlib.sha256(binary).hexdigest()
+        pack.add_binary(facts[kind], binary)
     packed.write(folder / "pack.json", facts)
     for name in only or packed.ORDER:
         start, known = time.monotonic(), pack.row(name)

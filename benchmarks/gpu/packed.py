@@ -120,7 +120,7 @@ class Pack:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """`arch`, `compiler`, `spec`, `small`, and `micro`: the digest of the microbenchmarks."""
+        """`arch`, `compiler`, `spec`, `small`; `micro`, `latency`: digests of what measures the card."""
         found: dict[str, Any] = json.loads((self.folder / "pack.json").read_text())
         return found
 
@@ -156,11 +156,10 @@ class Pack:
 
     def size(self) -> int:
         """Bytes of all files, after those that no row has were deleted."""
-        used = {f"{p.digest}.bin" for row in self.rows() for p in row.programs} | {
-            f"{self.facts['micro']}.bin"
-        }
+        used = {program.digest for row in self.rows() for program in row.programs}
+        used |= {self.facts["micro"], self.facts["latency"]}
         for path in self.folder.glob("*.bin"):
-            if path.name not in used:
+            if path.stem not in used:
                 path.unlink()
         return sum(path.stat().st_size for path in self.folder.iterdir())
 

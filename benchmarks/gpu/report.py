@@ -136,8 +136,10 @@ def _figures(sections: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {name:44}{figure['seconds'] * 1e6:10.3f} us"
         elif "rate" in figure:
             yield f"  {name:44}{figure['rate'] / 1e12:10.3f} T/s"
+        elif "clocks" in figure:
+            yield f"  {name:44}{figure['clocks']:10.1f} clocks"
         else:
-            yield f"  {name:44}{'-':>10}     {figure['error']}"
+            yield f"  {name:44}{'-':>10}     {figure.get('error', figure.get('none'))}"
 
 
 def _stock_loops(sections: Mapping[str, Any]) -> Iterator[str]:

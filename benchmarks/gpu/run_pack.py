@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -143,7 +143,7 @@ class PackRun:
         label = next(program.label for program in row.programs if program.digest == digest)
         return sections.setdefault("kernels", {}).setdefault(name, {}), label
 
-    def _todo(self, figures: Sequence[str]) -> list[Item]:
+    def _todo(self, figures: Mapping[str, Sequence[str]]) -> list[Item]:
         """Items without a record, the most important first; then those whose record is an error."""
         rows = [row for row in self.pack.rows() if not self.only or row.name in self.only]
         items: list[Item] = [
@@ -154,7 +154,7 @@ class PackRun:
             if program.phase == phase
         ]
         if not self.only:
-            items += [("figure", name, self.pack.facts["micro"]) for name in figures]
+            items += [("figure", name, self.pack.facts[kind]) for kind in figures for name in figures[kind]]
         known = {item: self._known(item) for item in items}
         fresh = [item for item in items if known[item] is None]
         return fresh + [item for item in items if "error" in (known[item] or {})]
@@ -185,6 +185,8 @@ def _words(record: Record) -> str:
             return str(record[key])
     if "rate" in record:
         return f"{record['rate'] / 1e12:.3g} T/s"
+    if "clocks" in record:
+        return f"{record['clocks']:.4g} clocks"
     words = f"{record['seconds'] * 1e6:.4g} us"
     if "ok" not in record:
         return words

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu import launching
+from benchmarks.gpu import latency, launching
 from benchmarks.gpu.packed import Array, Pack, Packed, Row, difference, file_name
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError
@@ -40,7 +40,8 @@ class Worker:
     def do(self, kind: str, name: str, digest: str) -> Record:
         """The record of an item."""
         if kind == "card":
-            return {"facts": asdict(self.card.facts), "figures": gpu_micro.names(self.card)}
+            figures = {"micro": gpu_micro.names(self.card), "latency": tuple(latency.probes_of(self.card))}
+            return {"facts": asdict(self.card.facts), "figures": figures}
         return self.program(name, digest) if kind == "program" else self.figure(name)
 
     def program(self, name: str, digest: str) -> Record:
@@ -63,7 +64,9 @@ class Worker:
         return {**_described(program), "same_inputs": self._same, **_checked(gap, program), **timed}
 
     def figure(self, name: str) -> Record:
-        """Measures one microbenchmark."""
+        """Measures one figure of the card."""
+        if (probe := latency.probes_of(self.card).get(name)) is not None:
+            return latency.measure(self.card, self.pack.binary(self.pack.facts["latency"]), probe)
         binary = self.pack.binary(self.pack.facts["micro"])
         found = gpu_micro.measure(self.card, only=(name,), binary=binary)
         return found.get(name, {"none": "this card has no such figure"})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_check, results_table
-from benchmarks.gpu import pack, packed, report, worker
+from benchmarks.gpu import latency, pack, packed, report, worker
 from benchmarks.gpu.rows import ROWS
 from benchmarks.gpu.run_pack import PackRun
 from jax_cocktail import compiler
@@ -31,6 +31,7 @@ from tests.cpu.runner import EAGER
 
 CHECK = Path(gpu_check.__file__)
 ROW, NEXT = "conjugate_gradient", "hidden_markov"  # in the order of a run
+PROBES = b"the probes of latencies"
 UNITS = replace(SPEC, units=3, cluster_units=1)
 
 
@@ -50,6 +51,7 @@ def made(tmp_path_factory):
         patch.setattr(pack, "machine_of", lambda spec: Machine(cuda(THREADS), spec))
         patch.setattr(pack, "build", emulated)
         emulate(patch)
+        patch.setattr(latency, "program", lambda arch: PROBES)
         assert pack.make(folder, UNITS, (ROW, NEXT), small=True) == 0
     return folder
 
@@ -93,6 +95,7 @@ def test_pack(there):
 def test_pack_goes_on(made, monkeypatch, capsys):
     monkeypatch.setattr(pack, "_add", None)
     emulate(monkeypatch)
+    monkeypatch.setattr(latency, "program", lambda arch: PROBES)
     assert pack.make(made, UNITS, (ROW, NEXT), small=True) == 0
     assert capsys.readouterr().out.count("is there") == 2
     monkeypatch.setattr(packed, "source_digest", lambda: "another")
@@ -160,11 +163,11 @@ def test_command(there):
     label = there.row(ROW).programs[0].label
     line = next(line for line in report.text(results).splitlines() if line.startswith(f"{ROW}, {label}"))
     assert line.endswith("agrees")
-    assert results_table.Run(results).kernel(ROW) == results["sections"]["kernels"][ROW][label]
+    assert results_table.Run(results, path).kernel(ROW) == results["sections"]["kernels"][ROW][label]
 
 
 def test_figures(there, monkeypatch):
-    """One microbenchmark at a time, from the packed binary."""
+    """One at a time, from the packed binaries."""
     emulate(monkeypatch)
     monkeypatch.setattr(gpu_micro, "program", None)
     with gpu_card.Card() as card:
@@ -172,6 +175,12 @@ def test_figures(there, monkeypatch):
         made = worker.Worker(card, there, there.folder)
         assert "launch in a graph" in names and "seconds" in made.do("figure", "launch in a graph", "")
         assert "none" in made.do("figure", "no such figure", "")
+        kinds = made.do("card", "", "")["figures"]
+        assert set(kinds) <= set(there.facts) and "division" in kinds["latency"] and names == kinds["micro"]
+        seen = []
+        monkeypatch.setattr(latency, "measure", lambda card, binary, probe: seen.append((binary, probe.kind)))
+        made.do("figure", "division", "")
+        assert seen == [(PROBES, "division")]
 
 
 def test_difference():

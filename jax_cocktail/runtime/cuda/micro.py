@@ -134,15 +134,17 @@ def hops(bench: Bench) -> Iterator[Figure]:
     def hop(kernel: Kernel, words: int) -> dict[str, Any]:
         return {"seconds": bench.run(kernel, 2, size=words).each(100, 4100) / 2}
 
-    def gather(units: int) -> dict[str, Any]:
-        return {"seconds": bench.run(kernels.GATHER, units, size=kernels.WORDS).each(100, 4100)}
+    def gather(units: int, words: int) -> dict[str, Any]:
+        return {"seconds": bench.run(kernels.GATHER, units, size=words).each(100, 4100)}
 
     yield "hop, flag", lambda: hop(kernels.FLAG, 0)
     yield "hop, tagged, 1 word", lambda: hop(kernels.TAGGED, 1)
     yield f"hop, tagged, {kernels.WORDS} words", lambda: hop(kernels.TAGGED, kernels.WORDS)
     for units in (16, bench.units):
-        name = f"tagged exchange of {kernels.WORDS} words, {units} blocks"
-        yield name, functools.partial(gather, units)
+        for words in (64, 256, kernels.WORDS):
+            if words >= units:
+                name = f"tagged exchange of {words} words, {units} blocks"
+                yield name, functools.partial(gather, units, words)
 
 
 def launches(bench: Bench) -> Iterator[Figure]:
