@@ -114,9 +114,9 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
     rounds = above(max(sizes), BLOCK.threads)
     found = Counter({"stage": 1, "round": rounds})
     found["operation"], found["division"] = rounds * read.flops, rounds * read.divisions
+    found["far_load"] = above(rounds, BLOCK.most_together) * bool(read.far)
     if read.divisions:
-        found["behind_division"] = rounds * max(read.far - 1, 0)
-    found["far_load"] = (rounds if read.divisions else above(rounds, BLOCK.most_together)) * bool(read.far)
+        found["behind_division"] = rounds * read.far - found["far_load"]
     return found
 
 

@@ -23,8 +23,8 @@ class Templates:
       scalar: an operation on a register that every thread computes for itself.
       operation: a flop of `operators.KINDS` of one element, which waits for the one before.
       division: what an IEEE division adds: a call that no load and no other operation moves across.
-      behind_division: share of a load from far memory that a statement with divisions waits for, one after
-        the other.
+      behind_division: share of a load from far memory, for each load that a division keeps from being made
+        together with the first one.
       reduction, argument: shuffles and exchange between warps, for a value and for a position.
       foreign: a parallel loop of which a unit owns no part.
       publish: fences and stores of a barrier or an exchange, beside the time of the hardware.
@@ -101,8 +101,20 @@ FIRST = Templates(
     conv_copy=110,
 )
 
-# [E] Operands are rounded once, in scratch: the figures by which `cocktail_dot_plan.h` chooses tiles.
-SECOND = replace(FIRST, tile_copy=64, mma=10, mma_word=7, mma_more=0)
+# [E] Division has no slow path, units call only their own parts, matrices of few rows stay in registers, and
+# operands are rounded once, in scratch.
+SECOND = replace(
+    FIRST,
+    operation=2.5,
+    division=10,
+    behind_division=0.0,
+    foreign=30,
+    gemv=320,
+    tile_copy=64,
+    mma=10,
+    mma_word=7,
+    mma_more=0,
+)
 
 GENERATIONS: Mapping[str, Templates] = {"first": FIRST, "second": SECOND}
 TEMPLATES = SECOND  # those of today's headers
