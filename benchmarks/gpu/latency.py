@@ -89,7 +89,7 @@ _ENDS: dict[str, Callable[[Probe, Array, int], bool]] = {
     "tanh": lambda p, end, steps: bool(np.all(end == 1)),
     "logistic": lambda p, end, steps: bool(np.all(end == 1)),
     "remainder": lambda p, end, steps: bool(np.all(end == 3)),
-    "rounding": lambda p, end, steps: bool(np.all(end == _ONE)),
+    "rounding": lambda p, end, steps: bool(np.all(end == _ONE + 0x1000 * steps)),
     "shuffle": lambda p, end, steps: bool(np.array_equal(end, np.arange(p.threads) % WARP ^ (steps & 1))),
     "matrix": lambda p, end, steps: bool(np.all(end == 8 * steps)),
     "matrix_step": lambda p, end, steps: bool(np.all(end == 8 * steps)),

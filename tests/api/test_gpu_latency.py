@@ -64,9 +64,9 @@ CHAINS = {
     "CCTL.IVALL": LINKS,
     "LDS.64": LINKS,
     "LDS.128": LINKS,
-    "FCHK": 2 * LINKS,  # of a division and tanh
-    "MUFU.RCP": 4 * LINKS,  # of those, a logistic and a reciprocal
-    "CALL": 4 * LINKS,  # of the three divisions, and the call itself
+    "FCHK": LINKS,  # of a division
+    "MUFU.RCP": 4 * LINKS,  # of a division, tanh, a logistic and a reciprocal
+    "CALL": 2 * LINKS,  # of a division, and the call itself
     "I2F.U32.RP": LINKS,
     "BAR.SYNC": 2 * LINKS,
     "SHFL.BFLY": LINKS,
