@@ -69,9 +69,10 @@ def _crossings(timeline: Timeline) -> list[str]:
         name = "exchange" if "exchange" in stamp.what else "barrier"
         inside = timeline.around(stamp)
         name += f" in {inside[-1].what}" if inside else ""
+        place = _place(inside[-1]) if inside else ""
         publish, hop = np.mean([c.publish for c in each]), np.mean([c.hop for c in each])
         columns = f"{len(each):8}{_us(np.mean(skews)):>9}{_us(np.percentile(skews, 95)):>9}"
-        made.append(f"  {_short(name, _MOST):{_WIDTH}}{columns}{_us(publish):>9}{_us(hop):>9}{_place(stamp)}")
+        made.append(f"  {_short(name, _MOST):{_WIDTH}}{columns}{_us(publish):>9}{_us(hop):>9}{place}")
     return [line.rstrip() for line in made]
 
 

@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import lax
 
 import jax_cocktail
 from jax_cocktail.lowering import decisions
+from tests.strategies import initial_state, programs, run
 
 FORCED = {"force": "cocktail", "units": 2}
 EVERYTHING = {**FORCED, "trace": 3}
@@ -73,6 +76,16 @@ def test_results_are_those_of_an_untraced_call(name, tmp_path):
     found.perfetto(tmp_path / "trace.json")
     slices = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
     assert all(e["dur"] >= 0 and e["ts"] >= 0 for e in slices) and str(found)
+
+
+@settings(max_examples=4, deadline=None, derandomize=True, database=None)
+@given(program=programs(), seed=st.integers(0, 5))
+def test_random_programs(program, seed):
+    state = initial_state(seed)
+    found = traced(lambda *s: run(program, s), EVERYTHING, *state)
+    plain = jax_cocktail.jit(lambda *s: run(program, s), options=FORCED)(*state)
+    for x, y in zip(jax.tree.leaves(found.results), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_regions_follow_each_other():

@@ -167,6 +167,7 @@ def test_table():
         "barrier in loop of 2",
     ):
         assert part in text
+    assert text.splitlines()[-1].split()[-6:] == ["2", "0.01", "0.01", "0.00", "0.00", "rnn.py:13"]
     row = next(line for line in text.splitlines() if line.strip().startswith("dot"))
     assert (
         row.split()[1:5] == ["4", "0.02", "0.03", "0.03"] and row.split()[6] == "78%"
