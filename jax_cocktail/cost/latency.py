@@ -25,7 +25,6 @@ from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
 Counts = Counter[str]
 _COPIES_TOGETHER = 4  # loads of a thread in `ck_copy`
 _WARPS = BLOCK.threads // 32
-_COMPARED = 30  # operations of an element whose position may be the result: it is a branch
 _HIDDEN_LINES = 128  # of shared memory, read while a product of few rows starts and ends
 
 
@@ -134,7 +133,7 @@ def _gathered(operator: UOperator, memory: Memory) -> Counts:
     rounds = above(rows, teams) * above(above(size, rows), BLOCK.threads // teams)
     finds = operator.outputs[-1].type.dtype != operator.inputs[0].type.dtype  # where an element is
     found = Counter({"argument" if finds else "reduction": 1})
-    found["operation"] = rounds * (_COMPARED if finds else operator.facts.cost)
+    found["compare" if finds else "operation"] = rounds * operator.facts.cost
     if any(memory.is_far(v) for v in operator.inputs):
         found["far_load"] = above(rounds, BLOCK.most_together)
     return found

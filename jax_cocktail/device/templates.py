@@ -25,7 +25,8 @@ class Templates:
       division: what an IEEE division adds: a call that no load and no other operation moves across.
       behind_division: share of a load from far memory, for each load that a division keeps from being made
         together with the first one.
-      reduction, argument: shuffles and exchange between warps, for a value and for a position.
+      reduction, argument: shuffles and exchange between warps, for a value and for a position; `compare`: one
+        element of every thread whose position may be the result.
       foreign: a parallel loop of which a unit owns no part.
       publish: fences and stores of a barrier or an exchange, beside the time of the hardware.
       words: sending and receiving the tagged words of an exchange.
@@ -51,6 +52,7 @@ class Templates:
     behind_division: float
     reduction: float
     argument: float
+    compare: float
     foreign: float
     publish: float
     words: float
@@ -81,6 +83,7 @@ FIRST = Templates(
     behind_division=1.0,
     reduction=350,
     argument=630,
+    compare=150,
     foreign=290,
     publish=200,
     words=150,
@@ -111,8 +114,8 @@ SECOND = replace(
     foreign=30,
     gemv=320,
     tile_copy=64,
-    mma=10,
-    mma_word=7,
+    mma=20,
+    mma_word=10,
     mma_more=0,
 )
 
