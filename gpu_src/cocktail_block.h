@@ -165,18 +165,19 @@ CK_INLINE T ck_fold(const T* x) {
 }
 
 // Everyone's x combined, in every thread of the group. Always in the same order; equal bits in all threads
-// of a block (in smaller groups all but the payload of a NaN).
-template <i32 GROUP, class Op, class T>
+// of a block (in smaller groups all but the payload of a NaN). Of a block, only the first HAVE threads have
+// something: the others bring the identity.
+template <i32 GROUP, class Op, i32 HAVE = GROUP, class T>
 CK_INLINE T ck_group_reduce(T x) {
   constexpr bool block = ck_groups<GROUP>() == 1;
-  constexpr i32 width = GROUP < CK_WARP ? GROUP : CK_WARP;
+  constexpr i32 width = GROUP < CK_WARP ? GROUP : CK_WARP, warps = (HAVE + CK_WARP - 1) / CK_WARP;
   for (i32 flip = width / 2; flip > 0; flip /= 2) x = Op::apply(x, ck_from_partner(x, flip));
   if constexpr (block && CK_WARPS > 1) {
     T* slots = (T*)ck_scratch();
     ck_block_barrier();
     if (ck_warp_lane() == 0) slots[ck_warp()] = x;
     ck_block_barrier();
-    return ck_fold<Op, CK_WARPS>(slots);
+    return ck_fold<Op, (warps < CK_WARPS ? warps : CK_WARPS)>(slots);
   } else {
     return block && CkType<T>::is_float ? ck_from_lane(x, 0) : x;
   }
@@ -196,18 +197,29 @@ CK_INLINE bool ck_arg_wins(T x, i32 at, T best, i32 best_at) {
   }
 }
 
+// Takes x at position `at` where it is better, without a branch: the loads of later elements do not wait.
+template <bool IS_MAX, class T>
+CK_INLINE void ck_arg_take(T& best, i32& best_at, T x, i32 at) {
+  const bool wins = ck_arg_wins<IS_MAX>(x, at, best, best_at);
+  best = wins ? x : best;
+  best_at = wins ? at : best_at;
+}
+
+// The best of the values of lanes that differ in bits `half` and lower, in all of them.
+template <bool IS_MAX, class T>
+CK_INLINE void ck_arg_lanes(T& best, i32& at, i32 half) {
+  for (i32 flip = half; flip > 0; flip /= 2) {
+    const T other = ck_from_partner(best, flip);
+    const i32 other_at = ck_from_partner(at, flip);
+    ck_arg_take<IS_MAX>(best, at, other, other_at);
+  }
+}
+
 // The best of the group's values and its position, in every thread of the group. A thread that has none
 // brings the identity of max (min) at position 0x7fffffff.
 template <i32 GROUP, bool IS_MAX, class T>
 CK_INLINE void ck_group_arg(T& best, i32& at) {
-  constexpr i32 width = GROUP < CK_WARP ? GROUP : CK_WARP;
-  for (i32 flip = width / 2; flip > 0; flip /= 2) {
-    T other = ck_from_partner(best, flip);
-    i32 other_at = ck_from_partner(at, flip);
-    bool wins = ck_arg_wins<IS_MAX>(other, other_at, best, at);
-    best = wins ? other : best;
-    at = wins ? other_at : at;
-  }
+  ck_arg_lanes<IS_MAX>(best, at, (GROUP < CK_WARP ? GROUP : CK_WARP) / 2);
   if constexpr (ck_groups<GROUP>() == 1 && CK_WARPS > 1) {
     i32* places = (i32*)ck_scratch();
     T* slots = (T*)(ck_scratch() + CK_MOST_WARPS * sizeof(i32));  // behind the places of all warps
@@ -217,11 +229,11 @@ CK_INLINE void ck_group_arg(T& best, i32& at) {
       places[ck_warp()] = at;
     }
     ck_block_barrier();
-    for (i32 warp = 0; warp < CK_WARPS; ++warp) {
-      bool wins = ck_arg_wins<IS_MAX>(slots[warp], places[warp], best, at);
-      best = wins ? slots[warp] : best;
-      at = wins ? places[warp] : at;
-    }
+    constexpr i32 half = CK_WARPS <= 2 ? 1 : CK_WARPS <= 4 ? 2 : CK_WARPS <= 8 ? 4 : CK_WARPS <= 16 ? 8 : 16;
+    const i32 lane = ck_warp_lane() % (2 * half), warp = lane < CK_WARPS ? lane : 0;
+    best = slots[warp];
+    at = places[warp];
+    ck_arg_lanes<IS_MAX>(best, at, half);
   }
 }
 

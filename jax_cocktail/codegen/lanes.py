@@ -304,7 +304,9 @@ def _emit_group_reduce(r: _Reduction) -> None:
     context, writer = r.context, r.context.writer
     context.needs.add("block")
     length = _positions(r.inner)
-    groups = groups_for(_positions(r.kept), length, *context.block)
+    threads, warp = context.block
+    groups = groups_for(_positions(r.kept), length, threads, warp)
+    have = f", {length}" if warp < groups.size and length < groups.size else ""  # threads with an element
     wide = r.is_long(length // groups.size)
     with group_rows(context, groups, r.kept) as stores:
         total = r.start(wide)
@@ -312,7 +314,7 @@ def _emit_group_reduce(r: _Reduction) -> None:
             with group_elements(context, groups, r.inner):
                 writer.set(total, step(r.op, total, r.element(writer)))
         if groups.size > 1:
-            writer.set(total, call(f"ck_group_reduce<{groups.size}, {functor(r.op)}>", total))
+            writer.set(total, call(f"ck_group_reduce<{groups.size}, {functor(r.op)}{have}>", total))
         r.finish(total, wide, stores)
 
 

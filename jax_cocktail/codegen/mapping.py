@@ -194,3 +194,19 @@ def group_elements(context: Context, groups: Groups, inner: Axes) -> Iterator[No
         if len(inner) > 1:
             _unravel(context, inner, "k")
         yield
+
+
+@contextmanager
+def group_elements_again(context: Context, groups: Groups, axis: tuple[Name, int]) -> Iterator[None]:
+    """The same for elements that may be taken twice, along one axis. All threads make the same number of
+    trips, in batches whose loads are under way together. Beyond the end they take the last element again."""
+    (name, count), size = axis, groups.size
+    trips = -(-count // size)
+    together = -(-trips // -(-trips // context.target.most_together))
+    lane = {1: "0", context.target.threads: "ck_lane()"}.get(size, f"ck_lane() % {size}")
+    base, last = Name("base"), count - 1
+    stop, pragma = -(-trips // together) * together * size, f"#pragma unroll {together}"
+    with context.writer.loop(base, stop, pragma, step=size):
+        own = code("{} + {}", base, lane)
+        context.writer.let(context.target.index, name, code("{} < {} ? {} : {}", own, last, own, last))
+        yield

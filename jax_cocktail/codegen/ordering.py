@@ -8,7 +8,7 @@ from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
-from jax_cocktail.codegen.mapping import group_elements, group_rows, groups_for, lane_loop
+from jax_cocktail.codegen.mapping import group_elements_again, group_rows, groups_for, lane_loop
 from jax_cocktail.codegen.reduction import identity
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
 from jax_cocktail.codegen.writer import axes_of, call, code, indices_of, iterated, replaced, variable
@@ -61,13 +61,10 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
         best = writer.var(COMPUTE[dtype], writer.fresh("a"), identity("max" if is_max else "min", dtype))
         at = writer.var(index, writer.fresh("n"), "0x7fffffff")
-        with group_elements(context, groups, [axes[axis]]):
+        with group_elements_again(context, groups, axes[axis]):
             writer.let(COMPUTE[dtype], _X, source.read(indices))
-            wins = code("{} {} {} || {} == 0x7fffffff", _X, ">" if is_max else "<", best, at)
-            if dtype in FLOATS:
-                number = code("{} == {}", best, best)
-                wins = code("(({}) && {}) || ({} != {} && {})", wins, number, _X, _X, number)
-            writer.line("if ({}) {{ {} = {}; {} = {}; }}", wins, best, _X, at, indices[axis])
+            template = "ck_arg_take<{}>({}, {}, {}, {});"
+            writer.line(template, "true" if is_max else "false", best, at, _X, indices[axis])
         if groups.size > 1:
             combine = "ck_group_arg<{}, {}>({}, {});"
             writer.line(combine, groups.size, "true" if is_max else "false", best, at)

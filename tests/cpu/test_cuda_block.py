@@ -70,7 +70,7 @@ CK_NOINLINE void reduce_rows(const void* operand, void* result) {{
   CK_FOR_ROWS(GROUP, row, ROWS) {{
     T total = Op::template identity<T>();
     if (row < ROWS) CK_FOR_GROUP_LANES(GROUP, k, LENGTH) total = Op::apply(total, x[row * LENGTH + k]);
-    total = ck_group_reduce<GROUP, Op>(total);
+    total = ck_group_reduce<GROUP, Op, LENGTH>(total);
     if (row < ROWS) ((T*)result)[row * GROUP + ck_group_lane<GROUP>()] = total;
   }}
 }}
@@ -81,10 +81,7 @@ CK_NOINLINE void arg_rows(const void* operand, void* result) {{
     T best = IS_MAX ? CkMax::identity<T>() : CkMin::identity<T>();
     i32 at = 0x7fffffff;
     if (row < ROWS) CK_FOR_GROUP_LANES(GROUP, k, LENGTH) {{
-      T value = x[row * LENGTH + k];
-      bool wins = ck_arg_wins<IS_MAX>(value, k, best, at);
-      best = wins ? value : best;
-      at = wins ? k : at;
+      ck_arg_take<IS_MAX>(best, at, x[row * LENGTH + k], k);
     }}
     ck_group_arg<GROUP, IS_MAX>(best, at);
     if (row < ROWS) ((i32*)result)[row * GROUP + ck_group_lane<GROUP>()] = at;
