@@ -22,7 +22,7 @@ enum CkDotPath {
 // two. Blocks of 8 columns and 16 words of k lie one after another, those of the same columns in the order of
 // k. A block has a line for each column, with word t + 4 j at place 4 t + j. Where tensor cores round, the
 // elements are rounded. k is a multiple of 16 words, n of 8.
-constexpr i64 kCkDotPacked = -1;
+constexpr i64 kCkDotPacked = i64(1) << 62;  // no stride, which may be negative
 
 // One product: sizes, strides in elements, bytes of an element of the operands and of a sum.
 struct CkDotForm {

@@ -48,6 +48,7 @@ from jax_cocktail.schedule.loops.concat_gates import stack_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
+from jax_cocktail.schedule.order_factors import order_factors
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
@@ -101,6 +102,8 @@ def passes(
         if machine.is_gpu:
             table.append(("exchange", partial(exchange, remark=remark)))
         table += [("double_buffer", unroll_pairs), ("simplify", simplify)]
+        if machine.is_gpu:
+            table.append(("order_factors", order_factors))
     return (*table, ("sink", sink), ("fuse", stitch))
 
 

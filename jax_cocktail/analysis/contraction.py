@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.layout import row_major
+from jax_cocktail.utask.tensor_order import COLUMNS, PACKED, depth_shape, depth_strides, line_length
 
 Strides = tuple[int, ...]
 
@@ -46,11 +49,34 @@ class Contraction:
 def contraction(operator: UOperator, strides: tuple[Strides, Strides, Strides]) -> Contraction:
     """The axes of a `dot` whose operands and result have these strides, in elements."""
     batch, rows, columns, contracted = _classify(operator, strides)
-    (depth,) = _collapse(contracted) or [NONE]
     inner_batch, outer = _split(batch)
     m, outer_rows = _split(rows)
-    n, outer_columns = _split(columns)
+    depths = _collapse(contracted) or [NONE]
+    if len(depths) > 1:  # only `schedule.order_factors` divides the axis
+        n, depth, outer_columns = _ordered(columns, contracted, operator.inputs[1].type.dtype)
+    else:
+        depth, (n, outer_columns) = depths[0], _split(columns)
     return Contraction(inner_batch, m, n, depth, (*outer, *outer_rows, *outer_columns))
+
+
+def _ordered(
+    columns: Sequence[Axis], contracted: Sequence[Axis], dtype: str
+) -> tuple[Axis, Axis, list[Axis]]:
+    """The axes of columns and depth, and those of loops around the call, if the right factor lies in the
+    order of tensor cores: as many columns at once as lie in the result side by side."""
+    size = prod(axis.size for axis in contracted)
+    step, across, deep = contracted[-1].strides[0], columns[-1].strides[2], depth_shape(size, dtype)
+    places = zip(deep, row_major(deep), depth_strides(dtype), strict=True)
+    lines = [Axis(n, (step * left, right, 0)) for n, left, right in places]
+    assert _collapse(contracted) == _collapse(lines), "the depth of an ordered factor"
+    line = Axis(COLUMNS, (0, line_length(dtype), across))
+    for first in range(len(columns)):
+        blocks = prod(axis.size for axis in columns[first:]) // COLUMNS
+        side = Axis(blocks, (0, COLUMNS * size, COLUMNS * across))
+        if _collapse(columns[first:]) == _collapse([side, line]):
+            outer = [axis for axis in columns[:first] if axis.size > 1]
+            return Axis(blocks * COLUMNS, (0, 0, across)), Axis(size, (step, PACKED, 0)), outer
+    raise AssertionError("the columns of an ordered factor")
 
 
 def _collapse(axes: Sequence[Axis]) -> list[Axis]:

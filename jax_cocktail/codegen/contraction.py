@@ -15,6 +15,7 @@ from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import row_major
+from jax_cocktail.utask.tensor_order import PACKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
                 pointer = array.pointer if place == Index() else code("{} + {}", array.pointer, place)
                 arrays.append(code("{}, {}", pointer, product.batch.strides[side]))
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
-            known = ", ".join(map(str, (*product.read, *product.written))) + _rounding(context, operator)
+            numbers = ("kCkDotPacked" if n == PACKED else str(n) for n in (*product.read, *product.written))
+            known = ", ".join(numbers) + _rounding(context, operator)
             call = "ck_dot_fixed<{}, {}>({}, {});"
             context.writer.line(call, types, known, product.batch.size, joined(", ", arrays))
             if outer:  # the next call uses the same scratch memory

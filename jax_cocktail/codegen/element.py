@@ -7,15 +7,17 @@ each (value, index), so that shared work is done once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import cast
 
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, names_in
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, up, variable
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.layout import divided_axes
 from jax_cocktail.utask.operators import ELEMENTWISE, KINDS, NEEDS_WIDTH
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import Shape, Value
 
 Indices = tuple[Index, ...]
 # How C spells them.
@@ -164,12 +166,25 @@ def _broadcast(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     return w.element(x, tuple(i if n != 1 else Index() for i, n in zip(picked, x.type.shape, strict=True)))
 
 
+def _joined(indices: Indices, sizes: Shape, counts: Sequence[int]) -> Iterator[Index]:
+    """The positions along axes of which each was divided into so many."""
+    rest = iter(zip(indices, sizes, strict=True))
+    for count in counts:
+        index = Index()
+        for inner, n in islice(rest, count):
+            index = index * n + inner
+        yield index
+
+
 def _reshape(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     (x,) = m.inputs
     source, target = x.type.shape, m.output.type.shape
     if [n for n in source if n != 1] == [n for n in target if n != 1]:
         rest = iter([i for i, n in zip(indices, target, strict=True) if n != 1])
         return w.element(x, tuple(next(rest) if n != 1 else Index() for n in source))
+    counts = divided_axes(source, target)
+    if counts is not None:
+        return w.element(x, tuple(_joined(indices, target, counts)))
     flat = Index()
     for index, n in zip(indices, target, strict=True):
         flat = flat * n + index

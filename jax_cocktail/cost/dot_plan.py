@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal
 
+from jax_cocktail.utask.tensor_order import PACKED
+
 Path = Literal["serial", "columns", "lanes", "fma", "mma"]
 
 _WARP = 32
@@ -22,7 +24,6 @@ _STAGES = 4
 _MOST_SCRATCH = 65536
 _BLOCK = 16
 _MOST_DEPTH = 512
-_PACKED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class DotForm:
     @property
     def is_packed(self) -> bool:
         """True if the right matrix is packed for tensor cores."""
-        return self.b_k == _PACKED
+        return self.b_k == PACKED
 
     def normal(self) -> DotForm:
         """A stride over one element does not matter."""

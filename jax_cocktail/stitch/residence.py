@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a, regions_in
-from jax_cocktail.utask.layout import Layout, dense, is_unit_change, view
+from jax_cocktail.utask.layout import Layout, dense, divided_axes, is_unit_change, view
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
 
@@ -97,8 +97,9 @@ class Residences:
             if use.kind == "reshape" and view(use, seen) is None:
                 return True
             if use.kind == "dot" and value == use.inputs[1]:
-                (k,), free = _axes(use, "rhs_contract"), [d for d in _free(use, 1) if seen.shape[d] != 1]
-                if seen.strides[k] != 1 and free and seen.strides[free[-1]] != 1:
+                free = [d for d in _free(use, 1) if seen.shape[d] != 1]
+                along_k = any(seen.strides[k] == 1 for k in _axes(use, "rhs_contract"))
+                if not along_k and free and seen.strides[free[-1]] != 1:
                     return True
             if use.kind == "conv" and not seen.is_dense:
                 return True
@@ -111,7 +112,10 @@ class Residences:
         if any(result.type.size == 0 for result in use.outputs):  # it is in no group
             return False
         if use.kind == "reshape":
-            return is_unit_change(use)
+            return (
+                is_unit_change(use)
+                or divided_axes(use.inputs[0].type.shape, use.output.type.shape) is not None
+            )
         if use.kind == "dynamic_update_slice":
             return value == use.inputs[1] and value != use.inputs[0]
         return use.kind == "reduce" or (use.is_element and use.kind != "gather")

@@ -88,6 +88,19 @@ def is_unit_change(operator: UOperator) -> bool:
     return True
 
 
+def divided_axes(source: Shape, target: Shape) -> tuple[int, ...] | None:
+    """How many axes of `target` each axis of `source` becomes, if a reshape only divides axes."""
+    counts, rest = [], list(target)
+    for n in source:
+        size, count = 1, 0
+        while rest and (size < n or (count == 0 and rest[0] == 1)):
+            size, count = size * rest.pop(0), count + 1
+        if size != n or count == 0:
+            return None
+        counts.append(count)
+    return None if rest else tuple(counts)
+
+
 def reshape_strides(shape: Shape, strides: tuple[int, ...], new: Shape) -> tuple[int, ...] | None:
     """Strides over the same memory for the shape `new`, or None if that takes a copy."""
     if 0 in shape:

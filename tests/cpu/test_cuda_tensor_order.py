@@ -1,0 +1,86 @@
+"""Packed factors in the order of tensor cores, emulated, against products of float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail import compiler
+from tests.cpu.emulated import Emulation
+from tests.null.grids import EagerGrids
+
+STEPS = 3
+
+
+def array(seed, *shape, dtype=np.float32):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def plain(x, w, tanh=jnp.tanh, loop=lax.fori_loop):
+    return loop(0, STEPS, lambda _, h: tanh(h @ w), x)
+
+
+def gated(x, w, tanh=jnp.tanh, loop=lax.fori_loop):
+    """Columns of four gates, which a unit needs together."""
+
+    def step(_, carry):
+        (h, c), n = carry, x.shape[1]
+        y = tanh(h @ w)
+        i, f, g, o = (y[:, k * n : (k + 1) * n] for k in range(4))
+        c = f * c + i * g
+        return o * tanh(c), c
+
+    return loop(0, STEPS, step, (x, x))[0]
+
+
+def host_loop(low, high, body, value):
+    for i in range(low, high):
+        value = body(i, value)
+    return value
+
+
+def weights(dtype, depth, columns):
+    return (array(2, depth, columns) / np.sqrt(depth)).astype(dtype)
+
+
+CASES = {
+    "plain": (plain, array(1, 20, 64), weights(np.float32, 64, 64)),
+    "whole runs of gates": (gated, array(1, 20, 32), weights(np.float32, 32, 128)),
+    "gates together": (gated, array(1, 20, 48), weights(np.float32, 48, 192)),
+    "half": (plain, array(1, 20, 64, dtype=jnp.bfloat16), weights(jnp.bfloat16, 64, 64)),
+}
+
+
+def check(monkeypatch, case, kernels=("ck_resident", "ck_portable"), ordered=True, **how):
+    function, x, w = CASES[case]
+    limits = EagerGrids(last=True, has_grids=False, packs_rows=True)  # divides columns, not rows
+    monkeypatch.setattr(compiler, "limits_for", lambda _: limits)
+    emulation = Emulation(launches=[], distribute=False, **how).install(monkeypatch)
+    ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 4})
+    expected = partial(function, tanh=np.tanh, loop=host_loop)(x.astype("d"), w.astype("d"))
+    for emulation.seed, emulation.kernel in enumerate(kernels):
+        error = np.abs(np.asarray(ours(x, w), "d") - expected).max()
+        assert error < (0.05 if x.dtype != np.float32 else 4e-3 if ordered else 2e-6)
+    for emitted, _, _ in emulation.launches:
+        assert ("kCkDotPacked" in emitted.source) == ordered
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_float64(case, monkeypatch):
+    check(monkeypatch, case)
+
+
+def test_exact_products_keep_their_order(monkeypatch):
+    with jax.default_matmul_precision("highest"):
+        check(monkeypatch, "plain", ordered=False)
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_nothing_else_is_touched(sanitizer, monkeypatch):
+    check(monkeypatch, "gates together", ("ck_resident",), sanitizer=sanitizer)
