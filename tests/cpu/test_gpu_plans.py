@@ -9,6 +9,7 @@ import pytest
 
 from jax_cocktail.cost.conv_plan import ConvCase, conv_plan
 from jax_cocktail.cost.dot_plan import DotForm, dot_plan
+from jax_cocktail.utask.tensor_order import PACKED
 from tests.cpu.emulation import emulator, text
 
 NUMBER = 600
@@ -69,7 +70,7 @@ def dot_forms(rng: np.random.Generator) -> list[tuple[DotForm, int]]:
         kind, size = int(rng.integers(4)), int(rng.choice((1, 4, 8)))
         sizes = ((4, 4, 4, True), (2, 2, 4, True), (4, 4, 4, False), (size, 4, 8, False))[kind]
         if sizes[3] and rng.integers(4) == 0:  # packed for tensor cores
-            n, k, b = 8 * n, 32 * k, (-1, 1)
+            n, k, b = 8 * n, 32 * k, (PACKED, 0)
         return DotForm(m, n, k, *a, *b, *o, *sizes)
 
     return [(form(), int(rng.choice((1024, 8192, 36864, 65536)))) for _ in range(NUMBER)]
