@@ -23,8 +23,10 @@ from benchmarks.gpu.roofline import predict
 from benchmarks.gpu.rows import ROWS, Row
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.compiler import Artifact, Emitted, build
+from jax_cocktail.codegen.stamps import STAGES
+from jax_cocktail.compiler import Artifact, Emitted, build, emit
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.capture import capture
 from jax_cocktail.lowering.variants import prepare, survey
 from jax_cocktail.runtime.cuda import micro as gpu_micro
@@ -120,7 +122,7 @@ def _described(
 def _plans(
     row: Row, function: Callable[..., Any], arguments: tuple[Any, ...], spec: DeviceSpec
 ) -> Iterator[tuple[str, str, Emitted]]:
-    """Phase, name and program: the best plan, it with exact products, and others."""
+    """Phase, name and program: the best plan, it with a timeline or with exact products, and others."""
     for precision in (None, "highest"):
 
         def fresh(*given: Any) -> Any:  # what is traced depends on the precision
@@ -136,6 +138,9 @@ def _plans(
             if seconds <= WORTH * chosen[0][0]:
                 phase = "exact" if precision else "other" if rank else "best"
                 yield phase, plan.name, prepared.emitted[plan.candidate, 0]
+            if not precision and not rank:
+                program, candidate = prepared.programs[0], plan.candidate
+                yield "traced", plan.name, emit(program, prepared.machine, candidate=candidate, trace=STAGES)
 
 
 def _packed(
@@ -156,19 +161,34 @@ def _packed(
     )
 
 
+def _built(row: Row, phase: str, name: str, emitted: Emitted) -> Artifact | None:
+    """The program; None if it cannot be built and is not the best one."""
+    try:
+        return build(emitted)
+    except BuildError as error:
+        if phase == "best":
+            raise
+        print(f"{row.name}, {name}, {phase}: {error}", flush=True)
+        return None
+
+
 def _add(pack: packed.Pack, row: Row, code: str, spec: DeviceSpec, small: bool) -> None:
     function, arguments = row.make(small)
     operands, results, arrays, stock = _described(function, arguments)
     plans = list(_plans(row, function, arguments, spec))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        artifacts = list(pool.map(lambda plan: build(plan[2]), plans))
+        artifacts = list(pool.map(lambda plan: _built(row, *plan), plans))
     programs: dict[str, packed.Packed] = {}
     for (phase, name, _), artifact in zip(plans, artifacts, strict=True):
+        if artifact is None:
+            continue
         new = _packed(row, phase, name, artifact, stock, spec)
         old = programs.setdefault(new.digest, new)  # without large products the exact program is the best one
         programs[new.digest] = replace(old, limit=min(old.limit, new.limit))
+        if (table := artifact.emitted.stamps) is not None:
+            pack.add_stamps(new.digest, packed.Stamps(table.shape, table.level, table.rows))
     found = packed.Row(row.name, code, operands, results, tuple(programs.values()))
-    pack.add(found, arrays, ((artifact.digest, artifact.binary) for artifact in artifacts))
+    pack.add(found, arrays, ((a.digest, a.binary) for a in artifacts if a is not None))
 
 
 def make(folder: Path, spec: DeviceSpec, only: Sequence[str] = (), small: bool = False) -> int:

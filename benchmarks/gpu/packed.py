@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from jax_cocktail.codegen.stamps import Stamp
+from jax_cocktail.utask.types import Source
+
 ROOT = Path(__file__).resolve().parents[2]
 # The most important rows first.
 ORDER = (
@@ -24,7 +27,7 @@ ORDER = (
     *("rae_recursive/1", "fibonacci/1", "scalar_scan", "vmapped_while", "conjugate_gradient", "runge_kutta"),
     "hidden_markov",
 )
-PHASES = ("best", "exact", "other")  # in the order in which they run, each for all rows
+PHASES = ("best", "exact", "other", "traced")  # in the order in which they run, each for all rows
 MOST_BYTES = 64 << 20  # of a pack
 MOST_CHECKED = 1 << 18  # elements of a result
 
@@ -63,8 +66,9 @@ class Result:
 class Packed:
     """A program for a row.
 
-    phase: "best", by the model; "exact": the best with exact products; "other": another candidate. plan: its
-    name; limit: of the difference to float64; predicted_seconds, limit_seconds: as in `roofline.Prediction`.
+    phase: "best", by the model; "exact": the best with exact products; "other": another candidate; "traced":
+    the best, which records its timeline. plan: its name; limit: of the difference to float64;
+    predicted_seconds, limit_seconds: as in `roofline.Prediction`.
     """
 
     phase: str
@@ -79,7 +83,16 @@ class Packed:
     @property
     def label(self) -> str:
         """Its name among those of the row."""
-        return f"{self.plan}, exact" if self.phase == "exact" else self.plan
+        return f"{self.plan}, {self.phase}" if self.phase in ("exact", "traced") else self.plan
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """`shape`: of the rings, which are one more result; `level`, `rows`: as in `StampTable`."""
+
+    shape: tuple[int, ...]
+    level: int
+    rows: tuple[Stamp, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +156,15 @@ class Pack:
         """A program's code."""
         return (self.folder / f"{digest}.bin").read_bytes()
 
+    def stamps(self, digest: str) -> Stamps:
+        """Those of a traced program."""
+        data = json.loads((self.folder / f"{digest}.stamps").read_text())
+        rows = (Stamp(**{**row, "source": Source(**row["source"])}) for row in data["rows"])
+        return Stamps(tuple(data["shape"]), data["level"], tuple(rows))
+
+    def add_stamps(self, digest: str, stamps: Stamps) -> None:
+        write(self.folder / f"{digest}.stamps", asdict(stamps))
+
     def add(self, row: Row, arrays: Mapping[str, Array], binaries: Iterable[tuple[str, bytes]]) -> None:
         """Adds a row, or replaces it. Its description comes last: without it there is no row."""
         for digest, binary in binaries:
@@ -158,7 +180,7 @@ class Pack:
         """Bytes of all files, after those that no row has were deleted."""
         used = {program.digest for row in self.rows() for program in row.programs}
         used |= {self.facts["micro"], self.facts["latency"]}
-        for path in self.folder.glob("*.bin"):
+        for path in (*self.folder.glob("*.bin"), *self.folder.glob("*.stamps")):
             if path.stem not in used:
                 path.unlink()
         return sum(path.stat().st_size for path in self.folder.iterdir())

@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu import latency, launching
-from benchmarks.gpu.packed import Array, Pack, Packed, Row, difference, file_name
+from benchmarks.gpu.packed import Array, Pack, Packed, Row, Stamps, Type, difference, file_name
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from jax_cocktail.runtime.cuda.card import Card, CudaError
+from jax_cocktail.timeline import table
+from jax_cocktail.timeline.rings import begin_of, read
 from jax_cocktail.utask.plan import LaunchPlan
 
 INPUT_SECONDS = 60.0  # the most that is waited for the arguments of a row
@@ -48,20 +50,24 @@ class Worker:
         """Checks and times a program of a row."""
         row = self._read(name)
         program = next(p for p in row.programs if p.digest == digest)
+        stamps = self.pack.stamps(digest) if program.phase == "traced" else None
+        rings = (Type("uint32", stamps.shape),) if stamps else ()
         call = launching.Call(
             self.pack.binary(digest),
             LaunchPlan.from_attribute(program.launch),
             self._operands,
-            tuple(result.type for result in row.results),
+            (*(result.type for result in row.results), *rings),
             dict(program.aliases),
         )
         try:
             loaded = launching.load(self.card, call)
-            gap = difference(loaded.run(), row, self._arrays)
+            results = loaded.run()
             timed = asdict(loaded.time())
         finally:
             self.card.release()
-        return {**_described(program), "same_inputs": self._same, **_checked(gap, program), **timed}
+        gap = difference(results[: len(row.results)], row, self._arrays)
+        found = {**_described(program), "same_inputs": self._same, **_checked(gap, program), **timed}
+        return {**found, "timeline": _timeline(results[-1], stamps)} if stamps else found
 
     def figure(self, name: str) -> Record:
         """Measures one figure of the card."""
@@ -101,6 +107,12 @@ class Worker:
             time.sleep(0.02)
         with np.load(path) as file:
             return {key: file[key] for key in file.files}
+
+
+def _timeline(rings: Array, stamps: Stamps) -> list[str]:
+    """The table of a recorded call."""
+    words = rings.view(np.uint64)
+    return table.lines(read(0, words, stamps.rows, stamps.level, begin_of(words)))
 
 
 def _described(program: Packed) -> Record:

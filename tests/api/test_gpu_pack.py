@@ -21,6 +21,7 @@ from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.device.machine import Machine
+from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda import card as gpu_card
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 from tests.api.fake_card import FakeCard, emulate
@@ -113,6 +114,8 @@ def test_run_and_resume(there, capsys):
         for record in found[row.name].values():
             assert record["ok"] and record["same_inputs"] and record["seconds"] > 0
             assert record["difference"] <= record["limit"]
+        lines = found[row.name][f"{row.programs[0].plan}, traced"]["timeline"]
+        assert "stamps of level 2" in lines[0] and len(lines) > 3
     capsys.readouterr()
     assert ran(there) == (True, found) and capsys.readouterr().out == ""
 
@@ -130,6 +133,7 @@ KERNEL(ck_portable)
 def test_broken_programs(there, capsys):
     """One that hangs, one that is refused and one that is wrong: each is told, and the next still runs."""
     row, arrays = there.row(ROW), there.arrays(ROW)
+    row = replace(row, programs=tuple(p for p in row.programs if p.phase != "traced"))
     hanging, working = (program.digest for program in row.programs[:2])
     works, other_works = map(there.binary, (hanging, working))
     there.add_binary(hanging, compiled(HANGING).read_bytes())
@@ -195,3 +199,14 @@ def test_difference():
     assert packed.difference([array], row, expected) == np.inf
     whole = packed.Row("r", "", (), (packed.Result(packed.Type("int32", (2,)), 1, 3.0),), ())
     assert packed.difference([np.array([1, 2])], whole, {"result 0": np.array([1, 3])}) == np.inf
+
+
+def test_a_plan_that_cannot_be_built_is_left_out(monkeypatch, capsys):
+    def build(emitted):
+        raise BuildError("too many registers", "fewer threads")
+
+    monkeypatch.setattr(pack, "build", build)
+    assert pack._built(ROWS[ROW], "other", "132 units", None) is None
+    assert "132 units, other: too many registers" in capsys.readouterr().out
+    with pytest.raises(BuildError):
+        pack._built(ROWS[ROW], "best", "132 units", None)
