@@ -161,6 +161,22 @@ def _end(draw: Draw, here: Expressions, trips: int) -> Callable[..., Any] | None
     return lambda step, first: lax.fori_loop(0, count, step, first)
 
 
+def rotated(draw: Draw, here: Expressions) -> Any:
+    """Arrays of one shape that change places in a loop; some are computed anew on the way."""
+    make, size, count = _maker(here), draw.of((2, 4, 6)), draw.of((2, 2, 3))
+    first = [make(size, size) for _ in range(count)]
+    first = [x @ make(size, size) / size if draw.chance(0.5) else x for x in first]
+    weights, order = make(size, size), draw.order(range(count))
+    anew, end = [draw.chance(0.3) for _ in range(count)], _end(draw, here, 5)
+
+    def step(_: Any, arrays: Sequence[Any]) -> list[Any]:
+        moved = [arrays[n] for n in order]
+        return [jnp.tanh(x @ weights / size) if new else x for x, new in zip(moved, anew, strict=True)]
+
+    found = lax.fori_loop(0, 3, step, first) if end is None else end(step, first)
+    return jnp.stack([jnp.mean(x, 0) for x in found])
+
+
 # ---- small systems and complex numbers ---------------------------------------------------------------------
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from unittest import mock
 
@@ -15,11 +16,13 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200
-from jax_cocktail.device.tuning import BatchTuning
+from jax_cocktail.device.tuning import PROGRAM, BatchTuning
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.loops import concat_gates
 from jax_cocktail.schedule.loops.distribution import distribute as loops
 from jax_cocktail.schedule.loops.wavefront import pipeline as wavefronts
+from jax_cocktail.schedule.memory import result_copies, sharing
 from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.interpreter.run import run as interpret
@@ -56,16 +59,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to compile: a machine, a candidate, and limits; None stands for the product's own."""
+    """A way to compile: a machine, a candidate, and limits; None stands for the product's own. `shares`:
+    arrays of any size are shared by units outside of parallel loops, packed, and overlap wherever they may."""
 
     machine: Machine = HOST
     candidate: Candidate = SINGLE
     limits: Limits | None = None
     loops: loops.Limits | None = None
     batch: BatchTuning | None = None
+    shares: bool = False
 
     def __str__(self) -> str:
-        eager = " ".join(name for name in ("limits", "loops", "batch") if getattr(self, name) is not None)
+        eager = " ".join(name for name in ("limits", "loops", "batch", "shares") if getattr(self, name))
         return f"{self.machine.platform}, {self.candidate.name}, eager {eager or 'nothing'}"
 
     @contextmanager
@@ -80,7 +85,19 @@ class Variant:
             changes["pipeline"] = partial(wavefronts.pipeline, limits=waves)
         if self.batch is not None:
             changes["recover_elements"] = partial(recover_elements, limits=self.batch)
-        with mock.patch.dict(vars(compiler), changes):
+        with mock.patch.dict(vars(compiler), changes), self._crowded():
+            yield
+
+    @contextmanager
+    def _crowded(self) -> Iterator[None]:
+        if not self.shares:
+            yield
+            return
+        tuning = replace(PROGRAM, replicated_bytes=0, updated_bytes=0)
+        with ExitStack() as stack:
+            for module in (sharing, result_copies, concat_gates, sys.modules[place.__module__]):
+                stack.enter_context(mock.patch.object(module, "PROGRAM", tuning))
+            stack.enter_context(mock.patch.object(sharing.Sharing.__init__, "__defaults__", (0,)))
             yield
 
 
@@ -91,7 +108,8 @@ def variants(seed: int) -> tuple[Variant, ...]:
     def several(most: int, machine: Machine) -> Variant:
         units, pipeline, cluster = 2 + draw.below(most), draw.chance(0.4), machine.is_gpu and draw.chance(0.4)
         candidate = Candidate(units, draw.chance(0.85), pipeline, cluster)
-        return Variant(machine, candidate, draw.of(_LIMITS), draw.of(_LOOPS), _BATCH)
+        limits, divided = draw.of(_LIMITS), draw.of(_LOOPS)
+        return Variant(machine, candidate, limits, divided, _BATCH, draw.chance(0.5))
 
     single = Variant(loops=draw.of(_LOOPS), batch=_BATCH) if draw.chance(0.6) else Variant()
     return single, several(3, HOST), several(4, H200_MACHINE)

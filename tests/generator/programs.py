@@ -13,12 +13,12 @@ from jax import lax
 
 from tests.generator.draw import FLOATS, HALVES, INTEGERS, WIDE, Draw, Kind, Shape
 from tests.generator.expressions import COUNT, Expressions, Slot, cast, fit
-from tests.generator.models import complex_loop, factored, recurrent
+from tests.generator.models import complex_loop, factored, recurrent, rotated
 
 MOST_ELEMENTS = 160
 SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 7, 14)  # numbers of statements, at most: most programs are small
 NESTED = ("cond", "switch", "fori", "while", "scan")
-LARGE = ("lockstep", "recurrent", "rows", "factor", "complex")  # loops of their own
+LARGE = ("lockstep", "recurrent", "rows", "factor", "complex", "rotate")  # loops of their own
 STATE, ARGUMENTS = 1, 2  # what else a program's seed determines
 Values = tuple[Any, ...]
 
@@ -366,4 +366,5 @@ _STATEMENTS: dict[str, Callable[[Statement, _Run, Values], Values]] = {
     "rows": _rows,
     "factor": _inexact(factored),
     "complex": _inexact(complex_loop),
+    "rotate": _inexact(rotated),
 }
