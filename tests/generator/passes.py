@@ -60,7 +60,7 @@ class Task:
 @dataclass(frozen=True, slots=True)
 class Variant:
     """A way to compile: a machine, a candidate, and limits; None stands for the product's own. `shares`:
-    arrays of any size are shared by units outside of parallel loops, packed, and overlap wherever they may."""
+    units share arrays of any size outside of parallel loops, pack them, and overlap them where they may."""
 
     machine: Machine = HOST
     candidate: Candidate = SINGLE
