@@ -265,10 +265,11 @@ class _Placer:
         part of one block is light. It reads no more than that part of the result would take to fetch."""
         claimed = {v for s in frame.out if is_parallel(s) for v in s.outputs}
         claimed |= set(work.sources.bases.values())
+        whole = {id(s) for s in frame.out}  # not those of another tile group
         return {
             s.output: s
-            for n, s in enumerate(frame.region.body)
-            if n in frame.done
+            for s in frame.region.body
+            if id(s) in whole
             and is_light(s, blocks * self.limits.light)
             and isinstance(s, UOperator)
             and s.output.type.nbytes > PROGRAM.replicated_bytes

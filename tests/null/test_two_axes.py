@@ -305,6 +305,28 @@ def test_a_block_gathers_the_rows_that_it_reads(monkeypatch):
     assert useless_barriers(found, ready) == []
 
 
+def waves(size: int) -> UProgram:
+    """Sums of rows that are longer than what they are made of, and of waves that all of them read."""
+
+    def body(b, x, w):
+        deep = (6, size, size)
+        rows = b.broadcast(elementwise(b, "neg", x), deep, (1, 2))
+        sine = elementwise(b, "sin", b.emit("iota", (), "float32", deep[:1], dimension=0))
+        added = elementwise(b, "add", rows, b.broadcast(sine, deep, (0,)))
+        return (matmul(b, b.emit("reduce", (added,), "float32", deep[1:], axes=(0,), op="sum"), w),)
+
+    return build([f"float32[{size},{size}]"] * 2, body)
+
+
+@pytest.mark.parametrize("size", [4, 5, 8])
+def test_a_block_recomputes_nothing_that_others_have_divided(size, monkeypatch):
+    """A part of an array may be computed apart from the others, which form no loop's result then."""
+    monkeypatch.setattr(place_module, "PROGRAM", replace(PROGRAM, replicated_bytes=16))
+    program = waves(size)
+    found = cut(program, EagerGrids(last=True), 3)
+    agrees(program, planned(simplify(found)), most=4)
+
+
 def test_domains_do_not_meet():
     ready = planned(cut(*CASES["rows and heads"][:2]))
     assert not barrier_count(ready[0])
