@@ -12,7 +12,7 @@ import sys
 
 from benchmarks.gpu.rows import ROWS
 from benchmarks.gpu.sass.machine import machine_for
-from benchmarks.gpu.sass.programs import CARDS, card_of
+from benchmarks.gpu.sass.programs import CARDS, card_of, record
 from benchmarks.gpu.sass.report import MEASURED, Estimate, estimate, measured_seconds, told_lines
 
 HEAD = (
@@ -48,10 +48,10 @@ def main(arguments: list[str]) -> int:
     if unknown or not (asked.rows or asked.all):
         parser.error(f"unknown rows: {', '.join(sorted(unknown))}" if unknown else "which row?")
     spec = card_of(asked.arch)
-    print(f"# {spec.name}, {machine_for(asked.arch).told()}")
+    print(f"# {spec.name}, {machine_for(asked.arch, record()).told()}")
     print(HEAD)
     for row in MEASURED if asked.all else asked.rows:
-        found, programs = estimate(row, asked.arch, spec, asked.plan, asked.steps)
+        found, programs = estimate(row, spec, asked.plan, iterations=asked.steps, lines=not asked.all)
         print(told(row, found), flush=True)
         for _, program, block in () if asked.all else programs:
             print(*told_lines(program, block, asked.lines), sep="\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,7 @@ from benchmarks.gpu.sass.execute import Execution
 from benchmarks.gpu.sass.loops import Countdown, Loop, crosses, outermost
 from benchmarks.gpu.sass.machine import Machine
 from benchmarks.gpu.sass.programs import Program
-from benchmarks.gpu.sass.state import UNWRITTEN, Grid, Memory, State
+from benchmarks.gpu.sass.state import UNWRITTEN, Content, Grid, Memory, State
 from benchmarks.gpu.sass.timing import Timed, Timing
 
 KERNEL = "ck_resident"
@@ -84,18 +85,17 @@ class Emulated:
         return self.ends[-1] + more * self.cycles, crossings
 
 
-def state_of(program: Program, arch: str, unit: int) -> State:
-    """The state before the first instruction."""
-    memory, layout, launch = Memory(program.contents), LAYOUTS[arch], program.launch
-    constants = {layout.threads: launch.threads, layout.blocks: launch.most_units}
+def state_of(arch: str, grid: Grid, contents: Sequence[Content], *, cluster: bool = False) -> State:
+    """The state before the first instruction. The kernel's parameters are pointers to `contents` and null."""
+    memory, layout = Memory(contents), LAYOUTS[arch]
+    constants = {layout.threads: grid.threads, layout.blocks: grid.blocks}
     if layout.clusters is not None:
-        constants[layout.clusters] = int(launch.cluster)
-    pointers = [memory.address(n) for n in range(len(program.contents))]
+        constants[layout.clusters] = int(cluster)
+    pointers = [memory.address(n) for n in range(len(contents))]
     for n, pointer in enumerate([*pointers, 0]):
         constants[layout.parameters + 8 * n] = pointer & 0xFFFFFFFF
         constants[layout.parameters + 8 * n + 4] = pointer >> 32
-    shared = np.full(SHARED_BYTES // 4, UNWRITTEN, np.uint32)
-    return State(Grid(launch.threads, launch.most_units, unit), memory, constants, shared)
+    return State(grid, memory, constants, np.full(SHARED_BYTES // 4, UNWRITTEN, np.uint32))
 
 
 def emulated(
@@ -111,7 +111,9 @@ def emulated(
     `before`: instructions to execute at least; `unit`: the block.
     """
     code = decode.kernels(program.binary)[KERNEL]
-    execution = Execution(code, state_of(program, machine.arch, min(unit, program.launch.most_units - 1)))
+    launch = program.launch
+    grid = Grid(launch.threads, launch.most_units, min(unit, launch.most_units - 1))
+    execution = Execution(code, state_of(machine.arch, grid, program.contents, cluster=launch.cluster))
     loops = outermost(code)
     loops = tuple(loop for loop in loops if crosses(code, loop)) or loops
     watched = {loop.last: Watched(loop, Countdown(code, loop, execution.binder)) for loop in loops}

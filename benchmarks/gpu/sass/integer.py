@@ -145,10 +145,12 @@ def shift(bind: Binder, i: Instruction) -> Step:
     store = bind.store(i.operands[0])
     left, high = "L" in i.suffixes, "HI" in i.suffixes
     is_signed, wide = "S32" in i.suffixes or "S64" in i.suffixes, bool({"U64", "S64"} & set(i.suffixes))
-    most = np.int64(63 if wide or not left else 32)
+    most, wraps = np.int64(63 if wide or not left else 32), "W" in i.suffixes
+    ones = np.int64(63 if wide else 31)
 
     def step(mask: Mask) -> None:
-        places = np.minimum(count().astype(np.int64), most)
+        places = count().astype(np.int64)
+        places = places & ones if wraps else np.minimum(places, most)
         lower, upper = a().astype(np.uint64), c().astype(np.uint64)
         if left and not (high or wide):
             value = np.where(places >= 32, np.uint64(0), lower << np.minimum(places, 31).astype(np.uint64))
@@ -308,6 +310,21 @@ def population(bind: Binder, i: Instruction) -> Step:
     return lambda mask: store(np.bitwise_count(fetch()).astype(np.uint32), mask)
 
 
+def reverse(bind: Binder, i: Instruction) -> Step:
+    """BREV: the bits in the opposite order."""
+    fetch, store = bind.integer(i.operands[1]), bind.store(i.operands[0])
+    halves = ((16, 0x0000FFFF), (8, 0x00FF00FF), (4, 0x0F0F0F0F), (2, 0x33333333), (1, 0x55555555))
+
+    def step(mask: Mask) -> None:
+        value = fetch()
+        for places, low in halves:
+            shift, kept = np.uint32(places), np.uint32(low)
+            value = ((value >> shift) & kept) | ((value & kept) << shift)
+        store(value, mask)
+
+    return step
+
+
 def leading(bind: Binder, i: Instruction) -> Step:
     """FLO: the highest bit that is set, from below, or with SH from above; all ones if there is none."""
     fetch, store = bind.integer(i.operands[1]), bind.store(i.operands[0])
@@ -417,6 +434,7 @@ OPERATIONS: dict[str, Callable[[Binder, Instruction], Step]] = {
     "IABS": absolute,
     "POPC": population,
     "FLO": leading,
+    "BREV": reverse,
     "PRMT": permute,
     "P2R": predicates_to_register,
     "R2P": register_to_predicates,

@@ -7,7 +7,9 @@ after 290). A record on a card replaces those that it measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 LAUNCH = "empty launch between events"  # of the record: what the host adds to a kernel's time
 
@@ -63,9 +65,9 @@ class Machine:
     membar: float = 0
     atomic: float = 0
     operands: float = 8
-    barrier: float = 1.1e-6
+    barrier: float = 1e-6
     cluster_barrier: float = 6.5e-7
-    exchange: float = 8.5e-7
+    exchange: float = 1e-6
     flag: float = 6.8e-7
 
     def price(self, kind: str) -> float:
@@ -83,6 +85,34 @@ class Machine:
         )
 
 
-def machine_for(arch: str) -> Machine:
-    """The machine of an architecture."""
-    return Machine(arch)
+# What a record may hold: field -> name of the figure, and its unit. Latencies are those of chains of one
+# instruction. Loads are left out: alone on the card they are faster than beside 131 other blocks.
+_CLOCKS = {
+    "shuffle": "shuffle",
+    "special": "approximate reciprocal",
+    "matrix": "matrix product",
+    "matrix_step": "matrix products of one warp",
+    "block_barrier": "block barrier, 256 threads",
+}
+_SECONDS = {
+    "barrier": "barrier, {units} blocks",
+    "cluster_barrier": "cluster barrier of 16, 16 blocks",
+    "exchange": "tagged exchange of 1024 words, {units} blocks",
+    "flag": "hop, flag",
+}
+
+
+def machine_for(arch: str, record: Mapping[str, Any]) -> Machine:
+    """The machine of an architecture, with the figures of a record if that is of such a card."""
+    card = record["measure"]["card"]
+    if card["spec"]["arch"] != arch:
+        return Machine(arch)
+    wanted = [(field, name, "clocks") for field, name in _CLOCKS.items()]
+    wanted += [(field, name, "seconds") for field, name in _SECONDS.items()]
+    found: dict[str, Any] = {}
+    for field, name, unit in wanted:
+        value = card["figures"].get(name.format(units=card["spec"]["units"]), {}).get(unit)
+        if value is not None:
+            found[field] = float(value)
+    clock = record["versions"]["all"]["card"]["attributes"]["clock_khz"]
+    return replace(Machine(arch), hertz=1e3 * clock, **found)

@@ -10,9 +10,9 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.gpu.rows import ROWS
+from benchmarks.gpu.sass.state import Content
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
@@ -23,8 +23,6 @@ from jax_cocktail.utask.plan import LaunchPlan
 
 RECORD = Path(__file__).parents[2] / "results" / "gpu_check_nvidia_h100_80gb_hbm3.json"
 CARDS = {spec.arch: spec for spec in (A100, H200, B200)}
-
-Content = npt.NDArray[Any] | int
 
 
 @dataclass(frozen=True, slots=True)

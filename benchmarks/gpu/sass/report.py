@@ -58,15 +58,16 @@ def waves(program: Program, spec: DeviceSpec) -> int:
 
 
 def estimate(
-    row: str, arch: str, spec: DeviceSpec, plan: str = "", iterations: int = 3
+    row: str, spec: DeviceSpec, plan: str = "", *, iterations: int = 3, lines: bool = False
 ) -> tuple[Estimate, list[tuple[Planned, Program, Emulated]]]:
-    """Emulates a row, and returns what it was made of: for each program the slowest block."""
-    machine, steps = machine_for(arch), STEPS.get(row, 1)
+    """Emulates a row, and returns what it was made of: for each program the slowest block. `lines`: compile
+    with source lines."""
+    machine, steps = machine_for(spec.arch, record()), STEPS.get(row, 1)
     cycles, total, seconds = 0.0, Counter[str](), 0.0
     slowest = []
     name = ""
     for each in planned(row, spec, plan):
-        name, program = each.plan, compiled(each, lines=True)
+        name, program = each.plan, compiled(each, lines=lines)
         found = [emulated(program, machine, iterations=iterations, unit=unit) for unit in units_of(program)]
         ends = [block.total(iterations_of(row, each, block)) for block in found]
         n = max(range(len(found)), key=lambda k: ends[k][0])

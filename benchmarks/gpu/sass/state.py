@@ -13,6 +13,8 @@ Words = npt.NDArray[np.uint32]
 Addresses = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+Content = npt.NDArray[Any] | int  # of an array, or its bytes if nobody wrote it
+
 LANES = 32
 ZERO = 255  # the register that is always zero, and never written
 UNWRITTEN = 0x3F000000  # words that nobody wrote: 0.5 as a float32
@@ -35,8 +37,7 @@ class Grid:
 class Memory:
     """Global memory: arrays far from each other. What lies in none of them reads as UNWRITTEN."""
 
-    def __init__(self, arrays: Sequence[npt.NDArray[Any] | int]) -> None:
-        """`arrays`: contents, or bytes of an array that nobody wrote."""
+    def __init__(self, arrays: Sequence[Content]) -> None:
         self.arrays: list[Words] = [_words(array) for array in arrays]
 
     def address(self, number: int) -> int:
@@ -66,7 +67,7 @@ class Memory:
         return found
 
 
-def _words(array: npt.NDArray[Any] | int) -> Words:
+def _words(array: Content) -> Words:
     if isinstance(array, int):
         return np.full(-(-array // 4), UNWRITTEN, np.uint32)
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -56,6 +56,7 @@ def latencies(machine: Machine) -> dict[str, float]:
         **dict.fromkeys(("SHFL", "REDUX", "MATCH"), machine.shuffle),
         **dict.fromkeys(("S2R", "S2UR", "CS2R"), machine.special_register),
         **dict.fromkeys(("DADD", "DMUL", "DFMA", "DSETP"), machine.wide_float),
+        "HMMA": machine.matrix,
         **dict.fromkeys(("ATOM", "ATOMG", "RED", "REDG"), machine.atomic + 1),
         "MEMBAR": machine.membar + 1,
         "LDC": machine.constant,
@@ -137,11 +138,19 @@ class Ports:
             self.present.update(dict.fromkeys(missed, now + latency))
         return latency
 
-    def unit(self, busy: list[float], warp: int, every: float, latency: float, now: float) -> float:
-        """Latency of what one unit of a scheduler does for one warp after the other."""
-        start = max(now, busy[warp % len(busy)])
-        busy[warp % len(busy)] = start + every
-        return start - now + latency
+    def function(self, warp: int, now: float) -> float:
+        """Latency of a special function: the unit of a scheduler takes one warp after the other."""
+        busy, scheduler = self.special, warp % len(self.special)
+        start = max(now, busy[scheduler])
+        busy[scheduler] = start + SPECIAL_EVERY
+        return start - now + self.machine.special
+
+    def matrix_wait(self, warp: int, now: float) -> float:
+        """How long a warp cannot go on because its scheduler's tensor core is busy."""
+        busy, scheduler = self.matrix, warp % len(self.matrix)
+        start = max(now, busy[scheduler])
+        busy[scheduler] = start + self.machine.matrix_step
+        return start - now
 
 
 class Timing:
@@ -221,7 +230,9 @@ class Timing:
 
     def _compute(self, warp: _Warp, i: Instruction, note: Note, now: float) -> None:
         latency = 1.0 if note is False else self._latency[warp.at](note, warp.number, now)
-        if i.kind == "LDGSTS":
+        if i.kind == "HMMA":
+            warp.ready += self.ports.matrix_wait(warp.number, now)
+        elif i.kind == "LDGSTS":
             warp.copies.append(now + latency)
         elif i.kind == "CCTL" and "IVALL" in i.suffixes:
             self.ports.present.clear()
@@ -234,7 +245,7 @@ class Timing:
 
     def _rule(self, i: Instruction) -> Callable[[Note, int, float], float]:
         """Latency of an instruction from what it asks for, its warp, and the time."""
-        ports, machine = self.ports, self.machine
+        ports = self.ports
         if i.kind in SHARED_KINDS:
             return lambda note, warp, now: ports.shared(i, _access(note), now)
         if i.kind in GLOBAL_KINDS:
@@ -242,12 +253,7 @@ class Timing:
                 1 if "STRONG" in i.opcode else ports.everywhere(i, _access(note), now)
             )
         if i.kind == "MUFU":
-            return lambda note, warp, now: ports.unit(
-                ports.special, warp, SPECIAL_EVERY, machine.special, now
-            )
-        if i.kind == "HMMA":
-            every = machine.matrix_step
-            return lambda note, warp, now: ports.unit(ports.matrix, warp, every, machine.matrix, now)
+            return lambda note, warp, now: ports.function(warp, now)
         latency = self.latencies.get(i.kind, OTHER)
         return lambda note, warp, now: latency
 
