@@ -49,8 +49,9 @@ def polls(code: Code) -> frozenset[int]:
 def outermost(code: Code) -> tuple[Loop, ...]:
     """The loops of the kernel itself that no other one holds; functions behind it are left out."""
     index = {i.address: n for n, i in enumerate(code)}
-    calls = [index[i.target] for i in code if i.kind == "CALL" and i.target in index]
-    end = min(calls, default=len(code))
+    exit = next((n for n, i in enumerate(code) if i.kind == "EXIT" and not i.predicate), len(code))
+    calls = (index[i.target] for i in code if i.kind == "CALL" and i.target in index)
+    end = min((at for at in calls if at > exit), default=len(code))  # some "calls" go to the next instruction
     loops = [loop for loop in loops_of(code) if loop.last < end]
     return tuple(loop for loop in loops if not any(other.holds(loop) for other in loops))
 

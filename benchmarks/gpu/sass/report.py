@@ -40,10 +40,12 @@ class Estimate:
 
 
 def iterations_of(row: str, program: Planned, found: Emulated) -> int:
-    """Of the outermost loop: what its counter tells, unless a call with these arguments needs fewer."""
-    per_iteration = 2 if "double_buffer" in program.emitted.fired else 1
-    known = [n for n in (found.iterations, STEPS.get(row, 0) // per_iteration) if n]
-    return min(known, default=len(found.ends))
+    """Of the outermost loop: a step each, or two; if its counter tells of fewer, an iteration has many steps.
+    What stands behind the loop counts as one more iteration."""
+    steps = STEPS.get(row, 0) // (2 if "double_buffer" in program.emitted.fired else 1)
+    if found.iterations is None or 0 < steps <= found.iterations + 1:
+        return steps or len(found.ends)
+    return found.iterations
 
 
 def units_of(program: Program) -> tuple[int, ...]:
