@@ -126,6 +126,7 @@ def test_wrong_results_are_no_figures(fake, emulate_builds, monkeypatch):
 
 def test_measured_spec_takes_what_is_plausible():
     attributes = {name: getattr(H200, name) for name in gpu_card._SIZES} | {"major": 9, "minor": 0}
+    attributes["clock_khz"] = 1_500_000
     facts = gpu_card.Facts("A card", 13000, 141 * 10**9, attributes)
     figures = {
         "barrier, 132 blocks": {"seconds": 1.2e-6},
@@ -135,7 +136,9 @@ def test_measured_spec_takes_what_is_plausible():
         "launch in a graph": {"seconds": float("nan")},
     }
     spec, left = gpu_micro.measured_spec(facts, figures)
-    assert (spec.barrier_seconds, spec.l2_rate) == (1.2e-6, 6e12)
+    assert (spec.barrier_seconds, spec.l2_rate, spec.clock_rate) == (1.2e-6, 6e12, 1.5e9)
+    hidden = gpu_card.Facts("A card", 13000, 141 * 10**9, attributes | {"clock_khz": 0})
+    assert gpu_micro.measured_spec(hidden, figures)[0].clock_rate == H200.clock_rate
     assert (spec.hop_seconds, spec.memory_rate) == (H200.hop_seconds, H200.memory_rate)
     assert "not plausible" in left["hop_seconds"] and left["memory_rate"] == "no"
     assert set(left) == {"hop_seconds", "memory_rate", "launch_seconds", "shared_rate", "flops"}

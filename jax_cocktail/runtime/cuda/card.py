@@ -326,5 +326,7 @@ def spec_of(facts: Facts, known: Sequence[str] = ARCHES) -> DeviceSpec:
             raise BuildError(f"{facts.name} ({arch}) is older than every known card", "a newer card")
         arch = max(older, key=lambda a: int(a[3:]))
     sizes: dict[str, Any] = {name: facts.attributes[name] for name in _SIZES}
-    sizes |= {"memory_bytes": facts.memory_bytes, "clock_rate": 1e3 * facts.attributes["clock_khz"]}
+    sizes["memory_bytes"] = facts.memory_bytes
+    if clock := facts.attributes.get("clock_khz"):  # 0 where the driver hides it
+        sizes["clock_rate"] = 1e3 * clock
     return replace(card_like(facts.name, arch), name=facts.name, **sizes)
