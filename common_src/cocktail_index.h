@@ -25,8 +25,10 @@ CK_INLINE bool ck_index_within(T start, i64 limit) {
 // The first trip of a parallel loop that this unit executes, where unit `first` executes trip 0.
 template <class Unit, class Index>
 CK_INLINE Index ck_first_part(const Unit* unit, Index first) {
-  const Index trip = Index(unit->index) - first % Index(unit->count);
-  return trip < 0 ? trip + Index(unit->count) : trip;
+  Index trip = Index(unit->index) - first % Index(unit->count);
+  if (trip < 0) trip += Index(unit->count);
+  if (trip < 0) __builtin_unreachable();  // then indices computed from it need no clamp
+  return trip;
 }
 
 #endif  // COCKTAIL_INDEX_H
