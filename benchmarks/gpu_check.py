@@ -134,7 +134,7 @@ class Check:
         kept = self.sections.setdefault(name, {})
         for key, record in records.items():
             if "skipped" not in record or key not in kept:
-                kept[key] = {**record, "code": self.code}
+                kept[key] = {**_with_packed(record, kept.get(key, {})), "code": self.code}
         self.write()
         return records
 
@@ -171,6 +171,12 @@ class Check:
             results = self.results()
             results["targets"] = list(report.targets(results))
             write(self.path, results)
+
+
+def _with_packed(record: Record, before: Record) -> Record:
+    """A record of the card with the figures that a pack measured, which are more."""
+    found = {name: figure for name, figure in before.get("figures", {}).items() if "digest" in figure}
+    return {**record, "figures": record["figures"] | found} if "figures" in record else record
 
 
 # ---- phases ------------------------------------------------------------------------------------------------

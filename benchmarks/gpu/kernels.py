@@ -61,14 +61,15 @@ def measured(record: Record) -> Iterator[Measured]:
     for row in dict.fromkeys((*sections.get("kernels", {}), *sections.get("times", {}))):
         known = set()
         for plan, found in sections.get("kernels", {}).get(row, {}).items():
-            if "seconds" in found and found["phase"] != "exact":
+            if "seconds" in found and found["phase"] in ("best", "other"):
                 known.add(plan)
                 yield Measured(row, plan, found["seconds"] - card["spec"]["launch_seconds"], True)
-        times, plan = sections["times"].get(row, {}), sections["plan"].get(f"{row}@card", {}).get("plan", "")
+        times = sections.get("times", {}).get(row, {})
+        plan = sections.get("plan", {}).get(f"{row}@card", {}).get("plan", "")
         if "kernel" in times and plan not in known:
             known.add(plan)
             yield Measured(row, plan, times["kernel"]["seconds"] - host, True)
-        for name, seconds in sections["auto"].get(row, {}).get("trials", {}).items():
+        for name, seconds in sections.get("auto", {}).get(row, {}).get("trials", {}).items():
             if name not in known and not name.startswith("stock XLA"):
                 yield Measured(row, name, seconds, False)
 

@@ -210,3 +210,35 @@ def test_a_plan_that_cannot_be_built_is_left_out(monkeypatch, capsys):
     assert "132 units, other: too many registers" in capsys.readouterr().out
     with pytest.raises(BuildError):
         pack._built(ROWS[ROW], "best", "132 units", None)
+
+
+def test_other_phases_go_on(tmp_path, monkeypatch):
+    """What the same source finished is not measured again, and no time left takes nothing away."""
+    check = gpu_check.Check(gpu_check.parse(["--out", str(tmp_path)]), [ROW], tmp_path)
+    finished, older, failed = (
+        {"ok": True, "code": check.code},
+        {"ok": True, "code": "older"},
+        {"error": "stopped", "code": check.code},
+    )
+    figure = {"clocks": 5.0, "digest": "of the probes"}
+    check.sections["correct"] = {"a": finished, "b": older, "c": failed}
+    check.sections["measure"] = {
+        "card": {"figures": {"x": figure, "y": {"seconds": 1.0}}, "code": check.code}
+    }
+    records = {
+        "b": {"skipped": "no time left"},
+        "c": {"ok": False},
+        "card": {"figures": {"y": {"seconds": 2.0}}},
+    }
+    asked = []
+
+    def run_all(tasks, *_):
+        asked.extend(task.name for task in tasks)
+        return {task.name: records[task.name] for task in tasks}
+
+    monkeypatch.setattr(gpu_check, "run_all", run_all)
+    check.section("correct", [check.task("correct", name) for name in "abc"], 1, check.deadline)
+    check.section("measure", [check.task("measure", "card")], 1, check.deadline)
+    assert asked == ["b", "c", "card"]
+    assert check.sections["correct"] == {"a": finished, "b": older, "c": {"ok": False, "code": check.code}}
+    assert check.sections["measure"]["card"]["figures"] == {"x": figure, "y": {"seconds": 2.0}}

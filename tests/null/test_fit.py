@@ -98,3 +98,14 @@ def test_every_figure_of_a_generation_counts():
     priced = {"foreign", "publish", "words"}  # of units, not of statements
     assert counted | priced == set(FIRST.__slots__)
     assert model.LEAST_TAU <= 1 and set(GENERATIONS) >= {"first"}
+
+
+def test_what_is_measured_of_a_pack():
+    """Exact products and timelines are other programs than those of a plan."""
+    spec = {"launch_seconds": 1e-6}
+    programs = {"a": "best", "b": "other", "a, exact": "exact", "a, traced": "traced"}
+    kernels = {name: {"phase": phase, "seconds": 5e-6} for name, phase in programs.items()}
+    sections = {"measure": {"card": {"spec": spec, "figures": {}}}, "kernels": {"row": kernels}}
+    found = list(measured({"sections": sections}))
+    assert [(each.plan, each.alone) for each in found] == [("a", True), ("b", True)]
+    assert all(abs(each.seconds - 4e-6) < 1e-12 for each in found)
