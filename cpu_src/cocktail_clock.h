@@ -6,10 +6,11 @@
 
 enum : u64 { CK_CLOCKS_DIFFER = 0 };
 
-extern "C" int clock_gettime(int clock, i64* time);
+// The C library's, under a name that its headers do not declare with other types.
+extern "C" int ck_clock_gettime(int clock, i64* time) __asm__("clock_gettime");
 CK_INLINE u64 ck_wall() {
-  i64 time[2] = {0, 0};        // seconds and nanoseconds
-  (void)clock_gettime(1, time);  // CLOCK_MONOTONIC
+  i64 time[2] = {0, 0};             // seconds and nanoseconds
+  (void)ck_clock_gettime(1, time);  // CLOCK_MONOTONIC
   return u64(time[0]) * 1000000000u + u64(time[1]);
 }
 

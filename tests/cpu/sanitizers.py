@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,9 @@ def driver_text(emitted: Emitted, arguments: Sequence[np.ndarray], calls: int = 
     for number, value in enumerate(emitted.program.entry.results):
         lines.append(f"alignas(64) unsigned char r{number}[{max(value.type.nbytes, 1)}];")
         results.append(f"a{aliased[number]}, " if number in aliased else f"r{number}, ")
+    if emitted.stamps is not None:
+        lines.append(f"alignas(64) unsigned char rings[{4 * prod(emitted.stamps.shape)}];")
+        results.append("rings, ")
     return DRIVER.format(
         program="program.cc",
         data="\n".join(lines),

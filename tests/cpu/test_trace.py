@@ -21,6 +21,7 @@ from tests.cpu.emulation import emulator
 from tests.cpu.fake_cuda.calls import run as run_call
 from tests.cpu.fake_cuda.driver import Call
 from tests.cpu.runner import EAGER
+from tests.cpu.sanitizers import SANITIZERS, NoSanitizer, complaint
 from tests.cpu.traced import memory_of_results, on_blocks, on_threads, timeline_of
 from tests.golden.programs import DIVIDED
 from tests.null.programs import arguments
@@ -59,6 +60,16 @@ def test_threads(level, units):
     check(found, emitted, units)
     for crossing in found.crossings:  # one clock for all: nobody is released before the last one has come
         assert min(crossing.released) >= max(crossing.arrived)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_threads_share_no_ring(tmp_path, sanitizer):
+    case = DIVIDED["lstm_2_cores"]
+    emitted = emit(case.program(), candidate=case.candidate, trace=EVERYTHING)
+    try:
+        assert complaint(emitted, arguments(case.program()), sanitizer, tmp_path) == ""
+    except NoSanitizer as reason:
+        pytest.skip(str(reason))
 
 
 def test_it_costs_little():
