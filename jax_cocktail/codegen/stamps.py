@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    is_parallel,
     operators_of,
     regions_of,
 )
@@ -129,11 +130,21 @@ class _Finder:
             kind = self._kind(statement)
             if not kind and (_is_free(statement) or not ended):
                 continue
-            number = self.before[id(region), position] = self._add(statement, kind or "work", parent)
+            number = self._add(statement, kind or "work", parent)
             ended = kind not in ("", "stage")
+            if not self._begins_inside(statement):
+                self.before[id(region), position] = number
             if _is_exchange(statement):
                 self.within[id(statement)] = self._add(statement, "wait", parent)
             self._inside(statement, number)
+
+    def _begins_inside(self, statement: Statement) -> bool:
+        """True for a parallel loop whose first statement has a stamp: one of its own would tell no more. What
+        follows the loop has one, too, so a tile needs none at its end."""
+        if not is_parallel(statement) or not self._kind(statement):
+            return False
+        first = next((s for s in statement.body.body if self._kind(s) or not _is_free(s)), None)
+        return first is not None and bool(self._kind(first))
 
     def _inside(self, statement: Statement, number: int) -> None:
         """The stamps of the regions of a statement. A condition ends before the body of its loop begins."""
@@ -141,7 +152,11 @@ class _Finder:
         for region in regions_of(statement) if self._kind(statement) else ():
             ended = isinstance(statement, LoopUTask) and len(self.rows) > before
             self.region(region, number, ended=ended)
-        if isinstance(statement, LoopUTask) and len(self.rows) > before:
+        if (
+            isinstance(statement, LoopUTask)
+            and len(self.rows) > before
+            and not self._begins_inside(statement)
+        ):
             self.within[id(statement)] = number
 
     def _add(self, statement: Statement, kind: str, parent: int) -> int:
