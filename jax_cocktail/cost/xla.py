@@ -3,12 +3,13 @@
 XLA launches a kernel for every product, convolution and fusion. The host launches a few kernels between two
 decisions one by one; many kernels form a graph, which has a launch cost of its own. A loop of unknown trip
 count asks the host before every trip: XLA copies the condition there and waits for it. A branch is part of a
-graph. Only products and convolutions are ever large; they run in cuBLAS and cuDNN.
+graph, or asks the host too. Only products and convolutions are ever large; they run in cuBLAS and cuDNN. A
+convolution keeps what surrounds it out of graphs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax_cocktail.cost.unit_time import HALVES
 from jax_cocktail.cost.value import Price
@@ -32,6 +33,7 @@ class _Kernels:
     heavy: float = 0.0
     convolutions: float = 0.0
     least: float = 0.0
+    loose: float = 0.0  # kernels that no graph takes
 
     def __add__(self, other: _Kernels) -> _Kernels:
         pairs = ((getattr(self, n), getattr(other, n)) for n in _FIELDS)
@@ -43,11 +45,11 @@ class _Kernels:
     @property
     def seconds(self) -> float:
         """Seconds of one execution."""
-        captured = self.count >= STOCK.fewest_in_graph
+        captured = self.count >= STOCK.fewest_in_graph and not self.loose
         return self.apart + (STOCK.graph_launch + self.graph if captured else self.stream)
 
 
-_FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least")
+_FIELDS = ("count", "graph", "stream", "apart", "heavy", "convolutions", "least", "loose")
 
 
 def xla_price(program: UProgram, spec: DeviceSpec) -> Price:
@@ -95,10 +97,8 @@ def _loop(loop: LoopUTask, spec: DeviceSpec) -> _Kernels:
 def _branch(branch: BranchUTask, spec: DeviceSpec) -> _Kernels:
     sides = [_region(r, spec) for r in branch.branches]
     mean = sum(sides, _Kernels()) * (1 / len(sides))
-    own = _Kernels(1, STOCK.conditional, STOCK.conditional)
-    least = min(side.least for side in sides)
-    both = mean + own
-    return _Kernels(both.count, both.graph, both.stream, both.apart, both.heavy, both.convolutions, least)
+    own = _Kernels(1, STOCK.conditional, STOCK.host_round_trip)
+    return replace(mean + own, least=min(side.least for side in sides))
 
 
 def _kernel(seconds: float, spec: DeviceSpec) -> _Kernels:
@@ -127,7 +127,7 @@ def _library(operator: UOperator, spec: DeviceSpec) -> _Kernels:
     found = _kernel(seconds - spec.launch_seconds, spec)
     heavy = seconds if seconds >= STOCK.heavy else 0.0
     conv = heavy if convolution else 0.0
-    return _Kernels(found.count, found.graph, found.stream, 0.0, heavy, conv, conv)
+    return _Kernels(found.count, found.graph, found.stream, 0.0, heavy, conv, conv, float(convolution))
 
 
 def _peak(operator: UOperator, spec: DeviceSpec) -> float:

@@ -237,6 +237,22 @@ def test_only_long_operators_are_heavy():
     assert large.heavy == large.convolutions == large.least_convolutions > STOCK.heavy
 
 
+def test_a_convolution_keeps_a_branch_out_of_graphs():
+    """The host then asks which side to launch."""
+
+    def body(b, selector, x, w):
+        (inner,) = convolution(32, 16).entry.body
+
+        def one():
+            b.out.append(replace(inner, inputs=(x, w), outputs=(b.value("float32", x.type.shape),)))
+            return b.out[-1].outputs
+
+        return branch(b, selector, one, one)
+
+    program = build(["int32[]", "float32[1,16,32,32]", "float32[16,16,3,3]"], body)
+    assert stock_seconds(program) == pytest.approx(STOCK.small_convolution + STOCK.host_round_trip)
+
+
 def test_large_operators_are_left_to_the_library():
     program = convolution(1024, 256)
     comparison = Comparison(our_price(plan_for(program).program, UNITS, CARD), stock_price(program, 1, CARD))
