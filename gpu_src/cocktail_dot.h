@@ -47,8 +47,8 @@ CK_INLINE void ck_dot_serial(i64 batch, const typename D::A* a, i64 a_b, const t
   }
 }
 
-// Few rows. Warps share k only where there are not enough products for all.
-template <class D, i32 PARTS>
+// Few rows. Warps share k only where there are not enough products for all. ALIGNED: see ck_dot_fixed.
+template <class D, i32 PARTS, bool ALIGNED>
 CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                            typename D::O* o, i64 o_b) {
   constexpr CkDotPlan p = D::plan;
@@ -56,7 +56,9 @@ CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typ
   constexpr i64 b_line = p.path == CK_DOT_LANES ? D::form.b_k : D::form.b_n;
   constexpr i64 b_bytes = (b_line == 1 ? p.v : 1) * i64(sizeof(typename D::B));
   const bool more = batch > 1;
-  const bool fits = ck_dot_fits(a, more ? a_b : 0, a_bytes) && ck_dot_fits(b, more ? b_b : 0, b_bytes);
+  const typename D::A* left = ALIGNED ? nullptr : a;  // null fits
+  const typename D::B* right = ALIGNED ? nullptr : b;
+  const bool fits = ck_dot_fits(left, more ? a_b : 0, a_bytes) && ck_dot_fits(right, more ? b_b : 0, b_bytes);
   if constexpr (p.path == CK_DOT_LANES) {
     fits ? ck_dot_lanes<D, PARTS, true>(batch, a, a_b, b, b_b, o, o_b)
          : ck_dot_lanes<D, PARTS, false>(batch, a, a_b, b, b_b, o, o_b);
@@ -67,19 +69,19 @@ CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typ
 }
 
 // Teams of at most PARTS warps, and of no more than leave all chunks of the batch a team each.
-template <class D, i32 PARTS>
+template <class D, i32 PARTS, bool ALIGNED>
 CK_INLINE void ck_dot_teams(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                             typename D::O* o, i64 o_b) {
   if constexpr (PARTS > 1) {
     constexpr i64 chunks = ck_dot_ceil(D::form.n, D::plan.columns);
     if (batch > 1 && batch * chunks * PARTS > CK_WARPS) {
-      return ck_dot_teams<D, PARTS / 2>(batch, a, a_b, b, b_b, o, o_b);
+      return ck_dot_teams<D, PARTS / 2, ALIGNED>(batch, a, a_b, b, b_b, o, o_b);
     }
   }
-  ck_dot_slim<D, PARTS>(batch, a, a_b, b, b_b, o, o_b);
+  ck_dot_slim<D, PARTS, ALIGNED>(batch, a, a_b, b, b_b, o, o_b);
 }
 
-template <class D>
+template <class D, bool ALIGNED>
 CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                            typename D::O* o, i64 o_b) {
   constexpr CkDotPlan p = D::plan;
@@ -87,7 +89,7 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
   if constexpr (p.path == CK_DOT_SERIAL) {
     ck_dot_serial<D>(batch, a, a_b, b, b_b, o, o_b);
   } else if constexpr (p.path == CK_DOT_COLUMNS || p.path == CK_DOT_LANES) {
-    ck_dot_teams<D, p.parts>(batch, a, a_b, b, b_b, o, o_b);
+    ck_dot_teams<D, p.parts, ALIGNED>(batch, a, a_b, b, b_b, o, o_b);
   } else {
     if constexpr (D::form.k <= kCkDotTinyDepth && outputs <= kCkDotTinyOutputs) {
       if (batch > 1 && batch * outputs >= 4 * CK_THREADS) {
@@ -100,14 +102,15 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
 
 // o[i, r, c] = sum over p of a[i, r, p] * b[i, p, c]; i < batch, r < m, c < n, p < k. SHAPE: m, n, k and the
 // strides of a (m, k), b (k, n) and o (m, n), in elements, as are a_b, b_b and o_b. o overlaps no operand.
+// ALIGNED: a and b surely begin at multiples of 16 bytes, so a product of few rows does not ask.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
-          i64 O_N, CkPrecision P = CK_EXACT>
+          i64 O_N, CkPrecision P = CK_EXACT, bool ALIGNED = false>
 CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
   typedef CkDotOf<A, B, O, P, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   if constexpr (D::plan.turned) {
-    ck_dot_make<CkDotMade<D, true>>(batch, b, b_b, a, a_b, o, o_b);
+    ck_dot_make<CkDotMade<D, true>, ALIGNED>(batch, b, b_b, a, a_b, o, o_b);
   } else {
-    ck_dot_make<CkDotMade<D, false>>(batch, a, a_b, b, b_b, o, o_b);
+    ck_dot_make<CkDotMade<D, false>, ALIGNED>(batch, a, a_b, b, b_b, o, o_b);
   }
 }
 

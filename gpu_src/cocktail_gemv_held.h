@@ -124,13 +124,13 @@ CK_INLINE void ck_held_multiply(const typename CkHeldOf<D>::Part& held, const ty
   }
 }
 
-template <class D>
+template <class D, bool ALIGNED>
 CK_INLINE void ck_held_make(typename CkHeldOf<D>::Part& held, const typename D::A* a,
                             const typename D::B* b, typename D::O* o) {
   constexpr i32 bytes = CkHeldOf<D>::plan.kv * i32(sizeof(typename D::A));
   if (held.from != b) ck_held_load<D>(held, b);
-  ck_dot_fits(a, D::form.a_m, bytes) ? ck_held_multiply<D, true>(held, a, o)
-                                     : ck_held_multiply<D, false>(held, a, o);
+  const bool fits = ALIGNED || ck_dot_fits(a, D::form.a_m, bytes);
+  fits ? ck_held_multiply<D, true>(held, a, o) : ck_held_multiply<D, false>(held, a, o);
 }
 
 // What a product keeps of its right operand or, where that has fewer columns than the left one has rows, of
@@ -145,15 +145,15 @@ struct CkDotHeld {
   typename CkHeldOf<typename Of<0, 0>::D>::Part held;
 };
 
-// o = a b, as ck_dot_fixed. While `held` lives, memory at the address of the operand that it keeps does not
-// change.
-template <i64 O_M, i64 O_N, class Held, class A, class B, class O>
+// o = a b, as ck_dot_fixed. ALIGNED: the operand that is not kept surely begins at a multiple of 16 bytes.
+// While `held` lives, memory at the address of the other one does not change.
+template <i64 O_M, i64 O_N, bool ALIGNED = false, class Held, class A, class B, class O>
 CK_INLINE void ck_dot_held(Held& held, const A* a, const B* b, O* o) {
   typedef typename Held::template Of<O_M, O_N>::D D;
   if constexpr (Held::left) {
-    ck_held_make<D>(held.held, b, a, o);
+    ck_held_make<D, ALIGNED>(held.held, b, a, o);
   } else {
-    ck_held_make<D>(held.held, a, b, o);
+    ck_held_make<D, ALIGNED>(held.held, a, b, o);
   }
 }
 

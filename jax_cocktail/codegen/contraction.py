@@ -16,6 +16,7 @@ from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import row_major
 from jax_cocktail.utask.tensor_order import PACKED
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
     left = columns < rows
     few, many = sorted((rows, columns))
     threads, warp = context.block
-    if product.outer or product.batch.size > 1 or few > BLOCK.held_rows:
+    if product.outer or product.batch.size > 1 or few > BLOCK.held_rows or PACKED in product.read:
         return None
     if few * k > BLOCK.held_row_elements or many * k < threads:
         return None
@@ -73,9 +74,12 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
         outer = product.outer
         name, text = context.held.get(operator.output, (None, ""))
         if name is not None and (held := holdable(context, operator, o)) and held.text == text:
-            call = "ck_dot_held<{}, {}>({}, {}, {}, {});"
-            context.writer.line(call, *product.written, name, a.pointer, b.pointer, o.pointer)
+            aligned = ", true" if _are_aligned(context, rhs if held.left else lhs) else ""
+            call = "ck_dot_held<{}, {}{}>({}, {}, {}, {});"
+            context.writer.line(call, *product.written, aligned, name, a.pointer, b.pointer, o.pointer)
             return
+        few = min(product.rows.size, product.columns.size)
+        slim = context.target.holds and not outer and few <= BLOCK.few_rows
         with context.writer.nest([axis.size for axis in outer]) as indices:
             arrays: list[Expression] = []
             for side, array in enumerate((a, b, o)):
@@ -84,11 +88,27 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
                 arrays.append(code("{}, {}", pointer, product.batch.strides[side]))
             types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
             numbers = ("kCkDotPacked" if n == PACKED else str(n) for n in (*product.read, *product.written))
-            known = ", ".join(numbers) + _rounding(context, operator)
+            rounding = _rounding(context, operator)
+            if slim and _are_aligned(context, lhs, rhs):
+                rounding = f"{rounding or ', CK_EXACT'}, true"
+            known = ", ".join(numbers) + rounding
             call = "ck_dot_fixed<{}, {}>({}, {});"
             context.writer.line(call, types, known, product.batch.size, joined(", ", arrays))
             if outer:  # the next call uses the same scratch memory
                 context.fence()
+
+
+def _are_aligned(context: Context, *values: Value) -> bool:
+    """True if arrays surely begin at multiples of the bytes of a thread's widest load."""
+    places = []
+    for value in values:
+        if value.type.is_scalar:
+            return False
+        layout, slot = context.layout(value), context.slot(value)
+        if layout.base != layout.root or slot.space not in ("own", "workspace") or slot in context.plan.parts:
+            return False
+        places.append(slot.index + layout.offset * ITEM_SIZE[value.type.dtype])
+    return all(place % BLOCK.load_bytes == 0 for place in places)
 
 
 def emit_conv(context: Context, operator: UOperator) -> None:

@@ -202,7 +202,7 @@ def group_elements_again(context: Context, groups: Groups, axis: tuple[Name, int
     trips, in batches whose loads are under way together. Beyond the end they take the last element again."""
     (name, count), size = axis, groups.size
     trips = -(-count // size)
-    together = -(-trips // -(-trips // context.target.most_together))
+    together = -(-trips // -(-trips // (2 * context.target.most_together)))  # a register each, no more
     lane = {1: "0", context.target.threads: "ck_lane()"}.get(size, f"ck_lane() % {size}")
     base, last = Name("base"), count - 1
     stop, pragma = -(-trips // together) * together * size, f"#pragma unroll {together}"
