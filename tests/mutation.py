@@ -35,6 +35,7 @@ LEFT_OUT = (
     *("schedule.policy", "schedule.partition", "placement.limits", "placement.explain", "placement.bound"),
     *("schedule.vmap.choose", "analysis.verifier", "analysis.scopes", "analysis.graph"),
     *("codegen.gpu", "codegen.cuda", "codegen.exchange", "codegen.outline", "codegen.machines"),
+    "codegen.stamps",
 )
 _SWAPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq},
