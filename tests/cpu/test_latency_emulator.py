@@ -120,6 +120,19 @@ __global__ void counted(const float* x, float* y, const int* n) {
   for (int i = 0; i < 1000; ++i) { v += x[i]; __syncthreads(); }
   y[threadIdx.x] = v;
 }
+__global__ void stacked(const float* x, float* y, const int* n) {
+  float v[40];
+#pragma unroll
+  for (int i = 0; i < 40; ++i) v[i] = x[threadIdx.x + i];
+  float sum = 0;
+#pragma unroll 1
+  for (int i = 0; i < n[0]; ++i) {
+    int at = (7 * i + int(threadIdx.x)) % 40;
+    sum += v[at];
+    v[at] = float(i);
+  }
+  y[threadIdx.x] = sum;
+}
 __global__ void timed(const float* x, float* y, const int* n) {
   asm volatile("trap;");
   y[threadIdx.x] = x[threadIdx.x];
@@ -297,6 +310,19 @@ def test_functions(run):
     w = np.where(v > 0, np.sqrt(np.abs(v)), np.exp(v))
     expected = w / (1 + np.abs(v)) + np.tanh(v) + np.log1p(np.abs(v)) + np.sin(v) + 1 / np.sqrt(1 + w)
     np.testing.assert_allclose(y.view(np.float32), expected, rtol=2e-6, atol=2e-6)
+
+
+def test_a_stack(run):
+    x, turns = np.arange(104, dtype=np.float32), 60
+    execution, y, _ = run("stacked", x, (turns, 0), threads=64)
+    assert {"LDL", "STL"} <= {i.kind for i in execution.code}
+    for thread in range(64):
+        values, total = list(x[thread : thread + 40]), 0.0
+        for i in range(turns):
+            at = (7 * i + thread) % 40
+            total += values[at]
+            values[at] = i
+        assert y.view(np.float32)[thread] == total
 
 
 def test_what_is_polled_has_come(run):

@@ -12,6 +12,7 @@ from benchmarks.gpu.sass.decode import Instruction, UnknownInstruction
 from benchmarks.gpu.sass.operands import Binder, Locate, is_predicate
 from benchmarks.gpu.sass.state import (
     LANES,
+    LOCAL_WORDS,
     SHARED_BASE,
     SHARED_SPAN,
     UNWRITTEN,
@@ -22,6 +23,7 @@ from benchmarks.gpu.sass.state import (
 )
 
 BANKS = 32
+SHARED = ("LDS", "STS")
 SECTOR_BITS = 5  # 32 bytes
 LINE_BITS = 7
 
@@ -134,16 +136,30 @@ def _merged(old: Words, value: Words, address: Addresses, bits: int) -> Words:
     return merged
 
 
+def _located(bind: Binder, i: Instruction, text: str) -> tuple[Locate, int]:
+    """Where the first word of an access is, and how far from it the next one."""
+    if i.kind not in ("LDL", "STL"):
+        return bind.address(text, wide=i.kind not in SHARED), 4
+    state, offset = bind.state, bind.address(text, wide=False)
+    thread = np.arange(state.grid.threads).reshape(-1, LANES)
+
+    def locate() -> Addresses:
+        at = offset()
+        return state.local + ((at >> 2) % LOCAL_WORDS * state.grid.threads + thread) * 4 + (at & 3)
+
+    return locate, 4 * state.grid.threads
+
+
 # ---- instructions ------------------------------------------------------------------------------------------
 
 
 def load(bind: Binder, i: Instruction) -> Touch:
-    """LDS, LDG, LD. What is polled (STRONG) has come: words of 0.5, each with the tag that was sent last
+    """LDS, LDG, LD, LDL. What is polled (STRONG) has come: words of 0.5, each with the tag that was sent last
     behind it. As a counter of arrivals, 0.5 is large."""
     state, width, narrow = bind.state, width_of(i), _narrow(i)
     operands = [each for each in i.operands if not is_predicate(each)]
-    generic, polled = i.kind != "LDS", "STRONG" in i.suffixes
-    locate = bind.address(operands[1], wide=generic)
+    generic, polled = i.kind not in SHARED, "STRONG" in i.suffixes
+    locate, step = _located(bind, i, operands[1])
     stores = [] if operands[0] == "RZ" else [bind.store(operands[0], k) for k in range(width)]
 
     def touch(mask: Mask) -> Sequence[Access]:
@@ -152,7 +168,7 @@ def load(bind: Binder, i: Instruction) -> Touch:
             if polled:
                 value = np.where(address + 4 * k & 4, np.uint32(state.tag), np.uint32(UNWRITTEN))
             else:
-                value = _read(state, address + 4 * k, mask, generic)
+                value = _read(state, address + step * k, mask, generic)
             store(_part(value, address, narrow) if narrow else value, mask)
         if polled:
             return [NOTHING] * state.warps
@@ -162,16 +178,16 @@ def load(bind: Binder, i: Instruction) -> Touch:
 
 
 def store(bind: Binder, i: Instruction) -> Touch:
-    """STS, STG, ST."""
+    """STS, STG, ST, STL."""
     state, width, narrow = bind.state, width_of(i), _narrow(i)
-    generic, sent = i.kind != "STS", "STRONG" in i.suffixes and width_of(i) == 2
-    locate = bind.address(i.operands[0], wide=generic)
+    generic, sent = i.kind not in SHARED, "STRONG" in i.suffixes and width_of(i) == 2
+    locate, step = _located(bind, i, i.operands[0])
     rows = [bind.row(i.operands[1], k) for k in range(width)]
 
     def touch(mask: Mask) -> Sequence[Access]:
         address = locate()
         for k, row in enumerate(rows):
-            at, value = address + 4 * k, row
+            at, value = address + step * k, row
             if narrow:
                 value = _merged(_read(state, at, mask, generic), value, at, narrow[0])
             _write(state, at, value, mask, generic)

@@ -17,6 +17,7 @@ Content = npt.NDArray[Any] | int  # of an array, or its bytes if nobody wrote it
 
 LANES = 32
 ZERO = 255  # the register that is always zero, and never written
+LOCAL_WORDS = 1024  # of a thread's stack
 UNWRITTEN = 0x3F000000  # words that nobody wrote: 0.5 as a float32
 SHARED_BASE = 0x7FFF_0000_0000  # where generic addresses mean shared memory
 SHARED_SPAN = 1 << 24
@@ -43,6 +44,11 @@ class Memory:
     def address(self, number: int) -> int:
         """Where an array begins."""
         return _GLOBAL_BASE + (number << _SPAN_BITS)
+
+    def add(self, content: Content) -> int:
+        """Adds an array, and says where it begins."""
+        self.arrays.append(_words(content))
+        return self.address(len(self.arrays) - 1)
 
     def read(self, address: Addresses, mask: Mask) -> Words:
         """The words at these addresses; UNWRITTEN where the mask is False."""
@@ -80,7 +86,8 @@ def _words(array: Content) -> Words:
 class State:
     """`registers[n]` and `predicates[n]` hold a value for each (warp, lane), the uniform ones for each warp.
 
-    `tag`: of the tagged words that this block sent last; what it polls has come.
+    `local`: where the stacks of the threads are, word by word side by side. `tag`: of the tagged words that
+    this block sent last; what it polls has come.
     """
 
     grid: Grid
@@ -91,6 +98,7 @@ class State:
     uniform: Words = field(init=False)
     predicates: Mask = field(init=False)
     uniform_predicates: Mask = field(init=False)
+    local: int = field(init=False)
     tag: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +107,7 @@ class State:
         self.uniform = np.zeros((ZERO + 1, warps, 1), np.uint32)
         self.predicates = np.zeros((8, warps, LANES), np.bool_)
         self.uniform_predicates = np.zeros((8, warps, 1), np.bool_)
+        self.local = self.memory.add(4 * LOCAL_WORDS * self.grid.threads)
         self.predicates[7] = self.uniform_predicates[7] = True
 
     @property
