@@ -7,11 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.gpu.sass import decode
+from benchmarks.gpu import latency
+from benchmarks.gpu.sass import decode, probes
 from benchmarks.gpu.sass.emulate import state_of
 from benchmarks.gpu.sass.execute import Execution
 from benchmarks.gpu.sass.loops import Countdown, outermost
-from benchmarks.gpu.sass.machine import Machine
+from benchmarks.gpu.sass.machine import PROBES, Machine
 from benchmarks.gpu.sass.state import Grid
 from benchmarks.gpu.sass.timing import Timing
 from jax_cocktail.build.device import build_device_program
@@ -344,6 +345,16 @@ def test_iterations_follow_from_the_counter(binaries):
 
     assert not execution.run(look, 10**6)
     assert counter.iterations() == 1000
+
+
+@pytest.mark.parametrize("field", PROBES)
+def test_probes_give_the_constants(field):
+    """A probe consists of the latency it is for, and of what `machine` says."""
+    nvcc()
+    name, times, beside = PROBES[field]
+    code = decode.kernels(latency.program("sm_90"))[probes.KERNEL]
+    expected = times * getattr(MACHINE, field) + beside
+    assert probes.clocks(code, latency.probes(1 << 20, True)[name], MACHINE) == pytest.approx(expected, abs=1)
 
 
 def test_unknown_instructions_are_named(run):

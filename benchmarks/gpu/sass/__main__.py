@@ -1,8 +1,9 @@
 """The latency laboratory: cycles of a step of the rows' kernels, without a card.
 
-python -m benchmarks.gpu.sass lstm/1                 cycles, times, and the dearest source lines
+python -m benchmarks.gpu.sass lstm/1      cycles, times, and the dearest source lines
 python -m benchmarks.gpu.sass nasrnn/64 --plan "132 units, loops undivided"
-python -m benchmarks.gpu.sass --all                  the rows that were measured on a card, as a table
+python -m benchmarks.gpu.sass --all       the rows that were measured on a card, as a table
+python -m benchmarks.gpu.sass --probes    the probes of single latencies
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 
 from benchmarks.gpu.rows import ROWS
 from benchmarks.gpu.sass.machine import machine_for
+from benchmarks.gpu.sass.probes import table
 from benchmarks.gpu.sass.programs import CARDS, card_of, record
 from benchmarks.gpu.sass.report import MEASURED, Estimate, estimate, measured_seconds, told_lines
 
@@ -39,16 +41,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--all", action="store_true", help="the rows that were measured, without source lines"
     )
+    parser.add_argument("--probes", action="store_true", help="emulate the probes of single latencies")
     parser.add_argument("--plan", default="", help="the name of another plan than the cheapest by the model")
     parser.add_argument("--arch", default="sm_90", choices=sorted(CARDS))
     parser.add_argument("--steps", type=int, default=3, help="iterations of the outermost loop to emulate")
     parser.add_argument("--lines", type=int, default=25, help="source lines to print")
     asked = parser.parse_args(arguments)
     unknown = set(asked.rows) - ROWS.keys()
-    if unknown or not (asked.rows or asked.all):
+    if unknown or not (asked.rows or asked.all or asked.probes):
         parser.error(f"unknown rows: {', '.join(sorted(unknown))}" if unknown else "which row?")
     spec = card_of(asked.arch)
     print(f"# {spec.name}, {machine_for(asked.arch, record()).told()}")
+    if asked.probes:
+        figures = record()["measure"]["card"]["figures"]
+        print(*table(machine_for(asked.arch, record()), spec.l2_bytes, figures), sep="\n")
+        return 0
     print(HEAD)
     for row in MEASURED if asked.all else asked.rows:
         found, programs = estimate(row, spec, asked.plan, iterations=asked.steps, lines=not asked.all)

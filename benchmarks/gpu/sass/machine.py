@@ -85,16 +85,17 @@ class Machine:
         )
 
 
-# What a record may hold: field -> name of the figure, and its unit. Latencies are those of chains of one
-# instruction. Loads are left out: alone on the card they are faster than beside 131 other blocks.
-_CLOCKS = {
-    "shuffle": "shuffle",
-    "special": "approximate reciprocal",
-    "matrix": "matrix product",
-    "matrix_step": "matrix products of one warp",
-    "block_barrier": "block barrier, 256 threads",
+# What a record may hold. Probes measure chains: field -> name of the figure, how often the latency is in it,
+# and clocks of what else is. Loads are left out: alone on the card they are faster than beside 131 other
+# blocks.
+PROBES = {
+    "shuffle": ("shuffle", 1, 0),
+    "shared_load": ("shared load of 4 bytes", 1, 4),
+    "block_barrier": ("block barrier, 256 threads", 1, 9),
+    "call": ("call and return", 2, 26),
+    "matrix_step": ("matrix products of one warp", 1, 0),
 }
-_SECONDS = {
+_CROSSINGS = {
     "barrier": "barrier, {units} blocks",
     "cluster_barrier": "cluster barrier of 16, 16 blocks",
     "exchange": "tagged exchange of 1024 words, {units} blocks",
@@ -107,12 +108,14 @@ def machine_for(arch: str, record: Mapping[str, Any]) -> Machine:
     card = record["measure"]["card"]
     if card["spec"]["arch"] != arch:
         return Machine(arch)
-    wanted = [(field, name, "clocks") for field, name in _CLOCKS.items()]
-    wanted += [(field, name, "seconds") for field, name in _SECONDS.items()]
     found: dict[str, Any] = {}
-    for field, name, unit in wanted:
-        value = card["figures"].get(name.format(units=card["spec"]["units"]), {}).get(unit)
-        if value is not None:
-            found[field] = float(value)
+    for field, (name, times, beside) in PROBES.items():
+        clocks = card["figures"].get(name, {}).get("clocks")
+        if clocks is not None:
+            found[field] = (float(clocks) - beside) / times
+    for field, name in _CROSSINGS.items():
+        seconds = card["figures"].get(name.format(units=card["spec"]["units"]), {}).get("seconds")
+        if seconds is not None:
+            found[field] = float(seconds)
     clock = record["versions"]["all"]["card"]["attributes"]["clock_khz"]
     return replace(Machine(arch), hertz=1e3 * clock, **found)
