@@ -104,8 +104,8 @@ FIRST = Templates(
     conv_copy=110,
 )
 
-# [E] Division has no slow path, units call only their own parts, matrices of few rows stay in registers, and
-# operands are rounded once, in scratch.
+# [E] Division has no slow path, units call only their own parts, matrices of few rows stay in registers, left
+# operands are loaded together, and operands of tiles are rounded once, in scratch.
 SECOND = replace(
     FIRST,
     operation=2.5,
@@ -113,6 +113,8 @@ SECOND = replace(
     behind_division=0.0,
     foreign=30,
     gemv=320,
+    serial_load=0.2,
+    serial_word=10,
     tile_copy=64,
     mma=20,
     mma_word=10,
