@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 _PRODUCTS = "schedule.loops.distribution"
 _SYNC, _FUSE = "schedule.sync", "stitch.fuse _RegionState"
+_PARTS = "context.plan.parts.get(about.slot) if"
 _STAYS = "what it refuses stays in the loop, which is as correct"
 
 # By the beginning of a mutant's name, which `$` ends: a function, or one of its edits.
@@ -55,6 +56,7 @@ ALIKE: Mapping[str, str] = {
     "placement.tile_groups _Divider._refusal: not free  ->  free": "what is not divided is replicated",
     "placement.place _Placer._packed: 1  ->  2": "chooses what is packed",
     "analysis.trips side_by_side: not loop.initial": "a loop whose trips are not proven independent stays",
+    f"codegen.program _slices_from: {_PARTS} about.slot else None  ->  {_PARTS} True": "no slot has no parts",
     "codegen.mapping _unravel:": "of GPU programs alone, which the emulation runs",
     "codegen.failure emit_fail: context.has_units and": "of GPU programs alone, which the emulation runs",
 }
