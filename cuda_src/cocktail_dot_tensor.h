@@ -81,8 +81,8 @@ struct CkDotMmaPart {
   CK_MEMBER void add(const u8* left, const u8* right, i32 columns) {
     const i32 y = ck_warp() % workers / across * 16 * TM, x = ck_warp() % across * 8 * TN;
     const i32 slice = ck_warp() / workers;
-    // Some blocks ahead hide the way from scratch, as far as registers last.
-#pragma unroll(TM * TN > 8 ? 2 : 4)
+    // Some blocks ahead hide the way from scratch, as far as registers last. Several rows hide more of it.
+#pragma unroll(TM * TN > (TM > 1 ? 4 : 8) ? 2 : 4)
     for (i32 block = 0; block < blocks; block += p.slices) {
       const i32 k = (block + slice) * BLOCK;
       if (blocks % p.slices != 0 && block + slice >= blocks) break;

@@ -1,8 +1,8 @@
 """Static checks: what the CUDA compiler makes of the benchmark's programs, for cards that need not be here.
 
-    python -m tests.cpu.static_checks                 every program on every card, held to the limits and the
-    record python -m tests.cpu.static_checks sm_90 lstm/1    only these cards, only these programs python -m
-    tests.cpu.static_checks --update        records what was found
+    python -m tests.cpu.static_checks                   all programs on all cards, held to limits and record
+    python -m tests.cpu.static_checks sm_90 lstm/1      only these cards, only these programs
+    python -m tests.cpu.static_checks --update          records what was found
 
 Recorded numbers belong to one release of nvcc and lie in tests/golden/cuda_static_checks; with another
 release only the limits count.
