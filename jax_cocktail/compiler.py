@@ -4,8 +4,8 @@
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise                                  # translated; placed from recover on
-        -> place -> exchange -> double_buffer -> simplify -> sink    # placed: divided over units
-        -> fuse                                                      # planned: in lane loops,
+        -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
+        -> order_factors -> sink -> fuse                             # planned: in lane loops,
         -> result_copies -> plan -> explicit_copies                  # with its memory,
         -> residency -> barriers -> block_barriers                   # and with barriers
 

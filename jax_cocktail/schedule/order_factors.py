@@ -120,7 +120,7 @@ class _Uses:
     def is_view(self, value: Value) -> bool:
         """True for the slice of an array, turned and reshaped."""
         made = self.makers.get(value)
-        if made is not None and made.kind in ("reshape", "transpose"):
+        if is_a(made, "reshape", "transpose"):
             return self.is_view(made.inputs[0])
         return is_a(made, "slice", "dynamic_slice")
 
