@@ -2,7 +2,7 @@
 
 `passes.svg` shows the passes of `compiler.passes`. `units.svg` shows a program on four thread blocks: the
 oracle runs it, the cost model says how long every statement takes. `memory.svg` shows where the values of the
-same program lie, and when. `timeline.svg` shows what `docs.timeline` has recorded.
+same program lie, and when. `timeline.svg` shows what `docs.record_timeline` has recorded.
 """
 
 from __future__ import annotations
