@@ -46,8 +46,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_what_runs_ends_with_its_parent(tmp_path: Path, how: signal.Signals) -> None:
     place = tmp_path / "pid"
-    script = (
-        "import sys; from jax_cocktail.build import command\ncommand.run(['sh', '-c', *sys.argv[1:]], {}, 60)"
+    script = (  # what runs in the background of a shell ignores interrupts
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from jax_cocktail.build import command\ncommand.run(['sh', '-c', *sys.argv[1:]], {}, 60)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-c", script, ENDLESS, str(place)]
