@@ -20,7 +20,16 @@ from jax_cocktail.cost.unit_time import unit_of, unit_seconds
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H100
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, StitchedUTask, UOperator, regions_of, walk
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    is_parallel,
+    regions_of,
+    walk,
+)
 from jax_cocktail.utask.plan import Slot
 from jax_cocktail.utask.types import Value
 from tests.null.programs import arguments
@@ -178,11 +187,7 @@ class Layers:
 
     def _region(self, region: Region, part: LoopUTask | None) -> None:
         for statement in region.body:
-            outer = (
-                statement
-                if part is None and isinstance(statement, LoopUTask) and statement.parallel
-                else part
-            )
+            outer = statement if part is None and is_parallel(statement) else part
             if isinstance(statement, LoopUTask):
                 for initial, carried in zip(statement.initial, statement.carried, strict=True):
                     self.of[carried] = self.of.get(initial, frozenset())
@@ -375,7 +380,7 @@ def lives(emitted: Emitted) -> tuple[list[Life], list[tuple[int, int]], int]:
             begin = count
             count += 1
             for inner in regions_of(statement):
-                visit(inner, serial and not (isinstance(statement, LoopUTask) and statement.parallel))
+                visit(inner, serial and not is_parallel(statement))
                 touch(inner.results, count - 1)
             touch(touched(statement), begin)
             if isinstance(statement, LoopUTask):

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from jax_cocktail.cost.gpu import call_seconds, seen_by_units, spent
+from jax_cocktail.cost.gpu import call_seconds, kernel_spent, seen_by_units
+from jax_cocktail.cost.kernel import kernel_of
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.placement.mesh import UnitMesh
-from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
+from jax_cocktail.utask.ir import UProgram, is_parallel, walk
 from jax_cocktail.utask.plan import MemoryPlan
 
 
@@ -62,14 +63,15 @@ def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
     """The prediction for a planned program; without a plan, on as many units as find work."""
     units = _units(planned, spec)
     program, plan = (planned, None) if isinstance(planned, UProgram) else (planned.program, planned.plan)
-    found = spent(program, units, spec, plan)
+    kernel = kernel_of(program, units, spec, plan)
+    found = kernel_spent(kernel, spec)
     moved = {"shared": found.bytes.shared, "l2": found.bytes.l2, "memory": found.bytes.memory}
     rates = {"shared": spec.shared_rate, "l2": spec.l2_rate, "memory": spec.memory_rate}
     hops = found.barriers if units > 1 else 0.0
     work = max(found.arithmetic, *(size / rates[level] for level, size in moved.items()))
     return Prediction(
-        seconds=call_seconds(found, units, spec, plan),
-        limit_seconds=hops * seen_by_units(spec, plan is not None and plan.cluster).hop_seconds + work,
+        seconds=call_seconds(found, kernel, spec),
+        limit_seconds=hops * seen_by_units(spec, kernel.cluster).hop_seconds + work,
         kernels=1,
         barriers=hops,
         flops=found.flops,
@@ -80,5 +82,5 @@ def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
 def _units(planned: Planned | UProgram, spec: DeviceSpec) -> int:
     if not isinstance(planned, UProgram):
         return min(planned.mesh.units, spec.units)
-    loops = (s for s in walk(planned.entry) if isinstance(s, LoopUTask) and s.parallel)
+    loops = (s for s in walk(planned.entry) if is_parallel(s))
     return min(max((loop.first + (loop.trip_count or 0) for loop in loops), default=1), spec.units)

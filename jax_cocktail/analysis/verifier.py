@@ -24,6 +24,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_a,
+    is_parallel,
 )
 from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
 from jax_cocktail.utask.printer import print_statement
@@ -152,7 +153,7 @@ class _Verifier:
             what = statement.kind
         elif isinstance(statement, StitchedUTask) and not legal.groups:
             what = "a stitched group"
-        elif isinstance(statement, LoopUTask) and statement.parallel and not legal.parallel:
+        elif is_parallel(statement) and not legal.parallel:
             what = "a parallel loop"
         if what:
             self._fail(f"{what} is not legal in a program that is {self._form}")

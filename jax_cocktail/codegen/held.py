@@ -13,7 +13,15 @@ from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.contraction import holdable
 from jax_cocktail.codegen.kernel import Name
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.ir import LoopUTask, Region, defined_in, operators_in, operators_of, regions_of
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    Region,
+    defined_in,
+    is_parallel,
+    operators_in,
+    operators_of,
+    regions_of,
+)
 from jax_cocktail.utask.types import Value
 
 
@@ -68,13 +76,12 @@ class _Numbers:
 
     def _visit(self, region: Region, *, in_part: bool) -> None:
         for statement in region.body:
-            parallel = isinstance(statement, LoopUTask) and statement.parallel
-            if isinstance(statement, LoopUTask) and statement.parallel and not in_part:
+            if is_parallel(statement) and not in_part:
                 trips, index = statement.trip_count, statement.index
                 if trips is not None and index is not None and trips <= self._most_units:
                     self._numbers[index] = self._number(("part", trips, statement.first))
             for nested in regions_of(statement):
-                self._visit(nested, in_part=in_part or parallel)
+                self._visit(nested, in_part=in_part or is_parallel(statement))
             for operator in operators_of(statement):
                 operands = tuple(self.of(v) for v in operator.inputs)
                 if None not in operands:

@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    is_a,
     is_parallel,
     operators_of,
     regions_of,
@@ -132,11 +133,13 @@ class _Finder:
                 continue
             number = self._add(statement, kind or "work", parent)
             ended = kind not in ("", "stage")
-            if not self._begins_inside(statement):
+            silent = self._begins_inside(statement)
+            if not silent:
                 self.before[id(region), position] = number
-            if _is_exchange(statement):
+            if is_a(statement, "exchange"):
                 self.within[id(statement)] = self._add(statement, "wait", parent)
-            self._inside(statement, number)
+            if self._inside(statement, number) and isinstance(statement, LoopUTask) and not silent:
+                self.within[id(statement)] = number
 
     def _begins_inside(self, statement: Statement) -> bool:
         """True for a parallel loop whose first statement has a stamp: one of its own would tell no more. What
@@ -146,18 +149,14 @@ class _Finder:
         first = next((s for s in statement.body.body if self._kind(s) or not _is_free(s)), None)
         return first is not None and bool(self._kind(first))
 
-    def _inside(self, statement: Statement, number: int) -> None:
-        """The stamps of the regions of a statement. A condition ends before the body of its loop begins."""
+    def _inside(self, statement: Statement, number: int) -> bool:
+        """The stamps of the regions of a statement; False if there are none. A condition ends before the body
+        of its loop begins."""
         before = len(self.rows)
         for region in regions_of(statement) if self._kind(statement) else ():
             ended = isinstance(statement, LoopUTask) and len(self.rows) > before
             self.region(region, number, ended=ended)
-        if (
-            isinstance(statement, LoopUTask)
-            and len(self.rows) > before
-            and not self._begins_inside(statement)
-        ):
-            self.within[id(statement)] = number
+        return len(self.rows) > before
 
     def _add(self, statement: Statement, kind: str, parent: int) -> int:
         number = len(self.rows) + 1
@@ -202,10 +201,6 @@ def _is_free(statement: Statement) -> bool:
     return not regions_of(statement) and all(v.type.is_scalar for v in operands) and bool(operands)
 
 
-def _is_exchange(statement: Statement) -> bool:
-    return isinstance(statement, UOperator) and statement.kind in BARRIERS - HALVES
-
-
 def _words(statement: Statement, kind: str) -> str:
     if isinstance(statement, LoopUTask):
         if statement.trip_count is None:
@@ -214,5 +209,5 @@ def _words(statement: Statement, kind: str) -> str:
     if isinstance(statement, BranchUTask):
         return f"branch of {len(statement.branches)}"
     if kind in HALVES:
-        return f"{kind} (exchange)" if _is_exchange(statement) else kind
+        return f"{kind} (exchange)" if is_a(statement, "exchange") else kind
     return ", ".join(dict.fromkeys(operator.kind for operator in operators_of(statement)))

@@ -11,9 +11,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Literal
 
-from jax_cocktail.cost.dot_plan import above
+from jax_cocktail.cost.dot_plan import WARP, above
 
-_WARP = 32
 _PAD = 4
 
 
@@ -94,7 +93,7 @@ def _fit(c: ConvCase, p: ConvPlan, threads: int, room: int) -> ConvPlan:
     """Fills in what follows from the parts; the cost is negative if it does not fit."""
     fma = p.kind == "fma"
     high, wide = (p.height, p.width) if fma else (16 * p.height, 8 * p.width)
-    most = (threads if fma else threads // _WARP) // (p.column_parts * p.slices)
+    most = (threads if fma else threads // WARP) // (p.column_parts * p.slices)
     if most < 1 or p.depth % (p.slices * (4 if fma else c.step)) or p.depth % c.a_chunk:
         return p
     if threads % (p.depth // c.a_chunk):
@@ -120,7 +119,7 @@ def _busy(c: ConvCase, p: ConvPlan) -> int:
     """Clocks (times 64) for one step of depth of one tile, operands being there."""
     fma = p.kind == "fma"
     parts = p.row_parts * p.column_parts * p.slices
-    warps = above(parts, _WARP) if fma else parts
+    warps = above(parts, WARP) if fma else parts
     loads = p.height + p.width if fma else 4 * p.height + 2 * p.width
     math = p.height * p.width * (c.sum if fma else 7)
     reads = warps * loads * (3 * c.item // 4 if fma else 2) // 2

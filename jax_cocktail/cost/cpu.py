@@ -27,6 +27,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    is_parallel,
     walk,
 )
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
@@ -180,7 +181,7 @@ def _touched(statements: Iterable[Statement], units: int) -> float:
     whole: dict[Value, int] = {}
     shared = 0.0
     for statement in statements:
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             parts = max(statement.trip_count or 1, 1)
             shared += _touched(statement.body.body, 1) * ceil(parts / units)
         else:

@@ -15,7 +15,7 @@ from jax_cocktail.utask.tensor_order import PACKED
 
 Path = Literal["serial", "columns", "lanes", "fma", "mma"]
 
-_WARP = 32
+WARP = 32
 _FEW_ROWS, _FEW_ROWS_MMA = 8, 4
 _SHORT = 8
 _TILE_OUTPUTS = 4096
@@ -126,11 +126,11 @@ def dot_plan(given: DotForm, threads: int, room: int) -> DotPlan:
 
 def _columns(f: DotForm, threads: int, room: int) -> DotPlan:
     v = vector(f.b_size, 32 // power(f.m), f.n, f.b_k) if f.b_n == 1 else 1
-    lanes = min(_WARP, power(f.n // v))
+    lanes = min(WARP, power(f.n // v))
     columns = lanes * v
     wide = columns * f.b_size >= 128 and f.a_k == 1
     kv = vector(f.a_size, 4, f.k, f.a_m) if wide else 1
-    warps, chunks = threads // _WARP, above(f.n, columns)
+    warps, chunks = threads // WARP, above(f.n, columns)
     parts, shares = max(1, min(warps // chunks, f.k * lanes // 128)), warps * f.m * columns * f.w_size
     parts = 1 if shares > room else parts
     scratch = shares if parts > 1 else 0
@@ -141,14 +141,14 @@ def _lanes(f: DotForm, threads: int, room: int) -> DotPlan:
     v = vector(f.b_size, 32 // power(f.m), f.k, f.b_n) if f.b_k == 1 else 1
     if f.a_k == 1:
         v = min(v, vector(f.a_size, v, f.k, f.a_m))
-    lanes = min(_WARP, power(f.k // v))
+    lanes = min(WARP, power(f.k // v))
     while lanes * v * f.b_size > 128 and f.n * lanes > threads and f.k * f.m * 2 <= 32 * lanes:
         lanes //= 2
-    warps, groups = threads // _WARP, threads // lanes
+    warps, groups = threads // WARP, threads // lanes
     columns = min(8, max(1, 16 // power(f.m)), power(above(f.n, groups)))
     parts = 1
-    if lanes == _WARP and columns == 1:
-        parts = max(1, min(warps // f.n, f.k // (_WARP * v)))
+    if lanes == WARP and columns == 1:
+        parts = max(1, min(warps // f.n, f.k // (WARP * v)))
     shares = warps * f.m * f.w_size
     parts = 1 if shares > room else parts
     scratch = shares if parts > 1 else 0
@@ -256,7 +256,7 @@ def _cycles(f: DotForm, p: DotPlan, down: int, across: int) -> int:
 
 def _tensor(f: DotForm, threads: int, room: int) -> DotPlan:
     """Every way to share a tile among the warps, by the cycles that it takes."""
-    warps, best, least = threads // _WARP, DotPlan("serial"), 0
+    warps, best, least = threads // WARP, DotPlan("serial"), 0
     for down, across, tm, tn in _tensor_shares(f, warps, min(16, 4096 // threads)):
         slices = 1
         while slices * down * across <= warps:

@@ -64,33 +64,26 @@ class Spent:
 
 def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Price:
     """The price of one call of a planned program on that many units of a device."""
-    return Price(call_seconds(spent(program, units, spec, plan), units, spec, plan))
+    kernel = kernel_of(program, units, spec, plan)
+    return Price(call_seconds(kernel_spent(kernel, spec), kernel, spec))
 
 
-def call_seconds(found: Spent, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> float:
-    """Seconds with the launch. Blocks of a cluster wait once before they write to each other's memory."""
-    return _call(found, units, spec, plan is not None and plan.cluster)
-
-
-def _call(found: Spent, units: int, spec: DeviceSpec, cluster: bool) -> float:
-    first = spec.cluster_barrier_seconds if cluster else BLOCK.cooperative_seconds
-    meets = first if found.barriers and units > 1 else 0.0
+def call_seconds(found: Spent, kernel: Kernel, spec: DeviceSpec) -> float:
+    """Seconds of a kernel with its launch. Blocks of a cluster wait once before they write to each other's
+    memory."""
+    first = spec.cluster_barrier_seconds if kernel.cluster else BLOCK.cooperative_seconds
+    meets = first if found.barriers and kernel.units > 1 else 0.0
     return found.seconds + spec.launch_seconds + BLOCK.ramp_seconds + meets
 
 
 def kernel_seconds(kernel: Kernel, spec: DeviceSpec, templates: Templates, unknown_trips: int) -> float:
     """Seconds of a call of a kernel whose loops of unknown trip count run so often."""
-    return _call(kernel_spent(kernel, spec, templates, unknown_trips), kernel.units, spec, kernel.cluster)
+    return call_seconds(kernel_spent(kernel, spec, templates, unknown_trips), kernel, spec)
 
 
 def seen_by_units(spec: DeviceSpec, cluster: bool) -> DeviceSpec:
     """The device as the units of a program see it: those of a cluster are near each other."""
     return spec.in_cluster() if cluster else spec
-
-
-def spent(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Spent:
-    """The cost of one launch of a planned program, with operands read from memory once."""
-    return kernel_spent(kernel_of(program, units, spec, plan), spec)
 
 
 def kernel_spent(
@@ -99,7 +92,8 @@ def kernel_spent(
     templates: Templates = TEMPLATES,
     unknown_trips: int = MODEL.unknown_trips,
 ) -> Spent:
-    """The same for its kernel; loops of unknown trip count run so often."""
+    """The cost of one launch, with operands read from memory once. Loops of unknown trip count run
+    `unknown_trips` times."""
     spec = seen_by_units(spec, kernel.cluster)
     together = 1 if _crosses(kernel.nodes) else _co_resident(kernel, spec)
     units = max(min(kernel.units, spec.units * together), 1)

@@ -16,7 +16,7 @@ import numpy as np
 from jax_cocktail.cost.latency import Memory, copy_counts, counts_of
 from jax_cocktail.cost.turns import turns
 from jax_cocktail.cost.unit_time import WHOLE, Unit, device_flops, operand_bytes, operator_seconds, unit_of
-from jax_cocktail.cost.work import work
+from jax_cocktail.cost.work import may_stop_inside, work
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.utask.exchange import value_words
@@ -29,6 +29,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_a,
+    is_parallel,
     operators_in,
     operators_of,
     walk,
@@ -75,7 +76,8 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A loop; `trips` is None if the number is known only at run time. `doubled`: see `cost.work.trips`."""
+    """A loop; `trips` is None if the number is known only at run time. `doubled`: it may stop inside a trip
+    (see `cost.work`)."""
 
     body: Nodes
     trips: int | None
@@ -175,9 +177,9 @@ class _Walker:
 
     # -- statements --------------------------------------------------------------------------------------
     def _statement(self, statement: Statement, place: _Place) -> Nodes:
+        if is_parallel(statement) and not place.alone:
+            return (self._parts(statement, place),)
         if isinstance(statement, LoopUTask):
-            if statement.parallel and not place.alone:
-                return (self._parts(statement, place),)
             first = self._copies(statement.initial, statement.carried, place)
             return (*first, self._loop(statement, place))
         return (self._other(statement, place),)
@@ -198,14 +200,12 @@ class _Walker:
     def _loop(self, loop: LoopUTask, place: _Place) -> Node:
         written = set(loop.carried) - self.own if not place.alone else set()
         if not place.alone:
-            inner = (s for s in walk(loop.body) if isinstance(s, LoopUTask) and s.parallel)
-            written |= {v for s in inner for v in s.outputs}
+            written |= {v for s in walk(loop.body) if is_parallel(s) for v in s.outputs}
         inside = replace(place, again=True, far=place.far | _views(loop.body, written))
         nodes: list[Node] = [Work({"scalar": 2}), *self._copies(loop.body.results, loop.carried, inside)]
         for region in loop.regions:
             nodes += self.region(region, inside)
-        doubled = loop.trip_count is None and loop.stops_by is not None
-        return Repeat(tuple(nodes), loop.trip_count, doubled)
+        return Repeat(tuple(nodes), loop.trip_count, may_stop_inside(loop))
 
     def _copies(self, values: Iterable[Value], targets: Iterable[Value], place: _Place) -> list[Work]:
         """Copies between the arrays that a region leaves and those that the next trip reads."""
@@ -280,9 +280,8 @@ class _Held:
         """`owners`: first unit and number of parts, if each unit reads its part; None: each reads all.
         Sequential loops are left out, since each of their regions is asked about by itself."""
         for statement in statements:
-            if isinstance(statement, LoopUTask):
-                if statement.parallel and not self.place.alone:
-                    self.collect(statement.body.body, (statement.first, statement.trip_count or 0))
+            if is_parallel(statement) and not self.place.alone:
+                self.collect(statement.body.body, (statement.first, statement.trip_count or 0))
             elif isinstance(statement, BranchUTask):
                 for region in statement.branches:
                     self.collect(region.body, owners)

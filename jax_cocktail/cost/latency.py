@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from jax_cocktail.analysis.contraction import Strides, contraction
 from jax_cocktail.cost.conv_plan import ConvCase, conv_plan
-from jax_cocktail.cost.dot_plan import DotForm, DotPlan, above, along_k, dot_plan, vector
+from jax_cocktail.cost.dot_plan import WARP, DotForm, DotPlan, above, along_k, dot_plan, vector
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import Templates
 from jax_cocktail.device.tuning import BLOCK
@@ -24,7 +24,7 @@ from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
 
 Counts = Counter[str]
 _COPIES_TOGETHER = 4  # loads of a thread in `ck_copy`
-_WARPS = BLOCK.threads // 32
+_WARPS = BLOCK.threads // WARP
 _HIDDEN_LINES = 128  # of shared memory, read while a product of few rows starts and ends
 
 
@@ -176,7 +176,7 @@ def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Coun
     items = batch * above(f.n, p.columns)
     parts = p.parts if batch == 1 or items < _WARPS else 1
     inside, depth = (1, p.kv) if p.path == "columns" else (p.lanes, p.v)
-    groups = parts * (32 // p.lanes if p.path == "columns" else p.lanes)
+    groups = parts * (WARP // p.lanes if p.path == "columns" else p.lanes)
     teams = _WARPS // parts if p.path == "columns" else BLOCK.threads // (parts * inside)
     rounds, steps = above(items, teams), above(f.k // depth, groups)
     lines = batch * f.k * f.n * f.b_size / 128 - _HIDDEN_LINES

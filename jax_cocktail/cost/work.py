@@ -67,10 +67,14 @@ def runs(loop: LoopUTask) -> int:
 
 
 def trips(loop: LoopUTask) -> int:
-    """The same, but a loop that may stop in the middle of its body has two trips in one: such a trip counts
-    for one and a half, since a branch counts for the mean over its regions."""
-    doubled = loop.trip_count is None and loop.stops_by is not None
-    return once_stopped(runs(loop)) if doubled else runs(loop)
+    """The same; those of a loop that `may_stop_inside` count as `once_stopped`."""
+    return once_stopped(runs(loop)) if may_stop_inside(loop) else runs(loop)
+
+
+def may_stop_inside(loop: LoopUTask) -> bool:
+    """True for a loop that has two trips in one and may stop between them. Such a trip counts for one and a
+    half, since a branch counts for the mean over its regions."""
+    return loop.trip_count is None and loop.stops_by is not None
 
 
 def once_stopped(number: int) -> int:

@@ -25,7 +25,7 @@ from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, Tiler
 from jax_cocktail.placement.tile_groups import is_light, work_inside
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, is_parallel
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
@@ -116,7 +116,7 @@ class _Scratch(FreshValues):
 
 
 def _loop_of(statements: Sequence[Statement]) -> LoopUTask:
-    return next(s for s in statements if isinstance(s, LoopUTask) and s.parallel)
+    return next(s for s in statements if is_parallel(s))
 
 
 @dataclass(frozen=True, slots=True)

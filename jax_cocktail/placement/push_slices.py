@@ -26,6 +26,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_a,
+    is_parallel,
     reads,
 )
 from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
@@ -95,7 +96,7 @@ class _Pusher:
                     self._pick(statement, axis, size)
                     return
         is_loop = isinstance(statement, LoopUTask)
-        if not (isinstance(statement, LoopUTask) and statement.parallel):
+        if not is_parallel(statement):
             statement = map_regions(statement, lambda region: self.region(region, in_loop or is_loop))
         self.frames[-1].emit(statement)
 

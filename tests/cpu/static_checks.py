@@ -31,7 +31,7 @@ from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec
 from jax_cocktail.lowering.decisions import Plan
 from jax_cocktail.lowering.variants import prepare, survey
-from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
+from jax_cocktail.utask.ir import UOperator, is_parallel, walk
 from tests.cpu import sass
 
 CARDS = {spec.arch: spec for spec in (A100, H200, B200)}
@@ -99,7 +99,7 @@ def found(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Fou
         portable_shared=launch.portable_shared_bytes,
         block_barriers=kinds.count("block_barrier"),
         waits=kinds.count("wait") + kinds.count("exchange"),
-        loops=sum(isinstance(each, LoopUTask) and each.parallel for each in statements),
+        loops=sum(is_parallel(each) for each in statements),
         kernels=_kernels(built),
     )
 

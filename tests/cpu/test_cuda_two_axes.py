@@ -14,7 +14,7 @@ from jax_cocktail.analysis.parallel import block_access, scalar_constants
 from jax_cocktail.models import attention as decoding
 from jax_cocktail.models import nasrnn as cells
 from jax_cocktail.models import seq2seq as sentences
-from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
+from jax_cocktail.utask.ir import is_parallel, operators_in, walk
 from tests.cpu.emulated import Emulation
 from tests.null.grids import EagerGrids
 
@@ -86,7 +86,7 @@ def blocks(program):
     """What parts of parallel loops own of arrays."""
     constants = scalar_constants(operators_in(program.entry))
     for statement in walk(program.entry):
-        if isinstance(statement, LoopUTask) and statement.parallel:
+        if is_parallel(statement):
             yield from (runs for runs in block_access(statement, constants).values() if runs is not None)
 
 

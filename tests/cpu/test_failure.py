@@ -20,7 +20,7 @@ from jax_cocktail.placement.place import place
 from jax_cocktail.recursion.failure import failure_p
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.failure import KIND
-from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
+from jax_cocktail.utask.ir import is_parallel, operators_in, walk
 from tests.cpu.emulated import SPEC, Emulation
 from tests.cpu.runner import EAGER
 
@@ -87,7 +87,7 @@ def test_parts_check_for_themselves(monkeypatch):
     for name, (function, good, _) in CASES.items():
         (program,) = prepare(jax.make_jaxpr(function)(good, X), name).programs
         entry = emit(program, candidate=Candidate(3)).program.entry
-        parts = [s for s in walk(entry) if isinstance(s, LoopUTask) and s.parallel]
+        parts = [s for s in walk(entry) if is_parallel(s)]
         assert parts and can_fail(entry)
         assert any(can_fail(s.body) for s in parts) == (name == "rows")
         monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)

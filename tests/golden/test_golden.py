@@ -12,7 +12,7 @@ import pytest
 
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.compiler import emit
-from jax_cocktail.utask.ir import LoopUTask, operators_in, walk
+from jax_cocktail.utask.ir import LoopUTask, is_parallel, operators_in, walk
 from tests.golden.programs import DIVIDED, PROGRAMS
 from tests.golden.texts import digests, divided, texts
 from tests.null.programs import build
@@ -61,7 +61,7 @@ def test_no_variable_has_the_name_of_a_type():
 
 # -- the point of each divided program -----------------------------------------------------------------------
 def parallel_loops(region):
-    return [s for s in walk(region) if isinstance(s, LoopUTask) and s.parallel]
+    return [s for s in walk(region) if is_parallel(s)]
 
 
 def serial_loops(name):

@@ -10,7 +10,7 @@ from jax_cocktail.compiler import passes, schedule
 from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
+from jax_cocktail.utask.ir import UProgram, is_parallel, walk
 from jax_cocktail.utask.plan import MemoryPlan
 from tests.null.programs import build, counted, elementwise, matmul, while_loop
 
@@ -26,7 +26,7 @@ class OnDevice:
     @property
     def parts(self) -> list[int]:
         """Of every parallel loop."""
-        return [s.trip_count for s in walk(self.program.entry) if isinstance(s, LoopUTask) and s.parallel]
+        return [s.trip_count for s in walk(self.program.entry) if is_parallel(s)]
 
 
 def plan_for(program: UProgram, candidate: Candidate | None = None, spec: DeviceSpec = H200) -> OnDevice:

@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.cost.gpu import Spent, spent
+from jax_cocktail.cost.gpu import Spent, kernel_spent
+from jax_cocktail.cost.kernel import kernel_of
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
-from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.spec import A100, H200, DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES
 from jax_cocktail.device.tuning import BLOCK, MODEL, STOCK
 from jax_cocktail.utask.candidate import Candidate
@@ -33,8 +34,10 @@ def stock_seconds(program: UProgram) -> float:
     return stock_price(program, 1, CARD).seconds
 
 
-def run_of(program: UProgram, units: int = UNITS) -> Spent:
-    return spent(program, units, H200)
+def run_of(
+    program: UProgram, units: int = UNITS, plan: MemoryPlan | None = None, spec: DeviceSpec = H200
+) -> Spent:
+    return kernel_spent(kernel_of(program, units, spec, plan), spec)
 
 
 # ---- ours --------------------------------------------------------------------------------------------------
@@ -58,7 +61,7 @@ def test_barriers_cost_what_the_device_says():
     each = H200.barrier_seconds + TEMPLATES.publish / H200.clock_rate
     assert two.seconds - none.seconds == pytest.approx(200 * each, rel=0.15)  # what was near is far
     assert (none.barriers, two.barriers) == (0, 200)
-    slower = spent(with_barriers(2), UNITS, replace(H200, barrier_seconds=2e-6))
+    slower = run_of(with_barriers(2), spec=replace(H200, barrier_seconds=2e-6))
     assert slower.seconds - two.seconds == pytest.approx(200 * (2e-6 - H200.barrier_seconds))
 
 
@@ -67,7 +70,7 @@ def test_a_cluster_meets_sooner():
     program, apart = with_barriers(2), MemoryPlan({}, {}, (), 0)
     near = replace(apart, cluster=True)
     saved = H200.barrier_seconds - H200.cluster_barrier_seconds
-    run, met = spent(program, 8, H200, apart), spent(program, 8, H200, near)
+    run, met = run_of(program, 8, apart), run_of(program, 8, near)
     assert run.seconds - met.seconds == pytest.approx(200 * saved)
     prices = [our_price(program, 8, CARD, plan).seconds for plan in (apart, near)]
     first = BLOCK.cooperative_seconds - H200.cluster_barrier_seconds
@@ -134,11 +137,11 @@ def test_weights_that_fit_stay_on_chip():
 def test_a_plan_tells_what_stays():
     planned = plan_for(recurrence(1, 512, 100))
     nothing = replace(planned.plan, parts={}, own_bytes=0)
-    with_it, without = (spent(planned.program, UNITS, H200, plan) for plan in (planned.plan, nothing))
+    with_it, without = (run_of(planned.program, plan=plan) for plan in (planned.plan, nothing))
     assert with_it.bytes == run_of(planned.program).bytes
     assert without.bytes.shared == 0.0 and without.seconds > with_it.seconds
     rows = plan_for(rowwise(4096, 64, 50))  # nobody waits: the first-level cache will do
-    assert spent(rows.program, UNITS, H200, nothing).bytes == run_of(rows.program).bytes
+    assert run_of(rows.program, plan=nothing).bytes == run_of(rows.program).bytes
 
 
 def test_what_was_received_is_near():
@@ -146,7 +149,7 @@ def test_what_was_received_is_near():
     received, shown = (plan_for(recurrence(rows, 256, 100)) for rows in (1, 5))
     kinds = [{o.kind for o in operators_in(each.program.entry)} for each in (received, shown)]
     assert "exchange" in kinds[0] and "exchange" not in kinds[1]
-    near, far = (spent(each.program, UNITS, H200, each.plan).bytes.l2 for each in (received, shown))
+    near, far = (run_of(each.program, plan=each.plan).bytes.l2 for each in (received, shown))
     assert (near, far) == (0, 100 * 128 * 4 * 5 * 256)  # 128 units read five rows in each of 100 steps
 
 

@@ -18,7 +18,7 @@ from jax_cocktail.errors import VerificationError
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, UOperator, UProgram, walk
+from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, UOperator, UProgram, is_parallel, walk
 from tests.null.meshes import block, empty, parts, put
 from tests.null.programs import branch, build, counted, elementwise, unverified, while_loop
 
@@ -27,7 +27,7 @@ TYPES = ("float32[8,4]", "float32[4]")
 
 
 def loop_of(program: UProgram) -> LoopUTask:
-    return next(s for s in walk(program.entry) if isinstance(s, LoopUTask) and s.parallel)
+    return next(s for s in walk(program.entry) if is_parallel(s))
 
 
 def legal(body, types=TYPES) -> LoopUTask:

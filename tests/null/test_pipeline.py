@@ -19,7 +19,7 @@ from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.hazards import Access
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, UOperator, walk
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Stage, UOperator, is_parallel, walk
 from jax_cocktail.utask.printer import fingerprint, print_statement
 from jax_cocktail.utask.types import TensorType, Value
 from tests.null.meshes import agrees, mapped, planned, useless_barriers
@@ -304,7 +304,7 @@ def test_one_barrier_per_diagonal(depth, units, batch, size):
 def diagonals_of_units(program):
     """The sequential loops around parallel ones."""
     loops = [s for s in program.entry.body if isinstance(s, LoopUTask) and not s.parallel]
-    return [s for s in loops if any(isinstance(t, LoopUTask) and t.parallel for t in s.body.body)]
+    return [s for s in loops if any(is_parallel(t) for t in s.body.body)]
 
 
 def test_every_stage_has_units_of_its_own():
@@ -313,7 +313,7 @@ def test_every_stage_has_units_of_its_own():
     (loop,) = diagonals_of_units(ready)
     stages = [(s.first, s.trip_count) for s in loop.body.body if isinstance(s, LoopUTask)]
     assert stages == [(0, 4), (4, 4), (8, 4)] * 2
-    packs = [(s.first, s.trip_count) for s in ready.entry.body if isinstance(s, LoopUTask) and s.parallel]
+    packs = [(s.first, s.trip_count) for s in ready.entry.body if is_parallel(s)]
     assert {(0, 4), (4, 4), (8, 4)} <= set(packs)  # weights are packed by the units that use them
     assert plan.most_units >= 12
 

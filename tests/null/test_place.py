@@ -13,7 +13,7 @@ from jax_cocktail.placement.place import place
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile_groups import divide
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, walk
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, is_parallel, walk
 from tests.null.programs import (
     arguments,
     branch,
@@ -45,7 +45,7 @@ def loops(region) -> list[LoopUTask]:
 
 
 def parallel(program: UProgram) -> list[LoopUTask]:
-    return [s for s in walk(program.entry) if isinstance(s, LoopUTask) and s.parallel]
+    return [s for s in walk(program.entry) if is_parallel(s)]
 
 
 def kinds(region) -> list[str]:

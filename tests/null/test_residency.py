@@ -9,7 +9,7 @@ import pytest
 from jax_cocktail.device.spec import H200
 from jax_cocktail.schedule.memory.residency import residency, resident_parts
 from jax_cocktail.utask.candidate import Candidate
-from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
+from jax_cocktail.utask.ir import LoopUTask, UProgram, is_parallel, walk
 from jax_cocktail.utask.plan import Part
 from tests.null.gpus import plan_for
 from tests.null.meshes import block, mapped, parts, planned, put
@@ -21,7 +21,7 @@ ROOM = 1 << 20
 
 def moved(program: UProgram, **firsts: int) -> UProgram:
     """Parallel loops, by their position in the entry (`s0`, `s1`, ...), begin at other units."""
-    loops = [s for s in program.entry.body if isinstance(s, LoopUTask) and s.parallel]
+    loops = [s for s in program.entry.body if is_parallel(s)]
     changed = {id(loops[int(name[1:])]): first for name, first in firsts.items()}
     body = tuple(
         replace(s, first=changed[id(s)]) if isinstance(s, LoopUTask) and id(s) in changed else s
@@ -189,5 +189,5 @@ def test_all_weights_of_a_wavefront_stay_with_their_units(units, busy):
     }
     assert weights and weights <= survey.parts.keys()
     assert ready.plan.resident_bytes <= H200.shared_bytes - ready.plan.own_bytes - ready.plan.template_bytes
-    loops = [s for s in walk(ready.program.entry) if isinstance(s, LoopUTask) and s.parallel]
+    loops = [s for s in walk(ready.program.entry) if is_parallel(s)]
     assert ready.plan.most_units == max(s.first + (s.trip_count or 0) for s in loops) <= busy

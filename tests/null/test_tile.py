@@ -13,7 +13,7 @@ from jax_cocktail.errors import VerificationError
 from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.placement.tile import Sources, pack, tile
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import LoopUTask, Region, UProgram
+from jax_cocktail.utask.ir import LoopUTask, Region, UProgram, is_parallel
 from jax_cocktail.utask.substitute import FreshValues
 from tests.null.operators import SAMPLES, Sample
 from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
@@ -48,7 +48,7 @@ def tiled(program: UProgram, classes, parts: int, sources: Sources | None = None
 
 def the_loop(program: UProgram) -> LoopUTask:
     loop = program.entry.body[-1]
-    assert isinstance(loop, LoopUTask) and loop.parallel
+    assert is_parallel(loop)
     return loop
 
 

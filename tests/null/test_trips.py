@@ -14,7 +14,7 @@ from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.unit_count import asks_units, know_units, no_price_tells
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import LoopUTask, walk
+from jax_cocktail.utask.ir import LoopUTask, is_parallel, walk
 from tests.null.programs import arguments, branch, build, counted, elementwise, while_loop
 
 LANES = 6
@@ -82,7 +82,7 @@ def outer(program):
 
 
 def parallel(program):
-    return [s for s in walk(program.entry) if isinstance(s, LoopUTask) and s.parallel]
+    return [s for s in walk(program.entry) if is_parallel(s)]
 
 
 def same(after, program):

@@ -31,7 +31,7 @@ from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.hazards import ALL, Access
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, free_values, operators_in, walk
+from jax_cocktail.utask.ir import LoopUTask, UOperator, UProgram, free_values, is_parallel, operators_in, walk
 from tests.null.gpus import plan_for, recurrence
 from tests.null.grids import EagerGrids
 from tests.null.meshes import agrees, empty, parts, planned, useless_barriers
@@ -229,7 +229,7 @@ def cut(program: UProgram, limits: Limits, units: int = 4) -> UProgram:
 def grids(program: UProgram) -> list[int]:
     """Trips of the loops that own blocks of two axes."""
     constants = scalar_constants(operators_in(program.entry))
-    loops = (s for s in walk(program.entry) if isinstance(s, LoopUTask) and s.parallel)
+    loops = (s for s in walk(program.entry) if is_parallel(s))
     return [
         s.trip_count for s in loops if any(len(r or ()) == 2 for r in block_access(s, constants).values())
     ]
@@ -349,7 +349,7 @@ def test_equal_blocks_need_no_barrier():
 def test_weights_that_stay_are_copied_for_every_unit(name, copies):
     """Blocks of equal columns read equal weights: each its own copy, if that can stay in near memory."""
     found = cut(*CASES[name][:2])
-    shapes = [s.outputs[0].type.shape for s in walk(found.entry) if isinstance(s, LoopUTask) and s.parallel]
+    shapes = [s.outputs[0].type.shape for s in walk(found.entry) if is_parallel(s)]
     assert shapes[0] == (copies, 8, 2)
 
 

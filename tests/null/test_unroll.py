@@ -16,7 +16,7 @@ from jax_cocktail.schedule.loops.unroll import unroll
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sync import double_buffer
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
-from jax_cocktail.utask.ir import LoopUTask, Region, walk
+from jax_cocktail.utask.ir import LoopUTask, Region, is_parallel, walk
 from jax_cocktail.utask.substitute import FreshValues
 from tests.null.programs import branch, build, counted, elementwise, same_results, while_loop
 
@@ -120,7 +120,7 @@ def test_pairs(trips):
     verify(after)
     assert trip_counts(after)[0] == trips // 2
     assert len(trip_counts(after)) == 1 + 2 + trips % 2
-    parts = [s for s in walk(after.entry) if isinstance(s, LoopUTask) and s.parallel]
+    parts = [s for s in walk(after.entry) if is_parallel(s)]
     assert len(parts) == 2 + trips % 2
     same_results(program, after)
 
