@@ -8,7 +8,8 @@ columns are packed:
     loop: y = dot(x, p[i])          ->     loop: y = reshape(dot(reshape(x), p[i]))
 
 The order is that of `utask.tensor_order`. In the program, only reshapes and transposes say so: y is the sum
-of the same products. `codegen.contraction` recognises the order.
+of the same products. `codegen.contraction` recognises the order. Zeros fill up the last block of columns, and
+y is a view of the others.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.builder import Builder
@@ -49,22 +51,28 @@ def order_factors(program: UProgram) -> UProgram:
 @dataclass(frozen=True, slots=True)
 class _Order:
     """How the columns of a factor, which may have several axes, become blocks without a copy: `axes` of the
-    columns from the outermost one on, divided into those of the blocks and those of a block's 8 columns."""
+    columns from the outermost one on, divided into those of the blocks and those of a block's 8 columns.
+    `padding`: zeros behind the columns."""
 
     axes: tuple[int, ...]
     blocks: Shape
     inside: Shape
+    padding: int = 0
 
     @classmethod
     def of(cls, columns: Shape) -> _Order | None:
-        """Whole runs of the last axis; or a column of all groups together with its neighbours."""
+        """Whole runs of the last axis; or a column of all groups together with its neighbours; or all columns
+        one after another, and zeros."""
         *groups, last = columns
+        every = tuple(range(len(columns)))
         if last % COLUMNS == 0:
-            return cls(tuple(range(len(columns))), (*groups, last // COLUMNS), (COLUMNS,))
+            return cls(every, (*groups, last // COLUMNS), (COLUMNS,))
         together = COLUMNS // groups[0] if len(groups) == 1 and COLUMNS % groups[0] == 0 else 0
-        if not together or last % together:
-            return None
-        return cls((1, 0), (last // together,), (together, groups[0]))
+        if together and last % together == 0:
+            return cls((1, 0), (last // together,), (together, groups[0]))
+        count = prod(columns)
+        blocks = -(-count // COLUMNS)
+        return cls(every, (blocks,), (COLUMNS,), blocks * COLUMNS - count) if count >= COLUMNS else None
 
     def type(self, part: TensorType) -> TensorType:
         """Of a part (k, columns) in the new order."""
@@ -76,6 +84,10 @@ class _Order:
         deep = depth_shape(part.type.shape[0], part.type.dtype)
         outer, count = len(deep), len(self.blocks)
         turned = b.transpose(part, (0, *(1 + axis for axis in self.axes)))
+        if self.padding:
+            flat = b.reshape(turned, (part.type.shape[0], prod(part.type.shape[1:])))
+            wide, zero = flat.type.resized(1, prod(self.blocks) * COLUMNS), b.constant(0, part.type.dtype)
+            turned = b.emit("pad", (flat, zero), wide, low=(0, 0), interior=(0, 0))
         apart = b.reshape(turned, (*deep, *self.blocks, *self.inside))
         inside = range(outer + count, outer + count + len(self.inside))
         return b.transpose(apart, (*range(outer, outer + count), 0, *inside, 2, 1, *range(3, outer)))
@@ -233,6 +245,9 @@ class _Rewriter:
         left = b.reshape(left, (*shape[:axis], *deep, *shape[axis + 1 :]))
         product = b.emit("dot", (left, row), type_, **(dict(dot.attributes) | contracted))
         columns = factor.part.shape[1:]
+        if order.padding:
+            flat = b.reshape(product, (*kept, prod(order.blocks) * COLUMNS))
+            product = b.slice(flat, (0,) * flat.type.rank, (*kept, prod(columns)))
         turned = b.reshape(product, (*kept, *(columns[a] for a in order.axes)))
         back = [len(kept) + order.axes.index(d) for d in range(len(columns))]
         b.define(dot.outputs, "transpose", (turned,), permutation=(*range(len(kept)), *back))

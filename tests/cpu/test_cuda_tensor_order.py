@@ -39,6 +39,17 @@ def gated(x, w, tanh=jnp.tanh, loop=lax.fori_loop):
     return loop(0, STEPS, step, (x, x))[0]
 
 
+def three_gates(x, w, tanh=jnp.tanh, loop=lax.fori_loop):
+    """As many columns of a unit as no whole blocks have: the last one has zeros."""
+
+    def step(_, h):
+        y, n = tanh(h @ w), x.shape[1]
+        r, z, c = (y[:, k * n : (k + 1) * n] for k in range(3))
+        return r * h + z * c
+
+    return loop(0, STEPS, step, x)
+
+
 def host_loop(low, high, body, value):
     for i in range(low, high):
         value = body(i, value)
@@ -53,6 +64,8 @@ CASES = {
     "plain": (plain, array(1, 20, 64), weights(np.float32, 64, 64)),
     "whole runs of gates": (gated, array(1, 20, 32), weights(np.float32, 32, 128)),
     "gates together": (gated, array(1, 20, 48), weights(np.float32, 48, 192)),
+    "columns and zeros": (plain, array(1, 20, 176), weights(np.float32, 176, 176)),
+    "gates and zeros": (three_gates, array(1, 20, 48), weights(np.float32, 48, 144)),
     "half": (plain, array(1, 20, 64, dtype=jnp.bfloat16), weights(jnp.bfloat16, 64, 64)),
 }
 
@@ -83,4 +96,5 @@ def test_exact_products_keep_their_order(monkeypatch):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_nothing_else_is_touched(sanitizer, monkeypatch):
-    check(monkeypatch, "gates together", ("ck_resident",), sanitizer=sanitizer)
+    for case in ("gates together", "gates and zeros"):
+        check(monkeypatch, case, ("ck_resident",), sanitizer=sanitizer)
