@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from math import prod
 from typing import cast
 
@@ -12,10 +13,22 @@ from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
 from jax_cocktail.codegen.lanes import emit_copy
-from jax_cocktail.codegen.mapping import rows_over
+from jax_cocktail.codegen.mapping import lane_nest, rows_over
 from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
-from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, replaced, variable
+from jax_cocktail.codegen.writer import (
+    Writer,
+    axes_of,
+    call,
+    clamped,
+    code,
+    down,
+    indices_of,
+    iterated,
+    joined,
+    replaced,
+    variable,
+)
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
 
@@ -95,8 +108,22 @@ def _emit_scatter(context: Context, operator: UOperator) -> None:
             once = context.one_thread(of_one_unit=False)
             context.writer.store(Load(target.pointer, "0"), held, once)
         context.fence()
-        with context.writer.nest(updates.type.shape) as u:
-            _scatter_one(context, operator, u, starts, source, target)
+        axes, window = axes_of(updates.type.shape), operator.ints("update_window_dims")
+        shared = context.target.has_threads and _can_share_windows(operator)
+        inner = iterated([axes[d] for d in window]) if shared else []
+        outer = [axis for axis in iterated(axes) if axis not in inner]
+        with context.writer.loops(outer), lane_nest(context, inner) if shared else nullcontext():
+            _scatter_one(context, operator, indices_of(axes), starts, source, target)
+
+
+def _can_share_windows(operator: UOperator) -> bool:
+    """True if threads can share each window of a scatter: no two of them then update the same element. There
+    is one window, or every window is as long as the operand where it is not one element."""
+    operand, updates = operator.inputs[0].type.shape, operator.inputs[2].type.shape
+    window = [updates[d] for d in operator.ints("update_window_dims")]
+    hidden = operator.ints("inserted_window_dims") + operator.ints("operand_batching_dims")
+    whole = [n for d, n in enumerate(operand) if d not in hidden]
+    return prod(window) > 1 and (prod(window) == prod(updates) or window == whole)
 
 
 def _scatter_one(
@@ -133,7 +160,8 @@ def _scatter_one(
         new = step({"add": "sum", "mul": "prod"}.get(op, op), target.read(place), new)
     if dtype == "bool" and op in ("add", "mul"):
         new = code("bool({})", new)
-    if context.target.has_threads:  # every element has one thread that applies its updates, in their order
+    # Every element has one thread that applies its updates, in their order.
+    if context.target.has_threads and not _can_share_windows(operator):
         inside.append(code("({}) % {} == ck_lane()", target.place(place), context.target.threads))
     writer.add(target.store(place, new, joined(" && ", inside) if inside else ""))
 
