@@ -1,11 +1,27 @@
-"""Passes over the kernel IR of lane loops: hoisting, batching, unrolling. All are functions of nodes."""
+"""Passes over the kernel IR of lane loops: hoisting, batching, unrolling, early loads. All are functions of
+nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
-from jax_cocktail.codegen.kernel import Call, Declaration, Load, Loop, Node, Store, length, names_in, nodes_in
+from jax_cocktail.codegen.kernel import (
+    Assign,
+    Block,
+    Call,
+    Declaration,
+    Load,
+    Loop,
+    Name,
+    Node,
+    Pointer,
+    Store,
+    declared_in,
+    length,
+    names_in,
+    nodes_in,
+)
 from jax_cocktail.device.tuning import BLOCK
 
 
@@ -48,3 +64,51 @@ def _together(lines: int, most: int) -> int:
     while 2 * together <= most and 2 * together * lines <= BLOCK.batch_lines:
         together *= 2
     return together
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """A statement in two: loads that set variables, and the rest, which reads them."""
+
+    results: tuple[Declaration, ...]
+    early: Node
+    late: Node
+
+
+def divided(
+    node: Node, kept: Collection[Pointer], changed: Collection[Name], fresh: Callable[[], Name]
+) -> Divided | None:
+    """Takes the loads out of a lane loop in braces, so that they can be done earlier: those from the pointers
+    `kept` whose places take neither a name of `changed` nor another load. None if there are none."""
+    if not isinstance(node, Block) or not node.body:
+        return None
+    *before, last = node.body
+    if isinstance(last, Loop) and all(isinstance(each, Declaration) for each in before):
+        return _divided_loop(node, last, kept, changed, fresh)
+    found = None if before else divided(last, kept, changed, fresh)
+    if found is None:
+        return None
+    return Divided(found.results, replace(node, body=(found.early,)), replace(node, body=(found.late,)))
+
+
+def _divided_loop(
+    block: Block, loop: Loop, kept: Collection[Pointer], changed: Collection[Name], fresh: Callable[[], Name]
+) -> Divided | None:
+    before, late, early, results = block.body[:-1], list[Node](), list[Node](), list[Declaration]()
+    local, takes = declared_in(block.body), {loop.name: list[Node]()}  # name -> the declarations of its value
+    for position, node in enumerate((*before, *loop.body)):
+        if isinstance(node, Declaration) and node.const:
+            names, loads = names_in(node.value), [n for n in nodes_in(node.value) if isinstance(n, Load)]
+            free = all(name not in changed and (name in takes or name not in local) for name in names)
+            needed = [each for name in names for each in takes.get(name, ())]
+            if free and not loads:
+                takes[node.name] = [*needed, node]
+            elif free and position >= len(before) and all(load.pointer in kept for load in loads):
+                results.append(Declaration(node.type, fresh(), const=False))
+                early += [*needed, Assign(results[-1].name, node.value)]
+                node = replace(node, value=results[-1].name)
+        late.append(node)
+    first = replace(loop, body=tuple(dict.fromkeys(early)))
+    rest = replace(loop, body=tuple(late[len(before) :]))
+    halves = replace(block, body=(first,)), replace(block, body=(*late[: len(before)], rest))
+    return Divided(tuple(results), *halves) if results else None

@@ -10,6 +10,7 @@ from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.early import EarlyLoads
 from jax_cocktail.codegen.held import holding
 from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Load, Name, text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
@@ -161,7 +162,7 @@ def _store_results(context: Context, program: UProgram) -> None:
 
 # -- statements ----------------------------------------------------------------------------------------------
 def _emit_region(context: Context, region: Region) -> None:
-    where = NOWHERE
+    where, early = NOWHERE, EarlyLoads(context)
     for position, statement in enumerate(region.body):
         if context.places and statement.source.file and statement.source != where:
             where = statement.source
@@ -169,6 +170,8 @@ def _emit_region(context: Context, region: Region) -> None:
             context.writer.add(Comment(str(short)))  # never ends in a backslash: see `Source.__str__`
         context.stamp(region, position)
         _emit_statement(context, statement)
+        if context.target.has_threads:
+            early.after(statement)
 
 
 def _emit_statement(context: Context, statement: Statement) -> None:

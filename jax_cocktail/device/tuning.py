@@ -114,6 +114,7 @@ class BlockTuning:
     # Lane loops [E].
     batch_lines: int = 96  # lines of the iterations that a thread takes together; more fill all registers
     call_lines: int = 4  # lines as which a call counts
+    early_loads: int = 16  # of an element that are done before the statements in front of it, at most
     whole_rows: int = 4  # up to so many rows are reduced by the whole block, one after the other, ...
     whole_length: int = 8  # ... if a row has so many elements per thread
     scan_threads: int = 8  # threads per row above which running sums are made by whole blocks, inverted

@@ -114,6 +114,20 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const f32* const d82 = w1048576_f32 + ck_clamp_index(i64(v37), 3) * 1024 + ck_clamp_index(v81, 192) * 1;
       const f32* const d94 = w1065984_f32 + ck_clamp_index(v81, 192) * 1;
       ck_block_barrier();
+      f32 e34;
+      f32 e35;
+      f32 e36;
+      f32 e37;
+      f32 e38;
+      {
+        for (i32 i0 = ck_lane(); i0 < 64; i0 += 128) {
+          e34 = d82[i0 + 768];
+          e35 = d82[i0 + 256];
+          e36 = d94[i0];
+          e37 = d82[i0];
+          e38 = d82[i0 + 512];
+        }
+      }
       {
         ck_dot_fixed<f32, f32, f32, 1, 256, 256, 0, 1, 256, 1, 0, 1>(1, o0_f32, 0, d77, 0, o1024_f32, 0);
       }
@@ -124,21 +138,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const i32 n10 = ck_clamp_index(v81, 192);
         const i32 n11 = ck_clamp_index(v81, 192);
         for (i32 i0 = ck_lane(); i0 < 64; i0 += 128) {
-          const f32 t12 = d82[i0 + 768];
+          const f32 t12 = e34;
           const f32 t13 = o1024_f32[i0 + 192];
           const f32 t14 = t12 + t13;
           const f32 t15 = ck_logistic(t14);
-          const f32 t16 = d82[i0 + 256];
+          const f32 t16 = e35;
           const f32 t17 = o1024_f32[i0 + 64];
           const f32 t18 = t16 + t17;
           const f32 t19 = ck_logistic(t18);
-          const f32 t20 = d94[i0];
+          const f32 t20 = e36;
           const f32 t21 = t19 * t20;
-          const f32 t22 = d82[i0];
+          const f32 t22 = e37;
           const f32 t23 = o1024_f32[i0];
           const f32 t24 = t22 + t23;
           const f32 t25 = ck_logistic(t24);
-          const f32 t26 = d82[i0 + 512];
+          const f32 t26 = e38;
           const f32 t27 = o1024_f32[i0 + 128];
           const f32 t28 = t26 + t27;
           const f32 t29 = ck_tanh(t28);

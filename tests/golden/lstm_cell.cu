@@ -25,6 +25,12 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   CkDotHeld<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1> k6;
   for (i32 v3 = 0; v3 < 64; ++v3) {
     ck_block_barrier();
+    f32 e15;
+    {
+      for (i32 i0 = ck_lane(); i0 < 8; i0 += 128) {
+        e15 = r1[i0];
+      }
+    }
     {
       ck_dot_held<0, 1>(k6, r0, p0, o0_f32);
     }
@@ -33,7 +39,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       for (i32 i0 = ck_lane(); i0 < 8; i0 += 128) {
         const f32 t1 = o0_f32[i0 + 8];
         const f32 t2 = ck_logistic(t1);
-        const f32 t3 = r1[i0];
+        const f32 t3 = e15;
         const f32 t4 = t2 * t3;
         const f32 t5 = o0_f32[i0];
         const f32 t6 = ck_logistic(t5);

@@ -25,6 +25,14 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   ck_copy(r0, p0, 128);
   for (i32 v1 = 0; v1 < 3; ++v1) {
     ck_block_barrier();
+    f32 e7;
+    {
+      for (i32 l = ck_lane(); l < 32; l += 128) {
+        const i32 i0 = l / 8;
+        const i32 i1 = l % 8;
+        e7 = r0[8 * i0 + i1];
+      }
+    }
     {
       for (i32 first = 0; first < 4; first += 16) {
         const i32 mine = first + ck_lane() / 8;
@@ -44,7 +52,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       for (i32 l = ck_lane(); l < 32; l += 128) {
         const i32 i1 = l % 8;
         const i32 i0 = l / 8;
-        const f32 t3 = r0[8 * i0 + i1];
+        const f32 t3 = e7;
         const f32 t4 = o128_f32[i0];
         const f32 t5 = t3 - t4;
         const f32 t6 = ck_exp(t5);
@@ -57,13 +65,13 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const i32 mine = first + ck_lane() / 8;
         const i32 r = mine < 4 ? mine : 3;
         const i32 i0 = r;
-        f32 a7 = f32(0);
+        f32 a8 = f32(0);
         for (i32 i1 = ck_lane() % 8; i1 < 8; i1 += 8) {
-          const f32 t8 = o0_f32[8 * i0 + i1];
-          a7 = a7 + t8;
+          const f32 t9 = o0_f32[8 * i0 + i1];
+          a8 = a8 + t9;
         }
-        a7 = ck_group_reduce<8, CkSum>(a7);
-        if (ck_lane() % 8 == 0 && mine < 4) o128_f32[i0] = a7;
+        a8 = ck_group_reduce<8, CkSum>(a8);
+        if (ck_lane() % 8 == 0 && mine < 4) o128_f32[i0] = a8;
       }
     }
     ck_block_barrier();
@@ -71,10 +79,10 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       for (i32 l = ck_lane(); l < 32; l += 128) {
         const i32 i1 = l % 8;
         const i32 i0 = l / 8;
-        const f32 t9 = o0_f32[8 * i0 + i1];
-        const f32 t10 = o128_f32[i0];
-        const f32 t11 = ck_div(t9, t10);
-        r0[8 * i0 + i1] = t11;
+        const f32 t10 = o0_f32[8 * i0 + i1];
+        const f32 t11 = o128_f32[i0];
+        const f32 t12 = ck_div(t10, t11);
+        r0[8 * i0 + i1] = t12;
       }
     }
   }

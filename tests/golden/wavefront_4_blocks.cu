@@ -300,6 +300,18 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const f32* const d160 = w3165184_f32 + ck_clamp_index(v143, 128) * 1;
         const f32* const d144 = w3145728_f32 + ck_clamp_index(v77, 3) * 1024 + ck_clamp_index(v143, 128) * 1;
         ck_block_barrier();
+        f32 e57;
+        f32 e58;
+        f32 e59;
+        f32 e60;
+        {
+          for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
+            e57 = d144[i0 + 768];
+            e58 = d144[i0 + 256];
+            e59 = d144[i0];
+            e60 = d144[i0 + 512];
+          }
+        }
         {
           ck_dot_fixed<f32, f32, f32, 1, 512, 256, 0, 1, 512, 1, 0, 1>(1, o4096_f32, 0, d147, 0, o0_f32, 0);
         }
@@ -308,21 +320,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
           const i32 n33 = ck_clamp_index(v143, 128);
           const i32 n34 = ck_clamp_index(v143, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t35 = d144[i0 + 768];
+            const f32 t35 = e57;
             const f32 t36 = o0_f32[i0 + 384];
             const f32 t37 = t35 + t36;
             const f32 t38 = ck_logistic(t37);
-            const f32 t39 = d144[i0 + 256];
+            const f32 t39 = e58;
             const f32 t40 = o0_f32[i0 + 128];
             const f32 t41 = t39 + t40;
             const f32 t42 = ck_logistic(t41);
             const f32 t43 = d160[i0];
             const f32 t44 = t42 * t43;
-            const f32 t45 = d144[i0];
+            const f32 t45 = e59;
             const f32 t46 = o0_f32[i0];
             const f32 t47 = t45 + t46;
             const f32 t48 = ck_logistic(t47);
-            const f32 t49 = d144[i0 + 512];
+            const f32 t49 = e60;
             const f32 t50 = o0_f32[i0 + 256];
             const f32 t51 = t49 + t50;
             const f32 t52 = ck_tanh(t51);
@@ -337,32 +349,32 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
     {
-      const i64 t57 = i64(v64) - i64(1LL);
-      v86 = t57;
-      const i64 t58 = ck_clamp(i64(0LL), v86, i64(3LL));
-      v87 = t58;
-      const bool t59 = v86 == v87;
-      v88 = t59;
-      const i32 t60 = ck_convert<i32>(v88);
-      v89 = t60;
+      const i64 t61 = i64(v64) - i64(1LL);
+      v86 = t61;
+      const i64 t62 = ck_clamp(i64(0LL), v86, i64(3LL));
+      v87 = t62;
+      const bool t63 = v86 == v87;
+      v88 = t63;
+      const i32 t64 = ck_convert<i32>(v88);
+      v89 = t64;
     }
     for (i32 v193 = ck_first_part(unit, 2); v193 < 2; v193 += unit->count) {
       if (v89 <= 0) {
         {
-          const i64 t61 = i64(v193) * i64(128LL);
-          v200 = t61;
+          const i64 t65 = i64(v193) * i64(128LL);
+          v200 = t65;
         }
         const f32* const d202 = o5120_f32 + ck_clamp_index(v200, 128) * 1;
         ck_block_barrier();
         {
-          const i32 n62 = ck_clamp_index(v87, 3);
-          const i32 n63 = ck_clamp_index(v200, 128);
-          const i32 n64 = ck_clamp_index(v200, 128);
+          const i32 n66 = ck_clamp_index(v87, 3);
+          const i32 n67 = ck_clamp_index(v200, 128);
+          const i32 n68 = ck_clamp_index(v200, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t65 = d202[i0];
-            const f32 t66 = d202[i0];
-            r0[256 * n62 + n63 + i0] = t65;
-            w3163136_f32[n64 + i0] = t66;
+            const f32 t69 = d202[i0];
+            const f32 t70 = d202[i0];
+            r0[256 * n66 + n67 + i0] = t69;
+            w3163136_f32[n68 + i0] = t70;
           }
         }
       }
@@ -370,8 +382,8 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const f32* const d208 = w1048576_f32 + ck_clamp_index(i64(v193), 1) * 131072;
         const f32* const d211 = w2097152_f32 + ck_clamp_index(i64(v193), 1) * 131072;
         {
-          const i64 t67 = i64(v193) * i64(128LL);
-          v225 = t67;
+          const i64 t71 = i64(v193) * i64(128LL);
+          v225 = t71;
         }
         const f32* const d226 = w3167232_f32 + ck_clamp_index(v225, 128) * 1;
         ck_block_barrier();
@@ -384,37 +396,37 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
         ck_block_barrier();
         {
-          const i32 n68 = ck_clamp_index(v87, 3);
-          const i32 n69 = ck_clamp_index(v225, 128);
-          const i32 n70 = ck_clamp_index(v225, 128);
-          const i32 n71 = ck_clamp_index(v225, 128);
+          const i32 n72 = ck_clamp_index(v87, 3);
+          const i32 n73 = ck_clamp_index(v225, 128);
+          const i32 n74 = ck_clamp_index(v225, 128);
+          const i32 n75 = ck_clamp_index(v225, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t72 = o0_f32[i0 + 384];
-            const f32 t73 = o2048_f32[i0 + 384];
-            const f32 t74 = t72 + t73;
-            const f32 t75 = ck_logistic(t74);
-            const f32 t76 = o0_f32[i0 + 128];
-            const f32 t77 = o2048_f32[i0 + 128];
+            const f32 t76 = o0_f32[i0 + 384];
+            const f32 t77 = o2048_f32[i0 + 384];
             const f32 t78 = t76 + t77;
             const f32 t79 = ck_logistic(t78);
-            const f32 t80 = d226[i0];
-            const f32 t81 = t79 * t80;
-            const f32 t82 = o0_f32[i0];
-            const f32 t83 = o2048_f32[i0];
-            const f32 t84 = t82 + t83;
-            const f32 t85 = ck_logistic(t84);
-            const f32 t86 = o0_f32[i0 + 256];
-            const f32 t87 = o2048_f32[i0 + 256];
+            const f32 t80 = o0_f32[i0 + 128];
+            const f32 t81 = o2048_f32[i0 + 128];
+            const f32 t82 = t80 + t81;
+            const f32 t83 = ck_logistic(t82);
+            const f32 t84 = d226[i0];
+            const f32 t85 = t83 * t84;
+            const f32 t86 = o0_f32[i0];
+            const f32 t87 = o2048_f32[i0];
             const f32 t88 = t86 + t87;
-            const f32 t89 = ck_tanh(t88);
-            const f32 t90 = t85 * t89;
-            const f32 t91 = t81 + t90;
-            const f32 t92 = ck_tanh(t91);
-            const f32 t93 = t75 * t92;
-            o6144_f32[i0] = t93;
-            r0[256 * n68 + n69 + i0] = t93;
-            w3163136_f32[n70 + i0] = t93;
-            w3167232_f32[n71 + i0] = t91;
+            const f32 t89 = ck_logistic(t88);
+            const f32 t90 = o0_f32[i0 + 256];
+            const f32 t91 = o2048_f32[i0 + 256];
+            const f32 t92 = t90 + t91;
+            const f32 t93 = ck_tanh(t92);
+            const f32 t94 = t89 * t93;
+            const f32 t95 = t85 + t94;
+            const f32 t96 = ck_tanh(t95);
+            const f32 t97 = t79 * t96;
+            o6144_f32[i0] = t97;
+            r0[256 * n72 + n73 + i0] = t97;
+            w3163136_f32[n74 + i0] = t97;
+            w3167232_f32[n75 + i0] = t95;
           }
         }
       }

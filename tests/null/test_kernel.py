@@ -1,5 +1,7 @@
 """The kernel IR and its passes, on nodes that are built by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from jax_cocktail.codegen.cpu import CPU
@@ -23,7 +25,7 @@ from jax_cocktail.codegen.kernel import (
     text,
 )
 from jax_cocktail.codegen.outline import Outer, OutlineTable, body_of, touches
-from jax_cocktail.codegen.passes import batch, hoisted, unrolled
+from jax_cocktail.codegen.passes import batch, divided, hoisted, unrolled
 from jax_cocktail.codegen.writer import Writer, call, code, down, joined, up, variable
 from jax_cocktail.device.tuning import BLOCK
 
@@ -150,6 +152,46 @@ def test_what_depends_on_it_by_another_name_stays():
 def test_nothing_is_hoisted_past_what_may_write(other):
     whole = loop(Declaration("f32", T1, Load(X, variable(K))), other, copy(T1))
     assert hoisted(whole) == [whole]
+
+
+# -- early loads ---------------------------------------------------------------------------------------------
+EARLY = Name("e")
+
+
+def divide(*nodes, before=(), changed=()):
+    return divided(Block("", (*before, loop(*nodes))), {X}, changed, lambda: EARLY)
+
+
+def test_loads_are_taken_out_with_what_their_places_take():
+    place = Declaration("i64", K, call("ck_clamp_index", REGISTER, "7"))
+    loaded, near = Declaration("f32", T1, Load(X, variable(K))), Declaration("f32", T2, Load(Y, AT_L))
+    found = divide(loaded, near, copy(T1), before=(place,))
+    assert found.results == (Declaration("f32", EARLY, const=False),)
+    assert found.early == Block("", (loop(place, Assign(EARLY, loaded.value)),))
+    assert found.late == Block("", (place, loop(Declaration("f32", T1, EARLY), near, copy(T1))))
+
+
+def test_loads_of_one_unit_stay_with_it():
+    inner = Block("", (loop(Declaration("f32", T1, Load(X, AT_L)), copy(T1)),))
+    found = divided(Block("if (unit->index == 0)", (inner,)), {X}, (), lambda: EARLY)
+    assert found.early == Block("if (unit->index == 0)", (Block("", (loop(Assign(EARLY, Load(X, AT_L))),)),))
+
+
+@pytest.mark.parametrize("changed", [(X.base,), (REGISTER,)], ids=["pointer", "place"])
+def test_what_changes_is_not_loaded_early(changed):
+    assert divide(Declaration("f32", T1, Load(X, variable(REGISTER))), copy(T1), changed=changed) is None
+
+
+def test_no_early_load_waits_for_another():
+    first = Declaration("f32", T1, Load(X, AT_L))
+    second = Declaration("f32", T2, Load(X, variable(T1)))
+    found = divide(first, second, copy(T2))
+    assert found.late == Block("", (loop(replace(first, value=EARLY), second, copy(T2)),))
+
+
+def test_nothing_is_taken_out_behind_what_may_write():
+    load = loop(Declaration("f32", T1, Load(X, AT_L)), copy(T1))
+    assert divided(Block("", (Barrier("ck_block_barrier();"), load)), {X}, (), lambda: EARLY) is None
 
 
 # -- batching and unrolling ----------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""Loads that need not wait for the statements before them.
+
+The threads of a block wait for a load from afar as long as for a small product. What a lane loop reads there,
+they load behind the first block barrier since which nobody writes it, so that the statements in between hide
+the wait. The compiler cannot do so: no load may cross a block barrier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from jax_cocktail.codegen.context import Context
+from jax_cocktail.codegen.kernel import Declaration, Name, names_in
+from jax_cocktail.codegen.passes import divided
+from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, is_a
+from jax_cocktail.utask.operators import BARRIERS
+from jax_cocktail.utask.plan import Slot
+
+
+@dataclass(slots=True)
+class _Place:
+    """A place in the text behind a block barrier, and what changes from there on: memory and registers."""
+
+    at: int
+    written: set[Slot] = field(default_factory=set)
+    changed: set[Name] = field(default_factory=set)
+
+
+class EarlyLoads:
+    """Advances the loads of a region while it is emitted."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._places: list[_Place] = []
+
+    def after(self, statement: Statement) -> None:
+        """Advances the loads of the statement that was emitted last, and notes what it changed."""
+        straight = isinstance(statement, UOperator | StitchedUTask)
+        if not straight or is_a(statement, *BARRIERS):  # then others write as well
+            self._places.clear()
+        if is_a(statement, "wait", "block_barrier"):
+            self._places.append(_Place(len(self._context.writer.nodes)))
+        elif straight and self._places:
+            if isinstance(statement, StitchedUTask) and self._is_brief(statement):
+                self._advance(statement)
+            self._note(statement)
+
+    def _is_brief(self, group: StitchedUTask) -> bool:
+        """True for element operators of which a thread computes at most one element."""
+        closer = group.members[-1]
+        computed = closer.inputs[1] if closer.kind == "dynamic_update_slice" else closer.output
+        elementwise = closer.kind != "reduce" and group.members[0].kind != "dot"
+        return elementwise and 1 < computed.type.size <= self._context.target.threads
+
+    def _note(self, statement: Statement) -> None:
+        view = isinstance(statement, UOperator) and statement.is_element
+        for place in self._places:
+            for value in statement.outputs:
+                if value.type.is_scalar:
+                    place.changed.update(names_in(self._context.register(value)))
+                elif value.type.size and not view:
+                    place.written.add(self._context.slot(value))
+
+    def _advance(self, group: StitchedUTask) -> None:
+        context, nodes = self._context, self._context.writer.nodes
+        arrays = [v for v in group.inputs if not v.type.is_scalar and v.type.size]
+        slots = {context.pointer(v): context.slot(v) for v in arrays}
+        for number, place in enumerate(self._places):
+            kept = {p for p, s in slots.items() if s not in place.written and not context.is_near(s)}
+            since = {node.name for node in nodes[place.at :] if isinstance(node, Declaration)}
+            found = divided(nodes[-1], kept, place.changed | since, partial(context.writer.fresh, "e"))
+            if found is not None and len(found.results) <= BLOCK.early_loads:
+                nodes[-1] = found.late
+                nodes[place.at : place.at] = [*found.results, found.early]
+                for later in self._places[number + 1 :]:
+                    later.at += len(found.results) + 1
