@@ -58,6 +58,14 @@ class AxisClass:
         """True if all axes have the same length and every tie holds for any parts of them."""
         return self.extents == {self.parts}
 
+    def longest(self, number: int) -> int:
+        """The length of the longest of so many blocks: all are equal, or only the last one is shorter. 0 if
+        there is no such division."""
+        if self.parts % number == 0:
+            return self.parts // number
+        length, rest = divmod(self.parts, number - 1) if self.is_uniform else (0, 0)
+        return length if 0 < rest < length else 0
+
 
 def axis_classes(statements: Sequence[Statement]) -> tuple[AxisClass, ...]:
     """The classes of all axes of more than one element of the values that `statements` define."""

@@ -161,6 +161,8 @@ class _Walker:
         self.trips = loop.trip_count or 0
         self.constants = dict(constants)
         self.digits: dict[Value, tuple[Digit, int]] = {}  # scalars equal to a digit of the index times an int
+        self.quotients: dict[Value, tuple[Digit, int]] = {}  # scalars equal to a digit over an int
+        self.ends: dict[Digit, int] = {}  # the digits are less where a branch on a quotient is walked
         self.seen: dict[Value, _Seen] = {}
         self.touched: dict[Value, set[Run]] = {}
         self.faults: dict[Value, tuple[str, Statement | str]] = {}
@@ -222,7 +224,8 @@ class _Walker:
         runs = set()
         for axis, start, size, whole in zip(origin.axes, starts, part, value.type.shape, strict=True):
             digit, step = self.digits.get(start, (Digit(1, 0), 0))
-            inside = size <= step and step * max(digit.count - 1, 0) + size <= whole
+            last = self.ends.get(digit, digit.count) - 1
+            inside = size <= step and step * max(last, 0) + size <= whole
             if axis is not None and inside:
                 runs.add(Run(axis, step, digit))
         if not runs or _telling(runs, self.trips) is None:
@@ -272,6 +275,8 @@ class _Walker:
         found = None
         if operator.kind in _KEEPS_SCALAR:
             found = self.digits.get(operator.inputs[0])
+            if operator.inputs[0] in self.quotients:
+                self.quotients[operator.output] = self.quotients[operator.inputs[0]]
         elif operator.kind == "mul":
             for x, y in (operator.inputs, operator.inputs[::-1]):
                 if x in self.digits and y in self.constants:
@@ -286,11 +291,15 @@ class _Walker:
             self.digits[operator.output] = found
 
     def _divided(self, operator: UOperator) -> tuple[Digit, int] | None:
-        """The quotient or remainder of a digit by a constant that divides its number of values."""
+        """The quotient or remainder of a digit by a constant that divides its number of values. Any other
+        quotient only says where a branch leads."""
         x, y = operator.inputs
         digit, step = self.digits.get(x, (Digit(1, 0), 0))
         by = self.constants.get(y, 0)
-        if step != 1 or by < 1 or not digit.count or digit.count % by:
+        if step != 1 or by < 1 or not digit.count:
+            return None
+        if digit.count % by:
+            self.quotients |= {operator.output: (digit, by)} if operator.kind == "div" else {}
             return None
         if operator.kind == "rem":
             return Digit(digit.every, by), 1
@@ -344,8 +353,15 @@ class _Walker:
             self._join([carried, result], output)
 
     def _branch(self, branch: BranchUTask) -> None:
-        for region in branch.branches:
+        """Walks all sides. A quotient as selector bounds its digit on every side but the last, which takes
+        all larger ones."""
+        outer = self.ends
+        digit, by = self.quotients.get(branch.selector, (Digit(1, 0), 0))
+        for number, region in enumerate(branch.branches, 1):
+            if by and number < len(branch.branches):
+                self.ends = {**outer, digit: min(number * by, outer.get(digit, digit.count))}
             self._body(region)
+            self.ends = outer
         for position, output in enumerate(branch.outputs):
             self._join([region.results[position] for region in branch.branches], output)
 

@@ -253,7 +253,8 @@ class _Walker:
         def strides(value: Value) -> tuple[int, ...]:
             return layouts[value].strides if value in layouts else row_major(value.type.shape)
 
-        return Memory(is_far, strides, room, self.outlined)
+        holds = place.again and not self.outlined
+        return Memory(is_far, strides, room, self.outlined, holds)
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:

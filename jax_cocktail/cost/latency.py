@@ -39,12 +39,14 @@ def clocks(counts: Mapping[str, float], templates: Templates, spec: DeviceSpec) 
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Where the arrays of a statement are. `is_far`: reads of a value come from the second-level cache;
-    `strides`: of a value, in elements; `room`: bytes of scratch; `outlined`: statements are functions."""
+    `strides`: of a value, in elements; `room`: bytes of scratch; `outlined`: statements are functions;
+    `holds`: the matrix of a product of few rows stays in registers."""
 
     is_far: Callable[[Value], bool]
     strides: Callable[[Value], Strides]
     room: int
     outlined: bool
+    holds: bool = False
 
 
 def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
@@ -148,7 +150,9 @@ def _dot(operator: UOperator, memory: Memory) -> Counts:
     axes = contraction(operator, strides)
     dtypes = {v.type.dtype for v in (a, b)}
     rounded = operator.may_round and dtypes | {operator.output.type.dtype} == {"float32"}
+    few = memory.holds and min(axes.rows.size, axes.columns.size) <= BLOCK.held_rows
     mma = rounded or (len(dtypes) == 1 and dtypes <= {"bfloat16", "float16"})
+    mma = mma and not (few and axes.batch.size == 1 and not axes.outer)
     work = 8 if "float64" in dtypes else 4
     form = DotForm(*axes.read, *axes.written, ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work, mma)
     plan = dot_plan(form, BLOCK.threads, memory.room)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import cast
 
 from jax_cocktail.analysis.axes import rule
@@ -28,7 +28,7 @@ from jax_cocktail.utask.ir import (
     regions_of,
 )
 from jax_cocktail.utask.operators import BARRIERS, COPIES, FREE, LEAVES, PRODUCTS
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 HALVES = ("bfloat16", "float16")
 _NOTHING = FREE | LEAVES | BARRIERS | {FAIL}
@@ -131,17 +131,40 @@ def unit_seconds(statements: Sequence[Statement], unit: Unit, part: Part = WHOLE
     return seconds_by_share(statements, unit, part)(part.share)
 
 
-def seconds_by_share(statements: Sequence[Statement], unit: Unit, part: Part) -> Seconds:
-    """The same for any share in place of the part's own: placement compares many numbers of parts."""
+def seconds_by_share(
+    statements: Sequence[Statement], unit: Unit, part: Part, carried: Iterable[Value] | None = None
+) -> Seconds:
+    """The same for any share in place of the part's own: placement compares many numbers of parts.
+
+    `carried`: of the loop that repeats the statements; None if none does so often.
+    """
     products = [o for s in statements for o in operators_of(s) if o.kind in PRODUCTS]
     operands = [_operands(o, part) for o in products]
     terms = [_term(s, unit, part) for s in statements]
+    changing = {*(carried or ()), *(v for s in statements for v in s.outputs)}
+    steady = [] if carried is None else [o for o in products if o.kind == "dot"]
 
     def seconds(share: float) -> float:
-        rate = unit.rate(_touched(operands, share, part.far))
+        held = _held(steady, part, share, changing)
+        rate = unit.rate(_touched(operands, share, part.far | held))
         return sum(term(share, rate) for term in terms)
 
     return seconds
+
+
+def _held(products: Iterable[UOperator], part: Part, share: float, changing: Container[Value]) -> set[Value]:
+    """Matrices of products of few rows that stay in registers while a loop repeats them."""
+    held, left = set[Value](), float(BLOCK.held_bytes)
+    for product in products:
+        (few, taken), *_, (matrix, size) = sorted(
+            _sizes(_operands(product, part), share).items(), key=lambda item: item[1]
+        )
+        row = prod(product.inputs[0].type.shape[d] for d in product.ints("lhs_contract"))
+        small = taken <= BLOCK.held_rows * row * ITEM_SIZE[few.type.dtype] and size <= left
+        if small and matrix not in changing and matrix not in held:
+            held.add(matrix)
+            left -= size
+    return held
 
 
 def _touched(operands: Iterable[_Operands], share: float, far: Container[Value]) -> float:
@@ -160,10 +183,12 @@ def _term(statement: Statement, unit: Unit, part: Part) -> _Term:
     if isinstance(statement, StitchedUTask):
         members = [_operator_term(o, unit, part) for o in statement.members]
         return lambda share, rate: sum(term(share, rate) for term in members)
-    regions = [seconds_by_share(region.body, unit, part) for region in regions_of(statement)]
     if isinstance(statement, LoopUTask):
         trips = runs(statement)
+        carried = statement.carried if trips >= BLOCK.held_trips else None
+        regions = [seconds_by_share(region.body, unit, part, carried) for region in statement.regions]
         return lambda share, _: sum(seconds(share) for seconds in regions) * trips
+    regions = [seconds_by_share(region.body, unit, part) for region in regions_of(statement)]
     return lambda share, _: sum(seconds(share) for seconds in regions) / len(regions)
 
 

@@ -107,7 +107,7 @@ class BlockTuning:
 
     # Products whose matrix stays in registers while a loop runs [E].
     held_bytes: int = 160 << 10  # of a block's 256 KB of registers
-    held_rows: int = 4  # of the other operand, at most
+    held_rows: int = 8  # of the other operand, at most
     held_row_elements: int = 2048  # of all these rows: a warp holds them while it multiplies
     held_trips: int = 4  # least trips of the loop
 

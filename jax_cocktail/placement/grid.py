@@ -22,10 +22,11 @@ from jax_cocktail.analysis.parallel import parallel_fault
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.placement.limits import GridOffer, Limits
-from jax_cocktail.placement.parts import Tiling
+from jax_cocktail.placement.parts import Tiling, blocks_of
 from jax_cocktail.placement.tile import Sources, Tiler
 from jax_cocktail.placement.tile_groups import is_light, work_inside
-from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, is_parallel
+from jax_cocktail.utask.builder import INDEX
+from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_parallel
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
@@ -100,7 +101,7 @@ def divided(
     part = _Part.of(loop, limits)
     cut = next((c for c in part.ways(limits) if part.cut_along(c) == grid.axes), None)
     across = grid.tiling.across
-    if cut is None or cut.parts % across:
+    if cut is None or not blocks_of(cut, across):
         return None
     before, shared = part.shared(cut, across, fresh, recipes)
     if parallel_fault(shared):
@@ -185,30 +186,45 @@ class _Part:
         bases = dict(zip(body.results, loop.carried, strict=True))
         light = {v: o for v, o in self.light.items() if not v.type.is_scalar}
         sources = Sources(bases=bases, recipes={**recipes, **light})
-        tiler = _Across(cut.axes, Tiling(across), fresh, loop.source, sources)
-        tiler.count(loop.index)
-        parameters = tuple(fresh.make(v.type) for v in loop.carried)
-        written = tiler.run(self.heavy, body.results, parameters)
-        inside = (*self.light.values(), *tiler.first, *tiler.out)
-        changed = Region((loop.index, *parameters), inside, written)
-        return tiler.before, replace(loop, body=changed)
+        tilings = blocks_of(cut, across)
+        tilers = [_Across(cut.axes, each, fresh, loop.source, sources) for each in tilings]
+        counted: list[Statement] = []
+        build = tilers[0].at(counted)
+        block = build.emit("rem", (loop.index, build.constant(across)), INDEX)
+        parameters = fresh.like(loop.carried)
+        sides = [tiler.block(block, self.heavy, body.results, parameters) for tiler in tilers]
+        inside, written = sides[0].body, sides[0].results
+        if len(sides) > 1:
+            last = build.convert(build.binary("div", block, build.constant(tilings[0].parts)), "int32")
+            written = fresh.like(parameters)
+            inside = (BranchUTask(last, tuple(sides), written, loop.source),)
+        changed = Region((loop.index, *parameters), (*self.light.values(), *counted, *inside), written)
+        return [s for tiler in tilers for s in tiler.before], replace(loop, body=changed)
 
 
 def _joined(cut: AxisClass, others: Sequence[AxisClass]) -> AxisClass:
     """The class joined with other classes of as many parts, whose axes no rule ties to its own."""
-    axes = dict(cut.axes)
+    axes, extents = dict(cut.axes), cut.extents
     for other in others:
         if other.parts == cut.parts and axes.keys().isdisjoint(other.axes):
             axes.update(other.axes)
-    return AxisClass(axes, cut.parts)
+            extents |= other.extents
+    return AxisClass(axes, cut.parts, extents=extents)
 
 
 class _Across(Tiler):
-    """Cuts a part into blocks."""
+    """Cuts a part into blocks. The last one may be shorter, and begins where an equal one would."""
 
-    def count(self, trip: Value) -> None:
-        """Sets the number of the block from the trip."""
-        self.index = self.at(self.first).emit("rem", (trip, self.number(self.tiling.parts)), self.index.type)
+    def block(
+        self, number: Value, statements: Sequence[Statement], results: Sequence[Value], into: Sequence[Value]
+    ) -> Region:
+        """The work of the block with this number: it writes its part of the results into arrays."""
+        self.index = number
+        written = self.run(statements, results, into)
+        return Region((), (*self.first, *self.out), written)
+
+    def start(self, extent: int) -> Value:
+        return self.counted(extent)
 
     def apart(self, operator: UOperator, tie: Tie | None, where: list[Statement]) -> tuple[Value, ...]:
         """Reads the part of an array that this loop writes as one block, not as a slice of a slice."""

@@ -191,15 +191,15 @@ class DeviceLimits(Limits):
     ) -> tuple[float, float]:
         """A sort key for classes: the share of the time that statements still take. The class that makes
         contested statements fastest gets them, not the largest class."""
-        parts = independent[1]
+        least, parts = independent
         if parts is None:
             statements = [s for s in statements if not has_loop(s)]
-            parts = communicating()
+            least, parts = inf, communicating()
         before = self.seconds(statements)
         if parts is None or not before:
             return inf, 0.0
         met = len({c.position for c in cut.crossings}) * self.crossing
-        return (self.seconds(statements, cut.axes, parts) + met) / before, -before
+        return (min(self.seconds(statements, cut.axes, parts), least) + met) / before, -before
 
     def independent(
         self,
@@ -227,9 +227,10 @@ class DeviceLimits(Limits):
             for parts in _divisors(cut):
                 within = Part(cut.axes, 1 / parts)
                 once = seconds_by_share(loops, self.unit, Part(other.axes, within=within))
-                for across in _divisors(other):
-                    if least <= parts * across <= BLOCK.most_turns * units:
-                        yield ceil(parts * across / units) * once(1 / across), parts
+                for across in range(2, other.parts + 1):
+                    share = other.longest(across) / other.parts
+                    if share and least <= parts * across <= BLOCK.most_turns * units:
+                        yield ceil(parts * across / units) * once(share), parts
 
     def grid(self, offers: Sequence[GridOffer], units: int) -> tuple[int, int] | None:
         """The fewest blocks whose time is close to the best, if that saves enough. Before a barrier there is
@@ -242,9 +243,9 @@ class DeviceLimits(Limits):
                 continue
             most = units * (BLOCK.most_turns if any(map(has_loop, offer.statements)) else 1)
             for across in range(2, min(offer.cut.parts, most // offer.parts) + 1):
-                if offer.cut.parts % across == 0:
+                if share := offer.cut.longest(across) / offer.cut.parts:
                     blocks = offer.parts * across
-                    found.append((ceil(blocks / units) * once(1 / across), blocks, across, number))
+                    found.append((ceil(blocks / units) * once(share), blocks, across, number))
         best = min((seconds for seconds, *_ in found), default=inf)
         if plain - best < max(self.start, (1 - BLOCK.grid_share) * plain):
             return None

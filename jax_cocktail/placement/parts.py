@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.utask.types import Value
 
 
@@ -42,6 +43,14 @@ class Tiling:
     def size(self, extent: int) -> int:
         """Length of the part of an axis."""
         return extent % self.parts if self.is_rest else self.step(extent)
+
+
+def blocks_of(cut: AxisClass, number: int) -> tuple[Tiling, ...]:
+    """The axes in so many blocks: equal ones, or equal ones and a shorter last one; empty if none fit."""
+    if not cut.longest(number):
+        return ()
+    equal = Tiling(number - 1)
+    return (Tiling(number),) if cut.parts % number == 0 else (equal, equal.rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ def tile(
         views = (beginning(w, r, source) for r, w in zip(results, outputs, strict=True) if w != r)
         return (*tiler.before, loop, *views)
     rest = Tiler(classes, tiling.rest, fresh, source, sources)
+    rest.kept = {r: r for r in left}
     begun = dict(zip(results, outputs, strict=True))
     rest.run(prune(Region((), tuple(statements), tuple(left))).body, left, [begun[r] for r in left])
     return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
@@ -152,7 +153,7 @@ class Tiler(Cutter):
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
         self.arrays: dict[Value, Value] = {}  # updated in place -> the stand-in for the whole value
         self._links: set[Value] = set()  # made by updates that write into a parameter itself
-        self._kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
+        self.kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
         if tiling.across > 1:
             across = self.number(tiling.across)
             self.index = self.at(self.first).emit("div", (self.trip, across), INDEX)
@@ -188,8 +189,6 @@ class Tiler(Cutter):
             if base is not None:
                 self.own[base] = (parameter, self.axes[result])
                 self._follow(statements, value, base, parameter)
-        if self.tiling.is_rest:
-            self._kept = {r: r for r in results}
         self.statements(statements)
         return tuple(
             self.arrays[value] if value in self.arrays else self._collect(value, self.axes[result], parameter)
@@ -231,9 +230,13 @@ class Tiler(Cutter):
 
     def start(self, extent: int) -> Value:
         """The first position of the part of an axis."""
-        size = self.tiling.step(extent)
         if self.tiling.is_rest:
-            return self.number(size * self.tiling.parts)
+            return self.number(self.tiling.step(extent) * self.tiling.parts)
+        return self.counted(extent)
+
+    def counted(self, extent: int) -> Value:
+        """The position of the part of an axis that the index counts."""
+        size = self.tiling.step(extent)
         if size == 1:
             return self.index
         if size not in self._starts:
@@ -400,14 +403,14 @@ class Tiler(Cutter):
     def _update(self, operator: UOperator, tie: Tie) -> None:
         array, update, *_ = operator.inputs
         begins = self._begins(operator, tie.outputs[0])
-        value = self._kept.get(operator.output) or self.fresh.make(self.arrays[array].type)
+        value = self.kept.get(operator.output) or self.fresh.make(self.arrays[array].type)
         inputs = (self.arrays[array], self.part(update, tie.inputs[1]), *begins)
         self.out.append(replace(operator, inputs=inputs, outputs=(value,)))
         self.arrays[operator.output] = value
 
     def _collect(self, result: Value, axis: int, parameter: Value) -> Value:
         """Writes the own part of a result."""
-        value = self._kept.get(result) or self.fresh.make(parameter.type)
+        value = self.kept.get(result) or self.fresh.make(parameter.type)
         inputs = (parameter, self.part(result, axis), *self.starts(result, axis))
         self.at(self.out).define((value,), "dynamic_update_slice", inputs)
         return value

@@ -62,7 +62,25 @@ def uneven():
     return run, (array(2, 6, 7), array(3, 7, 7) / 7), EagerGrids(last=True)
 
 
-CASES = {"attention": attention, "nasrnn": nasrnn, "seq2seq": seq2seq, "solvers": solvers, "uneven": uneven}
+def remainder():
+    """Two blocks of two heads, and one of the last head."""
+    caches = (array(n, 12, 5, 8, 8) for n in range(2))
+    weights = (array(n, 5, 8, 8) / 3 for n in range(2, 6))
+    return (
+        decoding.decoder(4, 8),
+        (array(6, 12, 5, 1, 8), *caches, *weights),
+        EagerGrids(uneven=True, blocks=36),
+    )
+
+
+CASES = {
+    "attention": attention,
+    "remainder": remainder,
+    "nasrnn": nasrnn,
+    "seq2seq": seq2seq,
+    "solvers": solvers,
+    "uneven": uneven,
+}
 
 
 def check(monkeypatch, name, units, kernels=KERNELS, **how):

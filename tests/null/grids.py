@@ -8,13 +8,14 @@ from math import inf
 
 from jax_cocktail.analysis.classes import AxisClass
 from jax_cocktail.placement.limits import Communicating, Divided, GridOffer, Limits
+from jax_cocktail.placement.parts import blocks_of
 from jax_cocktail.utask.ir import Statement
 
 
 @dataclass(frozen=True, slots=True)
 class EagerGrids(Limits):
     """Work of any size is divided: test programs are small. `blocks`: of a grid, at most; `last`: loops are
-    divided inside, along the last axis of values if that can be."""
+    divided inside, along the last axis of values if that can be; `uneven`: the last block is shorter."""
 
     flops: float = 4
     bytes: float = 8
@@ -26,6 +27,7 @@ class EagerGrids(Limits):
     dense_bytes: float = 1 << 20
     blocks: int = 24
     last: bool = False
+    uneven: bool = False
 
     def independent(
         self,
@@ -57,6 +59,7 @@ class EagerGrids(Limits):
             (offer.parts * across, across, number)
             for number, offer in enumerate(offers)
             for across in range(2, 1 + (offer.cut.parts if offer.cut is not None else 0))
-            if offer.cut is not None and offer.cut.parts % across == 0 and offer.parts * across <= self.blocks
+            if offer.cut is not None and len(blocks_of(offer.cut, across)) == 1 + self.uneven
+            if offer.parts * across <= self.blocks
         ]
         return (max(found)[2], max(found)[1]) if found else None

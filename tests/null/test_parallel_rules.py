@@ -364,6 +364,39 @@ def test_while_and_branch_inside_a_part():
     assert own_slices(legal(program)) == {0: (0, 1)}
 
 
+SEVEN = ("float32[7,4]", "float32[4]")
+
+
+def ends_short(equal: int, last: int) -> Callable:
+    """Four parts of 2 of 7 rows, the last ones shorter. `equal`: the number of the others; `last`: length."""
+
+    def program(b, x, y):
+        def part(i, out):
+            side = b.convert(b.emit("div", (i, b.constant(equal, "int64")), "int64", ()), "int32")
+            start = times(b, i, 2)
+
+            def piece(size):
+                zero = b.constant(0, "int64")
+                found = b.emit("dynamic_slice", (x, start, zero), "float32", (size, x.type.shape[1]))
+                inputs = out, elementwise(b, "neg", found), start, zero
+                return (b.emit("dynamic_update_slice", inputs, "float32", out.type.shape),)
+
+            return branch(b, side, lambda: piece(2), lambda: piece(last))
+
+        return parts(b, 4, (empty(b, x),), part)
+
+    return program
+
+
+def test_a_branch_on_the_index_makes_the_last_part_shorter():
+    assert own_slices(legal(ends_short(3, 1), SEVEN)) == {0: (0, 2)}
+
+
+@pytest.mark.parametrize(("equal", "last"), [(4, 1), (2, 3), (3, 2)])
+def test_shorter_parts_that_stick_out_overlap(equal, last):
+    refused(ends_short(equal, last), "writes .*more than its own slice", SEVEN)
+
+
 def test_branch_that_replaces_the_array():
     def program(b, x, y):
         def part(i, out):

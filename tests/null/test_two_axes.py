@@ -240,6 +240,7 @@ CASES = {
     "rows and columns": (recurrence(4, 8, 5), EagerGrids(last=True), [16]),
     "columns that leave some over": (recurrence(4, 7, 5), EagerGrids(last=True), [16]),
     "weights for all": (recurrence(4, 8, 5), EagerGrids(last=True, dense_bytes=0), [16]),
+    "a shorter last block": (heads(4, 5, 5, 3), EagerGrids(uneven=True), [12]),
     "rows that meet": (normalised(4, 8), EagerGrids(last=True), []),
 }
 
