@@ -3,7 +3,7 @@
 #ifndef COCKTAIL_CONV_H
 #define COCKTAIL_CONV_H
 
-#include "cocktail_conv_tile.h"
+#include "cocktail_conv_few.h"
 
 // One result element per thread: groups with few features, and little work.
 template <class D>
@@ -54,6 +54,10 @@ template <class T, class O, int RANK, class SHAPE, CkPrecision PRECISION = CK_EX
 CK_INLINE void ck_conv_fixed(const T* x, const T* w, O* o) {
   typedef CkConvTraits<T, O, RANK, SHAPE, PRECISION> D;
   if constexpr (D::plan.kind == CK_CONV_SIMPLE) {
+    ck_conv_elements<D>(x, w, o);
+  } else if constexpr (D::plan.kind == CK_CONV_FEW) {
+    constexpr i32 chunk = D::plan.depth;
+    if (ck_conv_aligned<T, chunk>(x) && ck_conv_aligned<T, chunk>(w)) return CkConvFew<D>::all(x, w, o);
     ck_conv_elements<D>(x, w, o);
   } else if constexpr (D::plan.kind == CK_CONV_FMA) {
     ck_conv_tiles<D, CkConvFma<D>>(x, w, o);

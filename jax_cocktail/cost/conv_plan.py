@@ -6,20 +6,39 @@ The names are the header's. A test compares the two on random convolutions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import Literal
 
 from jax_cocktail.cost.dot_plan import WARP, above
 
 _PAD = 4
+_FEW = 4  # output features of boxes, at most
+_SUMS = 64  # bytes of sums of a thread, at most
+_SEEN = 288  # bytes of a box's input that a thread has under way, at most
+
+
+@dataclass(frozen=True, slots=True)
+class ConvAxis:
+    """An axis as loops over it see it; an axis that is not there has one position."""
+
+    size: int = 1
+    out: int = 1
+    taps: int = 1
+    stride: int = 1
+    spread: int = 1
+
+    def seen(self, count: int) -> int:
+        """Input positions that neighbouring output positions see."""
+        return (count - 1) * self.stride + (self.taps - 1) * self.spread + 1
 
 
 @dataclass(frozen=True, slots=True)
 class ConvCase:
-    """What a plan depends on: the convolution as one matrix product per group, and its types. `item`, `sum`:
-    bytes of operands and sums; `step`: depth of one tensor core instruction, 0 where there is none."""
+    """What a plan depends on: the convolution as one matrix product per group, its types, and its last axes.
+    `item`, `sum`: bytes of operands and sums; `step`: depth of one tensor core instruction, 0 where there is
+    none; `boxes`: false for numbers that are not floats, and for inputs with holes."""
 
     rows: int
     columns: int
@@ -29,11 +48,18 @@ class ConvCase:
     item: int
     sum: int
     step: int
+    x: ConvAxis = ConvAxis()
+    y: ConvAxis = ConvAxis()
+    boxes: bool = True
 
     @property
     def a_chunk(self) -> int:
         """Input elements that are copied at once."""
-        chunk = 16 // self.item
+        return self.chunk(16)
+
+    def chunk(self, most: int) -> int:
+        """Neighbouring features of at most `most` bytes."""
+        chunk = most // self.item
         while chunk > 1 and self.features % chunk:
             chunk //= 2
         return chunk
@@ -49,7 +75,7 @@ class ConvCase:
 class ConvPlan:
     """The fields of `CkConvPlan`; all are 0 if `kind` is "simple"."""
 
-    kind: Literal["simple", "fma", "mma"]
+    kind: Literal["simple", "fma", "mma", "few"]
     rows: int = 0
     columns: int = 0
     depth: int = 0
@@ -68,11 +94,40 @@ def conv_plan(case: ConvCase, threads: int, room: int) -> ConvPlan:
     best = ConvPlan("simple")
     if case.is_small(threads):
         return best
-    for form in _forms(case, threads):
-        found = _fit(case, form, threads, room)
+    tiles = (_fit(case, form, threads, room) for form in _forms(case, threads))
+    for found in chain(tiles, _boxes(case, threads, room)):
         if found.cost >= 0 and (best.kind == "simple" or found.cost < best.cost):
             best = found
     return best
+
+
+def _boxes(c: ConvCase, threads: int, room: int) -> Iterator[ConvPlan]:
+    """Boxes of positions for few output features. `column_parts`: lanes that share the input features."""
+    weights = c.depth * c.columns * c.item if c.columns > 1 else 0
+    if not c.boxes or c.groups > 1 or c.columns > _FEW or weights > room:
+        return
+    chunk = c.chunk(8)
+    for lanes, height, width in product((1, 2, 4, 8, 16, 32), (1, 2, 4), (1, 2, 4)):
+        seen = c.x.seen(width) * c.y.seen(height) * chunk * c.item
+        fits = height * width * c.columns * c.sum <= _SUMS and seen <= _SEEN
+        if fits and (lanes == 1 or lanes * chunk <= c.features):
+            p = ConvPlan("few", depth=chunk, column_parts=lanes, height=height, width=width)
+            yield replace(p, cost=_box_cost(c, p, threads))
+
+
+def _box_cost(c: ConvCase, p: ConvPlan, threads: int) -> int:
+    """Clocks (times 64) of all boxes, as the header sees them."""
+    taps, cells, warps = c.x.taps * c.y.taps, p.height * p.width, threads // WARP
+    seen = c.x.seen(p.width) * c.y.seen(p.height)
+    outer, deep = c.rows // (c.x.out * c.y.out), c.depth // c.features // taps
+    rounds = above(outer * above(c.y.out, p.height) * above(c.x.out, p.width) * p.column_parts, threads)
+    steps = rounds * deep * above(c.features, p.column_parts * p.depth)
+    weights, math = p.height * taps * c.columns, cells * taps * p.depth * c.columns
+    issued = (seen * 2 + weights + math * c.sum // 4) * above(warps, 4)
+    reads = (seen * max(1, p.depth * c.item // 4) + weights) * warps
+    sums = rounds * (300 + 2 * cells * c.columns * warps)
+    image = outer * deep * c.x.size * c.y.size * c.features * c.item // 32
+    return 64 * (steps * (max(issued, reads) + 300) + sums + image)
 
 
 def _forms(c: ConvCase, threads: int) -> Iterator[ConvPlan]:
@@ -134,4 +189,4 @@ def _cost(c: ConvCase, p: ConvPlan) -> int:
     depth = above(c.depth, p.depth) * p.depth
     sums = (p.slices + 1) * p.rows * p.columns * c.sum // 2
     tiles = above(c.rows, p.rows) * above(c.columns, p.columns)
-    return tiles * (depth * step + depth // p.depth * 6400 + sums + 64000)
+    return tiles * (depth * step + depth // p.depth * 38400 + sums + 64000)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from math import ceil, prod
 
 from jax_cocktail.analysis.contraction import Strides, contraction
-from jax_cocktail.cost.conv_plan import ConvCase, conv_plan
+from jax_cocktail.cost.conv_plan import ConvAxis, ConvCase, conv_plan
 from jax_cocktail.cost.dot_plan import WARP, DotForm, DotPlan, above, along_k, dot_plan, vector
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import Templates
@@ -223,6 +223,16 @@ def _copies(k: int, bk: int, size: int, rows: int, s_row: int, s_k: int, own: in
     return above(lines * (line // v), BLOCK.threads)
 
 
+def _axis(conv: UOperator, from_last: int) -> ConvAxis:
+    """A spatial axis of a convolution."""
+    (x, w), out = (v.type.shape for v in conv.inputs), conv.output.type.shape
+    axis = len(x) - 3 - from_last
+    if axis < 0:
+        return ConvAxis()
+    stride, spread = conv.ints("window_strides")[axis], conv.ints("rhs_dilation")[axis]
+    return ConvAxis(x[axis + 1], out[axis + 1], w[axis], stride, spread)
+
+
 def _conv(operator: UOperator, memory: Memory) -> Counts:
     x, w = operator.inputs
     out, groups = operator.output, operator.number("feature_group_count")
@@ -231,12 +241,17 @@ def _conv(operator: UOperator, memory: Memory) -> Counts:
     dtype = x.type.dtype
     step = {"bfloat16": 16, "float16": 16, "float32": 8 if operator.may_round else 0}.get(dtype, 0)
     work = 8 if dtype == "float64" else 4
-    case = ConvCase(rows, columns, depth, features, groups, ITEM_SIZE[dtype], work, step)
+    x_axis, y_axis = (_axis(operator, from_last) for from_last in (0, 1))
+    boxes = dtype in FLOATS and set(operator.ints("lhs_dilation")) <= {1}
+    sizes = (rows, columns, depth, features, groups, ITEM_SIZE[dtype], work, step)
+    case = ConvCase(*sizes, x_axis, y_axis, boxes)
     plan = conv_plan(case, BLOCK.threads, memory.room)
     if plan.kind == "simple":
         rounds = above(rows * columns * groups, BLOCK.threads)
         far = any(map(memory.is_far, (x, w)))
         return Counter({"stage": 1, "operation": rounds * depth * 2, "far_load": rounds * far})
+    if plan.kind == "few":
+        return Counter({"stage": 1, "far_load": 1, "box_clock": plan.cost // 64})
     tiles = groups * above(rows, plan.rows) * above(columns, plan.columns)
     steps = tiles * above(depth, plan.depth)
     copies = above(plan.rows * plan.depth // case.a_chunk, BLOCK.threads)

@@ -41,7 +41,7 @@ class Templates:
       mma: depth of one tensor core instruction; `mma_word`: a word of the operands, rounded; `mma_more`: each
         instruction after the first. `fma`: four multiply-adds of a thread, loads included.
       conv_step: one step through the depth of a convolution's tile; `conv_copy`: one copy of a thread in it,
-        whose place in the image has to be found.
+        whose place in the image has to be found. `box_clock`: a clock of the header's estimate for boxes.
     """
 
     stage: float
@@ -71,6 +71,7 @@ class Templates:
     fma: float
     conv_step: float
     conv_copy: float
+    box_clock: float
 
 
 # [E] from an emulation of the machine code that nvcc 13.0 makes for sm_90, not fitted row by row.
@@ -102,6 +103,7 @@ FIRST = Templates(
     fma=50,
     conv_step=600,
     conv_copy=110,
+    box_clock=1,
 )
 
 # [E] Division has no slow path, units call only their own parts, matrices of few rows stay in registers, left

@@ -7,14 +7,14 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from jax_cocktail.cost.conv_plan import ConvCase, conv_plan
+from jax_cocktail.cost.conv_plan import ConvAxis, ConvCase, conv_plan
 from jax_cocktail.cost.dot_plan import DotForm, dot_plan
 from jax_cocktail.utask.tensor_order import PACKED
 from tests.cpu.emulation import emulator, text
 
 NUMBER = 600
 PATHS = ("serial", "columns", "lanes", "fma", "mma")
-KINDS = ("simple", "fma", "mma")
+KINDS = ("simple", "fma", "mma", "few")
 SIZES = (1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 80, 100, 256, 512)
 
 DOT = """
@@ -34,14 +34,17 @@ CONV = """
   const i64* f = (const i64*)operands[0];
   i64* o = (i64*)results[0];
   if (ck_lane() != 0) return;
-  for (i32 i = 0; i < {number}; ++i, f += 9, o += 11) {{
-    const CkConvSizes sizes = {{i32(f[0]), i32(f[1]), i32(f[2]), 1, i32(f[3]), false}};
+  for (i32 i = 0; i < {number}; ++i, f += 20, o += 11) {{
+    const CkConvSizes sizes = {{i32(f[0]), i32(f[1]), i32(f[2]), i32(f[2] / f[3]), i32(f[3]), false}};
+    const CkConvAxis x = {{i32(f[8]), i32(f[9]), i32(f[10]), i32(f[11]), 0, i32(f[12])}};
+    const CkConvAxis y = {{i32(f[13]), i32(f[14]), i32(f[15]), i32(f[16]), 0, i32(f[17])}};
     const i32 item = i32(f[5]), a = ck_conv_chunk(i32(f[3]), item), b = ck_conv_chunk(i32(f[1]), item);
-    const CkConvCase c = {{sizes, i32(f[4]), item, i32(f[6]), i32(f[7]), a, b, i32(f[8])}};
+    const CkConvCase c = {{sizes, i32(f[4]), item, i32(f[6]), i32(f[7]), a, b, i32(f[19]), x, y}};
     CkConvPlan p = {{CK_CONV_SIMPLE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1}};
     if (!ck_conv_is_small(sizes, c.groups)) {{
       p = ck_conv_fma_plan(c, p);
       if (c.step) p = ck_conv_mma_plan(c, p);
+      if (f[18]) p = ck_conv_few_plan(c, p);
     }}
     const i64 found[] = {{p.kind, p.rows, p.columns, p.depth, p.stages, p.slices, p.row_parts, p.column_parts,
                           p.height, p.width, p.cost}};
@@ -88,19 +91,32 @@ def test_plans_of_products_are_those_of_the_header(threads):
 
 
 def conv_cases(rng: np.random.Generator) -> list[tuple[ConvCase, int]]:
+    def axis(taps: int) -> ConvAxis:
+        out, stride, spread = (
+            int(rng.choice(numbers)) for numbers in ((1, 4, 8, 15, 32), (1, 1, 2), (1, 1, 3))
+        )
+        return ConvAxis(out * stride + (taps - 1) * spread, out, taps, stride, spread)
+
     def case() -> ConvCase:
-        features, taps = int(rng.choice((1, 3, 4, 16, 32, 64))), int(rng.choice((1, 9, 25)))
-        rows, columns = int(rng.choice((16, 64, 100, 256, 1024))), int(rng.choice((1, 2, 4, 10, 16, 64)))
+        features, taps = int(rng.choice((1, 3, 4, 16, 32, 64))), int(rng.choice((1, 3, 5)))
+        x, y, outer, deep = axis(taps), axis(taps), int(rng.choice((1, 2, 6))), int(rng.choice((1, 1, 2)))
+        rows, columns = x.out * y.out * outer, int(rng.choice((1, 2, 3, 4, 10, 16, 64)))
         types = ((4, 4, 0), (4, 4, 8), (2, 4, 16), (8, 8, 0))[int(rng.integers(4))]
-        return ConvCase(rows, columns, features * taps, features, int(rng.choice((1, 1, 2))), *types)
+        sizes = (rows, columns, features * taps * taps * deep, features, int(rng.choice((1, 1, 2))), *types)
+        return ConvCase(*sizes, x, y, bool(rng.integers(4)))
 
     return [(case(), int(rng.choice((8192, 49152)))) for _ in range(NUMBER)]
+
+
+def flat(case: ConvCase) -> list[int]:
+    """The numbers of a case, axes included."""
+    return [int(n) for field in astuple(case) for n in (field if isinstance(field, tuple) else (field,))]
 
 
 @pytest.mark.parametrize("threads", [128, 256])
 def test_plans_of_convolutions_are_those_of_the_header(threads):
     cases = conv_cases(np.random.default_rng(threads))
-    given = np.array([(*astuple(case), room) for case, room in cases], np.int64)
+    given = np.array([(*flat(case), room) for case, room in cases], np.int64)
     found = answers(CONV, "cocktail_conv_plan.h", given, 11, threads)
     for (case, room), row in zip(cases, found, strict=True):
         theirs = (KINDS[row[0]], *map(int, row[1:]))

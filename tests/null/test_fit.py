@@ -96,7 +96,8 @@ def test_every_figure_of_a_generation_counts():
         text = path_of(path).read_text()
         counted |= {name for name in FIRST.__slots__ if f'"{name}"' in text}
     priced = {"foreign", "publish", "words"}  # of units, not of statements
-    assert counted | priced == set(FIRST.__slots__)
+    unmeasured = {"box_clock"}  # of templates that no card has run
+    assert counted | priced | unmeasured == set(FIRST.__slots__)
     assert model.LEAST_TAU <= 1 and set(GENERATIONS) >= {"first"}
 
 

@@ -103,6 +103,21 @@ def test_products_of_many_rows_are_tiles():
     assert exact["fma"] > 0 and exact["mma"] == 0
 
 
+@pytest.mark.parametrize(("columns", "boxes"), [(2, True), (32, False)])
+def test_convolutions_with_few_features_are_boxes(columns, boxes):
+    """Others are tiles, with as many steps as the depth asks for."""
+    b = Builder()
+    x, w = values(b, "float32[1,16,16,32]", f"float32[3,3,32,{columns}]")
+    specs = {"lhs_spec": (0, 3, 1, 2), "rhs_spec": (3, 2, 0, 1), "out_spec": (0, 3, 1, 2)}
+    strides = dict.fromkeys(("window_strides", "lhs_dilation", "rhs_dilation"), (1, 1))
+    counts = {"feature_group_count": 1, "batch_group_count": 1, "padding": ((1, 1), (1, 1))}
+    b.emit("conv", (x, w), "float32", (1, 16, 16, columns), precision="default", **specs, **strides, **counts)
+    (operator,) = b.out
+    assert isinstance(operator, UOperator)
+    found = counts_of(operator, memory(x, w))
+    assert (found["box_clock"] > 0, found["conv_step"] > 0) == (boxes, not boxes)
+
+
 def test_axes_that_do_not_fit_are_loops():
     b = Builder()
     x, w = values(b, "float32[16,256]", "float32[256,4,64]")
