@@ -22,6 +22,12 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
   CkUnit here = ck_unit<RESIDENT>(launch);                                    \
   CkUnit* const unit = &here;
 
+// The same in a function of its own for the loop of a role, which has barriers: `epoch` is that of the last
+// one.
+#define CK_ROLE \
+  CK_PART       \
+  unit->epoch = epoch;
+
 // The barrier of units out of line, for programs that have it in very many places.
 CK_NOINLINE __attribute__((unused)) u32 ck_arrive_at(u32* arrived, i32 count, u32 epoch CK_AND_WHERE) {
   CkUnit unit{};

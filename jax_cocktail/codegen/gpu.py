@@ -113,6 +113,11 @@ def gpu_target(name: str, threads: int) -> Target:
             "CK_NOINLINE void {name}(u8* workspace, u32* error{parameters}) {{\n  CK_PART",
             "{name}<RESIDENT>(workspace, unit->error{parameters})",
         ),
+        role=(
+            "template <bool RESIDENT>\n"
+            "CK_NOINLINE {result} {name}(u8* workspace, u32* error, u32 epoch{parameters}) {{\n  CK_ROLE",
+            "unit->epoch = {name}<RESIDENT>(workspace, unit->error, unit->epoch{parameters})",
+        ),
         fail="ck_fail(unit, u32({code}));",
         far="ck_far({name});",
         near="ck_near<RESIDENT>({name});",

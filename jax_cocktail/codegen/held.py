@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.contraction import holdable
-from jax_cocktail.codegen.kernel import Name
+from jax_cocktail.codegen.kernel import Declaration, Name
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
     LoopUTask,
@@ -28,10 +28,11 @@ from jax_cocktail.utask.types import Value
 @contextmanager
 def holding(context: Context, loop: LoopUTask) -> Iterator[None]:
     """Around a loop: declares what its products keep. Registers stay in the function that has them, so a
-    program with outlined functions keeps nothing."""
+    program with outlined functions keeps nothing outside of roles."""
     before, bytes_before = dict(context.held), context.held_bytes
     brief = loop.trip_count is not None and loop.trip_count < BLOCK.held_trips
-    if context.target.holds and context.outlines is None and not loop.parallel and not brief:
+    in_line = context.outlines is None or (context.in_part and not context.part_depth)
+    if context.target.holds and in_line and not loop.parallel and not brief:
         _declare(context, loop)
     yield
     context.held, context.held_bytes = before, bytes_before
@@ -52,8 +53,8 @@ def _declare(context: Context, loop: LoopUTask) -> None:
             if context.held_bytes + product.bytes > BLOCK.held_bytes:
                 continue
             context.held_bytes += product.bytes
-            names[key] = Name(f"k{operator.output.id}")
-            context.writer.line("CkDotHeld<{}> {};", product.text, names[key])
+            names[key] = Name(f"k{operator.output.id}", outer=True)
+            context.writer.add(Declaration(f"CkDotHeld<{product.text}>", names[key], const=False))
         context.held[operator.output] = names[key], product.text
 
 

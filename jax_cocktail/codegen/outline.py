@@ -94,7 +94,7 @@ def _outer(lines: Sequence[Line]) -> list[Name]:
 def declarations(names: Mapping[Name, Outer]) -> list[Line]:
     """The declarations of pointers, then those of registers."""
     found: list[Node] = []
-    for name, about in sorted(names.items(), key=lambda item: (not item[1].address, item[0])):
+    for name, about in sorted(names.items(), key=lambda item: not item[1].address):
         if about.address:
             value = code("({})({})", about.type, about.address)
             found.append(Declaration(f"{about.type} const", name, value, const=False))
@@ -127,8 +127,26 @@ class OutlineTable:
         self, lines: Sequence[Line], parameters: Mapping[Name, Outer], given: Mapping[Name, Expression]
     ) -> Node:
         """The same for the lines of a parallel loop. `given`: parameters that have no name outside."""
-        head, call = self._target.part
-        name = self._function("part", head, lines, parameters)
+        return self._of_units("part", self._target.part, lines, parameters, given)
+
+    def role(
+        self, lines: Sequence[Line], parameters: Mapping[Name, Outer], given: Mapping[Name, Expression]
+    ) -> Node:
+        """The same for the lines of a role's loop, which says how many barriers there were."""
+        lines = [*lines, *printed([code("return unit->epoch;")])]
+        return self._of_units("role", self._target.role, lines, parameters, given, "u32")
+
+    def _of_units(
+        self,
+        kind: str,
+        spelling: tuple[str, str],
+        lines: Sequence[Line],
+        parameters: Mapping[Name, Outer],
+        given: Mapping[Name, Expression],
+        result: str = "void",
+    ) -> Node:
+        head, call = spelling
+        name = self._function(kind, head, lines, parameters, result)
         arguments = [code(", {}", given.get(each, each)) for each in parameters]
         return code(call + ";", name=name, parameters=joined("", arguments))
 
@@ -145,7 +163,7 @@ class OutlineTable:
         lines = [*printed(where), *lines]
         numbers = {name: f"x{number}" for number, name in enumerate(_outer(lines))}
         listed = [f"{each.type} {numbers[name]}" for name, each in parameters.items()]
-        before = "".join(f", {each}" for each in listed) if kind == "part" else ", ".join(listed)
+        before = ", ".join(listed) if kind == "outlined" else "".join(f", {each}" for each in listed)
         key = head, result, before, text([line for line in lines if COMMENT not in line], numbers)
         new = f"{kind}{len(self._functions)}", text(lines, numbers)
         return self._functions.setdefault(key, new)[0]

@@ -12,7 +12,7 @@ from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.early import EarlyLoads
 from jax_cocktail.codegen.held import holding
-from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Load, Name, text
+from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Line, Load, Name, text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.outline import (
@@ -25,6 +25,7 @@ from jax_cocktail.codegen.outline import (
     touches,
     wants_outlining,
 )
+from jax_cocktail.codegen.roles import Role, roles_of
 from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal, table, table_type
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
@@ -95,7 +96,7 @@ def emit_program(
     head += ["", f"{target.entry} {{"]
     lines, names = body_of(context.writer.nodes, context.about)
     spelled = _spelled(context, names)
-    declared = declarations({name: about for name, about in names.items() if name not in spelled})
+    declared = declarations({name: names[name] for name in sorted(names) if name not in spelled})
     return "\n".join([*head, text([*declared, *lines], spelled), "}", *target.footer, ""])
 
 
@@ -195,7 +196,8 @@ def _emit_statement(context: Context, statement: Statement) -> None:
 
 def _emit_barrier(context: Context, half: str) -> None:
     target = context.target
-    if target.has_threads and context.outlines is not None and not context.plan.cluster:
+    many = target.has_threads and context.outlines is not None and not context.in_part
+    if many and not context.plan.cluster:
         context.needs.add("program")
         context.writer.line(f"ck_{half}_apart(unit);")
     elif half == "wait":
@@ -262,36 +264,74 @@ def _emit_view(context: Context, operator: UOperator) -> None:
 
 # -- control flow --------------------------------------------------------------------------------------------
 def _emit_loop(context: Context, loop: LoopUTask) -> None:
-    own = loop.parallel and context.has_units and not context.part_depth and context.target.part[0]
-    if own and context.outlines is not None:
-        _emit_parts(context, loop, context.outlines)
-    else:
-        with holding(context, loop):
-            _emit_inline_loop(context, loop)
+    if context.outlines is not None and not context.in_part and context.has_units and context.target.part[0]:
+        if loop.parallel:
+            _emit_parts(context, loop, context.outlines)
+            return
+        if roles := roles_of(loop, context.plan):
+            with context.writer.block("if constexpr (RESIDENT)"):
+                _emit_roles(context, loop, roles, context.outlines)
+            with context.writer.block("else"):
+                _emit_inline_loop(context, loop)
+            return
+    _emit_held_loop(context, loop)
+
+
+def _emit_held_loop(context: Context, loop: LoopUTask) -> None:
+    with holding(context, loop):
+        _emit_inline_loop(context, loop)
 
 
 def _emit_parts(context: Context, loop: LoopUTask, outlines: OutlineTable) -> None:
-    """Emits a parallel loop as a function, so that its pointers take no registers elsewhere. Its parameters
-    are the registers and operands that it reads, every buffer with the same address on all units, and where
-    the units begin, so that equal loops share one function; it writes memory only. Units without a part do
-    not call it."""
+    """Emits a parallel loop as a function, so that its pointers take no registers elsewhere. Units without a
+    part do not call it."""
+    trips, begin = cast(int, loop.trip_count), _first_part(loop.first, loop.first)
+    call = outlines.part(*_function(context, loop.first, partial(_emit_inline_loop, context, loop)))
+    some = code("if ({} < {})", begin, trips) if trips < context.plan.most_units else ""
+    with context.writer.block(some) if some else nullcontext():
+        context.writer.add(call)
+
+
+def _emit_roles(context: Context, whole: LoopUTask, roles: Sequence[Role], outlines: OutlineTable) -> None:
+    """Emits a loop as a function for each role. Equal ones share it: what they differ in, constants as well,
+    are its parameters."""
+    registers, names, stamps = context.registers, context.names, context.stamps
+    for role in roles:
+        context.registers, context.names = dict(registers), dict(names)
+        context.stamps = stamps and stamps.of_share(whole, role.loop, role.positions)
+        given = dict[Name, Expression]()
+        for constant in role.constants:
+            value, name = constant.output, Name(f"c{len(given)}", outer=True)
+            given[name] = literal(cast(bytes, constant["data"]), value.type.dtype)
+            context.registers[value], context.names[name] = name, Outer(COMPUTE[value.type.dtype])
+        emit = partial(_emit_held_loop, context, role.loop)
+        lines, parameters, places = _function(context, role.first, emit)
+        head = "if (unit->index < {})" if role is roles[0] else "else if (unit->index < {})"
+        with context.writer.block(code(head, role.end)):
+            context.writer.add(outlines.role(lines, parameters, given | places))
+    context.registers, context.names, context.stamps = registers, names, stamps
+
+
+def _function(
+    context: Context, first: int, emit: Callable[[], None]
+) -> tuple[list[Line], dict[Name, Outer], dict[Name, Expression]]:
+    """Statements as the body of a function for units from `first` on; its parameters, and what they are given
+    that has no name outside. Parameters are the registers and operands that it reads, every buffer with the
+    same address on all units, and where the units begin, so that equal loops share one function. It writes
+    memory only."""
     context.needs.add("program")
     outer, indices, known = context.writer, context.indices, set(context.names) | set(context.indices)
     context.writer, context.indices = Writer(outer.index), dict.fromkeys(indices, outer.index)
     context.indices[FIRST], context.in_part = outer.index, True
-    _emit_inline_loop(context, loop)
+    emit()
     context.in_part = False
     lines, names = body_of(context.writer.nodes, context.about)
+    context.writer, context.indices = outer, indices
     own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known | {FIRST})}
     parameters = {n: o for n, o in names.items() if n not in own}
-    own, places = _slices_from(context, own, loop.first)
+    own, places = _slices_from(context, own, first)
     parameters |= dict.fromkeys(places, Outer("u8*", context.target.far))
-    context.writer, context.indices = outer, indices
-    trips, begin = cast(int, loop.trip_count), _first_part(loop.first, loop.first)
-    some = code("if ({} < {})", begin, trips) if trips < context.plan.most_units else ""
-    with outer.block(some) if some else nullcontext():
-        given = {FIRST: str(loop.first), **places}
-        outer.add(outlines.part([*declarations(own), *lines], parameters, given))
+    return [*declarations(own), *lines], parameters, {FIRST: str(first), **places}
 
 
 def _slices_from(

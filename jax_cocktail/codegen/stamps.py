@@ -9,7 +9,7 @@ crossing, or of a loop or branch that is over. Then they are a slice of kind "wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jax_cocktail.cost.work import work
@@ -86,6 +86,14 @@ class StampTable:
         """What the program's text defines."""
         numbers = {"STAMPS": self.ring_stamps, "WRITERS": self.writers, "OFFSET": self.offset}
         return tuple(f"#define CK_TRACE_{name} {number}" for name, number in numbers.items())
+
+    def of_share(self, loop: LoopUTask, share: LoopUTask, positions: Sequence[int]) -> StampTable:
+        """The table with the stamps of a loop for another one, which has those of its statements that are at
+        some positions."""
+        there = {(id(share.body), at): (id(loop.body), position) for at, position in enumerate(positions)}
+        before = {key: self.before[old] for key, old in there.items() if old in self.before}
+        within = {id(share): self.within[id(loop)]} if id(loop) in self.within else {}
+        return replace(self, before={**self.before, **before}, within={**self.within, **within})
 
 
 def with_counters(plan: MemoryPlan, machine: Machine) -> MemoryPlan:

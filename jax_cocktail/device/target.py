@@ -33,6 +33,7 @@ class Target:
       outline: the head of such a function, and its call, with `{result}` (a C type), `{name}` and
         `{parameters}`.
       part: the same for the function of a parallel loop's parts; "" if they are in the program's function.
+      role: the same for the function of a role's loop.
       fail: the action of a unit with a nonzero status; `{code}` identifies the failure.
       fail_begin, fail_end: in a program that can fail, the first lines of its function, and the lines at its
         end in place of `epilogue`.
@@ -63,6 +64,7 @@ class Target:
     outline_limit: int = PROGRAM.outlined_loops
     outline: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters})")
     part: tuple[str, str] = ("", "")
+    role: tuple[str, str] = ("", "")
     fail: str = ""
     fail_begin: tuple[str, ...] = ()
     fail_end: tuple[str, ...] = ()

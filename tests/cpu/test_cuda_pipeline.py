@@ -3,6 +3,7 @@ weights and state, against `jax.jit` on the host."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -89,3 +90,24 @@ def test_exchanged_values(monkeypatch):
 def test_no_thread_races(monkeypatch):
     without_exchange(monkeypatch)
     check(instance(1, 5, 2, steps=4), 5, monkeypatch, sanitizer="thread", threads=32)
+
+
+@pytest.mark.parametrize(("batch", "hidden", "held"), [(1, 16, 2), (9, 8, 0)])
+def test_roles(batch, hidden, held, monkeypatch):
+    """The loop is emitted once for the first stage, for those in the middle, and for the last one. Products
+    of few rows keep their matrices."""
+    without_exchange(monkeypatch)
+    emulation = check(instance(batch, hidden, 5, steps=7), 10, monkeypatch, outline_limit=0)
+    assert stages(emulation) == {(first, 2) for first in range(0, 10, 2)}
+    (emitted, *_), *_ = emulation.launches or []
+    roles = re.findall(r"^CK_NOINLINE u32 role.*?^}", emitted.source, re.M | re.S)
+    assert emitted.source.count("= role") == 5 and len(roles) == 3
+    assert all(len(set(re.findall(r"ck_dot_held<.*?>\((x\d+)", role))) == held for role in roles[1:])
+    assert not any("_apart(" in role or " part" in role for role in roles)
+
+
+def test_no_thread_races_in_roles(monkeypatch):
+    without_exchange(monkeypatch)
+    how = {"sanitizer": "thread", "threads": 32, "outline_limit": 0}
+    emulation = check(instance(1, 5, 2, steps=9), 5, monkeypatch, **how)
+    assert " role" in (emulation.launches or [])[0][0].source

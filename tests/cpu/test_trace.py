@@ -28,6 +28,7 @@ from tests.null.programs import arguments
 from tests.null.wavefronts import stacked_lstm
 
 LEVELS = (CROSSINGS, STAGES, EVERYTHING)
+OUTLINED = [("ck_resident", True), ("ck_portable", True)]  # the first one has a loop for each role
 
 
 def check(found, emitted, units):
@@ -94,7 +95,7 @@ def emulated(program, level, monkeypatch, *, outlined=False, pipeline=False):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("kernel", "outlined"), [("ck_resident", False), ("ck_portable", True)])
+@pytest.mark.parametrize(("kernel", "outlined"), [("ck_resident", False), *OUTLINED])
 def test_blocks(monkeypatch, level, kernel, outlined):
     program = stacked_lstm(2, 5, 1, 24)
     values = arguments(program)
