@@ -106,7 +106,7 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
           i64 O_N, CkPrecision P = CK_EXACT, bool ALIGNED = false>
 CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
-  typedef CkDotOf<A, B, O, P, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
+  typedef CkDotOf<A, B, O, P, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   if constexpr (D::plan.turned) {
     ck_dot_make<CkDotMade<D, true>, ALIGNED>(batch, b, b_b, a, a_b, o, o_b);
   } else {
@@ -114,12 +114,21 @@ CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b,
   }
 }
 
+// o = a b + c d, of one product of sizes and strides as above, and another that differs in the stride of its
+// rows, C_M, alone. The right matrices are packed.
+template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
+          i64 O_N, CkPrecision P, i64 C_M>
+CK_INLINE void ck_dot_sum(const A* a, const B* b, const A* c, const B* d, O* o) {
+  typedef CkDotOf<A, B, O, P, 2, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
+  ck_dot_tiles<CkDotMade<D, false>, C_M>(1, a, 0, b, 0, o, 0, c, d);
+}
+
 // Bytes of scratch with which ck_dot_fixed of the same arguments is fastest; with less it takes smaller
 // tiles, or none. At most kCkDotMostScratch.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
           i64 O_N, CkPrecision P = CK_EXACT>
 CK_INLINE constexpr i64 ck_dot_scratch() {
-  typedef CkDotOf<A, B, O, P, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
+  typedef CkDotOf<A, B, O, P, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
   return ck_dot_plan(D::form, CK_THREADS, kCkDotMostScratch).scratch;
 }
 

@@ -24,11 +24,13 @@ enum CkDotPath {
 // elements are rounded. k is a multiple of 16 words, n of 8.
 constexpr i64 kCkDotPacked = i64(1) << 62;  // no stride, which may be negative
 
-// One product: sizes, strides in elements, bytes of an element of the operands and of a sum.
+// One product: sizes, strides in elements, bytes of an element of the operands and of a sum. `terms`: so many
+// products of these sizes are added up; those of several have packed right matrices.
 struct CkDotForm {
   i64 m, n, k, a_m, a_k, b_k, b_n, o_m, o_n;
   i32 a_size, b_size, w_size;
   bool mma;
+  i32 terms;
 };
 
 struct CkDotPlan {
@@ -80,7 +82,8 @@ CK_INLINE constexpr CkDotForm ck_dot_normal(CkDotForm f) {
 }
 
 CK_INLINE constexpr CkDotForm ck_dot_turned(CkDotForm f) {
-  return {f.n, f.m, f.k, f.b_n, f.b_k, f.a_k, f.a_m, f.o_n, f.o_m, f.b_size, f.a_size, f.w_size, f.mma};
+  return {f.n,   f.m,      f.k,      f.b_n,    f.b_k, f.a_k,  f.a_m,
+          f.o_n, f.o_m, f.b_size, f.a_size, f.w_size, f.mma, f.terms};
 }
 
 CK_INLINE constexpr CkDotPlan ck_dot_plan_columns(CkDotForm f, i64 threads, i64 room) {
@@ -203,7 +206,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
   i64 words = ck_dot_least(all, kCkDotMostDepth);
   for (p.stages = 0; p.stages == 0 && words >= kCkDotBlock; words = ck_dot_power(words) / 2) {
     p.bk = i32(words * pack);
-    const i64 stage = ck_dot_stage_bytes(f, p), tiles = ck_dot_ceil(all, words);
+    const i64 stage = ck_dot_stage_bytes(f, p), tiles = f.terms * ck_dot_ceil(all, words);
     const i64 stages = ck_dot_least(ck_dot_least(kCkDotStages, tiles), room / stage);
     if (stages >= ck_dot_least(2, tiles)) p.stages = i32(stages);
     p.scratch = stages * stage;
@@ -216,7 +219,8 @@ CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
 // Cycles, about: of a product by tiles that `down` x `across` warps make, in `slices` of k.
 CK_INLINE constexpr i64 ck_dot_cycles(CkDotForm f, CkDotPlan p, i64 down, i64 across) {
   const i64 warps = down * across * p.slices, cells = p.tm * p.tn;
-  const i64 tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn), depths = ck_dot_ceil(f.k, p.bk);
+  const i64 tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn);
+  const i64 depths = f.terms * ck_dot_ceil(f.k, p.bk);
   // Of one step of all warps: sums that wait for each other, four tensor cores, reads of scratch.
   const i64 tensor = 8 * cells * ck_dot_ceil(warps, 4), read = warps * (4 * p.tm + 2 * p.tn);
   const i64 step = ck_dot_most(36, ck_dot_most(tensor, read));
@@ -321,8 +325,8 @@ CK_INLINE W ck_dot_fma(W a, W b, W sum) {
   }
 }
 
-// A product as a type. P: CkPrecision.
-template <class TA, class TB, class TO, CkPrecision P, i64... SHAPE>
+// A product, or a sum of TERMS products, as a type. P: CkPrecision.
+template <class TA, class TB, class TO, CkPrecision P, i32 TERMS, i64... SHAPE>
 struct CkDotOf {
   typedef TA A;
   typedef TB B;
@@ -332,7 +336,8 @@ struct CkDotOf {
   static constexpr bool halves = CkSame<A, B>::value && CkType<A>::is_half && CkSame<W, f32>::value;
   static constexpr bool tf32 = P == CK_TF32 && CkSame<A, f32>::value && CkSame<B, f32>::value &&
                                CkSame<W, f32>::value;
-  static constexpr CkDotForm form{SHAPE..., i32(sizeof(A)), i32(sizeof(B)), i32(sizeof(W)), halves || tf32};
+  static constexpr bool mma = halves || tf32;
+  static constexpr CkDotForm form{SHAPE..., i32(sizeof(A)), i32(sizeof(B)), i32(sizeof(W)), mma, TERMS};
   static constexpr CkDotPlan plan = ck_dot_plan(form, CK_THREADS, CK_SCRATCH_BYTES);
 };
 

@@ -140,7 +140,7 @@ struct CkDotHeld {
   static constexpr bool left = N < M;
   template <i64 O_M, i64 O_N>
   struct Of {
-    typedef CkDotMade<CkDotOf<A, B, O, CK_EXACT, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N>, left> D;
+    typedef CkDotMade<CkDotOf<A, B, O, CK_EXACT, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N>, left> D;
   };
   typename CkHeldOf<typename Of<0, 0>::D>::Part held;
 };

@@ -257,9 +257,11 @@ CK_INLINE void ck_dot_finish(const Part& part, typename D::O* o, i32 row, i32 co
   }
 }
 
-template <class D>
+// C_M: between rows of c, if another product c d is added.
+template <class D, i64 C_M = D::form.a_m>
 CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
-                            typename D::O* o, i64 o_b) {
+                            typename D::O* o, i64 o_b, const typename D::A* c = nullptr,
+                            const typename D::B* d = nullptr) {
   constexpr CkDotForm f = D::form;
   constexpr CkDotPlan p = D::plan;
   constexpr bool MMA = p.path == CK_DOT_MMA;
@@ -267,14 +269,22 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
   constexpr CkDotTile TILE = !MMA ? CK_DOT_NUMBERS : D::tf32 ? CK_DOT_TENSOR_TF32 : CK_DOT_TENSOR;
   typedef typename D::Types Types;
   typedef CkDotSide<typename D::A, E, Types, f.m, f.k, f.a_m, f.a_k, p.bm, p.bk, TILE> Left;
+  typedef CkDotSide<typename D::A, E, Types, f.m, f.k, C_M, f.a_k, p.bm, p.bk, TILE> Other;
   typedef CkDotSide<typename D::B, E, Types, f.n, f.k, f.b_n, f.b_k, p.bn, p.bk, TILE> Copied;
   typedef CkDotPackedSide<typename D::B, f.n, f.k, p.bn> Packed;
   typedef typename CkChoose<ck_dot_packed(f), Packed, Copied>::type Right;
   typedef CkDotPart<D, MMA, Left, Right> Part;
   constexpr i32 DOWN = i32(ck_dot_ceil(f.m, p.bm)), ACROSS = i32(ck_dot_ceil(f.n, p.bn));
-  constexpr i32 STEPS = i32(ck_dot_ceil(f.k, p.bk)), STAGE = Left::bytes + Right::bytes, AHEAD = p.stages - 1;
+  constexpr i32 EACH = i32(ck_dot_ceil(f.k, p.bk)), STEPS = f.terms * EACH;
+  constexpr i32 STAGE = Left::bytes + Right::bytes;
+  constexpr bool SUM = f.terms > 1;
+  // Where every step has a stage of its own, all of them are on their way together.
+  constexpr i32 AHEAD = STEPS > 1 && p.stages == STEPS ? STEPS : p.stages - 1;
   static_assert(p.stages * STAGE <= p.scratch, "the plan sizes tiles as they are");
+  static_assert(!SUM || (Right::is_packed && Left::pitch == Other::pitch), "tiles of one form");
   const CkDotWay left = Left::way(a, a_b), right = Right::way(b, b_b);
+  const CkDotWay other = SUM ? Other::way(c, 0) : left;
+  const auto is_other = [](i32 step) { return SUM && step >= EACH; };
   const i32 items = i32(batch) * DOWN * ACROSS;
   CK_NO_UNROLL
   for (i32 item = 0; item < items; ++item) {
@@ -284,15 +294,16 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
     part.clear();
     if (item > 0) ck_block_barrier();  // before what the last tile left in scratch is overwritten
     const auto stage_of = [=](i32 step) { return ck_scratch() + step % p.stages * STAGE; };
-    const auto arrived = [=](u8* stage) {
-      Left::arrived(left, stage);
+    const auto arrived = [=](i32 step) {
+      u8* stage = stage_of(step);
+      is_other(step) ? Other::arrived(other, stage) : Left::arrived(left, stage);
       Right::arrived(right, stage + Left::bytes);
     };
     CK_NO_UNROLL
     for (i32 step = -AHEAD; step < STEPS; ++step) {
       if (AHEAD > 0 && step >= 0) {
         ck_async_wait<AHEAD - (AHEAD > 0)>();
-        arrived(stage_of(step));
+        arrived(step);
         ck_block_barrier();
       } else if (AHEAD == 0 && step > 0) {
         ck_block_barrier();
@@ -300,19 +311,24 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
       const i32 next = step + AHEAD;
       if (next < STEPS) {
         u8* stage = stage_of(next);
-        Left::copy_by(left, stage, a + product * a_b, row, next * p.bk);
+        if (is_other(next)) {
+          Other::copy_by(other, stage, c, row, (next - EACH) * p.bk);
+        } else {
+          Left::copy_by(left, stage, a + product * a_b, row, next * p.bk);
+        }
         Right::copy_by(right, stage + Left::bytes, b + product * b_b, column, next * p.bk);
       }
       ck_async_commit();
       if (AHEAD == 0) {
         ck_async_wait<0>();
-        arrived(stage_of(step));
+        arrived(step);
         ck_block_barrier();
       }
       if (step >= 0 && Part::worker() < Part::workers * p.slices) {
         const u8* stage = stage_of(step);
-        const u8* tile = Right::tile(stage + Left::bytes, b + product * b_b, column, step * p.bk);
-        part.add(stage, tile, i32(f.n) - column);
+        const typename D::B* from = is_other(step) ? d : b + product * b_b;
+        const i32 depth = (is_other(step) ? step - EACH : step) * p.bk;
+        part.add(stage, Right::tile(stage + Left::bytes, from, column, depth), i32(f.n) - column);
       }
     }
     ck_dot_finish<D>(part, o + product * o_b, row, column);

@@ -5,7 +5,7 @@
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise                                  # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
-        -> order_factors -> sink -> fuse                             # planned: in lane loops,
+        -> order_factors -> join_products -> sink -> fuse            # planned: in lane loops,
         -> result_copies -> plan -> explicit_copies                  # with its memory,
         -> residency -> barriers -> block_barriers                   # and with barriers
 
@@ -44,6 +44,7 @@ from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.join_products import join_products
 from jax_cocktail.schedule.loops.concat_gates import stack_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
@@ -103,7 +104,7 @@ def passes(
             table.append(("exchange", partial(exchange, remark=remark)))
         table += [("double_buffer", unroll_pairs), ("simplify", simplify)]
         if machine.is_gpu:
-            table.append(("order_factors", order_factors))
+            table += [("order_factors", order_factors), ("join_products", join_products)]
     return (*table, ("sink", sink), ("fuse", stitch))
 
 

@@ -202,14 +202,14 @@ def _scatter(operator: UOperator) -> Iterator[Tie]:
 
 # -- anchors -------------------------------------------------------------------------------------------------
 def _dot(operator: UOperator) -> Iterator[Tie]:
-    left, right = (v.type for v in operator.inputs)
+    left, right = (v.type for v in operator.inputs[:2])
     lb, rb = operator.ints("lhs_batch"), operator.ints("rhs_batch")
     lc, rc = operator.ints("lhs_contract"), operator.ints("rhs_contract")
     sources: list[tuple[int | None, int | None]] = list(zip(lb, rb, strict=True))
     sources += [(d, None) for d in range(left.rank) if d not in (*lb, *lc)]
     sources += [(None, d) for d in range(right.rank) if d not in (*rb, *rc)]
     for d, inputs in enumerate(sources):
-        yield Tie((d,), inputs, _shape(operator)[d])
+        yield Tie((d,), inputs * (len(operator.inputs) // 2), _shape(operator)[d])
 
 
 def _conv(operator: UOperator) -> Iterator[Tie]:

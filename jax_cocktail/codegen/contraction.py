@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
-from jax_cocktail.analysis.contraction import contraction
+from jax_cocktail.analysis.contraction import Contraction, contraction
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index
 from jax_cocktail.codegen.text import STORAGE
@@ -39,7 +39,7 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
 
     `result`: the memory of the result; without it, a dense array.
     """
-    if any(v.type.is_scalar for v in (*operator.inputs, operator.output)):
+    if len(operator.inputs) > 2 or any(v.type.is_scalar for v in (*operator.inputs, operator.output)):
         return None
     a, b = (context.array(v) for v in operator.inputs)
     dense = row_major(operator.output.type.shape)
@@ -62,14 +62,17 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
 
 def emit_dot(context: Context, operator: UOperator, destination: ArrayView | None = None) -> None:
     """Calls ck_dot_fixed on (batch, m, k) x (batch, k, n), inside loops over the axes that do not fit; or
-    ck_dot_held, which keeps a matrix in registers.
+    ck_dot_held, which keeps a matrix in registers; or ck_dot_sum, which adds two products up.
 
     `destination`: the memory of the result, if not its own buffer.
     """
     context.needs.add("dot")
-    lhs, rhs = operator.inputs
+    lhs, rhs = operator.inputs[:2]
     a, b = context.array(lhs), context.array(rhs)
     with nullcontext(destination) if destination else context.result(operator.output) as o:
+        if len(operator.inputs) > 2:
+            _emit_sum(context, operator, o)
+            return
         product = contraction(operator, (a.strides, b.strides, o.strides))
         outer = product.outer
         name, text = context.held.get(operator.output, (None, ""))
@@ -81,21 +84,49 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
         few = min(product.rows.size, product.columns.size)
         slim = context.target.holds and not outer and few <= BLOCK.few_rows
         with context.writer.nest([axis.size for axis in outer]) as indices:
-            arrays: list[Expression] = []
-            for side, array in enumerate((a, b, o)):
-                place = Index().along(indices, [axis.strides[side] for axis in outer])
-                pointer = array.pointer if place == Index() else code("{} + {}", array.pointer, place)
-                arrays.append(code("{}, {}", pointer, product.batch.strides[side]))
-            types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
-            numbers = ("kCkDotPacked" if n == PACKED else str(n) for n in (*product.read, *product.written))
+            pointers = _pointers((a, b, o), product, indices)
+            steps = zip(pointers, product.batch.strides, strict=True)
+            arrays = [code("{}, {}", pointer, step) for pointer, step in steps]
             rounding = _rounding(context, operator)
             if slim and _are_aligned(context, lhs, rhs):
                 rounding = f"{rounding or ', CK_EXACT'}, true"
-            known = ", ".join(numbers) + rounding
-            call = "ck_dot_fixed<{}, {}>({}, {});"
-            context.writer.line(call, types, known, product.batch.size, joined(", ", arrays))
+            known = _known((a, b, o), product) + rounding
+            call = "ck_dot_fixed<{}>({}, {});"
+            context.writer.line(call, known, product.batch.size, joined(", ", arrays))
             if outer:  # the next call uses the same scratch memory
                 context.fence()
+
+
+def _emit_sum(context: Context, operator: UOperator, o: ArrayView) -> None:
+    a, b, c, d = map(context.array, operator.inputs)
+    first, second = (contraction(operator, (x.strides, y.strides, o.strides)) for x, y in ((a, b), (c, d)))
+    assert replace(first.rows, strides=second.rows.strides) == second.rows, "products of the same sizes"
+    with context.writer.nest([axis.size for axis in first.outer]) as indices:
+        left, right, result = _pointers((a, b, o), first, indices)
+        others = _pointers((c, d, o), second, indices)[:2]
+        known = f"{_known((a, b, o), first)}{_rounding(context, operator) or ', CK_EXACT'}"
+        arrays = joined(", ", (left, right, *others, result))
+        context.writer.line("ck_dot_sum<{}, {}>({});", known, second.rows.strides[0], arrays)
+        if first.outer:
+            context.fence()
+
+
+def _pointers(
+    arrays: tuple[ArrayView, ArrayView, ArrayView], product: Contraction, indices: Sequence[Index]
+) -> list[Expression]:
+    """Where the operands and the result of a call begin, inside the loops over outer axes."""
+    found: list[Expression] = []
+    for side, array in enumerate(arrays):
+        place = Index().along(indices, [axis.strides[side] for axis in product.outer])
+        found.append(array.pointer if place == Index() else code("{} + {}", array.pointer, place))
+    return found
+
+
+def _known(arrays: Sequence[ArrayView], product: Contraction) -> str:
+    """The types, sizes and strides of a call."""
+    types = (STORAGE[x.dtype] for x in arrays)
+    numbers = ("kCkDotPacked" if n == PACKED else str(n) for n in (*product.read, *product.written))
+    return ", ".join((*types, *numbers))
 
 
 def _are_aligned(context: Context, *values: Value) -> bool:

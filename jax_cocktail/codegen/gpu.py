@@ -31,7 +31,7 @@ def _is_tiled(operator: UOperator) -> bool:
     """False for a product with few rows or columns, which streams its matrix and keeps no tiles."""
     if operator.kind != "dot":
         return operator.kind == "conv"
-    left, right = operator.inputs
+    left, right = operator.inputs[:2]
     batch = prod(left.type.shape[d] for d in operator.ints("lhs_batch"))
     contracted = prod(left.type.shape[d] for d in operator.ints("lhs_contract"))
     rows = left.type.size // max(batch * contracted, 1)

@@ -28,7 +28,8 @@ _MOST_DEPTH = 512
 
 @dataclass(frozen=True, slots=True)
 class DotForm:
-    """One product: sizes, strides in elements, bytes of an element of the operands and of a sum."""
+    """One product: sizes, strides in elements, bytes of an element of the operands and of a sum. `terms`: so
+    many products of these sizes are added up."""
 
     m: int
     n: int
@@ -43,6 +44,7 @@ class DotForm:
     b_size: int
     w_size: int
     mma: bool
+    terms: int = 1
 
     @property
     def is_packed(self) -> bool:
@@ -58,7 +60,7 @@ class DotForm:
         """The operands change places."""
         f = self
         strides = (f.b_n, f.b_k, f.a_k, f.a_m, f.o_n, f.o_m)
-        return DotForm(f.n, f.m, f.k, *strides, f.b_size, f.a_size, f.w_size, f.mma)
+        return DotForm(f.n, f.m, f.k, *strides, f.b_size, f.a_size, f.w_size, f.mma, f.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
     words, found = min(every, _MOST_DEPTH), replace(p, stages=0)
     while found.stages == 0 and words >= _BLOCK:
         found = replace(found, bk=words * pack)
-        stage, tiles = _stage_bytes(f, found), above(every, words)
+        stage, tiles = _stage_bytes(f, found), f.terms * above(every, words)
         stages = min(_STAGES, tiles, room // stage)
         kept = stages if stages >= min(2, tiles) else 0
         found = replace(found, stages=kept, scratch=stages * stage)
@@ -247,7 +249,7 @@ def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
 
 def _cycles(f: DotForm, p: DotPlan, down: int, across: int) -> int:
     warps, cells = down * across * p.slices, p.tm * p.tn
-    tiles, depths = above(f.m, p.bm) * above(f.n, p.bn), above(f.k, p.bk)
+    tiles, depths = above(f.m, p.bm) * above(f.n, p.bn), f.terms * above(f.k, p.bk)
     step = max(36, 8 * cells * above(warps, 4), warps * (4 * p.tm + 2 * p.tn))
     steps = above(p.bk * f.a_size, 32 * p.slices) * step
     copied = _stage_bytes(f, p) // 64

@@ -145,7 +145,8 @@ def _gathered(operator: UOperator, memory: Memory) -> Counts:
 
 
 def _dot(operator: UOperator, memory: Memory) -> Counts:
-    a, b = operator.inputs
+    a, b = operator.inputs[:2]
+    terms = len(operator.inputs) // 2
     strides = memory.strides(a), memory.strides(b), memory.strides(operator.output)
     axes = contraction(operator, strides)
     dtypes = {v.type.dtype for v in (a, b)}
@@ -154,9 +155,10 @@ def _dot(operator: UOperator, memory: Memory) -> Counts:
     mma = rounded or (len(dtypes) == 1 and dtypes <= {"bfloat16", "float16"})
     mma = mma and not (few and axes.batch.size == 1 and not axes.outer)
     work = 8 if "float64" in dtypes else 4
-    form = DotForm(*axes.read, *axes.written, ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work, mma)
+    sizes = ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work
+    form = DotForm(*axes.read, *axes.written, *sizes, mma, terms)
     plan = dot_plan(form, BLOCK.threads, memory.room)
-    far = memory.is_far(a), memory.is_far(b)
+    far = any(map(memory.is_far, operator.inputs[::2])), any(map(memory.is_far, operator.inputs[1::2]))
     if plan.turned:
         form, far = form.turned(), (far[1], far[0])
     times = prod(axis.size for axis in axes.outer)
@@ -199,8 +201,9 @@ def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Cou
     size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
     sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
     copies = sum(_copies(f.k, p.bk, size, *side) for side in sides)
-    tiles, steps = batch * above(f.m, p.bm) * above(f.n, p.bn), above(f.k, p.bk)
-    found = Counter({"tile_step": tiles * (steps + p.stages - 1)})
+    tiles, steps = batch * above(f.m, p.bm) * above(f.n, p.bn), f.terms * above(f.k, p.bk)
+    ahead = 0 if steps == p.stages else p.stages - 1
+    found = Counter({"tile_step": tiles * (steps + ahead)})
     found["tile_copy"] = copies * found["tile_step"]
     inner = tiles * steps * max(p.bk * size // 32 // p.slices if mma else p.bk // (p.slices * 4), 1)
     if mma:

@@ -96,7 +96,7 @@ def waits(statement: Statement, times: Callable[[LoopUTask], float] = trips) -> 
 
 def rows(dot: UOperator) -> tuple[int, int]:
     """Rows of the left operand of a product, and columns of the right one."""
-    left, right = (v.type for v in dot.inputs)
+    left, right = (v.type for v in dot.inputs[:2])
     common = max(prod(left.shape[d] for d in (*dot.ints("lhs_batch"), *dot.ints("lhs_contract"))), 1)
     return left.size // common, right.size // common
 
@@ -119,7 +119,7 @@ def _operator(operator: UOperator) -> Work:
     if operator.kind == "dot":
         left = operator.inputs[0].type.shape
         contracted = prod(left[d] for d in operator.ints("lhs_contract"))
-        return Work(2.0 * size * contracted, touched)
+        return Work(size * contracted * float(len(operator.inputs)), touched)
     if operator.kind == "conv":
         kernel = operator.inputs[1].type.shape
         features = kernel[operator.ints("rhs_spec")[0]]

@@ -96,10 +96,14 @@ class Residences:
                 continue
             if use.kind == "reshape" and view(use, seen) is None:
                 return True
-            if use.kind == "dot" and value == use.inputs[1]:
+            if use.kind == "dot" and value in use.inputs[1::2]:
                 free = [d for d in _free(use, 1) if seen.shape[d] != 1]
                 along_k = any(seen.strides[k] == 1 for k in _axes(use, "rhs_contract"))
                 if not along_k and free and seen.strides[free[-1]] != 1:
+                    return True
+            if use.kind == "dot" and len(use.inputs) > 2 and value in use.inputs[::2]:
+                last = _axes(use, "lhs_contract")[-1]
+                if seen.strides[last] != 1:  # one call adds products up whose rows run along k
                     return True
             if use.kind == "conv" and not seen.is_dense:
                 return True

@@ -173,16 +173,17 @@ def _movement(table: _Table) -> None:
 
 
 def _products(table: _Table) -> None:
-    add = partial(table, "anchor", 2, optional="precision", ties="own", product=True, block_scratch=True)
+    add = partial(table, "anchor", optional="precision", ties="own", product=True, block_scratch=True)
     # precision: "default" if f32 operands may be rounded to what tensor cores take (TF32), as in XLA
-    # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'.
-    add("dot", "lhs_batch lhs_contract rhs_batch rhs_contract")
+    # dot: result axes = batch, lhs free, rhs free. Result dtype may be wider than the operands'. Operands are
+    # lhs and rhs, or those of several products of the same types, which are added up.
+    add(None, "dot", "lhs_batch lhs_contract rhs_batch rhs_contract")
     # conv: *_spec as in jax ConvDimensionNumbers: (batch|out feature, feature|in feature, spatial ...)
     names = (
         "batch_group_count feature_group_count lhs_dilation lhs_spec out_spec padding rhs_dilation rhs_spec"
         " window_strides"
     )
-    add("conv", names)
+    add(2, "conv", names)
 
 
 def _matrices(table: _Table) -> None:

@@ -244,9 +244,9 @@ def _held_body(i: int, p: Product) -> str:
 
 
 def _reordered(p: Product) -> list[str]:
-    """Template arguments of CkDotOf: types, precision, then the numbers."""
+    """Template arguments of CkDotOf: types, precision, terms, then the numbers."""
     arguments = p.arguments.split(", ")
-    return [*arguments[:3], arguments[-1], *arguments[3:-1]]
+    return [*arguments[:3], arguments[-1], "1", *arguments[3:-1]]
 
 
 def _program(products: Sequence[Product]) -> str:

@@ -21,10 +21,10 @@ DOT = """
   const i64* f = (const i64*)operands[0];
   i64* o = (i64*)results[0];
   if (ck_lane() != 0) return;
-  for (i32 i = 0; i < {number}; ++i, f += 14, o += 15) {{
+  for (i32 i = 0; i < {number}; ++i, f += 15, o += 15) {{
     const CkDotForm form = {{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8],
-                             i32(f[9]), i32(f[10]), i32(f[11]), f[12] != 0}};
-    const CkDotPlan p = ck_dot_plan(form, CK_THREADS, f[13]);
+                             i32(f[9]), i32(f[10]), i32(f[11]), f[12] != 0, i32(f[13])}};
+    const CkDotPlan p = ck_dot_plan(form, CK_THREADS, f[14]);
     const i64 found[] = {{p.path, p.turned, p.v, p.kv, p.lanes, p.columns, p.parts, p.bm, p.bn, p.bk,
                           p.tm, p.tn, p.slices, p.stages, p.scratch}};
     for (i32 j = 0; j < 15; ++j) o[j] = found[j];
@@ -72,9 +72,11 @@ def dot_forms(rng: np.random.Generator) -> list[tuple[DotForm, int]]:
         o = (n + pad, 1) if rng.integers(3) else (1, m + pad)
         kind, size = int(rng.integers(4)), int(rng.choice((1, 4, 8)))
         sizes = ((4, 4, 4, True), (2, 2, 4, True), (4, 4, 4, False), (size, 4, 8, False))[kind]
+        terms = 1
         if sizes[3] and rng.integers(4) == 0:  # packed for tensor cores
             n, k, b = 8 * n, 32 * k, (PACKED, 0)
-        return DotForm(m, n, k, *a, *b, *o, *sizes)
+            terms = int(rng.integers(1, 3))
+        return DotForm(m, n, k, *a, *b, *o, *sizes, terms)
 
     return [(form(), int(rng.choice((1024, 8192, 36864, 65536)))) for _ in range(NUMBER)]
 

@@ -28,7 +28,7 @@ _SELECTS = ("ge", "le")  # the element that a window keeps
 
 def _accumulates(operator: UOperator) -> None:
     """Checks that the operands have one dtype, and that the result has the same kind and is not narrower."""
-    x, y = (value.type for value in operator.inputs)
+    x, y = (value.type for value in operator.inputs[:2])
     result = operator.output.type
     require(x.dtype == y.dtype, f"operands are {x} and {y}")
     require(ITEM_SIZE[result.dtype] >= ITEM_SIZE[x.dtype], f"result {result} is narrower than {x}")
@@ -41,8 +41,11 @@ def _sort(dtype: str) -> str:
 
 
 def _dot(operator: UOperator) -> None:
+    operands = [value.type for value in operator.inputs]
+    alike = len(operands) >= 2 and operands == operands[:2] * (len(operands) // 2)
+    require(alike, f"operands are {', '.join(map(str, operands))}")
     _accumulates(operator)
-    x, y = (value.type for value in operator.inputs)
+    x, y = operands[:2]
     sides = []
     for side, type_ in (("lhs", x), ("rhs", y)):
         batch = axes(operator, f"{side}_batch", type_.rank)

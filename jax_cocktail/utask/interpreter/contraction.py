@@ -51,11 +51,13 @@ def _as_matrix(x: Array, batch: Shape, contract: Shape, contract_last: bool) -> 
 
 
 def dot(operator: UOperator, operands: Sequence[Array]) -> Array:
-    x, y = _product_operands(operator, operands)
-    batch = operator.ints("lhs_batch")
-    a, _ = _as_matrix(x, batch, operator.ints("lhs_contract"), True)
-    b, _ = _as_matrix(y, operator.ints("rhs_batch"), operator.ints("rhs_contract"), False)
-    return _finish(operator, np.matmul(a, b).reshape(operator.output.type.shape))
+    wide = _product_operands(operator, operands)
+    left = operator.ints("lhs_batch"), operator.ints("lhs_contract")
+    right = operator.ints("rhs_batch"), operator.ints("rhs_contract")
+    total = np.zeros((), wide[0].dtype)
+    for x, y in zip(wide[::2], wide[1::2], strict=True):
+        total = total + np.matmul(_as_matrix(x, *left, True)[0], _as_matrix(y, *right, False)[0])
+    return _finish(operator, total.reshape(operator.output.type.shape))
 
 
 def _spread_out(
