@@ -49,6 +49,16 @@ class ArrayView:
         return Store(self.at(indices), down(value, self.dtype), condition)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a product keeps in registers. `text`: the arguments of `CkDotHeld`; `together`: the results of all
+    products that one call makes."""
+
+    name: Name
+    text: str
+    together: tuple[Value, ...]
+
+
 @dataclass(slots=True)
 class Context:
     """Mutable state of one emission."""
@@ -65,7 +75,7 @@ class Context:
     part_depth: int = 0  # parallel loops around the statement at hand
     loop_depth: int = 0  # other loops around it
     in_part: bool = False  # it is in a function of its own for the parts of a parallel loop
-    held: dict[Value, tuple[Name, str]] = field(default_factory=dict)  # see `codegen.held`
+    held: dict[Value, Kept] = field(default_factory=dict)  # see `codegen.held`
     held_bytes: int = 0
     places: bool = False  # comments say where statements come from
     stamps: StampTable | None = None  # of a traced program

@@ -25,11 +25,13 @@ class Held:
 
     Attributes:
       left: the matrix is the left operand.
+      few: rows (or columns) of the other operand.
       text: the arguments of `CkDotHeld`.
       bytes: of registers, in all threads of a block.
     """
 
     left: bool
+    few: int
     text: str
     bytes: int
 
@@ -57,12 +59,38 @@ def holdable(context: Context, operator: UOperator, result: ArrayView | None = N
     matrix = operator.inputs[0 if left else 1].type
     types = ", ".join(STORAGE[x.dtype] for x in (a, b, o))
     text = f"{types}, {', '.join(map(str, product.read))}"
-    return Held(left, text, padded * matrix.nbytes // matrix.size)
+    return Held(left, few, text, padded * matrix.nbytes // matrix.size)
+
+
+Made = tuple[UOperator, ArrayView]  # a product and the memory of its result
+
+
+def emit_held(context: Context, products: Sequence[Made]) -> bool:
+    """Calls ck_dot_held, which keeps matrices in registers. False if one of the products cannot.
+
+    `products`: they share the operand that is not kept.
+    """
+    calls, moving = list[Expression](), products[0][0].inputs[0]
+    for operator, o in products:
+        kept = context.held.get(operator.output)
+        held = None if kept is None else holdable(context, operator, o)
+        if kept is None or held is None or held.text != kept.text:
+            return False
+        matrix, moving = operator.inputs if held.left else operator.inputs[::-1]
+        a, b = (context.array(v) for v in operator.inputs)
+        written = map(str, contraction(operator, (a.strides, b.strides, o.strides)).written)
+        pointer = context.array(matrix).pointer
+        calls.append(code("ck_held<{}, {}>({}, {}, {})", *written, kept.name, pointer, o.pointer))
+    context.needs.add("dot")
+    aligned = "<true>" if _are_aligned(context, moving) else ""
+    pointer = context.array(moving).pointer
+    context.writer.line("ck_dot_held{}({}, {});", aligned, pointer, joined(", ", calls))
+    return True
 
 
 def emit_dot(context: Context, operator: UOperator, destination: ArrayView | None = None) -> None:
     """Calls ck_dot_fixed on (batch, m, k) x (batch, k, n), inside loops over the axes that do not fit; or
-    ck_dot_held, which keeps a matrix in registers; or ck_dot_sum, which adds two products up.
+    ck_dot_held; or ck_dot_sum, which adds two products up.
 
     `destination`: the memory of the result, if not its own buffer.
     """
@@ -75,11 +103,7 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             return
         product = contraction(operator, (a.strides, b.strides, o.strides))
         outer = product.outer
-        name, text = context.held.get(operator.output, (None, ""))
-        if name is not None and (held := holdable(context, operator, o)) and held.text == text:
-            aligned = ", true" if _are_aligned(context, rhs if held.left else lhs) else ""
-            call = "ck_dot_held<{}, {}{}>({}, {}, {}, {});"
-            context.writer.line(call, *product.written, aligned, name, a.pointer, b.pointer, o.pointer)
+        if emit_held(context, [(operator, o)]):
             return
         few = min(product.rows.size, product.columns.size)
         slim = context.target.holds and not outer and few <= BLOCK.few_rows

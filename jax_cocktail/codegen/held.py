@@ -1,25 +1,33 @@
 """Products whose matrix no iteration of a loop changes: the threads of a block keep it in registers.
 
 A thread reads its part of the matrix when the product first runs, and again if the product gets another
-matrix: where a unit has several parts of a parallel loop (`cocktail_gemv_held.h`).
+matrix: where a unit has several parts of a parallel loop (`cocktail_gemv_held.h`). Neighbouring products that
+share the other operand are one call, which reads it once and shuffles the sums of all of them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 
-from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.contraction import holdable
+from jax_cocktail.codegen.context import Context, Kept
+from jax_cocktail.codegen.contraction import Held, Made, emit_held, holdable
 from jax_cocktail.codegen.kernel import Declaration, Name
+from jax_cocktail.codegen.lanes import product_place
+from jax_cocktail.codegen.writer import Writer
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
     LoopUTask,
     Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
     defined_in,
+    is_a,
     is_parallel,
     operators_in,
     operators_of,
+    regions_in,
     regions_of,
 )
 from jax_cocktail.utask.types import Value
@@ -40,22 +48,105 @@ def holding(context: Context, loop: LoopUTask) -> Iterator[None]:
 
 def _declare(context: Context, loop: LoopUTask) -> None:
     numbers = _Numbers(context, loop)
-    names = dict[Hashable, Name]()  # of what is kept: two copies of one product share it
+    found = dict[Value, tuple[Held, int]]()  # results -> how, and the number of the matrix
     for operator in operators_in(loop.body):
         if operator.kind != "dot" or operator.output in context.held:
             continue
         product = holdable(context, operator)
         matrix = None if product is None else numbers.of(operator.inputs[0 if product.left else 1])
-        if product is None or matrix is None:
+        if product is not None and matrix is not None:
+            found[operator.output] = product, matrix
+    held = {output: product for output, (product, _) in found.items()}
+    names = dict[Hashable, Name]()  # of what is kept: two copies of one product share it
+    for region in regions_in(loop.body):
+        for output, run in ((v, each) for each in _runs(region, held) for v in each):
+            product, matrix = found[output]
+            key = matrix, product.text, len(run)
+            if key not in names:
+                if context.held_bytes + product.bytes > BLOCK.held_bytes:
+                    continue
+                context.held_bytes += product.bytes
+                names[key] = Name(f"k{output.id}", outer=True)
+                number = f", {len(run)}" if len(run) > 1 else ""
+                type_ = f"CkDotHeld<{product.text}{number}>"
+                context.writer.add(Declaration(type_, names[key], const=False))
+            context.held[output] = Kept(names[key], product.text, run)
+
+
+# -- products that share an operand --------------------------------------------------------------------------
+def _product(statement: Statement) -> UOperator | None:
+    """The product that a statement makes, into an array or into a part of one."""
+    first = operators_of(statement)[:1]
+    return first[0] if first and first[0].kind == "dot" else None
+
+
+def _runs(region: Region, held: Mapping[Value, Held]) -> Iterator[tuple[Value, ...]]:
+    """The results of products that one call makes: neighbours, at most with block barriers in between, of
+    one form, with one operand that is not kept."""
+    run, made, shared = list[Value](), set[Value](), None
+    for statement in region.body:
+        product = _product(statement)
+        how = None if product is None else held.get(product.output)
+        if product is None or how is None:
+            if run and not is_a(statement, "block_barrier"):
+                yield tuple(run)
+                run = []
             continue
-        key = matrix, product.text
-        if key not in names:
-            if context.held_bytes + product.bytes > BLOCK.held_bytes:
-                continue
-            context.held_bytes += product.bytes
-            names[key] = Name(f"k{operator.output.id}", outer=True)
-            context.writer.add(Declaration(f"CkDotHeld<{product.text}>", names[key], const=False))
-        context.held[operator.output] = names[key], product.text
+        key = product.inputs[1 if how.left else 0], how.text
+        full = (len(run) + 1) * how.few > BLOCK.held_rows_together
+        if run and (key != shared or full or not made.isdisjoint(statement.inputs)):
+            yield tuple(run)
+            run = []
+        if not run:
+            made, shared = set(), key
+        run.append(product.output)
+        made.update(statement.outputs)
+    if run:
+        yield tuple(run)
+
+
+def run_at(context: Context, region: Region, position: int) -> range:
+    """The positions of the products that one call makes, from this one on; empty if it is no such call."""
+    product = _product(region.body[position])
+    kept = None if product is None else context.held.get(product.output)
+    if product is None or kept is None or len(kept.together) < 2 or kept.together[0] != product.output:
+        return range(0)
+    end, left = position, list(kept.together)
+    while left:
+        product = _product(region.body[end])
+        if product is not None:
+            left.remove(product.output)
+        end += 1
+    return range(position, end)
+
+
+def emit_run(context: Context, region: Region, run: range) -> bool:
+    """Emits products with one call; False if that cannot be. What the barriers between them keep apart is
+    kept apart before and after the call."""
+    products = [s for s in region.body[run.start : run.stop] if not is_a(s, "block_barrier")]
+    outputs = [v for s in products for v in s.outputs]
+    if len(set(map(context.is_shared, outputs))) > 1:
+        return False
+    outer, context.writer = context.writer, Writer(context.target.index)
+    with context.writer.block(), context.alone(*outputs):
+        emitted = emit_held(context, [_made(context, s) for s in products])
+    inner, context.writer = context.writer.nodes, outer
+    if emitted:
+        apart = len(products) < len(run)
+        if apart and not is_a(region.body[max(run.start - 1, 0)], "block_barrier"):
+            context.fence()
+        context.writer.add(*inner)
+        works = (s for s in region.body[run.stop :] if not (isinstance(s, UOperator) and s.is_element))
+        if apart and not is_a(next(works, None), "block_barrier"):
+            context.fence()
+    return emitted
+
+
+def _made(context: Context, statement: Statement) -> Made:
+    if isinstance(statement, StitchedUTask):
+        return statement.members[0], product_place(context, statement)
+    assert isinstance(statement, UOperator)
+    return statement, context.array(statement.output)
 
 
 class _Numbers:

@@ -35,7 +35,7 @@ SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f
 def emit_group(context: Context, group: StitchedUTask) -> None:
     closer = group.members[-1]
     if group.members[0].kind == "dot":
-        _emit_product_into(context, group)
+        emit_dot(context, group.members[0], product_place(context, group))
     elif closer.kind == "reduce":
         _emit_reduce(context, group, closer)
     elif closer.kind == "concatenate" and closer.output in group.outputs:
@@ -116,14 +116,14 @@ def _update_destination(context: Context, update: UOperator, elements: ElementWr
     return written, replace(_whole(context, update.output), base=base)
 
 
-def _emit_product_into(context: Context, group: StitchedUTask) -> None:
-    """Computes a matrix product directly into its part of an array."""
+def product_place(context: Context, group: StitchedUTask) -> ArrayView:
+    """The part of an array into which a group computes a matrix product directly."""
     product, update = group.members[0], group.members[-1]
     _prepare_update(context, update)
     written, place = _update_destination(context, update, _elements(context, (), context.writer))
     kept = iter(s for n, s in zip(written.type.shape, place.strides, strict=True) if n != 1)
     strides = tuple(next(kept) if n != 1 else 0 for n in product.output.type.shape)
-    emit_dot(context, product, ArrayView(place.pointer + place.base, strides, place.dtype))
+    return ArrayView(place.pointer + place.base, strides, place.dtype)
 
 
 def emit_nest(

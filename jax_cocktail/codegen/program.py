@@ -11,7 +11,7 @@ from typing import cast
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.early import EarlyLoads
-from jax_cocktail.codegen.held import holding
+from jax_cocktail.codegen.held import emit_run, holding, run_at
 from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Line, Load, Name, text
 from jax_cocktail.codegen.lanes import emit_copy, emit_group
 from jax_cocktail.codegen.mapping import lane_nest
@@ -42,6 +42,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    is_a,
     operators_in,
     walk,
 )
@@ -163,15 +164,19 @@ def _store_results(context: Context, program: UProgram) -> None:
 
 # -- statements ----------------------------------------------------------------------------------------------
 def _emit_region(context: Context, region: Region) -> None:
-    where, early = NOWHERE, EarlyLoads(context)
+    where, early, run = NOWHERE, EarlyLoads(context), range(0)
     for position, statement in enumerate(region.body):
         if context.places and statement.source.file and statement.source != where:
             where = statement.source
             short = replace(where, file=where.file.rsplit("/", 1)[-1])
             context.writer.add(Comment(str(short)))  # never ends in a backslash: see `Source.__str__`
-        context.stamp(region, position)
-        _emit_statement(context, statement)
-        if context.target.has_threads:
+        if position not in run:
+            context.stamp(region, position)
+            run = run_at(context, region, position)
+            if not (run and emit_run(context, region, run)):
+                run = range(0)
+                _emit_statement(context, statement)
+        if context.target.has_threads and not (position in run and is_a(statement, "block_barrier")):
             early.after(statement)
 
 

@@ -151,7 +151,7 @@ def _dot(operator: UOperator, memory: Memory) -> Counts:
     axes = contraction(operator, strides)
     dtypes = {v.type.dtype for v in (a, b)}
     rounded = operator.may_round and dtypes | {operator.output.type.dtype} == {"float32"}
-    few = memory.holds and min(axes.rows.size, axes.columns.size) <= BLOCK.held_rows
+    few = memory.holds and terms == 1 and min(axes.rows.size, axes.columns.size) <= BLOCK.held_rows
     mma = rounded or (len(dtypes) == 1 and dtypes <= {"bfloat16", "float16"})
     mma = mma and not (few and axes.batch.size == 1 and not axes.outer)
     work = 8 if "float64" in dtypes else 4

@@ -109,6 +109,7 @@ class BlockTuning:
     held_bytes: int = 160 << 10  # of a block's 256 KB of registers
     held_rows: int = 8  # of the other operand, at most
     held_row_elements: int = 2048  # of all these rows: a warp holds them while it multiplies
+    held_rows_together: int = 24  # of all products that one call makes: a thread holds their sums at once
     held_trips: int = 4  # least trips of the loop
 
     # Lane loops [E].

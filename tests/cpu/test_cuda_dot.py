@@ -233,9 +233,9 @@ def _held_body(i: int, p: Product) -> str:
     matrix = f"({p.types[side]}*)unit->own"
     copied = f"{{ {p.types[side]}* to = {matrix}; const auto from = {pointers[side]};"
     each = f"for (i32 l = ck_lane(); l < {p.step(side)}; l += CK_THREADS) to[l] ="
-    a, b = (matrix if s == side else pointers[s] for s in (0, 1))
-    call = f"ck_dot_held<{arguments[-3]}, {arguments[-2]}>(kept, {a}, {b}, ({p.types[2]}*)results[{i}]"
-    call += f" + {p.shift} + j * {p.step(2)}); ck_block_barrier();"
+    result = f"({p.types[2]}*)results[{i}] + {p.shift} + j * {p.step(2)}"
+    product = f"ck_held<{arguments[-3]}, {arguments[-2]}>(kept, {matrix}, {result})"
+    call = f"ck_dot_held({pointers[1 - side]}, {product}); ck_block_barrier();"
     return (
         f"for (i32 j = 0; j < {p.batch}; ++j) {{ CkDotHeld<{', '.join(arguments[:-3])}> kept;\n"
         f"{copied} {each} from[l]; ck_block_barrier(); }}\n{call}\n"

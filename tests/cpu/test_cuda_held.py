@@ -34,6 +34,30 @@ def two(h, w):
     return lax.fori_loop(0, 9, lambda _, h: jnp.tanh(h @ w[0]) + jnp.sin(h @ w[1]), h)
 
 
+def three(h, w):
+    """Three products with one left operand; the results of two of them are rows of arrays."""
+
+    def step(i, carry):
+        h, one, two = carry
+        one = lax.dynamic_update_slice_in_dim(one, (h @ w[0])[None], i, 0)
+        two = lax.dynamic_update_slice_in_dim(two, (h @ w[1])[None], i, 0)
+        return jnp.tanh(h @ w[2] + one.sum(0) - two[3]), one, two
+
+    one, two = jnp.zeros((9, *h.shape)), jnp.ones((9, *h.shape))
+    return sum(jnp.sum(x, 0) for x in lax.fori_loop(0, 9, step, (h[None], one[:, None], two[:, None]))[1:])
+
+
+def one_array(h, w):
+    """The second product writes into the array that the first one has written to."""
+
+    def step(i, rows):
+        x = jnp.tanh(rows[:2])
+        rows = lax.dynamic_update_slice_in_dim(rows, x @ w[0], i % 5, 0)
+        return lax.dynamic_update_slice_in_dim(rows, x @ w[1], i % 5, 0)
+
+    return lax.fori_loop(0, 9, step, jnp.tile(h, (3, 1)))
+
+
 def nested(h, w):
     def outer(i, h):
         return lax.fori_loop(0, 4, lambda _, h: jnp.tanh(h @ w[i]), h) + h @ w[0]
@@ -53,22 +77,24 @@ def brief(h, w):
     return lax.fori_loop(0, 3, lambda _, h: jnp.tanh(h @ w), h)
 
 
-# function, weights, how many matrices are held
+# function, weights, how many matrices are held, how many of them one call multiplies
 CASES = {
-    "constant": (constant, W, 1),
-    "left": (left, W, 1),
-    "two": (two, V, 2),
-    "nested": (nested, V, 1),
-    "changing": (changing, W, 0),
-    "by_step": (by_step, V, 0),
-    "brief": (brief, W, 0),
+    "constant": (constant, W, 1, 1),
+    "left": (left, W, 1, 1),
+    "two": (two, V, 2, 2),
+    "three": (three, V, 3, 3),
+    "one_array": (one_array, V, 2, 1),
+    "nested": (nested, V, 1, 1),
+    "changing": (changing, W, 0, 0),
+    "by_step": (by_step, V, 0, 0),
+    "brief": (brief, W, 0, 0),
 }
 
 
 @pytest.mark.parametrize("units", [1, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_held(monkeypatch, name, units):
-    function, weights, count = CASES[name]
+    function, weights, count, together = CASES[name]
     emulation = Emulation(launches=[], distribute=False).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     with jax.default_matmul_precision("highest"):
@@ -78,4 +104,6 @@ def test_held(monkeypatch, name, units):
             np.testing.assert_allclose(ours(H, weights), expected, rtol=2e-5, atol=2e-6)
     source = emulation.launches[0][0].source
     assert len(re.findall(r"CkDotHeld<", source)) == count, source
-    assert len(set(re.findall(r"ck_dot_held<[^>]*>\((k\d+),", source))) == count
+    calls = [re.findall(r"ck_held<[^>]*>\((k\d+),", line) for line in source.splitlines()]
+    assert len({name for names in calls for name in names}) == count
+    assert max(map(len, calls)) == together
