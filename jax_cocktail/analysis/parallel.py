@@ -3,6 +3,7 @@
 A trip of a parallel loop computes one part. Parts run side by side, so each may touch only its own block of
 an array that another part writes (design, section 1.1: a slice ties only at offsets that are multiples of its
 size). A block is a pair (axis, tile): part i owns the positions ``[i * tile, (i + 1) * tile)`` of that axis.
+A part that is alone, such as the remainder after equal parts, owns any range that begins at a constant.
 If a loop runs over a grid of parts, rows times columns, its index has digits, and a block has a run along one
 axis for each digit; no two parts agree in all digits. The analysis follows starts computed from the index by
 constants, views that keep the axis whole, and arrays carried through nested loops and branches.
@@ -50,16 +51,21 @@ class Digit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """A range of an axis: a part whose digit is k touches the positions ``[k * size, (k + 1) * size)``."""
+    """A range of an axis: a part whose digit is k touches the `size` positions from ``begin + k * size`` on.
+    Only the run of a part that is alone begins elsewhere than at 0."""
 
     axis: int
     size: int
     digit: Digit
+    begin: int = 0
 
     @property
     def end(self) -> int:
         """The first position after those of all parts."""
-        return self.size * self.digit.count
+        return self.begin + self.size * self.digit.count
+
+
+_NO_DIGIT = Digit(1, 0), 0
 
 
 def scalar_constants(operators: Iterable[UOperator]) -> dict[Value, int]:
@@ -116,7 +122,8 @@ def block_access(loop: LoopUTask, constants: Constants = _NONE) -> dict[Value, R
 
 
 def _along_one(runs: Runs | None) -> Block | None:
-    return (runs[0].axis, runs[0].size) if runs is not None and len(runs) == 1 else None
+    alone = runs is not None and len(runs) == 1 and not runs[0].begin
+    return (runs[0].axis, runs[0].size) if runs is not None and alone else None
 
 
 def _telling(runs: Iterable[Run], trips: int) -> Runs | None:
@@ -218,16 +225,14 @@ class _Walker:
         if origin is not None:
             self._refuse(origin.array, "reads")
 
-    def _touch(self, value: Value, starts: Sequence[Value], part: Shape, what: str) -> bool:
+    def _touch(self, value: Value, starts: Sequence[Value | int], part: Shape, what: str) -> bool:
         """Notes a touch of a slice; False if the slice leaves the part's own block."""
         origin = self.seen[value]
         runs = set()
         for axis, start, size, whole in zip(origin.axes, starts, part, value.type.shape, strict=True):
-            digit, step = self.digits.get(start, (Digit(1, 0), 0))
-            last = self.ends.get(digit, digit.count) - 1
-            inside = size <= step and step * max(last, 0) + size <= whole
-            if axis is not None and inside:
-                runs.add(Run(axis, step, digit))
+            run = None if axis is None else self._run(axis, start, size, whole)
+            if run is not None:
+                runs.add(run)
         if not runs or _telling(runs, self.trips) is None:
             return False
         known = self.touched.get(origin.array)
@@ -237,6 +242,16 @@ class _Walker:
         else:
             self._refuse(origin.array, what)
         return True
+
+    def _run(self, axis: int, start: Value | int, size: int, whole: int) -> Run | None:
+        """The run of a slice along one axis."""
+        constant = self.constants.get(start) if isinstance(start, Value) else start
+        if constant is not None and self.trips == 1 and size < whole:
+            return Run(axis, size, Digit(1, 1), min(max(constant, 0), whole - size))
+        digit, step = _NO_DIGIT if isinstance(start, int) else self.digits.get(start, _NO_DIGIT)
+        last = self.ends.get(digit, digit.count) - 1
+        inside = size <= step and step * max(last, 0) + size <= whole
+        return Run(axis, step, digit) if inside else None
 
     # -- statements --------------------------------------------------------------------------------------
     def _body(self, region: Region) -> None:
@@ -294,7 +309,7 @@ class _Walker:
         """The quotient or remainder of a digit by a constant that divides its number of values. Any other
         quotient only says where a branch leads."""
         x, y = operator.inputs
-        digit, step = self.digits.get(x, (Digit(1, 0), 0))
+        digit, step = self.digits.get(x, _NO_DIGIT)
         by = self.constants.get(y, 0)
         if step != 1 or by < 1 or not digit.count:
             return None
@@ -310,9 +325,8 @@ class _Walker:
         origin = self.seen[source]
         if not result.type.size:
             return
-        if operator.kind == "dynamic_slice" and self._touch(
-            source, operator.inputs[1:], result.type.shape, "reads"
-        ):
+        starts = operator.inputs[1:] if operator.kind == "dynamic_slice" else _starts(operator)
+        if starts and self._touch(source, starts, result.type.shape, "reads"):
             return
         axes = tuple(None if d is None else origin.axes[d] for d in _kept_axes(operator))
         if any(axis is not None for axis in axes):
@@ -356,7 +370,7 @@ class _Walker:
         """Walks all sides. A quotient as selector bounds its digit on every side but the last, which takes
         all larger ones."""
         outer = self.ends
-        digit, by = self.quotients.get(branch.selector, (Digit(1, 0), 0))
+        digit, by = self.quotients.get(branch.selector, _NO_DIGIT)
         for number, region in enumerate(branch.branches, 1):
             if by and number < len(branch.branches):
                 self.ends = {**outer, digit: min(number * by, outer.get(digit, digit.count))}
@@ -375,6 +389,12 @@ class _Walker:
         self.where = "the results of a nested region"
         for value in values:
             self._consume(value)
+
+
+def _starts(operator: UOperator) -> tuple[int, ...]:
+    """The positions where a slice of neighbours begins; none for other operators."""
+    dense = operator.kind == "slice" and all(step == 1 for step in operator.ints("strides"))
+    return operator.ints("starts") if dense else ()
 
 
 def _greatest(dtype: str) -> int:

@@ -14,22 +14,24 @@ class Tiling:
 
     `parts`: number of equal runs of the axis. `first`: the unit that runs part 0. `length`: of a part, if the
     last one may reach past the end, else 0. `across`: trips for each part; trip t of the loop is trip
-    ``t % across`` of part ``t // across``. `is_rest`: the one part is the remainder after the equal ones.
+    ``t % across`` of part ``t // across``. `rest_unit`: the unit that computes the remainder after the equal
+    parts; `is_rest`: the one part is that remainder.
     """
 
     parts: int
     first: int = 0
     length: int = 0
     across: int = 1
+    rest_unit: int = 0
     is_rest: bool = False
 
     @property
     def trips(self) -> int:
-        return self.parts * self.across
+        return 1 if self.is_rest else self.parts * self.across
 
     @property
     def rest(self) -> Tiling:
-        return Tiling(self.parts, is_rest=True)
+        return Tiling(self.parts, self.rest_unit, is_rest=True)
 
     @property
     def reach(self) -> int:

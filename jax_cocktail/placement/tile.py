@@ -60,7 +60,8 @@ def tile(
     source: Source = NOWHERE,
     sources: Sources | None = None,
 ) -> tuple[Statement, ...]:
-    """A parallel loop that computes `results`, and the statements around it.
+    """A parallel loop that computes `results`, one of one trip for the remainder of their axes if there is
+    any, and the statements around both.
 
     `classes`: the values made by `statements`, nested regions included, that are cut, each with its axis. The
     axes of a class must be equally long if parts leave a remainder. `results`: the values needed afterwards;
@@ -87,10 +88,10 @@ def tile(
         views = (beginning(w, r, source) for r, w in zip(results, outputs, strict=True) if w != r)
         return (*tiler.before, loop, *views)
     rest = Tiler(classes, tiling.rest, fresh, source, sources)
-    rest.kept = {r: r for r in left}
-    begun = dict(zip(results, outputs, strict=True))
-    rest.run(prune(Region((), tuple(statements), tuple(left))).body, left, [begun[r] for r in left])
-    return (*tiler.before, loop, *rest.before, *rest.first, *rest.out)
+    begun = replaced(left, dict(zip(results, outputs, strict=True)))
+    parameters = fresh.like(begun)
+    written = rest.run(prune(Region((), tuple(statements), tuple(left))).body, left, parameters)
+    return (*tiler.before, loop, *rest.before, rest.parallel(begun, parameters, written, left))
 
 
 def pack(
@@ -153,7 +154,6 @@ class Tiler(Cutter):
         self.own: dict[Value, tuple[Value, int]] = {}  # base -> parameter that starts as it, axis
         self.arrays: dict[Value, Value] = {}  # updated in place -> the stand-in for the whole value
         self._links: set[Value] = set()  # made by updates that write into a parameter itself
-        self.kept: dict[Value, Value] = {}  # results that the last write makes under their own ids
         if tiling.across > 1:
             across = self.number(tiling.across)
             self.index = self.at(self.first).emit("div", (self.trip, across), INDEX)
@@ -403,14 +403,14 @@ class Tiler(Cutter):
     def _update(self, operator: UOperator, tie: Tie) -> None:
         array, update, *_ = operator.inputs
         begins = self._begins(operator, tie.outputs[0])
-        value = self.kept.get(operator.output) or self.fresh.make(self.arrays[array].type)
+        value = self.fresh.make(self.arrays[array].type)
         inputs = (self.arrays[array], self.part(update, tie.inputs[1]), *begins)
         self.out.append(replace(operator, inputs=inputs, outputs=(value,)))
         self.arrays[operator.output] = value
 
     def _collect(self, result: Value, axis: int, parameter: Value) -> Value:
         """Writes the own part of a result."""
-        value = self.kept.get(result) or self.fresh.make(parameter.type)
+        value = self.fresh.make(parameter.type)
         inputs = (parameter, self.part(result, axis), *self.starts(result, axis))
         self.at(self.out).define((value,), "dynamic_update_slice", inputs)
         return value

@@ -368,7 +368,8 @@ class _Divider:
                 axes: dict[Value, int] = {}
                 for n in positions:
                     axes.update(axes_inside(self.statements[n], self.claims[n].axes))
-                found.append((k, TileGroup(tuple(positions), axes, Tiling(parts))))
+                tiling = Tiling(parts, rest_unit=parts % self.units)
+                found.append((k, TileGroup(tuple(positions), axes, tiling)))
         return found
 
     def _apart(self, positions: Sequence[int]) -> Sequence[Sequence[int]]:

@@ -22,7 +22,7 @@ from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place
 from jax_cocktail.utask.interpreter.run import run
-from jax_cocktail.utask.ir import UOperator, UProgram, operators_in
+from jax_cocktail.utask.ir import UOperator, UProgram, is_parallel, operators_in, walk
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
 from tests.null.programs import arguments, build, elementwise, matmul
 
@@ -173,7 +173,16 @@ def test_the_matrix_on_the_left_stays_too():
 
 def test_a_matrix_that_fits_nowhere_is_not_copied():
     found = plan_for(iterated_product(8192, 100))
-    assert len(found.parts) == 2 and found.plan.resident_bytes == 0  # two steps a trip
+    assert found.parts == [126, 1, 126, 1] and found.plan.resident_bytes == 0  # two steps a trip
+
+
+@pytest.mark.parametrize(("size", "many"), [(997, 83), (3797, 115)])
+def test_a_unit_without_a_part_computes_the_remainder(size, many):
+    """Units with a part do not wait for it longer than for each other."""
+    found = plan_for(iterated_product(size, 4))
+    loops = [s for s in walk(found.program.entry) if is_parallel(s)]
+    assert {(s.trip_count, s.first) for s in loops} == {(many, 0), (1, many)}
+    assert waits(found.program) == [(2, 2)]  # one barrier a step
 
 
 def test_rows_are_domains():

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jax_cocktail.analysis.parallel import (
+    block_access,
     own_slices,
     parallel_fault,
     scalar_constants,
@@ -62,6 +63,36 @@ def test_blocks(trips, tile, axis):
     assert own_slices(loop) == {0: (axis, tile)}
     x = loop.initial[0]
     assert tile_access(loop) == {x: (axis, tile), loop.outputs[0]: (axis, tile)}
+
+
+@pytest.mark.parametrize("begin", [0, 5, 6])
+def test_a_part_that_is_alone_begins_anywhere(begin):
+    """A slice of it is its own, but no block: it tells nothing about other parts."""
+
+    def program(b, x, y):
+        def body(i, out):
+            piece = b.emit("slice", (out,), "float32", (2, 4), starts=(begin, 0), strides=(1, 1))
+            negated, start = elementwise(b, "neg", piece), b.constant(begin, "int64")
+            return (b.emit("dynamic_update_slice", (out, negated, start, zero(b)), "float32", (8, 4)),)
+
+        return parts(b, 1, (x,), body)
+
+    loop = legal(program)
+    (runs,) = {runs for value, runs in block_access(loop).items() if value in loop.outputs}
+    assert [(r.axis, r.begin, r.end) for r in runs] == [(0, begin, begin + 2)]
+    assert own_slices(loop) == ({} if begin else {0: (0, 2)})
+
+
+def test_a_part_that_is_alone_leaves_the_others_alone():
+    def program(b, x, y):
+        def body(i, out):
+            piece = b.emit("slice", (out,), "float32", (2, 4), starts=(0, 0), strides=(1, 1))
+            start = b.constant(6, "int64")
+            return (b.emit("dynamic_update_slice", (out, piece, start, zero(b)), "float32", (8, 4)),)
+
+        return parts(b, 1, (x,), body)
+
+    refused(program, "writes .*more than its own slice")
 
 
 def test_own_block_of_the_carried_array_is_read():

@@ -53,9 +53,9 @@ def the_loop(program: UProgram) -> LoopUTask:
 
 
 def test_parts_of_an_axis():
-    even, padded = Tiling(3, across=2), Tiling(3, length=4)
+    even, padded = Tiling(3, across=2, rest_unit=5), Tiling(3, length=4)
     assert (even.trips, even.step(10), even.size(10), even.reach) == (6, 3, 3, 0)
-    assert (even.rest.trips, even.rest.step(10), even.rest.size(10)) == (3, 3, 1)
+    assert (even.rest.trips, even.rest.first, even.rest.step(10), even.rest.size(10)) == (1, 5, 3, 1)
     assert (padded.trips, padded.step(10), padded.size(10), padded.reach) == (3, 4, 4, 12)
 
 

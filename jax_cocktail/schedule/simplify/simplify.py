@@ -97,7 +97,7 @@ class _Rewriter:
         if loop.trip_count == 0:
             self._replace(loop.outputs, loop.initial)
             return
-        if loop.trip_count == 1:
+        if loop.trip_count == 1 and not loop.parallel:
             self._run_once(loop, body)
             return
         loop = self._merge_equal(self._drop_invariant(with_operands(loop, self._now)))

@@ -152,8 +152,8 @@ class _Barriers(Synchroniser):
                 performer = self._performer(value, runs, loop.first, loop.trip_count or 0)
                 bands: tuple[Band, ...] = ()
                 if runs is not None and performer != ALL:
-                    ends = ((r.axis, min(r.end, value.type.shape[r.axis])) for r in runs)
-                    bands = tuple(self._band(value, axis, 0, end) for axis, end in ends)
+                    ends = ((r, min(r.end, value.type.shape[r.axis])) for r in runs)
+                    bands = tuple(self._band(value, r.axis, r.begin, end) for r, end in ends)
                 yield from self.whole(value, False, performer, bands)
                 if value in written:
                     yield from self.whole(value, True, performer, bands)
@@ -174,7 +174,7 @@ class _Barriers(Synchroniser):
         found: Performer = ("part", first, parts)
         for run in runs:
             step = layout.strides[run.axis] * ITEM_SIZE[value.type.dtype]
-            found += (run.digit.every, run.digit.count, run.size, step, value.type.shape[run.axis])
+            found += (run.begin, run.digit.every, run.digit.count, run.size, step, value.type.shape[run.axis])
         return found
 
     # -- memory ------------------------------------------------------------------------------------------
