@@ -7,8 +7,10 @@ the wait. The compiler cannot do so: no load may cross a block barrier.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from jax_cocktail.codegen.context import Context
 from jax_cocktail.codegen.kernel import Declaration, Name, names_in
@@ -33,7 +35,7 @@ class EarlyLoads:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._places: list[_Place] = []
+        self._places = deque[_Place](maxlen=BLOCK.early_barriers)
 
     def after(self, statement: Statement) -> None:
         """Advances the loads of the statement that was emitted last, and notes what it changed."""
@@ -74,5 +76,5 @@ class EarlyLoads:
             if found is not None and len(found.results) <= BLOCK.early_loads:
                 nodes[-1] = found.late
                 nodes[place.at : place.at] = [*found.results, found.early]
-                for later in self._places[number + 1 :]:
+                for later in islice(self._places, number + 1, None):
                     later.at += len(found.results) + 1

@@ -116,6 +116,7 @@ class BlockTuning:
     batch_lines: int = 96  # lines of the iterations that a thread takes together; more fill all registers
     call_lines: int = 4  # lines as which a call counts
     early_loads: int = 16  # of an element that are done before the statements in front of it, at most
+    early_barriers: int = 8  # back to so many block barriers: what lies between takes longer than a load
     whole_rows: int = 4  # up to so many rows are reduced by the whole block, one after the other, ...
     whole_length: int = 8  # ... if a row has so many elements per thread
     scan_threads: int = 8  # threads per row above which running sums are made by whole blocks, inverted
