@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from jax_cocktail.cost.unit_time import arithmetic
 from jax_cocktail.device.target import Target
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.exchange import tagged_words
@@ -23,8 +24,13 @@ TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}
 
 def template_bytes(program: UProgram) -> int:
     """Bytes of shared memory that the templates of a program use while they run."""
-    tiled = (TILE_BYTES[o.kind] for o in operators_in(program.entry) if _is_tiled(o))
+    tiled = (_tile_bytes(o) for o in operators_in(program.entry) if _is_tiled(o))
     return max(tiled, default=BLOCK.small_bytes)
+
+
+def _tile_bytes(operator: UOperator) -> int:
+    on_tensor_cores = operator.kind == "dot" and arithmetic(operator) in ("halves", "tensors")
+    return BLOCK.tensor_bytes if on_tensor_cores else TILE_BYTES[operator.kind]
 
 
 def _is_tiled(operator: UOperator) -> bool:

@@ -134,6 +134,7 @@ class BlockTuning:
     # Bytes.
     small_bytes: int = 8 << 10  # [E] scratch: partial sums of such products, exchange between warps
     dot_bytes: int = 36 << 10  # [E] scratch: stages of the tiles of two matrices; more gains little
+    tensor_bytes: int = 34 << 10  # [E] the same for tensor cores: two stages of 64 rows, or sums of 64 x 128
     conv_bytes: int = 48 << 10  # [E] the same of a convolution
     portable_bytes: int = 4 << 20  # [E] of the workspace, for buffers otherwise in shared memory
     # [E] Of a value that crosses as tagged words. A barrier with the read after it takes 1 us, an exchange
