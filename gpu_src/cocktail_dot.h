@@ -60,8 +60,8 @@ CK_INLINE void ck_dot_slim(i64 batch, const typename D::A* a, i64 a_b, const typ
   const typename D::B* right = ALIGNED ? nullptr : b;
   const bool fits = ck_dot_fits(left, more ? a_b : 0, a_bytes) && ck_dot_fits(right, more ? b_b : 0, b_bytes);
   if constexpr (p.path == CK_DOT_LANES) {
-    fits ? ck_dot_lanes<D, PARTS, true>(batch, a, a_b, b, b_b, o, o_b)
-         : ck_dot_lanes<D, PARTS, false>(batch, a, a_b, b, b_b, o, o_b);
+    fits ? ck_dot_lanes_of<D, PARTS, true>(batch, a, a_b, b, b_b, o, o_b)
+         : ck_dot_lanes_of<D, PARTS, false>(batch, a, a_b, b, b_b, o, o_b);
   } else {
     fits ? ck_dot_columns<D, PARTS, true>(batch, a, a_b, b, b_b, o, o_b)
          : ck_dot_columns<D, PARTS, false>(batch, a, a_b, b, b_b, o, o_b);

@@ -149,83 +149,146 @@ CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const 
   }
 }
 
-// k over the lanes of a group.
-template <class D, i32 PARTS, bool FITS>
+// The sums of a thread for one chunk of columns: k over the lanes of a group.
+template <class D, i32 GROUPS, bool FITS, i32 COLUMNS, i32 COUNT>
+CK_INLINE void ck_dot_lane_sums(const typename D::A* left, const typename D::B* right, i32 column,
+                                typename D::W (&sums)[COUNT]) {
+  typedef typename D::W W;
+  constexpr CkDotForm f = D::form;
+  constexpr i32 M = i32(f.m), V = D::plan.v;
+  constexpr i32 CHAINS = COUNT <= 2 ? V : 1;  // sums of their own for the elements of a pack: short chains
+  constexpr CkDotSteps steps = ck_dot_steps(f.k / V, GROUPS, (FITS ? kCkDotAhead : kCkDotSingly) / (M * V));
+  const i32 member = ck_lane() % GROUPS;
+  W chains[COUNT][CHAINS] = {};
+  CK_NO_UNROLL
+  for (i32 s = 0; s < steps.blocks; ++s) {
+    CkDotPack<typename D::A, V> x[steps.block][M];
+#pragma unroll
+    for (i32 u = 0; u < steps.block; ++u) {
+      const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
+#pragma unroll
+      for (i32 r = 0; r < M; ++r) {
+        x[u][r] = {};
+        const typename D::A* at = left + u * GROUPS * V * f.a_k + r * f.a_m;
+        if (in) x[u][r] = ck_dot_read<typename D::A, V, f.a_k, FITS>(at);
+      }
+    }
+#pragma unroll
+    for (i32 u = 0; u < steps.block; ++u) {
+      const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
+#pragma unroll
+      for (i32 c = 0; c < COLUMNS; ++c) {
+        if (f.n % COLUMNS != 0 && column + c >= f.n) continue;
+        CkDotPack<typename D::B, V> y = {};
+        const typename D::B* at = right + u * GROUPS * V * f.b_k + c * f.b_n;
+        if (in) y = ck_dot_read<typename D::B, V, f.b_k, FITS>(at);
+#pragma unroll
+        for (i32 i = 0; i < M * V; ++i) {
+          W& sum = chains[i / V * COLUMNS + c][i % V % CHAINS];
+          const W factor = ck_dot_load<typename D::Types>(x[u][i / V].at[i % V]);
+          sum = ck_dot_fma(factor, ck_dot_load<typename D::Types>(y.at[i % V]), sum);
+        }
+      }
+    }
+    left += steps.block * GROUPS * V * f.a_k;
+    right += steps.block * GROUPS * V * f.b_k;
+  }
+#pragma unroll
+  for (i32 i = 0; i < COUNT; ++i) {
+    sums[i] = chains[i][0];
+#pragma unroll
+    for (i32 j = 1; j < CHAINS; ++j) sums[i] = sums[i] + chains[i][j];
+  }
+}
+
+// k over the lanes of a group, which makes COLUMNS columns. A team makes TOGETHER chunks before it stores
+// any, so that the loads of one hide the shuffles of another.
+template <class D, i32 PARTS, bool FITS, i32 COLUMNS, i32 TOGETHER>
 CK_INLINE void ck_dot_lanes(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                             typename D::O* o, i64 o_b) {
   typedef typename D::W W;
   constexpr CkDotForm f = D::form;
   constexpr CkDotPlan p = D::plan;
-  constexpr i32 M = i32(f.m), V = p.v, LANES = p.lanes, COLUMNS = p.columns;
+  constexpr i32 M = i32(f.m), LANES = p.lanes;
   constexpr i32 GROUPS = PARTS * LANES, TEAMS = CK_THREADS / GROUPS;  // GROUPS: threads of a team
   constexpr i32 CHUNKS = i32(ck_dot_ceil(f.n, COLUMNS)), COUNT = i32(ck_dot_power(M)) * COLUMNS;
-  constexpr i32 CHAINS = COUNT <= 2 ? V : 1;  // sums of their own for the elements of a pack: short chains
-  constexpr CkDotSteps steps = ck_dot_steps(f.k / V, GROUPS, (FITS ? kCkDotAhead : kCkDotSingly) / (M * V));
   const i32 team = ck_lane() / GROUPS, member = ck_lane() % GROUPS, items = i32(batch) * CHUNKS;
   CK_NO_UNROLL
-  for (i32 base = 0; base < items; base += TEAMS) {
-    const i32 item = base + team, column = item % CHUNKS * COLUMNS;
-    W chains[COUNT][CHAINS] = {}, sums[COUNT];
-    if (team < TEAMS && item < items) {
-      const typename D::A* left = a + item / CHUNKS * a_b + i64(member) * V * f.a_k;
-      const typename D::B* right = b + item / CHUNKS * b_b + i64(member) * V * f.b_k + column * f.b_n;
-      CK_NO_UNROLL
-      for (i32 s = 0; s < steps.blocks; ++s) {
-        CkDotPack<typename D::A, V> x[steps.block][M];
+  for (i32 base = 0; base < items; base += TEAMS * TOGETHER) {
+    W sums[TOGETHER][COUNT] = {};
+    i32 first[TOGETHER];
 #pragma unroll
-        for (i32 u = 0; u < steps.block; ++u) {
-          const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
-#pragma unroll
-          for (i32 r = 0; r < M; ++r) {
-            x[u][r] = {};
-            const typename D::A* at = left + u * GROUPS * V * f.a_k + r * f.a_m;
-            if (in) x[u][r] = ck_dot_read<typename D::A, V, f.a_k, FITS>(at);
-          }
-        }
-#pragma unroll
-        for (i32 u = 0; u < steps.block; ++u) {
-          const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
-#pragma unroll
-          for (i32 c = 0; c < COLUMNS; ++c) {
-            if (f.n % COLUMNS != 0 && column + c >= f.n) continue;
-            CkDotPack<typename D::B, V> y = {};
-            const typename D::B* at = right + u * GROUPS * V * f.b_k + c * f.b_n;
-            if (in) y = ck_dot_read<typename D::B, V, f.b_k, FITS>(at);
-#pragma unroll
-            for (i32 i = 0; i < M * V; ++i) {
-              W& sum = chains[i / V * COLUMNS + c][i % V % CHAINS];
-              const W factor = ck_dot_load<typename D::Types>(x[u][i / V].at[i % V]);
-              sum = ck_dot_fma(factor, ck_dot_load<typename D::Types>(y.at[i % V]), sum);
-            }
-          }
-        }
-        left += steps.block * GROUPS * V * f.a_k;
-        right += steps.block * GROUPS * V * f.b_k;
+    for (i32 t = 0; t < TOGETHER; ++t) {
+      const i32 item = base + t * TEAMS + team, column = item % CHUNKS * COLUMNS;
+      const typename D::A* left = a + item / CHUNKS * a_b + i64(member) * p.v * f.a_k;
+      const typename D::B* right = b + item / CHUNKS * b_b + i64(member) * p.v * f.b_k + column * f.b_n;
+      if (team < TEAMS && item < items) {
+        ck_dot_lane_sums<D, GROUPS, FITS, COLUMNS>(left, right, column, sums[t]);
       }
     }
 #pragma unroll
-    for (i32 i = 0; i < COUNT; ++i) {
-      sums[i] = chains[i][0];
-#pragma unroll
-      for (i32 j = 1; j < CHAINS; ++j) sums[i] = sums[i] + chains[i][j];
+    for (i32 t = 0; t < TOGETHER; ++t) {
+      first[t] = ck_dot_butterfly<COUNT, LANES / 2, 1>(sums[t], ck_warp_lane());
     }
-    const i32 first = ck_dot_butterfly<COUNT, LANES / 2, 1>(sums, ck_warp_lane());
     if constexpr (PARTS == 1) {
       constexpr i32 KEPT = ck_dot_kept(COUNT, LANES);
-      if (item < items) ck_dot_put<D, COLUMNS, KEPT>(o + item / CHUNKS * o_b, column, first, sums);
+#pragma unroll
+      for (i32 t = 0; t < TOGETHER; ++t) {
+        const i32 item = base + t * TEAMS + team, column = item % CHUNKS * COLUMNS;
+        if (item < items) ck_dot_put<D, COLUMNS, KEPT>(o + item / CHUNKS * o_b, column, first[t], sums[t]);
+      }
     } else {
-      static_assert(COLUMNS == 1, "warps share k where there are few columns");
+      static_assert(COLUMNS == 1 && TOGETHER == 1, "warps share k where there are few columns");
       if (base > 0) ck_block_barrier();
       W* shares = reinterpret_cast<W*>(ck_scratch()) + ck_warp() * M;
       constexpr i32 KEPT = ck_dot_kept(COUNT, CK_WARP);
 #pragma unroll
       for (i32 i = 0; i < KEPT; ++i) {
-        if (team < TEAMS && first >= 0 && first + i < M) shares[first + i] = sums[i];
+        if (team < TEAMS && first[0] >= 0 && first[0] + i < M) shares[first[0] + i] = sums[0][i];
       }
       ck_block_barrier();
       ck_dot_gather<D, PARTS, COLUMNS>(o, o_b, base, items);
     }
   }
+}
+
+// Columns of a group for a batch of products whose k lies over lanes: a round of all teams takes some 200
+// cycles, and the lines that all groups read.
+CK_INLINE constexpr i32 ck_dot_columns_of(CkDotForm f, CkDotPlan p, i64 batch, i64 threads) {
+  const i64 groups = threads / p.lanes, most = ck_dot_least(8, 16 / ck_dot_power(f.m));
+  i64 best = p.columns, least = 0;
+  for (i64 columns = best; batch > 1 && p.parts == 1 && columns <= most && columns <= f.n; columns *= 2) {
+    const i64 rounds = ck_dot_ceil(batch * ck_dot_ceil(f.n, columns), groups);
+    const i64 cycles = rounds * (200 + groups * columns * f.k * f.b_size / 128);
+    if (least == 0 || cycles < least) {
+      least = cycles;
+      best = columns;
+    }
+  }
+  return i32(best);
+}
+
+// The same with as many columns as the batch asks for, COLUMNS or more.
+template <class D, i32 PARTS, bool FITS, i32 COLUMNS = D::plan.columns>
+CK_INLINE void ck_dot_lanes_of(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
+                               typename D::O* o, i64 o_b) {
+  if constexpr (PARTS == 1 && D::plan.parts == 1) {
+    constexpr i32 teams = CK_THREADS / D::plan.lanes, chunks = i32(ck_dot_ceil(D::form.n, COLUMNS));
+    constexpr i32 count = i32(ck_dot_power(D::form.m)) * COLUMNS;  // sums of a thread for a chunk
+    if constexpr (COLUMNS < 8) {
+      if (ck_dot_columns_of(D::form, D::plan, batch, CK_THREADS) > COLUMNS) {
+        return ck_dot_lanes_of<D, PARTS, FITS, COLUMNS * 2>(batch, a, a_b, b, b_b, o, o_b);
+      }
+    }
+    const i64 rounds = ck_dot_ceil(batch * chunks, teams);
+    if constexpr (count <= 5) {
+      if (rounds % 3 == 0) return ck_dot_lanes<D, PARTS, FITS, COLUMNS, 3>(batch, a, a_b, b, b_b, o, o_b);
+    }
+    if constexpr (count <= 8) {
+      if (rounds % 2 == 0) return ck_dot_lanes<D, PARTS, FITS, COLUMNS, 2>(batch, a, a_b, b, b_b, o, o_b);
+    }
+  }
+  ck_dot_lanes<D, PARTS, FITS, COLUMNS, 1>(batch, a, a_b, b, b_b, o, o_b);
 }
 
 #endif  // COCKTAIL_GEMV_H

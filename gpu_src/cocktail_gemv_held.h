@@ -13,6 +13,8 @@ struct CkHeldPlan {
   i32 steps;    // of a group through k, lanes * kv elements each
 };
 
+constexpr i64 kCkHeldMost = 100;  // left factors and sums that a thread has at once
+
 // The lanes of a group: more of them read less of the left operand, fewer of them shuffle less. The costs are
 // cycles of a warp: `turns` warps share a scheduler. `products`: that share the left operand.
 CK_INLINE constexpr CkHeldPlan ck_held_plan(CkDotForm f, i64 threads, i64 products) {
@@ -24,7 +26,9 @@ CK_INLINE constexpr CkHeldPlan ck_held_plan(CkDotForm f, i64 threads, i64 produc
     const i64 columns = ck_dot_ceil(f.n, threads / lanes), steps = ck_dot_ceil(f.k / best.kv, lanes);
     const i64 sums = products * ck_dot_power(f.m) * ck_dot_power(columns);
     const i64 loads = f.m * steps * 8 * turns, fmas = products * f.m * columns * steps * best.kv * turns;
-    const i64 cost = loads + fmas + 25 * levels + 4 * sums;
+    const i64 shuffles = 25 * levels + 4 * sums + 4 * ck_dot_most(sums - 8, 0);  // few hide in their latency
+    const bool spills = f.m * steps * best.kv + sums > kCkHeldMost;
+    const i64 cost = loads + fmas + shuffles + (spills ? 1000 : 0);
     if (least == 0 || cost < least) {
       least = cost;
       best.lanes = i32(lanes);

@@ -126,6 +126,8 @@ def _slim() -> list[Product]:
             Product("COLUMNS", 1, 32, 64, batch=batch),
             Product("LANES", 1, 5, 512, "mk nk mn", batch=batch),
         ]
+    # A team makes several chunks of such a batch at once.
+    found += [Product("LANES", m, 30, 64, "mk nk mn", batch=n) for m, n in ((1, 6), (1, 7), (3, 12))]
     for types in (F64, BF16, F16, *INTEGERS, *MIXED):
         found += [
             Product("COLUMNS", 2, 48, 100, types=types),
@@ -175,6 +177,7 @@ def _serial() -> list[Product]:
 def _held() -> list[Product]:
     """A matrix in registers, on either side; a batch has several matrices, one after the other."""
     shapes = [(1, 16, 256), (1, 80, 256), (1, 33, 129), (4, 64, 64), (3, 9, 41), (2, 1, 300), (1, 300, 8)]
+    shapes.append((6, 64, 64))
     orders = ("mk kn mn", "mk nk mn", "km kn nm")
     found = [Product("HELD", m, n, k, order) for m, n, k in shapes for order in orders]
     found += [Product("HELD", n, m, k, "mk kn mn", pad=1) for m, n, k in shapes]
