@@ -183,58 +183,80 @@ CK_INLINE T ck_group_reduce(T x) {
   }
 }
 
-// True if x at position `at` comes before the best so far: NaN first, then the larger (smaller), then the
-// lower position.
+// The best of the elements that a thread has seen: the largest (smallest), and the position of the first NaN.
+enum : i32 { CK_NOWHERE = 0x7fffffff };
 template <bool IS_MAX, class T>
-CK_INLINE bool ck_arg_wins(T x, i32 at, T best, i32 best_at) {
-  bool better = IS_MAX ? x > best : x < best;
+struct CkArg {
+  i32 at;  // begins as the thread's number in the group, where its first element is if it has one
+  T best = IS_MAX ? CkMax::identity<T>() : CkMin::identity<T>();
+  i32 nan_at = CK_NOWHERE;
+};
+
+// Sees x at a position after all others. There is no branch: the loads of later elements do not wait.
+template <bool IS_MAX, class T>
+CK_INLINE void ck_arg_take(CkArg<IS_MAX, T>& seen, T x, i32 position) {
+  const bool wins = IS_MAX ? x > seen.best : x < seen.best;
+  seen.best = wins ? x : seen.best;
+  seen.at = wins ? position : seen.at;
+  if (x != x) seen.nan_at = seen.nan_at < position ? seen.nan_at : position;
+}
+
+// The order of elements as integers: the larger the better, NaN best of all, zeros equal.
+template <bool IS_MAX, class T>
+CK_INLINE auto ck_arg_key(const CkArg<IS_MAX, T>& seen) {
+  typedef typename CkChoose<(CkType<T>::width > 32), u64, u32>::type Key;
+  typedef typename CkType<T>::bits Bits;
+  constexpr Key sign = CkType<T>::is_signed ? Key(1) << (CkType<T>::width - 1) : 0;
+  Key key;
   if constexpr (CkType<T>::is_float) {
-    bool is_nan = x != x, best_is_nan = best != best;
-    bool tie = (is_nan & best_is_nan) | (x == best);
-    return better | (is_nan & !best_is_nan) | (tie & (at < best_at));
+    key = ck_bitcast<Bits>(T(seen.best + T(0)));  // -0 becomes 0
+    key ^= (key & sign) != 0 ? ~Key(0) : sign;    // of negative numbers the bits fall
   } else {
-    return better | ((x == best) & (at < best_at));
+    key = Key(Bits(seen.best)) ^ sign;
+  }
+  key = IS_MAX ? key : ~key;
+  return seen.nan_at != CK_NOWHERE ? ~Key(0) : key;
+}
+
+// The largest key of WIDTH neighbouring lanes and its lowest position, in all of them.
+template <i32 WIDTH, class Key>
+CK_INLINE void ck_arg_lanes(Key& best, i32& at) {
+  if constexpr (WIDTH == 32 && CK_WARP == 32 && sizeof(Key) == 4) {
+    const Key most = __reduce_max_sync(CK_ALL_LANES, best);
+    at = __reduce_min_sync(CK_ALL_LANES, best == most ? at : i32(CK_NOWHERE));
+    best = most;
+  } else {
+    for (i32 flip = WIDTH / 2; flip > 0; flip /= 2) {
+      const Key other = ck_from_partner(best, flip);
+      const i32 other_at = ck_from_partner(at, flip);
+      const bool wins = (other > best) | ((other == best) & (other_at < at));
+      best = wins ? other : best;
+      at = wins ? other_at : at;
+    }
   }
 }
 
-// Takes x at position `at` where it is better, without a branch: the loads of later elements do not wait.
-template <bool IS_MAX, class T>
-CK_INLINE void ck_arg_take(T& best, i32& best_at, T x, i32 at) {
-  const bool wins = ck_arg_wins<IS_MAX>(x, at, best, best_at);
-  best = wins ? x : best;
-  best_at = wins ? at : best_at;
-}
-
-// The best of the values of lanes that differ in bits `half` and lower, in all of them.
-template <bool IS_MAX, class T>
-CK_INLINE void ck_arg_lanes(T& best, i32& at, i32 half) {
-  for (i32 flip = half; flip > 0; flip /= 2) {
-    const T other = ck_from_partner(best, flip);
-    const i32 other_at = ck_from_partner(at, flip);
-    ck_arg_take<IS_MAX>(best, at, other, other_at);
-  }
-}
-
-// The best of the group's values and its position, in every thread of the group. A thread that has none
-// brings the identity of max (min) at position 0x7fffffff.
+// The first position of the best element of the group, in every thread of the group.
 template <i32 GROUP, bool IS_MAX, class T>
-CK_INLINE void ck_group_arg(T& best, i32& at) {
-  ck_arg_lanes<IS_MAX>(best, at, (GROUP < CK_WARP ? GROUP : CK_WARP) / 2);
+CK_INLINE i32 ck_arg_position(const CkArg<IS_MAX, T>& seen) {
+  auto best = ck_arg_key(seen);
+  i32 at = seen.nan_at != CK_NOWHERE ? seen.nan_at : seen.at;
+  ck_arg_lanes<(GROUP < CK_WARP ? GROUP : CK_WARP)>(best, at);
   if constexpr (ck_groups<GROUP>() == 1 && CK_WARPS > 1) {
     i32* places = (i32*)ck_scratch();
-    T* slots = (T*)(ck_scratch() + CK_MOST_WARPS * sizeof(i32));  // behind the places of all warps
+    auto* slots = (decltype(best)*)(ck_scratch() + CK_MOST_WARPS * sizeof(i32));  // behind all places
     ck_block_barrier();
     if (ck_warp_lane() == 0) {
       slots[ck_warp()] = best;
       places[ck_warp()] = at;
     }
     ck_block_barrier();
-    constexpr i32 half = CK_WARPS <= 2 ? 1 : CK_WARPS <= 4 ? 2 : CK_WARPS <= 8 ? 4 : CK_WARPS <= 16 ? 8 : 16;
-    const i32 lane = ck_warp_lane() % (2 * half), warp = lane < CK_WARPS ? lane : 0;
+    const i32 warp = ck_warp_lane() < CK_WARPS ? ck_warp_lane() : 0;
     best = slots[warp];
     at = places[warp];
-    ck_arg_lanes<IS_MAX>(best, at, half);
+    ck_arg_lanes<CK_WARP>(best, at);
   }
+  return at;
 }
 
 // ---- running totals -------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import cast
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
 from jax_cocktail.codegen.mapping import group_elements_again, group_rows, groups_for, lane_loop
-from jax_cocktail.codegen.reduction import identity
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
 from jax_cocktail.codegen.writer import axes_of, call, code, indices_of, iterated, replaced, variable
 from jax_cocktail.device.tuning import PROGRAM
@@ -49,7 +48,7 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     """The same with a group of threads for each row."""
     (x,) = operator.inputs
     axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
-    source, writer, index = context.array(x), context.writer, context.target.index
+    source, writer = context.array(x), context.writer
     context.needs.add("block")
     axes = axes_of(shape)
     indices = indices_of(axes)
@@ -59,16 +58,14 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     out = (*indices[:axis], *indices[axis + 1 :])
     integer = COMPUTE[operator.output.type.dtype]
     with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
-        best = writer.var(COMPUTE[dtype], writer.fresh("a"), identity("max" if is_max else "min", dtype))
-        at = writer.var(index, writer.fresh("n"), "0x7fffffff")
+        kind = f"CkArg<{'true' if is_max else 'false'}, {COMPUTE[dtype]}>"
+        seen = writer.var(kind, writer.fresh("a"), f"{{ck_group_lane<{groups.size}>()}}")
         with group_elements_again(context, groups, axes[axis]):
             writer.let(COMPUTE[dtype], _X, source.read(indices))
-            template = "ck_arg_take<{}>({}, {}, {}, {});"
-            writer.line(template, "true" if is_max else "false", best, at, _X, indices[axis])
-        if groups.size > 1:
-            combine = "ck_group_arg<{}, {}>({}, {});"
-            writer.line(combine, groups.size, "true" if is_max else "false", best, at)
-        writer.add(target.store(out, code("{}({})", integer, at), stores))
+            writer.line("ck_arg_take({}, {}, {});", seen, _X, indices[axis])
+        position = code("{}(ck_arg_position<{}>({}))", integer, groups.size, seen)
+        at = writer.var(integer, writer.fresh("n"), position)  # by all threads, of which some store it
+        writer.add(target.store(out, code("{}", at), stores))
 
 
 def emit_sort(context: Context, operator: UOperator) -> None:

@@ -78,12 +78,9 @@ template <i32 GROUP, bool IS_MAX, class T>
 CK_NOINLINE void arg_rows(const void* operand, void* result) {{
   const T* x = (const T*)operand;
   CK_FOR_ROWS(GROUP, row, ROWS) {{
-    T best = IS_MAX ? CkMax::identity<T>() : CkMin::identity<T>();
-    i32 at = 0x7fffffff;
-    if (row < ROWS) CK_FOR_GROUP_LANES(GROUP, k, LENGTH) {{
-      ck_arg_take<IS_MAX>(best, at, x[row * LENGTH + k], k);
-    }}
-    ck_group_arg<GROUP, IS_MAX>(best, at);
+    CkArg<IS_MAX, T> seen = {{ck_group_lane<GROUP>()}};
+    if (row < ROWS) CK_FOR_GROUP_LANES(GROUP, k, LENGTH) ck_arg_take(seen, x[row * LENGTH + k], k);
+    i32 at = ck_arg_position<GROUP>(seen);
     if (row < ROWS) ((i32*)result)[row * GROUP + ck_group_lane<GROUP>()] = at;
   }}
 }}
@@ -133,6 +130,8 @@ def _rows(dtype: str, seed: int) -> Array:
         x = draw.integers(info.min, info.max, (ROWS, LENGTH), DTYPES[dtype], endpoint=True)
         x[1::3] = draw.integers(0, 4, x[1::3].shape)
         x[2::3] |= 1
+        x[4], x[5] = info.min, info.max
+        x[6, 10:30], x[7, 10:30] = info.min, info.max
         return x
     x = draw.choice([0.5, 1.0, 2.0, 1.25, -1.5, -0.75], (ROWS, LENGTH)).astype(DTYPES[dtype])
     x[0, [7, 31, 40]] = np.nan
@@ -344,9 +343,9 @@ for (i32 turn = 0; turn < 50; ++turn) {  // templates directly after each other
   f64 last = ck_broadcast(f64(turn) + ck_lane());
   i64 sum = ck_group_reduce<CK_THREADS, CkSum>(i64(ck_lane()) << turn);
   bool any = ck_group_reduce<CK_THREADS, CkOr>(ck_lane() == turn);
-  i32 at = ck_lane();
-  u8 best = u8(ck_lane() == turn);
-  ck_group_arg<CK_THREADS, true>(best, at);
+  CkArg<true, u8> seen = {ck_lane()};
+  ck_arg_take(seen, u8(ck_lane() == turn), ck_lane());
+  i32 at = ck_arg_position<CK_THREADS>(seen);
   y[turn * CK_THREADS] = sum + i64(last) + (any ? at : -1);
 }
 """

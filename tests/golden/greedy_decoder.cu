@@ -63,16 +63,15 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     ck_block_barrier();
     {
       {
-        f32 a6 = -__builtin_inff();
-        i32 n7 = 0x7fffffff;
+        CkArg<true, f32> a6 = {ck_group_lane<128>()};
         #pragma unroll 1
         for (i32 base = 0; base < 128; base += 128) {
           const i32 i0 = base + ck_lane() < 10 ? base + ck_lane() : 10;
           const f32 x = o64_f32[i0];
-          ck_arg_take<true>(a6, n7, x, i0);
+          ck_arg_take(a6, x, i0);
         }
-        ck_group_arg<128, true>(a6, n7);
-        if (ck_lane() == 0) o128_i32[0] = i32(n7);
+        i32 n7 = i32(ck_arg_position<128>(a6));
+        if (ck_lane() == 0) o128_i32[0] = n7;
       }
       ck_block_barrier();
       v16 = o128_i32[0];
