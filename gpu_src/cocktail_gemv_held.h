@@ -146,27 +146,32 @@ CK_INLINE void ck_held_put(typename H::D::O* o, i32 first, const typename H::W (
   }
 }
 
-// A product of those that share a left operand: what it keeps, its matrix, and where its result goes.
+// A product of those that one call makes: what it keeps, its operands, and where its result goes.
 template <class MADE, i32 PRODUCTS>
 struct CkHeldProduct {
   typedef CkHeldOf<MADE, PRODUCTS> H;
   typename H::Part& held;
+  const typename H::A* a;
   const typename H::D::B* b;
   typename H::D::O* o;
 };
 
-// All products sum before any of them stores, so that their shuffles overlap.
+// All products load before any of them sums, so that they wait once; what they share is loaded once. All sum
+// before any of them stores, so that their shuffles overlap.
 template <bool FITS, class First, class... Rest>
-CK_INLINE void ck_held_multiply(const typename First::H::A* a, First first, Rest... rest) {
+CK_INLINE void ck_held_multiply(First first, Rest... rest) {
   typedef typename First::H H;
-  typename H::Factors x;
-  typename H::W sums[1 + sizeof...(Rest)][H::count];
-  i32 kept[1 + sizeof...(Rest)], n = 0;
-  ck_held_read<H, FITS>(x, a);
-  ck_held_add<H>(first.held, x, sums[0]);
-  (ck_held_add<typename Rest::H>(rest.held, x, sums[++n]), ...);
+  constexpr i32 COUNT = 1 + i32(sizeof...(Rest));
+  typename H::Factors x[COUNT];
+  typename H::W sums[COUNT][H::count];
+  i32 kept[COUNT], n = 0;
+  ck_held_read<H, FITS>(x[0], first.a);
+  (ck_held_read<typename Rest::H, FITS>(x[++n], rest.a), ...);
+  n = 0;
+  ck_held_add<H>(first.held, x[0], sums[0]);
+  ((++n, ck_held_add<typename Rest::H>(rest.held, x[n], sums[n])), ...);
 #pragma unroll
-  for (i32 i = 0; i <= i32(sizeof...(Rest)); ++i) {
+  for (i32 i = 0; i < COUNT; ++i) {
     kept[i] = ck_dot_butterfly<H::count, H::plan.lanes / 2, 1>(sums[i], ck_warp_lane());
   }
   n = 0;
@@ -179,19 +184,9 @@ CK_INLINE void ck_held_renew(Product product) {
   if (product.held.from != product.b) ck_held_load<typename Product::H>(product.held, product.b);
 }
 
-template <bool ALIGNED, class First, class... Rest>
-CK_INLINE void ck_held_make(const typename First::H::A* a, First first, Rest... rest) {
-  typedef typename First::H H;
-  constexpr i32 bytes = H::plan.kv * i32(sizeof(typename H::A));
-  ck_held_renew(first);
-  (ck_held_renew(rest), ...);
-  const bool fits = ALIGNED || ck_dot_fits(a, H::D::form.a_m, bytes);
-  fits ? ck_held_multiply<true>(a, first, rest...) : ck_held_multiply<false>(a, first, rest...);
-}
-
 // What a product keeps of its right operand or, where that has fewer columns than the left one has rows, of
 // its left operand. The arguments are those of ck_dot_fixed without the strides of the result. PRODUCTS: so
-// many are made together, because they share the operand that is not kept.
+// many are made together and share the operand that is not kept.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N,
           i32 PRODUCTS = 1>
 struct CkDotHeld {
@@ -205,16 +200,22 @@ struct CkDotHeld {
 };
 
 // One of the products of ck_dot_held. `b`: the operand that is kept.
-template <i64 O_M, i64 O_N, class Held, class B, class O>
-CK_INLINE auto ck_held(Held& held, const B* b, O* o) {
-  return CkHeldProduct<typename Held::template Of<O_M, O_N>::D, Held::products>{held.held, b, o};
+template <i64 O_M, i64 O_N, class Held, class A, class B, class O>
+CK_INLINE auto ck_held(Held& held, const A* a, const B* b, O* o) {
+  return CkHeldProduct<typename Held::template Of<O_M, O_N>::D, Held::products>{held.held, a, b, o};
 }
 
-// o = a b as ck_dot_fixed, or o = b a, for all `products`. ALIGNED: `a` surely begins at a multiple of 16
-// bytes. While what they keep lives, memory at the address of its matrix does not change.
-template <bool ALIGNED = false, class A, class... Products>
-CK_INLINE void ck_dot_held(const A* a, Products... products) {
-  ck_held_make<ALIGNED>(a, products...);
+// o = a b as ck_dot_fixed, or o = b a, for all products, which have one form. ALIGNED: each `a` surely begins
+// at a multiple of 16 bytes. While what they keep lives, memory at the address of its matrix does not change.
+template <bool ALIGNED = false, class First, class... Rest>
+CK_INLINE void ck_dot_held(First first, Rest... rest) {
+  typedef typename First::H H;
+  constexpr i32 bytes = H::plan.kv * i32(sizeof(typename H::A));
+  ck_held_renew(first);
+  (ck_held_renew(rest), ...);
+  const bool fits = ALIGNED || (ck_dot_fits(first.a, H::D::form.a_m, bytes) && ... &&
+                                ck_dot_fits(rest.a, H::D::form.a_m, bytes));
+  fits ? ck_held_multiply<true>(first, rest...) : ck_held_multiply<false>(first, rest...);
 }
 
 #endif  // COCKTAIL_GEMV_HELD_H

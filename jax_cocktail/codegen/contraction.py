@@ -66,25 +66,22 @@ Made = tuple[UOperator, ArrayView]  # a product and the memory of its result
 
 
 def emit_held(context: Context, products: Sequence[Made]) -> bool:
-    """Calls ck_dot_held, which keeps matrices in registers. False if one of the products cannot.
-
-    `products`: they share the operand that is not kept.
-    """
-    calls, moving = list[Expression](), products[0][0].inputs[0]
+    """Calls ck_dot_held, which keeps matrices in registers. False if one of the products cannot."""
+    calls, others = list[Expression](), list[Value]()
     for operator, o in products:
         kept = context.held.get(operator.output)
         held = None if kept is None else holdable(context, operator, o)
         if kept is None or held is None or held.text != kept.text:
             return False
-        matrix, moving = operator.inputs if held.left else operator.inputs[::-1]
+        matrix, other = operator.inputs if held.left else operator.inputs[::-1]
         a, b = (context.array(v) for v in operator.inputs)
         written = map(str, contraction(operator, (a.strides, b.strides, o.strides)).written)
-        pointer = context.array(matrix).pointer
-        calls.append(code("ck_held<{}, {}>({}, {}, {})", *written, kept.name, pointer, o.pointer))
+        pointers = (context.array(other).pointer, context.array(matrix).pointer, o.pointer)
+        calls.append(code("ck_held<{}, {}>({}, {}, {}, {})", *written, kept.name, *pointers))
+        others.append(other)
     context.needs.add("dot")
-    aligned = "<true>" if _are_aligned(context, moving) else ""
-    pointer = context.array(moving).pointer
-    context.writer.line("ck_dot_held{}({}, {});", aligned, pointer, joined(", ", calls))
+    aligned = "<true>" if _are_aligned(context, *others) else ""
+    context.writer.line("ck_dot_held{}({});", aligned, joined(", ", calls))
     return True
 
 

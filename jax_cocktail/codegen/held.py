@@ -1,13 +1,14 @@
 """Products whose matrix no iteration of a loop changes: the threads of a block keep it in registers.
 
 A thread reads its part of the matrix when the product first runs, and again if the product gets another
-matrix: where a unit has several parts of a parallel loop (`cocktail_gemv_held.h`). Neighbouring products that
-share the other operand are one call, which reads it once and shuffles the sums of all of them together.
+matrix: where a unit has several parts of a parallel loop (`cocktail_gemv_held.h`). Neighbouring products of
+one form are one call, which waits once for their other operands, reads a shared one once, and shuffles the
+sums of all of them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from jax_cocktail.codegen.context import Context, Kept
@@ -59,50 +60,75 @@ def _declare(context: Context, loop: LoopUTask) -> None:
     held = {output: product for output, (product, _) in found.items()}
     names = dict[Hashable, Name]()  # of what is kept: two copies of one product share it
     for region in regions_in(loop.body):
-        for output, run in ((v, each) for each in _runs(region, held) for v in each):
+        runs = _runs(context, region, held)
+        for output, run, sharing in ((v, outputs, count) for outputs, count in runs for v in outputs):
             product, matrix = found[output]
-            key = matrix, product.text, len(run)
+            key = matrix, product.text, sharing
             if key not in names:
                 if context.held_bytes + product.bytes > BLOCK.held_bytes:
                     continue
                 context.held_bytes += product.bytes
                 names[key] = Name(f"k{output.id}", outer=True)
-                number = f", {len(run)}" if len(run) > 1 else ""
+                number = f", {sharing}" if sharing > 1 else ""
                 type_ = f"CkDotHeld<{product.text}{number}>"
                 context.writer.add(Declaration(type_, names[key], const=False))
             context.held[output] = Kept(names[key], product.text, run)
 
 
-# -- products that share an operand --------------------------------------------------------------------------
+# -- products that one call makes ----------------------------------------------------------------------------
 def _product(statement: Statement) -> UOperator | None:
     """The product that a statement makes, into an array or into a part of one."""
     first = operators_of(statement)[:1]
     return first[0] if first and first[0].kind == "dot" else None
 
 
-def _runs(region: Region, held: Mapping[Value, Held]) -> Iterator[tuple[Value, ...]]:
-    """The results of products that one call makes: neighbours, at most with block barriers in between, of
-    one form, with one operand that is not kept."""
-    run, made, shared = list[Value](), set[Value](), None
+def _runs(
+    context: Context, region: Region, held: Mapping[Value, Held]
+) -> Iterator[tuple[tuple[Value, ...], int]]:
+    """The results of products that one call makes: neighbours, at most with block barriers in between. And
+    how many share the operand that is not kept: all of them, or each has its own."""
+    run = list[Statement]()
     for statement in region.body:
         product = _product(statement)
-        how = None if product is None else held.get(product.output)
-        if product is None or how is None:
-            if run and not is_a(statement, "block_barrier"):
-                yield tuple(run)
-                run = []
-            continue
-        key = product.inputs[1 if how.left else 0], how.text
-        full = (len(run) + 1) * how.few > BLOCK.held_rows_together
-        if run and (key != shared or full or not made.isdisjoint(statement.inputs)):
-            yield tuple(run)
+        kept = product is not None and product.output in held
+        goes_on = is_a(statement, "block_barrier") or (
+            kept and _go_together(context, [*run, statement], held)
+        )
+        if run and not goes_on:
+            yield _run(run, held)
             run = []
-        if not run:
-            made, shared = set(), key
-        run.append(product.output)
-        made.update(statement.outputs)
+        if kept:
+            run.append(statement)
     if run:
-        yield tuple(run)
+        yield _run(run, held)
+
+
+def _run(run: Sequence[Statement], held: Mapping[Value, Held]) -> tuple[tuple[Value, ...], int]:
+    outputs = tuple(product.output for product in map(_product, run) if product is not None)
+    return outputs, len(run) if len(_others(run, held)) == 1 else 1
+
+
+def _others(run: Sequence[Statement], held: Mapping[Value, Held]) -> set[Value]:
+    """The operands of products that are not kept."""
+    return {p.inputs[1 if held[p.output].left else 0] for p in map(_product, run) if p is not None}
+
+
+def _go_together(context: Context, run: Sequence[Statement], held: Mapping[Value, Held]) -> bool:
+    """True if one call may make the products: they have one form, none reads what another one makes, and no
+    result lies in the memory of an operand that other threads may still read."""
+    forms = [held[product.output] for product in map(_product, run) if product is not None]
+    few = sum(form.few for form in forms)
+    made = {value for statement in run[:-1] for value in statement.outputs}
+    if len({form.text for form in forms}) > 1 or few > BLOCK.held_rows_together:
+        return False
+    if not made.isdisjoint(run[-1].inputs):
+        return False
+    others = _others(run, held)
+    if len(others) == 1:
+        return True
+    results = {context.slot(value).space for statement in run for value in statement.outputs}
+    apart = results.isdisjoint(context.slot(value).space for value in others)
+    return apart and sum(value.type.size for value in others) <= BLOCK.held_row_elements
 
 
 def run_at(context: Context, region: Region, position: int) -> range:

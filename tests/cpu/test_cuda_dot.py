@@ -237,8 +237,8 @@ def _held_body(i: int, p: Product) -> str:
     copied = f"{{ {p.types[side]}* to = {matrix}; const auto from = {pointers[side]};"
     each = f"for (i32 l = ck_lane(); l < {p.step(side)}; l += CK_THREADS) to[l] ="
     result = f"({p.types[2]}*)results[{i}] + {p.shift} + j * {p.step(2)}"
-    product = f"ck_held<{arguments[-3]}, {arguments[-2]}>(kept, {matrix}, {result})"
-    call = f"ck_dot_held({pointers[1 - side]}, {product}); ck_block_barrier();"
+    product = f"ck_held<{arguments[-3]}, {arguments[-2]}>(kept, {pointers[1 - side]}, {matrix}, {result})"
+    call = f"ck_dot_held({product}); ck_block_barrier();"
     return (
         f"for (i32 j = 0; j < {p.batch}; ++j) {{ CkDotHeld<{', '.join(arguments[:-3])}> kept;\n"
         f"{copied} {each} from[l]; ck_block_barrier(); }}\n{call}\n"

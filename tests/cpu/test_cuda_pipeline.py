@@ -102,7 +102,8 @@ def test_roles(batch, hidden, held, monkeypatch):
     (emitted, *_), *_ = emulation.launches or []
     roles = re.findall(r"^CK_NOINLINE u32 role.*?^}", emitted.source, re.M | re.S)
     assert emitted.source.count("= role") == 5 and len(roles) == 3
-    assert all(len(set(re.findall(r"ck_dot_held<.*?>\((x\d+)", role))) == held for role in roles[1:])
+    assert all(len(set(re.findall(r"ck_held<.*?>\((x\d+)", role))) == held for role in roles[1:])
+    assert all(role.count("ck_dot_held") == held for role in roles[1:])  # both products of a step in one call
     assert not any("_apart(" in role or " part" in role for role in roles)
 
 

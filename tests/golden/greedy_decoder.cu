@@ -58,7 +58,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_block_barrier();
     {
-      ck_dot_held<true>(o0_f32, ck_held<0, 1>(k15, p1, o64_f32));
+      ck_dot_held<true>(ck_held<0, 1>(k15, o0_f32, p1, o64_f32));
     }
     ck_block_barrier();
     {

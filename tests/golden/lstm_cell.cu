@@ -32,7 +32,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
     }
     {
-      ck_dot_held(r0, ck_held<0, 1>(k6, p0, o0_f32));
+      ck_dot_held(ck_held<0, 1>(k6, r0, p0, o0_f32));
     }
     ck_block_barrier();
     {
