@@ -72,6 +72,8 @@ class EarlyLoads:
         for number, place in enumerate(self._places):
             kept = {p for p, s in slots.items() if s not in place.written and not context.is_near(s)}
             since = {node.name for node in nodes[place.at :] if isinstance(node, Declaration)}
+            if len(since) == len(nodes) - 1 - place.at:
+                continue  # nothing in between hides a wait
             found = divided(nodes[-1], kept, place.changed | since, partial(context.writer.fresh, "e"))
             if found is not None and len(found.results) <= BLOCK.early_loads:
                 nodes[-1] = found.late
