@@ -30,6 +30,12 @@ CK_INLINE T ck_quotient(T a, T b) {
 }
 CK_INLINE f32 ck_quotient(f32 a, f32 b);
 
+#if !defined(CK_EMULATED)
+// One instruction each, instead of the templates of these names.
+CK_INLINE f32 ck_max(f32 a, f32 b);
+CK_INLINE f32 ck_min(f32 a, f32 b);
+#endif
+
 CK_INLINE f64 ck_log_gamma(f64 x) { return __builtin_lgamma(x); }
 
 // Numbers of a program, defined by its text before the first header: threads of a block (a multiple of the

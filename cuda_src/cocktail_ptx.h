@@ -127,6 +127,22 @@ CK_INLINE f32 ck_quotient(f32 a, f32 b) {
 }
 #endif
 
+// ---- order ----------------------------------------------------------------------------------------------
+
+#if !defined(CK_EMULATED)
+// NaN wins; +0 is larger than -0.
+CK_INLINE f32 ck_max(f32 a, f32 b) {
+  f32 larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+CK_INLINE f32 ck_min(f32 a, f32 b) {
+  f32 smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+}
+#endif
+
 // ---- where memory is -----------------------------------------------------------------------------------
 
 // Promises about a pointer that a function got: its accesses are then those of shared or of global memory,
