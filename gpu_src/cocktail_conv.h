@@ -56,8 +56,8 @@ CK_INLINE void ck_conv_fixed(const T* x, const T* w, O* o) {
   if constexpr (D::plan.kind == CK_CONV_SIMPLE) {
     ck_conv_elements<D>(x, w, o);
   } else if constexpr (D::plan.kind == CK_CONV_FEW) {
-    constexpr i32 chunk = D::plan.depth;
-    if (ck_conv_aligned<T, chunk>(x) && ck_conv_aligned<T, chunk>(w)) return CkConvFew<D>::all(x, w, o);
+    typedef CkConvFew<D> F;
+    if (ck_conv_aligned<T, F::chunk>(x) && ck_conv_aligned<T, F::side>(w)) return F::all(x, w, o);
     ck_conv_elements<D>(x, w, o);
   } else if constexpr (D::plan.kind == CK_CONV_FMA) {
     ck_conv_tiles<D, CkConvFma<D>>(x, w, o);

@@ -1,6 +1,6 @@
 // A convolution with few output features. Neighbouring lanes share the input features and make a box of
 // positions on the last two axes: an element of the input is loaded once for all taps and positions of a box.
-// Scratch holds the weights of one output feature after the other, so that lanes read neighbouring words.
+// The weights of its input features for all output features lie side by side, so a lane reads them together.
 #ifndef COCKTAIL_CONV_FEW_H
 #define COCKTAIL_CONV_FEW_H
 
@@ -26,6 +26,7 @@ struct CkConvFew {
   static constexpr i32 features = D::sizes.features, count = p.height * p.width * few;
   static constexpr i32 across = ck_conv_above(X.out, p.width), down = ck_conv_above(Y.out, p.height);
   static constexpr i32 wide = ck_conv_seen(X, p.width), high = ck_conv_seen(Y, p.height);
+  static constexpr i32 side = ck_conv_chunk(chunk * few, sizeof(T));  // weights that are read at once
   C sums[count];
 
   typedef CkConvPack<T, chunk> Line[wide];
@@ -52,14 +53,14 @@ struct CkConvFew {
       const i32 up = row - tap / X.taps * Y.spread, y = up / Y.stride;
       if (up < 0 || up % Y.stride != 0 || y >= p.height) continue;
       _Pragma("unroll")
-      for (i32 f = 0; f < few; ++f) {
-        const auto weights = ck_conv_taken<T, chunk>(w + (tap * few + f) * features, true);
+      for (i32 first = 0; first < chunk * few; first += side) {
+        const auto weights = ck_conv_taken<T, side>(w + tap * features * few + first, true);
         _Pragma("unroll")
-        for (i32 i = 0; i < p.width * chunk; ++i) {
-          const i32 x = i / chunk, c = i % chunk;
+        for (i32 i = 0; i < p.width * side; ++i) {
+          const i32 x = i / side, c = (first + i % side) / few, f = (first + i % side) % few;
           C& sum = sums[(y * p.width + x) * few + f];
           const T element = line[x * X.stride + tap % X.taps * X.spread].item[c];
-          sum = ck_conv_add<C>(sum, ck_convert<C>(element), ck_convert<C>(weights.item[c]));
+          sum = ck_conv_add<C>(sum, ck_convert<C>(element), ck_convert<C>(weights.item[i % side]));
         }
       }
     }
@@ -75,7 +76,7 @@ struct CkConvFew {
       const bool inside = on(Z, 1, front, tap * Z.spread);
       CK_NO_UNROLL
       for (i32 c = ck_lane() % lanes * chunk; c < features; c += lanes * chunk) {
-        const T* weights = w + tap * Y.taps * X.taps * few * features + c;
+        const T* weights = w + (tap * Y.taps * X.taps * features + c) * few;
         const T* corner = x + ((plane * Y.in + top) * X.in + left) * features + c;
         Line lines[high];
         _Pragma("unroll")
@@ -88,22 +89,23 @@ struct CkConvFew {
     }
   }
 
-  // [taps][features][few] to [taps][few][features].
-  static CK_CONV_MEMBER const T* turned(const T* w) {
-    if (few == 1) return w;
-    T* to = reinterpret_cast<T*>(ck_scratch());
-    _Pragma("unroll 4")
-    for (i32 i = ck_lane(); i < D::sizes.depth * few; i += CK_THREADS) {
-      to[(i / (features * few) * few + i % few) * features + i / few % features] = w[i];
+  // The weights; those of several output features are copied to scratch if they are far away.
+  static CK_CONV_MEMBER const T* near(const T* w) {
+    typedef CkConvPack<T, side> Pack;
+    if (few == 1 || !ck_is_global(w)) return w;
+    Pack* to = reinterpret_cast<Pack*>(ck_scratch());
+    _Pragma("unroll 8")
+    for (i32 i = ck_lane(); i < D::sizes.depth * few / side; i += CK_THREADS) {
+      to[i] = reinterpret_cast<const Pack*>(w)[i];
     }
     ck_block_barrier();
-    return to;
+    return reinterpret_cast<const T*>(to);
   }
 
   static CK_CONV_MEMBER void all(const T* x, const T* w, typename D::result* o) {
     constexpr i32 boxes = D::sizes.rows / (Y.out * X.out) * down * across, teams = CK_THREADS / lanes;
     constexpr i32 kept = ck_dot_kept(count, lanes);
-    w = turned(w);
+    w = near(w);
     CK_NO_UNROLL
     for (i32 first = 0; first < boxes; first += teams) {
       const i32 own = first + ck_lane() / lanes, box = own < boxes ? own : boxes - 1;  // the last one again
