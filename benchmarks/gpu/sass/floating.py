@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -26,12 +27,22 @@ def arithmetic(bind: Binder, i: Instruction) -> Step:
         return lambda mask: store(_bits(a() + b()), mask)
     if i.kind == "FMUL":
         return lambda mask: store(_bits(a() * b()), mask)
-    if i.kind == "FFMA":
-        c = bind.float(i.operands[3])
-        return lambda mask: store(_bits(a().astype(np.float64) * b() + c()), mask)
-    least = bind.predicate(i.operands[3])
+    c = bind.float(i.operands[3])
+    return lambda mask: store(_bits(a().astype(np.float64) * b() + c()), mask)
+
+
+def extreme(bind: Binder, i: Instruction) -> Step:
+    """The least of two or three values, or the largest."""
+    store, values = bind.store(i.operands[0]), [bind.float(each) for each in i.operands[1:-1]]
+    least = bind.predicate(i.operands[-1])
     low, high = (np.minimum, np.maximum) if "NAN" in i.suffixes else (np.fmin, np.fmax)
-    return lambda mask: store(_bits(np.where(least(), low(a(), b()), high(a(), b()))), mask)
+
+    def step(mask: Mask) -> None:
+        first, *others = (value() for value in values)
+        small = functools.reduce(low, others, first)
+        store(_bits(np.where(least(), small, functools.reduce(high, others, first))), mask)
+
+    return step
 
 
 def double_arithmetic(bind: Binder, i: Instruction) -> Step:
@@ -243,7 +254,8 @@ def matrix_product(bind: Binder, i: Instruction) -> Step:
 
 
 OPERATIONS: dict[str, Callable[[Binder, Instruction], Step]] = {
-    **dict.fromkeys(("FADD", "FMUL", "FFMA", "FMNMX"), arithmetic),
+    **dict.fromkeys(("FADD", "FMUL", "FFMA"), arithmetic),
+    **dict.fromkeys(("FMNMX", "FMNMX3"), extreme),
     **dict.fromkeys(("DADD", "DMUL", "DFMA"), double_arithmetic),
     **dict.fromkeys(("FSETP", "DSETP"), compare),
     **dict.fromkeys(("I2F", "I2FP"), to_float),
