@@ -146,6 +146,8 @@ def groups_for(rows: int, length: int, threads: int, warp: int) -> Groups:
     """The groups of threads for rows of `length` elements."""
     if length <= 1:
         return Groups(1, rows)
+    if rows == 1 and length <= BLOCK.warp_length:
+        return Groups(min(warp, threads), rows)
     if rows == 1 or (rows <= BLOCK.whole_rows and length >= BLOCK.whole_length * threads):
         return Groups(threads, rows)
     size = 1

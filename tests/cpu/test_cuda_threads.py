@@ -82,3 +82,26 @@ def test_batches_of_positions(threads, sanitizer, outline_limit, monkeypatch):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), each, stock)
     sizes = re.findall(r"f32 h\d+\[(\d)\];", launches[0][0].source)
     assert bool(sizes) == (2 * threads <= 1333)
+
+
+def short_rows(x):
+    """Totals of what each warp reduces for itself, between loops over the same elements."""
+
+    def body(k, x):
+        shifted = jnp.exp(x - jnp.max(x))
+        total = jnp.sum(shifted)
+        return jnp.sin(shifted / total + jnp.argmin(shifted) * jnp.float32(0.01) + k)
+
+    return jax.lax.fori_loop(0, 5, body, x)
+
+
+@pytest.mark.parametrize(("threads", "sanitizer"), [(32, None), (96, "thread"), (256, "address")])
+@pytest.mark.parametrize("size", [33, 64, 65])
+def test_every_warp_reduces_a_short_row(size, threads, sanitizer, monkeypatch):
+    x = np.random.default_rng(1).normal(size=size).astype(np.float32)
+    stock = jax.jit(short_rows)(x)
+    found, launches = run(monkeypatch, short_rows, (x,), 1, threads=threads, sanitizer=sanitizer)
+    for each in found:
+        np.testing.assert_allclose(each, stock, rtol=1e-5, atol=1e-6)
+    groups = set(re.findall(r"ck_group_reduce<(\d+),", launches[0][0].source))
+    assert groups == {str(32 if size <= 64 else threads)}

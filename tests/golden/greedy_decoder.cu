@@ -63,14 +63,14 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     ck_block_barrier();
     {
       {
-        CkArg<true, f32> a6 = {ck_group_lane<128>()};
+        CkArg<true, f32> a6 = {ck_group_lane<32>()};
         #pragma unroll 1
-        for (i32 base = 0; base < 128; base += 128) {
-          const i32 i0 = base + ck_lane() < 10 ? base + ck_lane() : 10;
+        for (i32 base = 0; base < 32; base += 32) {
+          const i32 i0 = base + ck_lane() % 32 < 10 ? base + ck_lane() % 32 : 10;
           const f32 x = o64_f32[i0];
           ck_arg_take(a6, x, i0);
         }
-        i32 n7 = i32(ck_arg_position<128>(a6));
+        i32 n7 = i32(ck_arg_position<32>(a6));
         if (ck_lane() == 0) o128_i32[0] = n7;
       }
       ck_block_barrier();

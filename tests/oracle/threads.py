@@ -15,6 +15,7 @@ from unittest import mock
 
 import numpy as np
 
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.interpreter.common import Array
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import KINDS
@@ -136,6 +137,8 @@ class Watch:
         inner, length = where.members, closer.output.type.size
         if closer.kind == "reduce" and closer.output.type.is_scalar:
             inner, length = where.members[:-1], closer.inputs[0].type.size
+            if length <= BLOCK.warp_length:  # every warp reads all of it
+                return np.full(size, ANY)
         if size != length or size < 2 or any(KINDS[m.kind].sort == "anchor" for m in inner):
             return np.full(size, ANY)
         if (length, cells.width) not in self._firsts:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.schedule.sync.hazards import ALL, BLOCK_BARRIER, FIRST, Access, State, Synchroniser
 from jax_cocktail.utask.ir import LoopUTask, Statement, StitchedUTask, UOperator, UProgram
 from jax_cocktail.utask.operators import BLOCK_SCRATCH
@@ -48,7 +49,7 @@ class _BlockBarriers(Synchroniser):
     def _lanes(self, group: StitchedUTask) -> Iterator[Access]:
         """The accesses of a lane loop. If it only does element-wise work on whole dense arrays, or reduces
         one to a scalar, one thread has element i of each array, in this loop and in all others of that
-        size."""
+        size. What is short is reduced by every warp."""
         closer = group.members[-1]
         whole = closer.inputs[0] if closer.kind == "reduce" else closer.output
         if closer.kind == "dynamic_update_slice" and closer.inputs[1].type.is_scalar:
@@ -58,7 +59,8 @@ class _BlockBarriers(Synchroniser):
             return
         inner = group.members[:-1] if closer.kind == "reduce" else group.members
         plain = all(map(_own_element, inner))
-        plain = plain and (closer.kind != "reduce" or closer.output.type.is_scalar)
+        if closer.kind == "reduce":
+            plain = plain and closer.output.type.is_scalar and whole.type.size > BLOCK.warp_length
         for values, write in ((group.inputs, False), (group.outputs, True)):
             for value in values:
                 dense = value in self.layouts and self.layouts[value].is_whole
