@@ -335,7 +335,7 @@ def _function(
     own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known | {FIRST})}
     parameters = {n: o for n, o in names.items() if n not in own}
     own, places = _slices_from(context, own, first)
-    parameters |= dict.fromkeys(places, Outer("u8*", context.target.far))
+    parameters |= dict.fromkeys(places, Outer("i64"))
     return [*declarations(own), *lines], parameters, {FIRST: str(first), **places}
 
 
@@ -343,14 +343,16 @@ def _slices_from(
     context: Context, own: Mapping[Name, Outer], first: int
 ) -> tuple[dict[Name, Outer], dict[Name, Expression]]:
     """Pointers of a part, with slices that begin at its first unit counted from the parameter FIRST; and the
-    parameters that say where such an array is in the workspace."""
+    parameters that say where such an array is in the workspace. These are constants at every call: pointers
+    would take registers of the program's function, from one call to the next."""
     pointers, places = dict(own), dict[Name, Expression]()
     for name, about in own.items():
         part = context.plan.parts.get(about.slot) if about.slot else None
         if part and first and part.first == first and about.slot:
             place = Name(f"{name.text}_all", outer=True)
-            places[place] = f"workspace + {about.slot.index}"
-            pointers[name] = replace(about, address=context.slices(part, place, FIRST))
+            places[place] = str(about.slot.index)
+            address = context.slices(part, code("workspace + {}", place), FIRST)
+            pointers[name] = replace(about, address=address)
     return pointers, places
 
 
