@@ -23,6 +23,7 @@ from jax_cocktail.codegen.mapping import (
 from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, clamped, code, down, indices_of, iterated
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.layout import core, row_major
 from jax_cocktail.utask.types import Shape, Value
@@ -211,8 +212,17 @@ def emit_copy(context: Context, source: Value, target: Value) -> None:
         begin = code("{} + {}", begin, layout.offset) if layout.offset else begin
         context.copy(context.pointer(target), begin, source.type.nbytes)
         return
-    dense = ArrayView(context.pointer(target), row_major(source.type.shape), source.type.dtype)
-    emit_nest(context, (), [(source, dense)], core(source.type.shape))
+    shape = source.type.shape
+    dense = ArrayView(context.pointer(target), row_major(shape), source.type.dtype)
+    outer = next(d for d in range(len(shape) + 1) if layout.strides[d:] == dense.strides[d:])
+    run = source.type.nbytes // prod(shape[:outer])
+    if not context.target.has_threads or run < BLOCK.load_bytes * context.target.threads:
+        emit_nest(context, (), [(source, dense)], core(shape))
+        return
+    with context.writer.nest(shape[:outer]) as indices:  # runs without gaps, long enough for all threads
+        begins = (*indices, *(Index() for _ in shape[outer:]))
+        to, begin = (code("&{}", array.at(begins)) for array in (dense, context.array(source)))
+        context.copy(to, begin, run)
 
 
 # -- closers -------------------------------------------------------------------------------------------------

@@ -105,3 +105,18 @@ def test_every_warp_reduces_a_short_row(size, threads, sanitizer, monkeypatch):
         np.testing.assert_allclose(each, stock, rtol=1e-5, atol=1e-6)
     groups = set(re.findall(r"ck_group_reduce<(\d+),", launches[0][0].source))
     assert groups == {str(32 if size <= 64 else threads)}
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+def test_rows_are_copied_whole(sanitizer, monkeypatch):
+    """A carry begins as part of an array, whose rows have no gaps."""
+
+    def rows(x, k):
+        return jax.lax.fori_loop(0, 3, lambda i, y: y.at[i].add(y[k]), x[:, 8:520])
+
+    x = np.random.default_rng(2).normal(size=(5, 700)).astype(np.float32)
+    stock = jax.jit(rows)(x, 1)
+    found, launches = run(monkeypatch, rows, (x, 1), 1, sanitizer=sanitizer)
+    for each in found:
+        np.testing.assert_allclose(each, stock, rtol=1e-6)
+    assert re.search(r"ck_copy\(&.*700 \* i0", launches[0][0].source)
