@@ -231,7 +231,8 @@ CK_INLINE constexpr i64 ck_dot_cycles(CkDotForm f, CkDotPlan p, i64 down, i64 ac
 
 // Every way to share a tile among the warps, by the cycles that it takes.
 CK_INLINE constexpr CkDotPlan ck_dot_plan_tensor(CkDotForm f, i64 threads, i64 room) {
-  const i64 warps = threads / CK_WARP, most = ck_dot_least(16, 4096 / threads);
+  // Sums of larger parts leave too few registers for the places of two operands that are copied.
+  const i64 warps = threads / CK_WARP, most = ck_dot_least(ck_dot_packed(f) ? 16 : 12, 4096 / threads);
   CkDotPlan best{};
   best.path = CK_DOT_SERIAL;
   i64 least = 0;

@@ -259,7 +259,7 @@ def _cycles(f: DotForm, p: DotPlan, down: int, across: int) -> int:
 def _tensor(f: DotForm, threads: int, room: int) -> DotPlan:
     """Every way to share a tile among the warps, by the cycles that it takes."""
     warps, best, least = threads // WARP, DotPlan("serial"), 0
-    for down, across, tm, tn in _tensor_shares(f, warps, min(16, 4096 // threads)):
+    for down, across, tm, tn in _tensor_shares(f, warps, min(16 if f.is_packed else 12, 4096 // threads)):
         slices = 1
         while slices * down * across <= warps:
             form = DotPlan("mma", bm=16 * tm * down, bn=8 * tn * across, tm=tm, tn=tn, slices=slices)
