@@ -50,15 +50,11 @@ struct CkDotMmaPart {
     }
   }
 
-  // The same of 8 columns from `x` on. The operand has `columns` from the tile's first on.
-  static CK_MEMBER void load_right(u32 (&to)[2][2], const u8* tile, i32 x, i32 k, i32 columns) {
+  // The same of 8 columns from `x` on.
+  static CK_MEMBER void load_right(u32 (&to)[2][2], const u8* tile, i32 x, i32 k) {
     const i32 lane = ck_warp_lane(), g = lane / 4, t = lane % 4;
     u32 words[4];
-    if constexpr (Right::is_packed) {
-      const auto four = Right::lane_words(tile, x, k, columns);
-#pragma unroll
-      for (i32 i = 0; i < 4; ++i) words[i] = four.at[i];
-    } else if constexpr (Right::along_k) {
+    if constexpr (Right::along_k) {
       ck_load_tiles(words, tile + (x + lane % 8) * Right::pitch + (k + lane / 8 * 4) * 4);
     } else {
 #pragma unroll
@@ -78,7 +74,7 @@ struct CkDotMmaPart {
     }
   }
 
-  CK_MEMBER void add(const u8* left, const u8* right, i32 columns) {
+  CK_MEMBER void add(const u8* left, const u8* right) {
     const i32 y = ck_warp() % workers / across * 16 * TM, x = ck_warp() % across * 8 * TN;
     const i32 slice = ck_warp() / workers;
     // Some blocks ahead hide the way from scratch, as far as registers last. Several rows hide more of it.
@@ -90,7 +86,7 @@ struct CkDotMmaPart {
 #pragma unroll
       for (i32 i = 0; i < TM; ++i) load_left(a[i], left, y + i * 16, k);
 #pragma unroll
-      for (i32 i = 0; i < TN; ++i) load_right(b[i], right, x + i * 8, k, columns);
+      for (i32 i = 0; i < TN; ++i) load_right(b[i], right, x + i * 8, k);
 #pragma unroll
       for (i32 j = 0; j < 2; ++j) {
 #pragma unroll
@@ -107,6 +103,112 @@ struct CkDotMmaPart {
     for (i32 i = 0; i < TM * TN * 4; ++i) {
       const i32 tile = i / 4, row = y + tile / TN * 16 + g + i % 4 / 2 * 8;
       visit(row, x + tile % TN * 8 + 2 * t + i % 2, sums[tile / TN][tile % TN][i % 4]);
+    }
+  }
+};
+
+// The same beside a packed matrix. A lane takes four neighbouring words of k at once, of row g and column g:
+// the sum does not ask which of them is called t, as long as both sides agree.
+// Of two products that add up, the blocks of k of the second one follow those of the first. C_M: between rows
+// of its left operand.
+template <class D, i64 C_M>
+struct CkDotWholePart : CkDotMmaPart<D, void, void> {
+  typedef CkDotMmaPart<D, void, void> Base;
+  typedef typename D::A E;
+  typedef CkDotPack<u32, 4> Words;
+  using Base::across, Base::BLOCK, Base::blocks, Base::multiply, Base::p, Base::sums, Base::TM, Base::TN;
+  using Base::workers;
+  static constexpr CkDotForm f = D::form;
+  static constexpr i32 pair = 4 / sizeof(E), line = BLOCK * pair;
+  static constexpr bool dense = f.a_k == 1 && (f.a_m | C_M) * sizeof(E) % 16 == 0;  // for loads of 16 bytes
+  static constexpr i32 all = f.terms * blocks, MINE = i32(ck_dot_ceil(all, p.slices));
+  // Few blocks at a time: the compiler loads the columns of all of them first.
+  static constexpr i32 MOST = TM > 1 ? 1 : TN > 4 ? 2 : 4;
+  static constexpr i32 AHEAD = MINE < MOST ? MINE : MOST, STEP = AHEAD * p.slices;
+
+  // An operand of each product.
+  struct Both {
+    const E *first, *second;
+  };
+
+  static CK_MEMBER bool is_second(i32 block) { return f.terms > 1 && block >= blocks; }
+
+  // The words of some blocks, which a lane loads while it multiplies those of the blocks before.
+  struct Batch {
+    Words at[AHEAD][TM][2];
+  };
+
+  // This lane's words of a row, in the block from element `k` on. FITS: one load may take them.
+  template <bool FITS>
+  static CK_MEMBER Words left_words(const E* row, i32 k) {
+    const E* from = row + (k + ck_warp_lane() % 4 * 4 * pair) * f.a_k;
+    return ck_bitcast<Words>(ck_dot_read<E, 4 * pair, f.a_k, FITS>(from));
+  }
+
+  // Those of the blocks from `first` on. Beyond the last one and the last row it takes these again.
+  template <bool FITS>
+  static CK_MEMBER Batch load_batch(Both a, i32 y, i32 first) {
+    Batch found;
+#pragma unroll
+    for (i32 i = 0; i < AHEAD * TM * 2; ++i) {
+      const i32 row = y + i % (TM * 2) * 8, at = first + i / (TM * 2) * p.slices;
+      const i32 r = f.m % p.bm == 0 || row < f.m ? row : i32(f.m) - 1;
+      const i32 block = all % STEP == 0 || at < all ? at : all - 1;
+      const E* from = is_second(block) ? a.second + r * C_M : a.first + r * f.a_m;
+      const i32 k = is_second(block) ? block - blocks : block;
+      found.at[i / (TM * 2)][i / 2 % TM][i % 2] = left_words<FITS>(from, k * line);
+    }
+    return found;
+  }
+  static CK_MEMBER Batch load_left(bool fits, Both a, i32 y, i32 first) {
+    return dense && fits ? load_batch<dense>(a, y, first) : load_batch<false>(a, y, first);
+  }
+
+  static CK_MEMBER u32 rounded(u32 word) {
+    if constexpr (D::tf32) return ck_to_tf32(ck_bitcast<f32>(word));
+    else return word;
+  }
+
+  // The rows of `a` from `row` on and the columns of `b` from `column` on. fits: see left_words.
+  CK_MEMBER void add(bool fits, Both a, Both b, i32 row, i32 column) {
+    const i32 lane = ck_warp_lane(), slice = ck_warp() / workers;
+    const i32 y = row + ck_warp() % workers / across * 16 * TM + lane / 4;
+    const i32 x = column + ck_warp() % across * 8 * TN;
+    Batch left = {};
+    CK_NO_UNROLL
+    for (i32 first = slice - STEP; first < all; first += STEP) {  // once more, to load the first batch
+      const Batch now = left;
+      if (first + STEP < all) left = load_left(fits, a, y, first + STEP);
+      if (first < 0) continue;
+#pragma unroll
+      for (i32 i = 0; i < AHEAD; ++i) {
+        const i32 block = first + i * p.slices;
+        if (all % STEP != 0 && block >= all) break;
+        const bool second = is_second(block);
+        add_block(now.at[i], second ? b.second : b.first, x, second ? block - blocks : block);
+      }
+    }
+  }
+
+  CK_MEMBER void add_block(const Words (&left)[TM][2], const E* b, i32 x, i32 block) {
+    u32 words[TM][2][4];
+    Words right[TN];
+#pragma unroll
+    for (i32 i = 0; i < TN; ++i) {
+      const i32 column = f.n % p.bn == 0 || x + i * 8 < f.n ? x + i * 8 : 0;
+      right[i] = reinterpret_cast<const Words*>(b + column * i32(f.k) + block * 8 * line)[ck_warp_lane()];
+    }
+#pragma unroll
+    for (i32 i = 0; i < TM * 8; ++i) {
+      words[i / 8][i / 4 % 2][i % 4] = rounded(left[i / 8][i % 2].at[i % 8 / 2]);
+    }
+#pragma unroll
+    for (i32 j = 0; j < 2; ++j) {
+#pragma unroll
+      for (i32 i = 0; i < TM * TN; ++i) {
+        const u32 both[2] = {right[i % TN].at[2 * j], right[i % TN].at[2 * j + 1]};
+        multiply(sums[i / TN][i % TN], words[i / TN][j], both);
+      }
     }
   }
 };

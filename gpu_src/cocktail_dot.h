@@ -90,6 +90,8 @@ CK_INLINE void ck_dot_make(i64 batch, const typename D::A* a, i64 a_b, const typ
     ck_dot_serial<D>(batch, a, a_b, b, b_b, o, o_b);
   } else if constexpr (p.path == CK_DOT_COLUMNS || p.path == CK_DOT_LANES) {
     ck_dot_teams<D, p.parts, ALIGNED>(batch, a, a_b, b, b_b, o, o_b);
+  } else if constexpr (ck_dot_packed(D::form)) {
+    ck_dot_whole<D>(batch, a, a_b, b, b_b, o, o_b);
   } else {
     if constexpr (D::form.k <= kCkDotTinyDepth && outputs <= kCkDotTinyOutputs) {
       if (batch > 1 && batch * outputs >= 4 * CK_THREADS) {
@@ -120,7 +122,7 @@ template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 
           i64 O_N, CkPrecision P, i64 C_M>
 CK_INLINE void ck_dot_sum(const A* a, const B* b, const A* c, const B* d, O* o) {
   typedef CkDotOf<A, B, O, P, 2, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
-  ck_dot_tiles<CkDotMade<D, false>, C_M>(1, a, 0, b, 0, o, 0, c, d);
+  ck_dot_whole<CkDotMade<D, false>, C_M>(1, a, 0, b, 0, o, 0, c, d);
 }
 
 // Bytes of scratch with which ck_dot_fixed of the same arguments is fastest; with less it takes smaller

@@ -20,8 +20,8 @@ enum CkDotPath {
 
 // In place of b_k: the right matrix is packed for tensor cores. Words are 32 bits along k: one element, or
 // two. Blocks of 8 columns and 16 words of k lie one after another, those of the same columns in the order of
-// k. A block has a line for each column, with word t + 4 j at place 4 t + j. Where tensor cores round, the
-// elements are rounded. k is a multiple of 16 words, n of 8.
+// k. A block has a line for each column. Where tensor cores round, the elements are rounded. k is a multiple
+// of 16 words, n of 8.
 constexpr i64 kCkDotPacked = i64(1) << 62;  // no stride, which may be negative
 
 // One product: sizes, strides in elements, bytes of an element of the operands and of a sum. `terms`: so many
@@ -151,7 +151,6 @@ CK_INLINE constexpr i64 ck_dot_stage_bytes(CkDotForm f, CkDotPlan p) {
   const i64 size = f.mma ? f.a_size : f.w_size;
   const bool a = ck_dot_along_k(f.a_m, f.a_k), b = ck_dot_along_k(f.b_n, f.b_k);
   const i64 left = (a ? p.bm : p.bk) * ck_dot_pitch(a ? p.bk : p.bm, size, a, f.mma);
-  if (ck_dot_packed(f)) return left;
   return left + (b ? p.bn : p.bk) * ck_dot_pitch(b ? p.bk : p.bn, size, b, f.mma);
 }
 
@@ -206,7 +205,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
   i64 words = ck_dot_least(all, kCkDotMostDepth);
   for (p.stages = 0; p.stages == 0 && words >= kCkDotBlock; words = ck_dot_power(words) / 2) {
     p.bk = i32(words * pack);
-    const i64 stage = ck_dot_stage_bytes(f, p), tiles = f.terms * ck_dot_ceil(all, words);
+    const i64 stage = ck_dot_stage_bytes(f, p), tiles = ck_dot_ceil(all, words);
     const i64 stages = ck_dot_least(ck_dot_least(kCkDotStages, tiles), room / stage);
     if (stages >= ck_dot_least(2, tiles)) p.stages = i32(stages);
     p.scratch = stages * stage;
@@ -216,11 +215,27 @@ CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
   return p;
 }
 
-// Cycles, about: of a product by tiles that `down` x `across` warps make, in `slices` of k.
-CK_INLINE constexpr i64 ck_dot_cycles(CkDotForm f, CkDotPlan p, i64 down, i64 across) {
-  const i64 warps = down * across * p.slices, cells = p.tm * p.tn;
-  const i64 tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn);
-  const i64 depths = f.terms * ck_dot_ceil(f.k, p.bk);
+// The plan beside a packed matrix: warps read what they multiply, and scratch is for their sums.
+CK_INLINE constexpr CkDotPlan ck_dot_whole(CkDotForm f, CkDotPlan p, i64 room) {
+  p.bk = i32(f.k);
+  p.scratch = p.slices > 1 ? p.slices * ck_dot_sums_bytes(p) : 0;
+  p.stages = p.scratch <= room && p.slices * kCkDotBlock * 4 <= f.terms * f.k * f.a_size;
+  return p;
+}
+
+// Cycles, about: a block of k takes the tensor cores, the way from the operands, or what one warp does alone.
+CK_INLINE constexpr i64 ck_dot_whole_cycles(CkDotForm f, CkDotPlan p, i64 warps) {
+  const i64 cells = p.tm * p.tn, tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn);
+  const i64 blocks = ck_dot_ceil(f.terms * f.k * f.a_size, 4 * kCkDotBlock * p.slices);
+  const i64 tensor = 16 * cells * ck_dot_ceil(warps, 4), read = warps * (8 * p.tm + 4 * p.tn);
+  const i64 block = ck_dot_most(16 * cells + 100 * p.tm, ck_dot_most(tensor, read));
+  return tiles * (700 + blocks * block + (p.slices > 1 ? 120 + warps * cells * 3 : 0));
+}
+
+// Cycles, about: of a product by tiles that so many warps make.
+CK_INLINE constexpr i64 ck_dot_cycles(CkDotForm f, CkDotPlan p, i64 warps) {
+  const i64 tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn), depths = ck_dot_ceil(f.k, p.bk);
+  const i64 cells = p.tm * p.tn;
   // Of one step of all warps: sums that wait for each other, four tensor cores, reads of scratch.
   const i64 tensor = 8 * cells * ck_dot_ceil(warps, 4), read = warps * (4 * p.tm + 2 * p.tn);
   const i64 step = ck_dot_most(36, ck_dot_most(tensor, read));
@@ -232,7 +247,8 @@ CK_INLINE constexpr i64 ck_dot_cycles(CkDotForm f, CkDotPlan p, i64 down, i64 ac
 // Every way to share a tile among the warps, by the cycles that it takes.
 CK_INLINE constexpr CkDotPlan ck_dot_plan_tensor(CkDotForm f, i64 threads, i64 room) {
   // Sums of larger parts leave too few registers for the places of two operands that are copied.
-  const i64 warps = threads / CK_WARP, most = ck_dot_least(ck_dot_packed(f) ? 16 : 12, 4096 / threads);
+  const bool packed = ck_dot_packed(f);
+  const i64 warps = threads / CK_WARP, most = ck_dot_least(packed ? 16 : 12, 4096 / threads);
   CkDotPlan best{};
   best.path = CK_DOT_SERIAL;
   i64 least = 0;
@@ -248,8 +264,9 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tensor(CkDotForm f, i64 threads, i64 r
             p.bm = i32(16 * tm * down);
             p.bn = i32(8 * tn * across);
             p.slices = i32(slices);
-            p = ck_dot_depth(f, p, room);
-            const i64 cycles = p.stages > 0 ? ck_dot_cycles(f, p, down, across) : 0;
+            p = packed ? ck_dot_whole(f, p, room) : ck_dot_depth(f, p, room);
+            const i64 used = down * across * slices;
+            const i64 cycles = packed ? ck_dot_whole_cycles(f, p, used) : ck_dot_cycles(f, p, used);
             if (p.stages > 0 && (least == 0 || cycles < least)) {
               best = p;
               least = cycles;

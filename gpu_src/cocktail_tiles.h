@@ -21,7 +21,6 @@ struct CkDotSide {
   static constexpr bool along_k = ck_dot_along_k(S_ROW, S_K), same = CkSame<T, E>::value;
   static constexpr i32 line = along_k ? BK : R, lines = along_k ? R : BK;
   static constexpr bool tf32 = TILE == CK_DOT_TENSOR_TF32;
-  static constexpr bool is_packed = false;
   static constexpr i32 pitch = i32(ck_dot_pitch(line, sizeof(E), along_k, TILE != CK_DOT_NUMBERS));
   static constexpr i32 bytes = lines * pitch;
   static constexpr bool dense = (along_k ? S_K : S_ROW) == 1;
@@ -107,9 +106,6 @@ struct CkDotSide {
     }
   }
 
-  // Where the tile is that was copied to `stage`.
-  static CK_MEMBER const u8* tile(const u8* stage, const T*, i32, i32) { return stage; }
-
   // This thread's rows, COUNT of R: the i-th of thread `at` of R / COUNT. Threads read lines side by side.
   template <i32 COUNT, i32 PACK>
   static CK_MEMBER i32 row_of(i32 at, i32 i) {
@@ -142,30 +138,6 @@ struct CkDotSide {
   }
 };
 
-// The right operand where it is packed (kCkDotPacked): read where it lies.
-template <class E, i64 N, i64 K, i32 R>
-struct CkDotPackedSide {
-  static constexpr bool is_packed = true;
-  static constexpr i32 words = i32(kCkDotBlock), depth = i32(K * i64(sizeof(E)) / (4 * words)), bytes = 0;
-  static_assert(K * i64(sizeof(E)) % (4 * words) == 0 && N % 8 == 0, "packed for tensor cores");
-
-  static CK_MEMBER CkDotWay way(const E*, i64) { return CK_DOT_ASYNC; }
-  static CK_MEMBER void copy_by(CkDotWay, u8*, const E*, i32, i32) {}
-  static CK_MEMBER void arrived(CkDotWay, u8*) {}
-
-  // The tile from column `column` and depth `at` on.
-  static CK_MEMBER const u8* tile(const u8*, const E* from, i32 column, i32 at) {
-    return reinterpret_cast<const u8*>(from + column * i32(K) + at * 8);
-  }
-
-  // Words t + 4 j of column g of the block from column `x` and word `k` on; of another block if the operand
-  // has no more than `columns`.
-  static CK_MEMBER CkDotPack<u32, 4> lane_words(const u8* tile, i32 x, i32 k, i32 columns) {
-    const i32 cell = N % R == 0 || x < columns ? x / 8 : 0, block = cell * depth + k / words;
-    return reinterpret_cast<const CkDotPack<u32, 4>*>(tile)[block * CK_WARP + ck_warp_lane()];
-  }
-};
-
 template <class D, bool MMA>
 struct CkDotElement {
   typedef typename D::W type;
@@ -191,7 +163,7 @@ struct CkDotFmaPart {
     for (i32 i = 0; i < TM * TN; ++i) sums[i / TN][i % TN] = W(0);
   }
 
-  CK_MEMBER void add(const u8* left, const u8* right, i32) {
+  CK_MEMBER void add(const u8* left, const u8* right) {
     const i32 y = ck_lane() % workers / across, x = ck_lane() % across, slice = ck_lane() / workers;
     CK_NO_UNROLL
     for (i32 k = slice * PACK; k < p.bk; k += p.slices * PACK) {
@@ -257,11 +229,9 @@ CK_INLINE void ck_dot_finish(const Part& part, typename D::O* o, i32 row, i32 co
   }
 }
 
-// C_M: between rows of c, if another product c d is added.
-template <class D, i64 C_M = D::form.a_m>
+template <class D>
 CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
-                            typename D::O* o, i64 o_b, const typename D::A* c = nullptr,
-                            const typename D::B* d = nullptr) {
+                            typename D::O* o, i64 o_b) {
   constexpr CkDotForm f = D::form;
   constexpr CkDotPlan p = D::plan;
   constexpr bool MMA = p.path == CK_DOT_MMA;
@@ -269,22 +239,14 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
   constexpr CkDotTile TILE = !MMA ? CK_DOT_NUMBERS : D::tf32 ? CK_DOT_TENSOR_TF32 : CK_DOT_TENSOR;
   typedef typename D::Types Types;
   typedef CkDotSide<typename D::A, E, Types, f.m, f.k, f.a_m, f.a_k, p.bm, p.bk, TILE> Left;
-  typedef CkDotSide<typename D::A, E, Types, f.m, f.k, C_M, f.a_k, p.bm, p.bk, TILE> Other;
-  typedef CkDotSide<typename D::B, E, Types, f.n, f.k, f.b_n, f.b_k, p.bn, p.bk, TILE> Copied;
-  typedef CkDotPackedSide<typename D::B, f.n, f.k, p.bn> Packed;
-  typedef typename CkChoose<ck_dot_packed(f), Packed, Copied>::type Right;
+  typedef CkDotSide<typename D::B, E, Types, f.n, f.k, f.b_n, f.b_k, p.bn, p.bk, TILE> Right;
   typedef CkDotPart<D, MMA, Left, Right> Part;
   constexpr i32 DOWN = i32(ck_dot_ceil(f.m, p.bm)), ACROSS = i32(ck_dot_ceil(f.n, p.bn));
-  constexpr i32 EACH = i32(ck_dot_ceil(f.k, p.bk)), STEPS = f.terms * EACH;
-  constexpr i32 STAGE = Left::bytes + Right::bytes;
-  constexpr bool SUM = f.terms > 1;
+  constexpr i32 STEPS = i32(ck_dot_ceil(f.k, p.bk)), STAGE = Left::bytes + Right::bytes;
   // Where every step has a stage of its own, all of them are on their way together.
   constexpr i32 AHEAD = STEPS > 1 && p.stages == STEPS ? STEPS : p.stages - 1;
   static_assert(p.stages * STAGE <= p.scratch, "the plan sizes tiles as they are");
-  static_assert(!SUM || (Right::is_packed && Left::pitch == Other::pitch), "tiles of one form");
   const CkDotWay left = Left::way(a, a_b), right = Right::way(b, b_b);
-  const CkDotWay other = SUM ? Other::way(c, 0) : left;
-  const auto is_other = [](i32 step) { return SUM && step >= EACH; };
   const i32 items = i32(batch) * DOWN * ACROSS;
   CK_NO_UNROLL
   for (i32 item = 0; item < items; ++item) {
@@ -295,9 +257,8 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
     if (item > 0) ck_block_barrier();  // before what the last tile left in scratch is overwritten
     const auto stage_of = [=](i32 step) { return ck_scratch() + step % p.stages * STAGE; };
     const auto arrived = [=](i32 step) {
-      u8* stage = stage_of(step);
-      is_other(step) ? Other::arrived(other, stage) : Left::arrived(left, stage);
-      Right::arrived(right, stage + Left::bytes);
+      Left::arrived(left, stage_of(step));
+      Right::arrived(right, stage_of(step) + Left::bytes);
     };
     CK_NO_UNROLL
     for (i32 step = -AHEAD; step < STEPS; ++step) {
@@ -311,11 +272,7 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
       const i32 next = step + AHEAD;
       if (next < STEPS) {
         u8* stage = stage_of(next);
-        if (is_other(next)) {
-          Other::copy_by(other, stage, c, row, (next - EACH) * p.bk);
-        } else {
-          Left::copy_by(left, stage, a + product * a_b, row, next * p.bk);
-        }
+        Left::copy_by(left, stage, a + product * a_b, row, next * p.bk);
         Right::copy_by(right, stage + Left::bytes, b + product * b_b, column, next * p.bk);
       }
       ck_async_commit();
@@ -325,11 +282,33 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
         ck_block_barrier();
       }
       if (step >= 0 && Part::worker() < Part::workers * p.slices) {
-        const u8* stage = stage_of(step);
-        const typename D::B* from = is_other(step) ? d : b + product * b_b;
-        const i32 depth = (is_other(step) ? step - EACH : step) * p.bk;
-        part.add(stage, Right::tile(stage + Left::bytes, from, column, depth), i32(f.n) - column);
+        part.add(stage_of(step), stage_of(step) + Left::bytes);
       }
+    }
+    ck_dot_finish<D>(part, o + product * o_b, row, column);
+  }
+}
+
+// The same beside a packed matrix: every warp reads what it multiplies, straight from the operands. C_M:
+// between rows of c, if another product c d is added.
+template <class D, i64 C_M = D::form.a_m>
+CK_INLINE void ck_dot_whole(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
+                            typename D::O* o, i64 o_b, const typename D::A* c = nullptr,
+                            const typename D::B* d = nullptr) {
+  constexpr CkDotForm f = D::form;
+  constexpr CkDotPlan p = D::plan;
+  typedef CkDotWholePart<D, C_M> Part;
+  constexpr i32 DOWN = i32(ck_dot_ceil(f.m, p.bm)), ACROSS = i32(ck_dot_ceil(f.n, p.bn));
+  const bool fits = Part::dense && ck_dot_fits(a, batch > 1 ? a_b : 0, 16) && ck_dot_fits(c, 0, 16);
+  const i32 items = i32(batch) * DOWN * ACROSS;
+  CK_NO_UNROLL
+  for (i32 item = 0; item < items; ++item) {
+    const i32 product = item / (DOWN * ACROSS);
+    const i32 row = item / ACROSS % DOWN * p.bm, column = item % ACROSS * p.bn;
+    Part part;
+    part.clear();
+    if (Part::worker() < Part::workers * p.slices) {
+      part.add(fits, {a + product * a_b, c}, {b + product * b_b, d}, row, column);
     }
     ck_dot_finish<D>(part, o + product * o_b, row, column);
   }

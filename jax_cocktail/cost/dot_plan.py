@@ -184,8 +184,7 @@ def _stage_bytes(f: DotForm, p: DotPlan) -> int:
     def tile(rows: int, along: bool) -> int:
         return (rows if along else p.bk) * _pitch(p.bk if along else rows, size, along, f.mma)
 
-    left = tile(p.bm, along_k(f.a_m, f.a_k))
-    return left if f.is_packed else left + tile(p.bn, along_k(f.b_n, f.b_k))
+    return tile(p.bm, along_k(f.a_m, f.a_k)) + tile(p.bn, along_k(f.b_n, f.b_k))
 
 
 def _shares(f: DotForm, p: DotPlan, threads: int) -> DotPlan:
@@ -236,7 +235,7 @@ def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
     words, found = min(every, _MOST_DEPTH), replace(p, stages=0)
     while found.stages == 0 and words >= _BLOCK:
         found = replace(found, bk=words * pack)
-        stage, tiles = _stage_bytes(f, found), f.terms * above(every, words)
+        stage, tiles = _stage_bytes(f, found), above(every, words)
         stages = min(_STAGES, tiles, room // stage)
         kept = stages if stages >= min(2, tiles) else 0
         found = replace(found, stages=kept, scratch=stages * stage)
@@ -247,9 +246,23 @@ def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
     return found if fits else replace(found, stages=0)
 
 
-def _cycles(f: DotForm, p: DotPlan, down: int, across: int) -> int:
-    warps, cells = down * across * p.slices, p.tm * p.tn
-    tiles, depths = above(f.m, p.bm) * above(f.n, p.bn), f.terms * above(f.k, p.bk)
+def _whole(f: DotForm, p: DotPlan, room: int) -> DotPlan:
+    """Beside a packed matrix: warps read what they multiply, and scratch is for their sums."""
+    scratch = p.slices * p.bm * (p.bn + 8) * 4 if p.slices > 1 else 0
+    fits = scratch <= room and p.slices * _BLOCK * 4 <= f.terms * f.k * f.a_size
+    return replace(p, bk=f.k, scratch=scratch, stages=int(fits))
+
+
+def _whole_cycles(f: DotForm, p: DotPlan, warps: int) -> int:
+    cells, tiles = p.tm * p.tn, above(f.m, p.bm) * above(f.n, p.bn)
+    blocks = above(f.terms * f.k * f.a_size, 4 * _BLOCK * p.slices)
+    block = max(16 * cells + 100 * p.tm, 16 * cells * above(warps, 4), warps * (8 * p.tm + 4 * p.tn))
+    return tiles * (700 + blocks * block + (120 + warps * cells * 3 if p.slices > 1 else 0))
+
+
+def _cycles(f: DotForm, p: DotPlan, warps: int) -> int:
+    cells = p.tm * p.tn
+    tiles, depths = above(f.m, p.bm) * above(f.n, p.bn), above(f.k, p.bk)
     step = max(36, 8 * cells * above(warps, 4), warps * (4 * p.tm + 2 * p.tn))
     steps = above(p.bk * f.a_size, 32 * p.slices) * step
     copied = _stage_bytes(f, p) // 64
@@ -263,8 +276,8 @@ def _tensor(f: DotForm, threads: int, room: int) -> DotPlan:
         slices = 1
         while slices * down * across <= warps:
             form = DotPlan("mma", bm=16 * tm * down, bn=8 * tn * across, tm=tm, tn=tn, slices=slices)
-            p = _depth(f, form, room)
-            cycles = _cycles(f, p, down, across) if p.stages else 0
+            p = _whole(f, form, room) if f.is_packed else _depth(f, form, room)
+            cycles = (_whole_cycles if f.is_packed else _cycles)(f, p, down * across * slices)
             if p.stages and (least == 0 or cycles < least):
                 best, least = p, cycles
             slices *= 2

@@ -200,7 +200,7 @@ def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Cou
     """`ck_dot_tiles`."""
     size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
     sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
-    copies = sum(_copies(f.k, p.bk, size, *side) for side in sides)
+    copies = 0 if f.is_packed else sum(_copies(f.k, p.bk, size, *side) for side in sides)
     tiles, steps = batch * above(f.m, p.bm) * above(f.n, p.bn), f.terms * above(f.k, p.bk)
     ahead = 0 if steps == p.stages else p.stages - 1
     found = Counter({"tile_step": tiles * (steps + ahead)})

@@ -76,8 +76,8 @@ class _Order:
 
     def type(self, part: TensorType) -> TensorType:
         """Of a part (k, columns) in the new order."""
-        deep, rows, places, *pair = depth_shape(part.shape[0], part.dtype)
-        return TensorType(part.dtype, (*self.blocks, deep, *self.inside, places, rows, *pair))
+        deep, line = depth_shape(part.shape[0], part.dtype)
+        return TensorType(part.dtype, (*self.blocks, deep, *self.inside, line))
 
     def moved(self, part: Value, b: Builder) -> Value:
         """A part (k, columns) in the new order."""
@@ -90,13 +90,13 @@ class _Order:
             turned = b.emit("pad", (flat, zero), wide, low=(0, 0), interior=(0, 0))
         apart = b.reshape(turned, (*deep, *self.blocks, *self.inside))
         inside = range(outer + count, outer + count + len(self.inside))
-        return b.transpose(apart, (*range(outer, outer + count), 0, *inside, 2, 1, *range(3, outer)))
+        return b.transpose(apart, (*range(outer, outer + count), 0, *inside, 1))
 
-    def contracted(self, rank: int) -> tuple[int, ...]:
-        """The axes of k in a factor of this rank, as `depth_shape` has them."""
+    @property
+    def contracted(self) -> tuple[int, int]:
+        """The axes of k in a factor, as `depth_shape` has them."""
         block = len(self.blocks)
-        place = block + 1 + len(self.inside)
-        return (block, place + 1, place, *range(place + 2, rank))
+        return block, block + 1 + len(self.inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class _Rewriter:
         deep = depth_shape(shape[axis], row.type.dtype)
         contracted = {
             "lhs_contract": tuple(range(axis, axis + len(deep))),
-            "rhs_contract": order.contracted(row.type.rank),
+            "rhs_contract": order.contracted,
         }
         kept = (*shape[:axis], *shape[axis + 1 :])
         type_ = TensorType(dot.output.type.dtype, (*kept, *order.blocks, *order.inside))

@@ -1,8 +1,8 @@
 """The order in which tensor cores read a right factor of shape (k, n).
 
-Words are 32 bits along k: one element, or two. A block is 8 columns by 16 words of k. It has a line for each
-column, with word t + 4 j at place 4 t + j, since a warp's lane t multiplies the words t + 4 j. Blocks of the
-same columns follow each other in the order of k (kCkDotPacked in gpu_src/cocktail_dot_plan.h).
+Words are 32 bits along k: one element, or two. A block is 8 columns by 16 words of k, with a line for each
+column: each lane of a warp loads four words at once, and a warp loads a block. Blocks of the same columns
+follow each other in the order of k (kCkDotPacked in gpu_src/cocktail_dot_plan.h).
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ def line_length(dtype: str) -> int:
 
 
 def depth_shape(depth: int, dtype: str) -> Shape:
-    """The axis of k divided into (block, j, t), or into (block, j, t, element of the word)."""
-    pair = 4 // ITEM_SIZE[dtype]
-    return (depth // line_length(dtype), 4, 4, *((pair,) if pair > 1 else ()))
+    """The axis of k divided into (block, element of a line)."""
+    return (depth // line_length(dtype), line_length(dtype))
 
 
 def depth_strides(dtype: str) -> tuple[int, ...]:
     """The strides of these axes in an ordered factor, in elements."""
-    pair = 4 // ITEM_SIZE[dtype]
-    return (COLUMNS * line_length(dtype), pair, 4 * pair, *((1,) if pair > 1 else ()))
+    return (COLUMNS * line_length(dtype), 1)

@@ -83,8 +83,8 @@ class Product:
     def _unpacked(self, data: np.ndarray) -> np.ndarray:
         """[batch, k, n] of blocks of 8 columns and 16 words of k, as kCkDotPacked describes them."""
         pair = 4 // data.itemsize
-        blocks = data.reshape(self.batch, self.n // 8, self.k // (16 * pair), 8, 4, 4, pair)
-        return blocks.transpose(0, 2, 5, 4, 6, 1, 3).reshape(self.batch, self.k, self.n)
+        blocks = data.reshape(self.batch, self.n // 8, self.k // (16 * pair), 8, 16 * pair)
+        return blocks.transpose(0, 2, 4, 1, 3).reshape(self.batch, self.k, self.n)
 
     @property
     def arguments(self) -> str:

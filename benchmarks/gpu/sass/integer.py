@@ -359,8 +359,8 @@ def permute(bind: Binder, i: Instruction) -> Step:
 
 
 def predicates_to_register(bind: Binder, i: Instruction) -> Step:
-    wanted, store, rows = bind.integer(i.operands[3]), bind.store(i.operands[0]), bind.state.predicates
-    _, place = i.operands[0], _byte(i.operands[0])
+    wanted, store, place = bind.integer(i.operands[3]), bind.store(i.operands[0]), _byte(i.operands[0])
+    rows = bind.state.uniform_predicates if i.operands[1] == "UPR" else bind.state.predicates
     base = bind.integer(i.operands[2])
 
     def step(mask: Mask) -> None:
@@ -442,3 +442,4 @@ OPERATIONS: dict[str, Callable[[Binder, Instruction], Step]] = {
     "SGXT": sign_extend,
 }
 OPERATIONS |= {f"U{name}": operation for name, operation in OPERATIONS.items()}
+OPERATIONS["UP2UR"] = predicates_to_register
