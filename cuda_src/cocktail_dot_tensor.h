@@ -109,9 +109,7 @@ struct CkDotMmaPart {
 
 // The same beside a packed matrix. A lane takes four neighbouring words of k at once, of row g and column g:
 // the sum does not ask which of them is called t, as long as both sides agree.
-// Of two products that add up, the blocks of k of the second one follow those of the first. C_M: between rows
-// of its left operand.
-template <class D, i64 C_M>
+template <class D>
 struct CkDotWholePart : CkDotMmaPart<D, void, void> {
   typedef CkDotMmaPart<D, void, void> Base;
   typedef typename D::A E;
@@ -119,49 +117,35 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
   using Base::across, Base::BLOCK, Base::blocks, Base::multiply, Base::p, Base::sums, Base::TM, Base::TN;
   using Base::workers;
   static constexpr CkDotForm f = D::form;
-  static constexpr i32 pair = 4 / sizeof(E), line = BLOCK * pair;
-  static constexpr bool dense = f.a_k == 1 && (f.a_m | C_M) * sizeof(E) % 16 == 0;  // for loads of 16 bytes
-  static constexpr i32 all = f.terms * blocks, MINE = i32(ck_dot_ceil(all, p.slices));
+  static constexpr i32 pair = 4 / sizeof(E), line = BLOCK * pair, MINE = i32(ck_dot_ceil(blocks, p.slices));
   // Few blocks at a time: the compiler loads the columns of all of them first.
   static constexpr i32 MOST = TM > 1 ? 1 : TN > 4 ? 2 : 4;
   static constexpr i32 AHEAD = MINE < MOST ? MINE : MOST, STEP = AHEAD * p.slices;
-
-  // An operand of each product.
-  struct Both {
-    const E *first, *second;
-  };
-
-  static CK_MEMBER bool is_second(i32 block) { return f.terms > 1 && block >= blocks; }
 
   // The words of some blocks, which a lane loads while it multiplies those of the blocks before.
   struct Batch {
     Words at[AHEAD][TM][2];
   };
 
-  // This lane's words of a row, in the block from element `k` on. FITS: one load may take them.
-  template <bool FITS>
-  static CK_MEMBER Words left_words(const E* row, i32 k) {
-    const E* from = row + (k + ck_warp_lane() % 4 * 4 * pair) * f.a_k;
-    return ck_bitcast<Words>(ck_dot_read<E, 4 * pair, f.a_k, FITS>(from));
-  }
-
-  // Those of the blocks from `first` on. Beyond the last one and the last row it takes these again.
-  template <bool FITS>
-  static CK_MEMBER Batch load_batch(Both a, i32 y, i32 first) {
+  // Those of the blocks from `first` on, of rows A_M elements apart. Beyond the last block and the last row it
+  // takes these again. FITS: one load may take the words of a row.
+  template <i64 A_M, bool FITS>
+  static CK_MEMBER Batch load_batch(const E* a, i32 y, i32 first) {
     Batch found;
 #pragma unroll
     for (i32 i = 0; i < AHEAD * TM * 2; ++i) {
       const i32 row = y + i % (TM * 2) * 8, at = first + i / (TM * 2) * p.slices;
       const i32 r = f.m % p.bm == 0 || row < f.m ? row : i32(f.m) - 1;
-      const i32 block = all % STEP == 0 || at < all ? at : all - 1;
-      const E* from = is_second(block) ? a.second + r * C_M : a.first + r * f.a_m;
-      const i32 k = is_second(block) ? block - blocks : block;
-      found.at[i / (TM * 2)][i / 2 % TM][i % 2] = left_words<FITS>(from, k * line);
+      const i32 k = (blocks % STEP == 0 || at < blocks ? at : blocks - 1) * line + ck_warp_lane() % 4 * 4 * pair;
+      const auto words = ck_dot_read<E, 4 * pair, f.a_k, FITS>(a + r * A_M + k * f.a_k);
+      found.at[i / (TM * 2)][i / 2 % TM][i % 2] = ck_bitcast<Words>(words);
     }
     return found;
   }
-  static CK_MEMBER Batch load_left(bool fits, Both a, i32 y, i32 first) {
-    return dense && fits ? load_batch<dense>(a, y, first) : load_batch<false>(a, y, first);
+  template <i64 A_M>
+  static CK_MEMBER Batch load_left(bool fits, const E* a, i32 y, i32 first) {
+    constexpr bool dense = f.a_k == 1 && A_M * sizeof(E) % 16 == 0;  // for loads of 16 bytes
+    return dense && fits ? load_batch<A_M, dense>(a, y, first) : load_batch<A_M, false>(a, y, first);
   }
 
   static CK_MEMBER u32 rounded(u32 word) {
@@ -169,24 +153,33 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
     else return word;
   }
 
-  // The rows of `a` from `row` on and the columns of `b` from `column` on. fits: see left_words.
-  CK_MEMBER void add(bool fits, Both a, Both b, i32 row, i32 column) {
-    const i32 lane = ck_warp_lane(), slice = ck_warp() / workers;
-    const i32 y = row + ck_warp() % workers / across * 16 * TM + lane / 4;
+  // The first row of `a` whose words this lane takes, in the tile from `row` on.
+  static CK_MEMBER i32 first_row(i32 row) {
+    return row + ck_warp() % workers / across * 16 * TM + ck_warp_lane() / 4;
+  }
+
+  // What `add` begins with: of the rows of `a` from `row` on.
+  template <i64 A_M>
+  static CK_MEMBER Batch begin(bool fits, const E* a, i32 row) {
+    return load_left<A_M>(fits, a, first_row(row), ck_warp() / workers);
+  }
+
+  // The rows of `a` from `row` on, A_M elements apart, and the columns of `b` from `column` on. fits: rows
+  // surely begin at multiples of 16 bytes if A_M allows it.
+  template <i64 A_M>
+  CK_MEMBER void add(Batch now, bool fits, const E* a, const E* b, i32 row, i32 column) {
     const i32 x = column + ck_warp() % across * 8 * TN;
-    Batch left = {};
     CK_NO_UNROLL
-    for (i32 first = slice - STEP; first < all; first += STEP) {  // once more, to load the first batch
-      const Batch now = left;
-      if (first + STEP < all) left = load_left(fits, a, y, first + STEP);
-      if (first < 0) continue;
+    for (i32 first = ck_warp() / workers; first < blocks; first += STEP) {
+      Batch next = now;
+      if (first + STEP < blocks) next = load_left<A_M>(fits, a, first_row(row), first + STEP);
 #pragma unroll
       for (i32 i = 0; i < AHEAD; ++i) {
         const i32 block = first + i * p.slices;
-        if (all % STEP != 0 && block >= all) break;
-        const bool second = is_second(block);
-        add_block(now.at[i], second ? b.second : b.first, x, second ? block - blocks : block);
+        if (blocks % STEP != 0 && block >= blocks) break;
+        add_block(now.at[i], b, x, block);
       }
+      now = next;
     }
   }
 

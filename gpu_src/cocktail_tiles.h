@@ -289,17 +289,18 @@ CK_INLINE void ck_dot_tiles(i64 batch, const typename D::A* a, i64 a_b, const ty
   }
 }
 
-// The same beside a packed matrix: every warp reads what it multiplies, straight from the operands. C_M:
-// between rows of c, if another product c d is added.
+// The same beside a packed matrix: every warp reads what it multiplies, straight from the operands. Another
+// product c d may be added, whose rows of c are C_M elements apart: one after the other, for one of them may
+// lie in shared memory.
 template <class D, i64 C_M = D::form.a_m>
 CK_INLINE void ck_dot_whole(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
                             typename D::O* o, i64 o_b, const typename D::A* c = nullptr,
                             const typename D::B* d = nullptr) {
   constexpr CkDotForm f = D::form;
   constexpr CkDotPlan p = D::plan;
-  typedef CkDotWholePart<D, C_M> Part;
+  typedef CkDotWholePart<D> Part;
   constexpr i32 DOWN = i32(ck_dot_ceil(f.m, p.bm)), ACROSS = i32(ck_dot_ceil(f.n, p.bn));
-  const bool fits = Part::dense && ck_dot_fits(a, batch > 1 ? a_b : 0, 16) && ck_dot_fits(c, 0, 16);
+  const bool a_fits = ck_dot_fits(a, batch > 1 ? a_b : 0, 16), c_fits = ck_dot_fits(c, 0, 16);
   const i32 items = i32(batch) * DOWN * ACROSS;
   CK_NO_UNROLL
   for (i32 item = 0; item < items; ++item) {
@@ -308,7 +309,15 @@ CK_INLINE void ck_dot_whole(i64 batch, const typename D::A* a, i64 a_b, const ty
     Part part;
     part.clear();
     if (Part::worker() < Part::workers * p.slices) {
-      part.add(fits, {a + product * a_b, c}, {b + product * b_b, d}, row, column);
+      const typename D::A* left = a + product * a_b;
+      const auto first = Part::template begin<f.a_m>(a_fits, left, row);
+      if constexpr (f.terms > 1) {
+        const auto second = Part::template begin<C_M>(c_fits, c, row);
+        part.template add<f.a_m>(first, a_fits, left, b + product * b_b, row, column);
+        part.template add<C_M>(second, c_fits, c, d, row, column);
+      } else {
+        part.template add<f.a_m>(first, a_fits, left, b + product * b_b, row, column);
+      }
     }
     ck_dot_finish<D>(part, o + product * o_b, row, column);
   }

@@ -12,20 +12,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
+from jax_cocktail.analysis.contraction import contraction
 from jax_cocktail.codegen.context import Context
+from jax_cocktail.codegen.gpu import is_tiled
 from jax_cocktail.codegen.kernel import Declaration, Name, names_in
 from jax_cocktail.codegen.passes import divided
 from jax_cocktail.device.tuning import BLOCK
-from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, is_a
+from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, is_a, operators_of
+from jax_cocktail.utask.layout import row_major
 from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import Slot
+from jax_cocktail.utask.tensor_order import PACKED
 
 
 @dataclass(slots=True)
 class _Place:
-    """A place in the text behind a block barrier, and what changes from there on: memory and registers."""
+    """A place in the text behind a block barrier, and what changes from there on: memory and registers.
+
+    most: loads that may be done there.
+    """
 
     at: int
+    most: int = BLOCK.early_loads
     written: set[Slot] = field(default_factory=set)
     changed: set[Name] = field(default_factory=set)
 
@@ -58,12 +66,22 @@ class EarlyLoads:
 
     def _note(self, statement: Statement) -> None:
         view = isinstance(statement, UOperator) and statement.is_element
+        full = any(map(self._fills_registers, operators_of(statement)))
         for place in self._places:
+            place.most = min(place.most, BLOCK.early_beside_tiles) if full else place.most
             for value in statement.outputs:
                 if value.type.is_scalar:
                     place.changed.update(names_in(self._context.register(value)))
                 elif value.type.size and not view:
                     place.written.add(self._context.slot(value))
+
+    def _fills_registers(self, operator: UOperator) -> bool:
+        """True for products by tiles that copy both operands."""
+        if operator.kind != "dot" or not is_tiled(operator):
+            return False
+        left, right = (self._context.array(v).strides for v in operator.inputs[:2])
+        result = row_major(operator.output.type.shape)
+        return PACKED not in contraction(operator, (left, right, result)).read
 
     def _advance(self, group: StitchedUTask) -> None:
         context, nodes = self._context, self._context.writer.nodes
@@ -75,7 +93,7 @@ class EarlyLoads:
             if len(since) == len(nodes) - 1 - place.at:
                 continue  # nothing in between hides a wait
             found = divided(nodes[-1], kept, place.changed | since, partial(context.writer.fresh, "e"))
-            if found is not None and len(found.results) <= BLOCK.early_loads:
+            if found is not None and len(found.results) <= place.most:
                 nodes[-1] = found.late
                 nodes[place.at : place.at] = [*found.results, found.early]
                 for later in islice(self._places, number + 1, None):

@@ -24,7 +24,7 @@ TILE_BYTES = {"dot": BLOCK.dot_bytes, "conv": BLOCK.conv_bytes}
 
 def template_bytes(program: UProgram) -> int:
     """Bytes of shared memory that the templates of a program use while they run."""
-    tiled = (_tile_bytes(o) for o in operators_in(program.entry) if _is_tiled(o))
+    tiled = (_tile_bytes(o) for o in operators_in(program.entry) if is_tiled(o))
     return max(tiled, default=BLOCK.small_bytes)
 
 
@@ -33,7 +33,7 @@ def _tile_bytes(operator: UOperator) -> int:
     return BLOCK.tensor_bytes if on_tensor_cores else TILE_BYTES[operator.kind]
 
 
-def _is_tiled(operator: UOperator) -> bool:
+def is_tiled(operator: UOperator) -> bool:
     """False for a product with few rows or columns, which streams its matrix and keeps no tiles."""
     if operator.kind != "dot":
         return operator.kind == "conv"

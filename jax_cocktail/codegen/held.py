@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from jax_cocktail.codegen.context import Context, Kept
 from jax_cocktail.codegen.contraction import Held, Made, emit_held, holdable
+from jax_cocktail.codegen.gpu import is_tiled
 from jax_cocktail.codegen.kernel import Declaration, Name
 from jax_cocktail.codegen.lanes import product_place
 from jax_cocktail.codegen.writer import Writer
@@ -58,6 +59,8 @@ def _declare(context: Context, loop: LoopUTask) -> None:
         if product is not None and matrix is not None:
             found[operator.output] = product, matrix
     held = {output: product for output, (product, _) in found.items()}
+    tiled = any(is_tiled(operator) for operator in operators_in(loop.body))
+    most = BLOCK.held_beside_tiles if tiled else BLOCK.held_bytes
     names = dict[Hashable, Name]()  # of what is kept: two copies of one product share it
     for region in regions_in(loop.body):
         runs = _runs(context, region, held)
@@ -65,7 +68,7 @@ def _declare(context: Context, loop: LoopUTask) -> None:
             product, matrix = found[output]
             key = matrix, product.text, sharing
             if key not in names:
-                if context.held_bytes + product.bytes > BLOCK.held_bytes:
+                if context.held_bytes + product.bytes > most:
                     continue
                 context.held_bytes += product.bytes
                 names[key] = Name(f"k{output.id}", outer=True)

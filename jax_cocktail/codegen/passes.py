@@ -11,11 +11,13 @@ from jax_cocktail.codegen.kernel import (
     Block,
     Call,
     Declaration,
+    Expression,
     Load,
     Loop,
     Name,
     Node,
     Pointer,
+    Spelled,
     Store,
     declared_in,
     length,
@@ -68,7 +70,8 @@ def _together(lines: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """A statement in two: loads that set variables, and the rest, which reads them."""
+    """A statement in two: loads that set variables, and the rest, which reads them. The portable kernel has
+    more to keep in registers, so it loads in the rest."""
 
     results: tuple[Declaration, ...]
     early: Node
@@ -106,9 +109,14 @@ def _divided_loop(
             elif free and position >= len(before) and all(load.pointer in kept for load in loads):
                 results.append(Declaration(node.type, fresh(), const=False))
                 early += [*needed, Assign(results[-1].name, node.value)]
-                node = replace(node, value=results[-1].name)
+                node = replace(node, value=_resident(results[-1].name, node.value))
         late.append(node)
     first = replace(loop, body=tuple(dict.fromkeys(early)))
     rest = replace(loop, body=tuple(late[len(before) :]))
-    halves = replace(block, body=(first,)), replace(block, body=(*late[: len(before)], rest))
+    resident = Block("if constexpr (RESIDENT)", (first,))
+    halves = replace(block, body=(resident,)), replace(block, body=(*late[: len(before)], rest))
     return Divided(tuple(results), *halves) if results else None
+
+
+def _resident(early: Name, load: Expression) -> Spelled:
+    return Spelled(("RESIDENT ? ", early, " : ", load))

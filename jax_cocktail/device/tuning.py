@@ -107,6 +107,7 @@ class BlockTuning:
 
     # Products whose matrix stays in registers while a loop runs [E].
     held_bytes: int = 160 << 10  # of a block's 256 KB of registers
+    held_beside_tiles: int = 32 << 10  # the same in a loop with products by tiles, which fill registers
     held_rows: int = 8  # of the other operand, at most
     held_row_elements: int = 2048  # of all these rows: a warp holds them while it multiplies
     held_rows_together: int = 24  # of all products that one call makes: a thread holds their sums at once
@@ -116,6 +117,7 @@ class BlockTuning:
     batch_lines: int = 96  # lines of the iterations that a thread takes together; more fill all registers
     call_lines: int = 4  # lines as which a call counts
     early_loads: int = 16  # of an element that are done before the statements in front of it, at most
+    early_beside_tiles: int = 8  # the same before a product that copies both operands, which fills registers
     early_barriers: int = 8  # back to so many block barriers: what lies between takes longer than a load
     whole_rows: int = 4  # up to so many rows are reduced by the whole block, one after the other, ...
     whole_length: int = 8  # ... if a row has so many elements per thread
