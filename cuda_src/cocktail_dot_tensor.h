@@ -127,8 +127,8 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
     Words at[AHEAD][TM][2];
   };
 
-  // Those of the blocks from `first` on, of rows A_M elements apart. Beyond the last block and the last row it
-  // takes these again. FITS: one load may take the words of a row.
+  // Those of the blocks from `first` on; rows are A_M elements apart. Beyond the last block and the last row
+  // it takes these again. FITS: one load may take the words of a row.
   template <i64 A_M, bool FITS>
   static CK_MEMBER Batch load_batch(const E* a, i32 y, i32 first) {
     Batch found;
@@ -136,7 +136,8 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
     for (i32 i = 0; i < AHEAD * TM * 2; ++i) {
       const i32 row = y + i % (TM * 2) * 8, at = first + i / (TM * 2) * p.slices;
       const i32 r = f.m % p.bm == 0 || row < f.m ? row : i32(f.m) - 1;
-      const i32 k = (blocks % STEP == 0 || at < blocks ? at : blocks - 1) * line + ck_warp_lane() % 4 * 4 * pair;
+      const i32 block = blocks % STEP == 0 || at < blocks ? at : blocks - 1;
+      const i32 k = block * line + ck_warp_lane() % 4 * 4 * pair;
       const auto words = ck_dot_read<E, 4 * pair, f.a_k, FITS>(a + r * A_M + k * f.a_k);
       found.at[i / (TM * 2)][i / 2 % TM][i % 2] = ck_bitcast<Words>(words);
     }
@@ -145,7 +146,8 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
   template <i64 A_M>
   static CK_MEMBER Batch load_left(bool fits, const E* a, i32 y, i32 first) {
     constexpr bool dense = f.a_k == 1 && A_M * sizeof(E) % 16 == 0;  // for loads of 16 bytes
-    return dense && fits ? load_batch<A_M, dense>(a, y, first) : load_batch<A_M, false>(a, y, first);
+    if (dense && fits) return load_batch<A_M, dense>(a, y, first);
+    return load_batch<A_M, false>(a, y, first);
   }
 
   static CK_MEMBER u32 rounded(u32 word) {

@@ -219,14 +219,14 @@ CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
 CK_INLINE constexpr CkDotPlan ck_dot_whole(CkDotForm f, CkDotPlan p, i64 room) {
   p.bk = i32(f.k);
   p.scratch = p.slices > 1 ? p.slices * ck_dot_sums_bytes(p) : 0;
-  p.stages = p.scratch <= room && p.slices * kCkDotBlock * 4 <= f.terms * f.k * f.a_size;
+  p.stages = p.scratch <= room && p.slices * kCkDotBlock * 4 <= f.k * f.a_size;
   return p;
 }
 
 // Cycles, about: a block of k takes the tensor cores, the way from the operands, or what one warp does alone.
 CK_INLINE constexpr i64 ck_dot_whole_cycles(CkDotForm f, CkDotPlan p, i64 warps) {
   const i64 cells = p.tm * p.tn, tiles = ck_dot_ceil(f.m, p.bm) * ck_dot_ceil(f.n, p.bn);
-  const i64 blocks = ck_dot_ceil(f.terms * f.k * f.a_size, 4 * kCkDotBlock * p.slices);
+  const i64 blocks = f.terms * ck_dot_ceil(f.k * f.a_size, 4 * kCkDotBlock * p.slices);
   const i64 tensor = 16 * cells * ck_dot_ceil(warps, 4), read = warps * (8 * p.tm + 4 * p.tn);
   const i64 block = ck_dot_most(16 * cells + 100 * p.tm, ck_dot_most(tensor, read));
   return tiles * (700 + blocks * block + (p.slices > 1 ? 120 + warps * cells * 3 : 0));

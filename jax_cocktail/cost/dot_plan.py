@@ -249,13 +249,13 @@ def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
 def _whole(f: DotForm, p: DotPlan, room: int) -> DotPlan:
     """Beside a packed matrix: warps read what they multiply, and scratch is for their sums."""
     scratch = p.slices * p.bm * (p.bn + 8) * 4 if p.slices > 1 else 0
-    fits = scratch <= room and p.slices * _BLOCK * 4 <= f.terms * f.k * f.a_size
+    fits = scratch <= room and p.slices * _BLOCK * 4 <= f.k * f.a_size
     return replace(p, bk=f.k, scratch=scratch, stages=int(fits))
 
 
 def _whole_cycles(f: DotForm, p: DotPlan, warps: int) -> int:
     cells, tiles = p.tm * p.tn, above(f.m, p.bm) * above(f.n, p.bn)
-    blocks = above(f.terms * f.k * f.a_size, 4 * _BLOCK * p.slices)
+    blocks = f.terms * above(f.k * f.a_size, 4 * _BLOCK * p.slices)
     block = max(16 * cells + 100 * p.tm, 16 * cells * above(warps, 4), warps * (8 * p.tm + 4 * p.tn))
     return tiles * (700 + blocks * block + (120 + warps * cells * 3 if p.slices > 1 else 0))
 
