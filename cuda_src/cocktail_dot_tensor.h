@@ -11,11 +11,15 @@ template <class D, class Left, class Right>
 struct CkDotMmaPart {
   static constexpr CkDotPlan p = D::plan;
   static constexpr i32 TM = p.tm, TN = p.tn, BLOCK = i32(kCkDotBlock);
-  static constexpr i32 across = p.bn / (8 * TN), workers = p.bm / (16 * TM) * across, spare = 8;
+  static constexpr i32 across = p.bn / (8 * TN), workers = p.bm / (16 * TM) * across;
   static constexpr i32 blocks = p.bk * i32(sizeof(typename D::A)) / (4 * BLOCK);
   f32 sums[TM][TN][4];
 
   static CK_MEMBER i32 worker() { return ck_warp(); }
+
+  // As in CkDotFmaPart. Lanes that store together meet in no bank.
+  static constexpr i32 pitch = ck_dot_sums_pitch(p.bn);
+  static CK_MEMBER i32 place(i32 y, i32 x) { return y * pitch + (p.bn % 32 == 0 ? x ^ y % 4 * 8 : x); }
 
   CK_MEMBER void clear() {
 #pragma unroll
@@ -105,6 +109,17 @@ struct CkDotMmaPart {
       visit(row, x + tile % TN * 8 + 2 * t + i % 2, sums[tile / TN][tile % TN][i % 4]);
     }
   }
+
+  CK_MEMBER void keep(f32* share) const {
+    const i32 y = ck_warp() % workers / across * 16 * TM, x = ck_warp() % across * 8 * TN;
+    const i32 g = ck_warp_lane() / 4, t = ck_warp_lane() % 4;
+#pragma unroll
+    for (i32 i = 0; i < TM * TN * 2; ++i) {
+      const i32 tile = i / 2, at = place(y + tile / TN * 16 + i % 2 * 8 + g, x + tile % TN * 8 + 2 * t);
+      const f32* pair = sums[tile / TN][tile % TN] + i % 2 * 2;
+      *reinterpret_cast<CkDotPack<f32, 2>*>(share + at) = {pair[0], pair[1]};
+    }
+  }
 };
 
 // The same beside a packed matrix. A lane takes four neighbouring words of k at once, of row g and column g:
@@ -150,9 +165,17 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
     return load_batch<A_M, false>(a, y, first);
   }
 
-  static CK_MEMBER u32 rounded(u32 word) {
-    if constexpr (D::tf32) return ck_to_tf32(ck_bitcast<f32>(word));
-    else return word;
+  // Rounds the words of one row. A NaN among them, which a sum would turn into a number, becomes the first one:
+  // it is enough for all sums of the row.
+  static CK_MEMBER void round(u32 (&to)[4], const Words& from) {
+    bool odd = false;
+#pragma unroll
+    for (i32 i = 0; i < 4; ++i) {
+      const f32 x = ck_bitcast<f32>(from.at[i]);
+      odd |= D::tf32 && x != x;
+      to[i] = from.at[i] + (D::tf32 ? kCkHalfTf32 : 0);
+    }
+    if (odd) to[0] = 0x7fffffff;
   }
 
   // The first row of `a` whose words this lane takes, in the tile from `row` on.
@@ -186,7 +209,7 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
   }
 
   CK_MEMBER void add_block(const Words (&left)[TM][2], const E* b, i32 x, i32 block) {
-    u32 words[TM][2][4];
+    u32 rows[TM][2][4];
     Words right[TN];
 #pragma unroll
     for (i32 i = 0; i < TN; ++i) {
@@ -194,15 +217,15 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
       right[i] = reinterpret_cast<const Words*>(b + column * i32(f.k) + block * 8 * line)[ck_warp_lane()];
     }
 #pragma unroll
-    for (i32 i = 0; i < TM * 8; ++i) {
-      words[i / 8][i / 4 % 2][i % 4] = rounded(left[i / 8][i % 2].at[i % 8 / 2]);
-    }
+    for (i32 i = 0; i < TM * 2; ++i) round(rows[i / 2][i % 2], left[i / 2][i % 2]);
 #pragma unroll
     for (i32 j = 0; j < 2; ++j) {
 #pragma unroll
       for (i32 i = 0; i < TM * TN; ++i) {
         const u32 both[2] = {right[i % TN].at[2 * j], right[i % TN].at[2 * j + 1]};
-        multiply(sums[i / TN][i % TN], words[i / TN][j], both);
+        const u32(&a)[2][4] = rows[i / TN];
+        const u32 four[4] = {a[0][2 * j], a[1][2 * j], a[0][2 * j + 1], a[1][2 * j + 1]};
+        multiply(sums[i / TN][i % TN], four, both);
       }
     }
   }

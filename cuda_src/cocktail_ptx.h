@@ -348,7 +348,8 @@ CK_INLINE T* ck_remote(T* mine, i32) {
 
 // Without the instruction, of which a warp can have only one under way. Tensor cores do not read the low 13
 // bits, which stay as they come; only a NaN could carry beyond its exponent.
-CK_INLINE u32 ck_to_tf32(f32 x) { return x == x ? ck_bitcast<u32>(x) + 0x1000u : 0x7fffffffu; }
+constexpr u32 kCkHalfTf32 = 0x1000;
+CK_INLINE u32 ck_to_tf32(f32 x) { return x == x ? ck_bitcast<u32>(x) + kCkHalfTf32 : 0x7fffffffu; }
 
 #if defined(CK_EMULATED)
 template <class T>

@@ -195,8 +195,10 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tiles(CkDotForm f, i64 threads, i64 ro
 
 // ---- tiles for tensor cores -----------------------------------------------------------------------------
 
-// Bytes of one slice's sums in scratch: lines of a warp's rows begin in other banks.
-CK_INLINE constexpr i64 ck_dot_sums_bytes(CkDotPlan p) { return i64(p.bm) * (p.bn + 8) * 4; }
+// Between rows of one slice's sums in scratch, in elements; and a row's bytes. Rows begin in other banks, or
+// `place` of the tile turns them.
+CK_INLINE constexpr i32 ck_dot_sums_pitch(i32 bn) { return bn % 32 == 16 ? bn + 8 : bn; }
+CK_INLINE constexpr i64 ck_dot_sums_bytes(CkDotPlan p) { return i64(p.bm) * ck_dot_sums_pitch(p.bn) * 4; }
 
 // The plan with as much of k in a tile as `room` has place for, and then the next tile on its way; without
 // stages if there is no room.

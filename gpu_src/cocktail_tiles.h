@@ -153,10 +153,18 @@ struct CkDotFmaPart {
   typedef typename D::W W;
   static constexpr CkDotPlan p = D::plan;
   static constexpr i32 TM = p.tm, TN = p.tn, PACK = i32(16 / sizeof(W));
-  static constexpr i32 across = p.bn / TN, workers = p.bm / TM * across, spare = 0;
+  static constexpr i32 across = p.bn / TN, workers = p.bm / TM * across;
   W sums[TM][TN];
 
   static CK_MEMBER i32 worker() { return ck_lane(); }
+
+  // Where the sum at (y, x) of a tile lies among those of its slice. pitch: between rows.
+  static constexpr i32 pitch = p.bn;
+  static CK_MEMBER i32 place(i32 y, i32 x) { return y * pitch + x; }
+
+  CK_MEMBER void keep(W* share) const {
+    visit([=](i32 y, i32 x, W sum) { share[place(y, x)] = sum; });
+  }
 
   CK_MEMBER void clear() {
 #pragma unroll
@@ -212,19 +220,28 @@ CK_INLINE void ck_dot_finish(const Part& part, typename D::O* o, i32 row, i32 co
   if constexpr (p.slices == 1) {
     if (works) part.visit(put);
   } else {
-    constexpr i32 pitch = p.bn + Part::spare, share = p.bm * pitch;
+    constexpr i32 SHARE = p.bm * Part::pitch;
     W* shares = reinterpret_cast<W*>(ck_scratch());
-    W* mine = shares + Part::worker() / Part::workers * share;
+    W* mine = shares + Part::worker() / Part::workers * SHARE;
     ck_block_barrier();
-    if (works) part.visit([=](i32 y, i32 x, W sum) { mine[y * pitch + x] = sum; });
+    if (works) part.keep(mine);
     ck_block_barrier();
-#pragma unroll(4)
-    for (i32 i = ck_lane(); i < p.bm * p.bn; i += CK_THREADS) {
-      const W* at = shares + i / p.bn * pitch + i % p.bn;
-      W sum = *at;
+    constexpr i32 ITEMS = p.bm * p.bn, TOGETHER = i32(ck_dot_least(4, ck_dot_ceil(ITEMS, CK_THREADS)));
+    CK_NO_UNROLL
+    for (i32 first = ck_lane(); first < ITEMS; first += TOGETHER * CK_THREADS) {
+      W found[TOGETHER] = {};  // all of them before any is stored: no load may cross a store
 #pragma unroll
-      for (i32 s = 1; s < p.slices; ++s) sum = sum + at[s * share];
-      put(i / p.bn, i % p.bn, sum);
+      for (i32 i = 0; i < TOGETHER * p.slices; ++i) {
+        const i32 item = first + i / p.slices * CK_THREADS, s = i % p.slices;
+        if (ITEMS % (TOGETHER * CK_THREADS) != 0 && item >= ITEMS) continue;
+        const W share = shares[s * SHARE + Part::place(item / p.bn, item % p.bn)];
+        found[i / p.slices] = s > 0 ? found[i / p.slices] + share : share;
+      }
+#pragma unroll
+      for (i32 i = 0; i < TOGETHER; ++i) {
+        const i32 item = first + i * CK_THREADS;
+        if (ITEMS % (TOGETHER * CK_THREADS) == 0 || item < ITEMS) put(item / p.bn, item % p.bn, found[i]);
+      }
     }
   }
 }

@@ -228,6 +228,11 @@ def _tiles(f: DotForm, threads: int, room: int) -> DotPlan:
 # ---- tiles for tensor cores --------------------------------------------------------------------------------
 
 
+def _sums_bytes(p: DotPlan) -> int:
+    """Of all slices."""
+    return p.slices * p.bm * (p.bn + 8 if p.bn % 32 == 16 else p.bn) * 4
+
+
 def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
     """As much of k in a tile as there is room for; without stages if there is none."""
     pack = 4 // f.a_size
@@ -241,14 +246,14 @@ def _depth(f: DotForm, p: DotPlan, room: int) -> DotPlan:
         found = replace(found, stages=kept, scratch=stages * stage)
         words = power(words) // 2
     if p.slices > 1:
-        found = replace(found, scratch=max(found.scratch, p.slices * p.bm * (p.bn + 8) * 4))
+        found = replace(found, scratch=max(found.scratch, _sums_bytes(p)))
     fits = found.scratch <= room and p.slices * _BLOCK * pack <= found.bk
     return found if fits else replace(found, stages=0)
 
 
 def _whole(f: DotForm, p: DotPlan, room: int) -> DotPlan:
     """Beside a packed matrix: warps read what they multiply, and scratch is for their sums."""
-    scratch = p.slices * p.bm * (p.bn + 8) * 4 if p.slices > 1 else 0
+    scratch = _sums_bytes(p) if p.slices > 1 else 0
     fits = scratch <= room and p.slices * _BLOCK * 4 <= f.k * f.a_size
     return replace(p, bk=f.k, scratch=scratch, stages=int(fits))
 

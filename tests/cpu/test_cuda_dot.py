@@ -8,9 +8,10 @@ import re
 import shutil
 import site
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -295,13 +296,18 @@ class Outcome:
 
 
 def _launch(
-    products: Sequence[Product], sanitizer: emulator.Sanitizer | None = None
+    products: Sequence[Product],
+    sanitizer: emulator.Sanitizer | None = None,
+    words: Mapping[tuple[int, int], int] = MappingProxyType({}),
 ) -> dict[Product, Outcome]:
+    """`words`: bits of elements of each left operand, by row and position in it."""
     generator = np.random.default_rng(7)
     operands = [_operand(generator, p.types[side], p.size(side)) for p in products for side in (0, 1)]
     for i, p in enumerate(products):
         if p.packed and p.tf32:
             operands[2 * i + 1] = _rounded(operands[2 * i + 1])
+        for (row, k), bits in words.items():
+            p.view(0, operands[2 * i])[:, row, k] = np.uint32(bits).view(np.float32)
     results = [np.ones(p.size(2), DTYPES[p.types[2]]) for p in products]
     built = emulator.build(_program(products), sanitizer=sanitizer)
     built.launch(operands, results, units=1, kernel="ck_resident")
@@ -369,6 +375,20 @@ def test_accesses(sanitizer: emulator.Sanitizer) -> None:
     ]
     for product, outcome in _launch(products, sanitizer).items():
         _check(product, outcome)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_no_number_spreads_over_its_row(packed: bool) -> None:
+    """Rounding to TF32 adds to the bits, which could carry beyond the exponent."""
+    product = Product("MMA", 32, 24, 96, tf32=True, packed=packed, scratch=16384)
+    nan, inf = (0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000), 0x7F800000
+    words = {(2 * i + 9 * j, 7 * i + 24 * j): bits for i, bits in enumerate(nan) for j in range(3)}
+    outcome = _launch([product], words=words | {(31, 50): inf})[product]
+    rows = {row for row, _ in words}
+    for row in range(32):
+        found = outcome.o[0, row]
+        assert np.isnan(found).all() if row in rows else np.isfinite(found).all() or row == 31
+    np.testing.assert_array_equal(outcome.o[0, 31], np.inf * np.sign(outcome.b[0, 50]))
 
 
 @pytest.mark.parametrize("order", ["mk kn mn", "mk nk mn"])
