@@ -8,7 +8,12 @@ CK_INLINE i64 ck_clamp_index(i64 start, i64 limit) {
   start = start > limit ? limit : start;
   return start < 0 ? 0 : start;
 }
-CK_INLINE i64 ck_clamp_index(i32 start, i64 limit) { return ck_clamp_index(i64(start), limit); }
+// In 32 bits where that is enough: the limit is a constant.
+CK_INLINE i64 ck_clamp_index(i32 start, i64 limit) {
+  if (limit > 0x7fffffff) return start < 0 ? 0 : start;
+  const i32 below = start > i32(limit) ? i32(limit) : start;
+  return below < 0 ? 0 : below;
+}
 CK_INLINE i64 ck_clamp_index(u32 start, i64 limit) { return ck_clamp_index(i64(start), limit); }
 CK_INLINE i64 ck_clamp_index(u64 start, i64 limit) { return start > u64(limit) ? limit : i64(start); }
 template <class T>

@@ -357,6 +357,24 @@ CK_INLINE void ck_copy(void* to, const void* from, i64 bytes) {
   }
 }
 
+// *to = valid ? *from : 0, for `to` in memory of the unit. In the resident kernel the element need not be there
+// before ck_moved: so many copies of a thread are under way at once, and none takes a register.
+template <bool RESIDENT, class T>
+CK_INLINE void ck_move(T* to, const T* from, bool valid) {
+  if constexpr (RESIDENT) {
+    ck_async_copy<sizeof(T)>(to, from, valid);
+  } else {
+    *to = valid ? *from : T(0);
+  }
+}
+template <bool RESIDENT>
+CK_INLINE void ck_moved() {
+  if constexpr (RESIDENT) {
+    ck_async_commit();
+    ck_async_wait<0>();
+  }
+}
+
 // to[0 .. n) = value.
 template <class T>
 CK_INLINE void ck_fill(T* to, T value, i64 n) {

@@ -157,6 +157,11 @@ class Context:
         """Declares where a pointer to this memory points, see `Target`."""
         return self.target.near if self.is_near(slot) else self.target.far
 
+    def is_at(self, pointer: Pointer, where: str) -> bool:
+        """True if a pointer surely points to that kind of memory."""
+        outer = self.names.get(pointer.base) if isinstance(pointer.base, Name) else None
+        return outer is not None and outer.where == where
+
     def _memory(self, space: str, offset: int) -> Expression:
         """An address."""
         if space == "own":

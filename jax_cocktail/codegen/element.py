@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import cast
 
-from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, names_in
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Select, names_in
 from jax_cocktail.codegen.text import COMPUTE, NARROW, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, call, clamped, code, down, joined, up, variable
 from jax_cocktail.utask.ir import UOperator
@@ -240,7 +240,7 @@ def _pad(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     value = w.element(x, tuple(moved))
     if not inside:
         return value
-    return w.temporary(m.output.type.dtype, code("({}) ? {} : {}", joined(" & ", inside), value, outside))
+    return w.temporary(m.output.type.dtype, Select(joined(" & ", inside), value, outside))
 
 
 def _concatenate(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
@@ -294,7 +294,7 @@ def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
     if not inside:
         return value
     filler = literal(cast(bytes, m["fill_value"]), m.output.type.dtype)
-    return w.temporary(m.output.type.dtype, code("({}) ? {} : {}", joined(" & ", inside), value, filler))
+    return w.temporary(m.output.type.dtype, Select(joined(" & ", inside), value, filler))
 
 
 MOVEMENT: dict[str, Callable[[ElementWriter, UOperator, Indices], Expression]] = {

@@ -102,6 +102,15 @@ class Call(_Printed):
 
 
 @dataclass(frozen=True, slots=True)
+class Select(_Printed):
+    """One of two expressions; both may be computed."""
+
+    condition: Expression
+    value: Expression
+    other: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class Spelled(_Printed):
     """Any other expression or statement: text, and the nodes in it. Such a statement, the call of a template
     for example, may read and write whatever its names lead to."""
@@ -109,7 +118,8 @@ class Spelled(_Printed):
     pieces: tuple[Expression, ...]
 
 
-Expression: TypeAlias = Name | Index | Pointer | Load | Call | Spelled | str  # str: text without names
+# str: text without names
+Expression: TypeAlias = Name | Index | Pointer | Load | Call | Select | Spelled | str
 
 
 # -- statements ----------------------------------------------------------------------------------------------
@@ -203,6 +213,8 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
             return (pointer, "[", place, "]")
         case Call(function, arguments):
             return (function, "(", *_between(", ", arguments), ")")
+        case Select(condition, value, other):
+            return ("(", condition, ") ? ", value, " : ", other)
         case Declaration(type_, name, value, const):
             begin = ("const " * const, type_, " ", name)
             return (*begin, ";") if value == "" else (*begin, " = ", value, ";")

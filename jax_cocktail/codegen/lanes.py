@@ -15,10 +15,12 @@ from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, 
 from jax_cocktail.codegen.mapping import (
     Batches,
     batches,
+    copy_nest,
     group_elements,
     group_rows,
     groups_for,
     lane_nest,
+    may_copy,
 )
 from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
@@ -140,6 +142,10 @@ def emit_nest(
         return _nest_elements(_elements(context, members, context.writer, merged), targets, loops)
 
     found = batches(context, axes, dry.writer.nodes)
+    if found is not None and may_copy(context, found, dry.writer.nodes):
+        with copy_nest(context, axes):
+            context.writer.add(*body())
+        return
     if found is not None:
         with context.writer.block():
             _emit_batches(context, found, targets, body)

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from jax_cocktail.codegen.context import Context
-from jax_cocktail.codegen.kernel import Expression, Index, Name, Node
-from jax_cocktail.codegen.passes import batch, hoisted, unrolled
-from jax_cocktail.codegen.text import MOST_ELEMENTS
+from jax_cocktail.codegen.kernel import Expression, Index, Loop, Name, Node
+from jax_cocktail.codegen.passes import batch, copy_in, hoisted, unrolled
+from jax_cocktail.codegen.text import MOST_ELEMENTS, STORAGE, literal
 from jax_cocktail.codegen.writer import Axes, Finish, axes_of, code, indices_of, iterated, joined, unchanged
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
 
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
+_ZERO = literal(bytes(4), "float32")
+_WORDS = frozenset(STORAGE[dtype] for dtype in ("float32", "float64", "int32", "int64", "uint32", "uint64"))
 
 
 @contextmanager
@@ -35,6 +37,24 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
         return
     with writer.loops(axes, target.lanes if axes and axes[-1][1] > 1 else "", hoisted):
         yield
+
+
+@contextmanager
+def copy_nest(context: Context, axes: Axes) -> Iterator[None]:
+    """Threads copy an element at each position of `axes` to memory near the unit. In the resident kernel the
+    elements pass the registers, and all of a thread's copies are under way together."""
+    bounded = _bounded(context, _counted(axes) // context.target.threads)
+
+    def moved(loop: Loop) -> Sequence[Node]:
+        copy = copy_in(loop.body, _ZERO)
+        assert copy is not None
+        call = code("ck_move<RESIDENT>(&{}, &{}, {});", copy.to, copy.element, copy.valid)
+        return bounded(replace(loop, body=(*copy.places, call)))
+
+    with _dealt(context, axes, moved):
+        _unravel(context, axes)
+        yield
+    context.writer.line("ck_moved<RESIDENT>();")
 
 
 def lane_loop(context: Context, name: Name, count: int) -> AbstractContextManager[None]:
@@ -58,6 +78,16 @@ def _counted(axes: Axes) -> int:
     if count > MOST_ELEMENTS:
         raise UnsupportedError(f"a loop over {count} elements: a GPU program counts them in 32 bits")
     return count
+
+
+def may_copy(context: Context, batches: Batches, body: Sequence[Node]) -> bool:
+    """True if this body of a lane loop is for `copy_nest`, and batches of it wait more than once."""
+    copy = copy_in(body, _ZERO)
+    if copy is None or batches.count <= batches.together * context.target.threads:
+        return False
+    to, element = copy.to.pointer, copy.element.pointer
+    words = to.type == element.type and to.type in _WORDS
+    return words and context.is_at(to, context.target.near) and context.is_at(element, context.target.far)
 
 
 def _dealt(context: Context, axes: Axes, finish: Finish = unchanged) -> AbstractContextManager[None]:

@@ -17,6 +17,7 @@ from jax_cocktail.codegen.kernel import (
     Name,
     Node,
     Pointer,
+    Select,
     Spelled,
     Store,
     declared_in,
@@ -66,6 +67,40 @@ def _together(lines: int, most: int) -> int:
     while 2 * together <= most and 2 * together * lines <= BLOCK.batch_lines:
         together *= 2
     return together
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Statements that copy an element, or zero if it is not `valid`. `places`: those that its places take."""
+
+    places: tuple[Node, ...]
+    to: Load
+    element: Load
+    valid: Expression
+
+
+def copy_in(nodes: Sequence[Node], zero: str) -> Copy | None:
+    """What the body of a lane loop copies; None if it does anything else. Its places take no other load."""
+    *before, store = nodes
+    values = {node.name: node.value for node in before if isinstance(node, Declaration) and node.const}
+    if not isinstance(store, Store) or store.condition != "" or len(values) < len(before):
+        return None
+    value: Expression = store.value
+    valid: Expression = "true"
+    taken = set[Name]()
+    while not isinstance(value, Load):
+        match value:
+            case Name() if value in values:
+                taken.add(value)
+                value = values[value]
+            case Select(condition, inner, other) if other == zero and valid == "true":
+                value, valid = inner, condition
+            case _:
+                return None
+    places = tuple(n for n in before if isinstance(n, Declaration) and n.name not in taken)
+    needed = (*places, store.element.place, value.place, valid)
+    plain = taken.isdisjoint(names_in(*needed)) and not any(isinstance(n, Load) for n in nodes_in(*needed))
+    return Copy(places, store.element, value, valid) if plain else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from jax_cocktail.codegen.kernel import (
     Loop,
     Name,
     Pointer,
+    Select,
     Store,
     length,
     names_in,
@@ -25,7 +26,7 @@ from jax_cocktail.codegen.kernel import (
     text,
 )
 from jax_cocktail.codegen.outline import Outer, OutlineTable, body_of, touches
-from jax_cocktail.codegen.passes import batch, divided, hoisted, unrolled
+from jax_cocktail.codegen.passes import Copy, batch, copy_in, divided, hoisted, unrolled
 from jax_cocktail.codegen.writer import Writer, call, code, down, joined, up, variable
 from jax_cocktail.device.tuning import BLOCK
 
@@ -297,3 +298,33 @@ def test_a_register_is_touched_unless_it_is_only_set():
     assert not touches([Assign(REGISTER, T1), loop(Assign(REGISTER, T2))], REGISTER)
     assert touches([Assign(REGISTER, code("{} + {}", REGISTER, T1))], REGISTER)
     assert touches([code("{} += 1;", REGISTER)], REGISTER)
+
+
+# -- copies --------------------------------------------------------------------------------------------------
+def padded(value, *before):
+    """Stores `value`, or zero where the position is too large."""
+    select = Declaration("f32", T2, Select("l < 5", value, "0.0f"))
+    return [*before, select, Store(Load(Y, AT_L), T2)]
+
+
+def test_a_copy_is_found_with_its_places_and_its_condition():
+    place = Declaration("i64", K, call("ck_clamp_index", REGISTER, "7"))
+    element = Load(X, variable(K))
+    found = copy_in(padded(T1, place, Declaration("f32", T1, element)), "0.0f")
+    assert found == Copy((place,), Load(Y, AT_L), element, "l < 5")
+    assert copy_in([copy(element)], "0.0f") == Copy((), Load(Y, AT_L), element, "true")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        padded(T1, Declaration("f32", T1, code("{} + {}", Load(X, AT_L), Load(X, AT_L)))),
+        padded(T1, Declaration("f32", T1, Load(X, AT_L)), Declaration("i64", K, code("i64({})", T1))),
+        padded(T1, Declaration("i64", K, Load(X, AT_L)), Declaration("f32", T1, Load(X, variable(K)))),
+        [Declaration("f32", T2, Select("l < 5", Load(X, AT_L), "1.0f")), Store(Load(Y, AT_L), T2)],
+        [replace(copy(Load(X, AT_L)), condition="l < 5")],
+    ],
+    ids=["arithmetic", "read twice", "place from memory", "not zero", "condition"],
+)
+def test_what_does_more_than_copy_is_none(nodes):
+    assert copy_in(nodes, "0.0f") is None
