@@ -44,6 +44,7 @@ def copy_nest(context: Context, axes: Axes) -> Iterator[None]:
     """Threads copy an element at each position of `axes` to memory near the unit. In the resident kernel the
     elements pass the registers, and all of a thread's copies are under way together."""
     bounded = _bounded(context, _counted(axes) // context.target.threads)
+    context.needs.add("block")
 
     def moved(loop: Loop) -> Sequence[Node]:
         copy = copy_in(loop.body, _ZERO)

@@ -1,7 +1,8 @@
 """The benchmark models, planned for an H200 with no device at hand: parts, barriers, and predicted times.
 
 The times to compare with are emulated for an H100 (docs/gpu.md) where they can be, else estimates from public
-measurements of H100 and H200. `benchmarks.gpu.fit` compares the model more closely, with plans that were measured.
+measurements of H100 and H200. `benchmarks.gpu.fit` compares the model with plans that were measured, and more
+closely.
 """
 
 from __future__ import annotations

@@ -78,27 +78,13 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     ck_block_barrier();
     {
       const i32 n4 = ck_clamp_index(i64(v61), 3);
-      {
-        i32 at = ck_lane();
-        for (; at < 15488; at += 1024) {
-          f32 h5[8];
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 32;
-            const i32 i1 = l / 32;
-            const f32 t6 = d65[128 * i1 + i2];
-            h5[j] = t6;
-          }
-          #pragma unroll
-          for (i32 j = 0; j < 8; ++j) {
-            const i32 l = at + 128 * j;
-            const i32 i2 = l % 32;
-            const i32 i1 = l / 32;
-            w0_f32[16384 * n4 + 32 * i1 + i2] = h5[j];
-          }
-        }
+      #pragma unroll 8
+      for (i32 l = ck_lane(); l < 16384; l += 128) {
+        const i32 i2 = l % 32;
+        const i32 i1 = l / 32;
+        ck_move<RESIDENT>(&w0_f32[16384 * n4 + 32 * i1 + i2], &d65[128 * i1 + i2], true);
       }
+      ck_moved<RESIDENT>();
     }
   }
   ck_block_barrier();
@@ -110,15 +96,15 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   for (i32 v107 = 0; v107 < 2; ++v107) {
     ck_arrive(unit);
     {
-      const i64 t7 = i64(v107) * i64(2LL);
-      v109 = t7;
+      const i64 t6 = i64(v107) * i64(2LL);
+      v109 = t6;
     }
     ck_wait(unit);
     for (i32 v115 = unit->index; v115 < 4; v115 += unit->count) {
       const f32* const d120 = w0_f32 + ck_clamp_index(i64(v115), 3) * 16384;
       {
-        const i64 t8 = i64(v115) * i64(32LL);
-        v123 = t8;
+        const i64 t7 = i64(v115) * i64(32LL);
+        v123 = t7;
       }
       const f32* const d124 = w262144_f32 + ck_clamp_index(v109, 3) * 8192 + ck_clamp_index(v123, 96) * 1;
       const f32* const d126 = w401408_f32 + ck_clamp_index(v123, 96) * 1;
@@ -128,58 +114,58 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
       ck_block_barrier();
       {
-        const i32 n9 = ck_clamp_index(v109, 3);
+        const i32 n8 = ck_clamp_index(v109, 3);
+        const i32 n9 = ck_clamp_index(v123, 96);
         const i32 n10 = ck_clamp_index(v123, 96);
         const i32 n11 = ck_clamp_index(v123, 96);
-        const i32 n12 = ck_clamp_index(v123, 96);
         {
           i32 at = ck_lane();
           for (; at < 384; at += 256) {
+            f32 h12[2];
             f32 h13[2];
             f32 h14[2];
             f32 h15[2];
-            f32 h16[2];
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
               const i32 i1 = l % 32;
               const i32 i0 = l / 32;
-              const f32 t17 = d124[512 * i0 + i1 + 384];
-              const f32 t18 = o0_f32[128 * i0 + i1 + 96];
-              const f32 t19 = t17 + t18;
-              const f32 t20 = ck_logistic(t19);
-              const f32 t21 = d124[512 * i0 + i1 + 128];
-              const f32 t22 = o0_f32[128 * i0 + i1 + 32];
-              const f32 t23 = t21 + t22;
-              const f32 t24 = ck_logistic(t23);
-              const f32 t25 = d126[128 * i0 + i1];
-              const f32 t26 = t24 * t25;
-              const f32 t27 = d124[512 * i0 + i1];
-              const f32 t28 = o0_f32[128 * i0 + i1];
-              const f32 t29 = t27 + t28;
-              const f32 t30 = ck_logistic(t29);
-              const f32 t31 = d124[512 * i0 + i1 + 256];
-              const f32 t32 = o0_f32[128 * i0 + i1 + 64];
-              const f32 t33 = t31 + t32;
-              const f32 t34 = ck_tanh(t33);
-              const f32 t35 = t30 * t34;
-              const f32 t36 = t26 + t35;
-              const f32 t37 = ck_tanh(t36);
-              const f32 t38 = t20 * t37;
-              h13[j] = t38;
-              h14[j] = t38;
-              h15[j] = t36;
-              h16[j] = t38;
+              const f32 t16 = d124[512 * i0 + i1 + 384];
+              const f32 t17 = o0_f32[128 * i0 + i1 + 96];
+              const f32 t18 = t16 + t17;
+              const f32 t19 = ck_logistic(t18);
+              const f32 t20 = d124[512 * i0 + i1 + 128];
+              const f32 t21 = o0_f32[128 * i0 + i1 + 32];
+              const f32 t22 = t20 + t21;
+              const f32 t23 = ck_logistic(t22);
+              const f32 t24 = d126[128 * i0 + i1];
+              const f32 t25 = t23 * t24;
+              const f32 t26 = d124[512 * i0 + i1];
+              const f32 t27 = o0_f32[128 * i0 + i1];
+              const f32 t28 = t26 + t27;
+              const f32 t29 = ck_logistic(t28);
+              const f32 t30 = d124[512 * i0 + i1 + 256];
+              const f32 t31 = o0_f32[128 * i0 + i1 + 64];
+              const f32 t32 = t30 + t31;
+              const f32 t33 = ck_tanh(t32);
+              const f32 t34 = t29 * t33;
+              const f32 t35 = t25 + t34;
+              const f32 t36 = ck_tanh(t35);
+              const f32 t37 = t19 * t36;
+              h12[j] = t37;
+              h13[j] = t37;
+              h14[j] = t35;
+              h15[j] = t37;
             }
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
               const i32 i1 = l % 32;
               const i32 i0 = l / 32;
-              o8192_f32[32 * i0 + i1] = h13[j];
-              r0[2048 * n9 + n10 + 128 * i0 + i1] = h14[j];
-              w401408_f32[n11 + 128 * i0 + i1] = h15[j];
-              w393216_f32[n12 + 128 * i0 + i1] = h16[j];
+              o8192_f32[32 * i0 + i1] = h12[j];
+              r0[2048 * n8 + n9 + 128 * i0 + i1] = h13[j];
+              w401408_f32[n10 + 128 * i0 + i1] = h14[j];
+              w393216_f32[n11 + 128 * i0 + i1] = h15[j];
             }
           }
         }
@@ -187,15 +173,15 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_arrive(unit);
     {
-      const i64 t39 = v109 + i64(1LL);
-      v154 = t39;
+      const i64 t38 = v109 + i64(1LL);
+      v154 = t38;
     }
     ck_wait(unit);
     for (i32 v157 = unit->index; v157 < 4; v157 += unit->count) {
       const f32* const d162 = w0_f32 + ck_clamp_index(i64(v157), 3) * 16384;
       {
-        const i64 t40 = i64(v157) * i64(32LL);
-        v165 = t40;
+        const i64 t39 = i64(v157) * i64(32LL);
+        v165 = t39;
       }
       const f32* const d166 = w262144_f32 + ck_clamp_index(v154, 3) * 8192 + ck_clamp_index(v165, 96) * 1;
       const f32* const d168 = w401408_f32 + ck_clamp_index(v165, 96) * 1;
@@ -205,58 +191,58 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       }
       ck_block_barrier();
       {
-        const i32 n41 = ck_clamp_index(v154, 3);
+        const i32 n40 = ck_clamp_index(v154, 3);
+        const i32 n41 = ck_clamp_index(v165, 96);
         const i32 n42 = ck_clamp_index(v165, 96);
         const i32 n43 = ck_clamp_index(v165, 96);
-        const i32 n44 = ck_clamp_index(v165, 96);
         {
           i32 at = ck_lane();
           for (; at < 384; at += 256) {
+            f32 h44[2];
             f32 h45[2];
             f32 h46[2];
             f32 h47[2];
-            f32 h48[2];
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
               const i32 i1 = l % 32;
               const i32 i0 = l / 32;
-              const f32 t49 = d166[512 * i0 + i1 + 384];
-              const f32 t50 = o0_f32[128 * i0 + i1 + 96];
-              const f32 t51 = t49 + t50;
-              const f32 t52 = ck_logistic(t51);
-              const f32 t53 = d166[512 * i0 + i1 + 128];
-              const f32 t54 = o0_f32[128 * i0 + i1 + 32];
-              const f32 t55 = t53 + t54;
-              const f32 t56 = ck_logistic(t55);
-              const f32 t57 = d168[128 * i0 + i1];
-              const f32 t58 = t56 * t57;
-              const f32 t59 = d166[512 * i0 + i1];
-              const f32 t60 = o0_f32[128 * i0 + i1];
-              const f32 t61 = t59 + t60;
-              const f32 t62 = ck_logistic(t61);
-              const f32 t63 = d166[512 * i0 + i1 + 256];
-              const f32 t64 = o0_f32[128 * i0 + i1 + 64];
-              const f32 t65 = t63 + t64;
-              const f32 t66 = ck_tanh(t65);
-              const f32 t67 = t62 * t66;
-              const f32 t68 = t58 + t67;
-              const f32 t69 = ck_tanh(t68);
-              const f32 t70 = t52 * t69;
-              h45[j] = t70;
-              h46[j] = t70;
-              h47[j] = t68;
-              h48[j] = t70;
+              const f32 t48 = d166[512 * i0 + i1 + 384];
+              const f32 t49 = o0_f32[128 * i0 + i1 + 96];
+              const f32 t50 = t48 + t49;
+              const f32 t51 = ck_logistic(t50);
+              const f32 t52 = d166[512 * i0 + i1 + 128];
+              const f32 t53 = o0_f32[128 * i0 + i1 + 32];
+              const f32 t54 = t52 + t53;
+              const f32 t55 = ck_logistic(t54);
+              const f32 t56 = d168[128 * i0 + i1];
+              const f32 t57 = t55 * t56;
+              const f32 t58 = d166[512 * i0 + i1];
+              const f32 t59 = o0_f32[128 * i0 + i1];
+              const f32 t60 = t58 + t59;
+              const f32 t61 = ck_logistic(t60);
+              const f32 t62 = d166[512 * i0 + i1 + 256];
+              const f32 t63 = o0_f32[128 * i0 + i1 + 64];
+              const f32 t64 = t62 + t63;
+              const f32 t65 = ck_tanh(t64);
+              const f32 t66 = t61 * t65;
+              const f32 t67 = t57 + t66;
+              const f32 t68 = ck_tanh(t67);
+              const f32 t69 = t51 * t68;
+              h44[j] = t69;
+              h45[j] = t69;
+              h46[j] = t67;
+              h47[j] = t69;
             }
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
               const i32 i1 = l % 32;
               const i32 i0 = l / 32;
-              o8192_f32[32 * i0 + i1] = h45[j];
-              r0[2048 * n41 + n42 + 128 * i0 + i1] = h46[j];
-              w401408_f32[n43 + 128 * i0 + i1] = h47[j];
-              r1[n44 + 128 * i0 + i1] = h48[j];
+              o8192_f32[32 * i0 + i1] = h44[j];
+              r0[2048 * n40 + n41 + 128 * i0 + i1] = h45[j];
+              w401408_f32[n42 + 128 * i0 + i1] = h46[j];
+              r1[n43 + 128 * i0 + i1] = h47[j];
             }
           }
         }
