@@ -165,7 +165,7 @@ struct CkDotWholePart : CkDotMmaPart<D, void, void> {
     return load_batch<A_M, false>(a, y, first);
   }
 
-  // Rounds the words of one row. A NaN among them, which a sum would turn into a number, becomes the first one:
+  // Rounds the words of one row. A NaN, which adding would turn into a number, becomes the first of them:
   // it is enough for all sums of the row.
   static CK_MEMBER void round(u32 (&to)[4], const Words& from) {
     bool odd = false;
