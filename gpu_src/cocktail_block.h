@@ -357,8 +357,8 @@ CK_INLINE void ck_copy(void* to, const void* from, i64 bytes) {
   }
 }
 
-// *to = valid ? *from : 0, for `to` in memory of the unit. In the resident kernel the element may come as late
-// as ck_moved: many copies of a thread are under way at once, and none takes a register.
+// *to = valid ? *from : 0, for `to` in memory of the unit. In the resident kernel the element may come as
+// late as ck_moved: many copies of a thread are under way at once, and none takes a register.
 template <bool RESIDENT, class T>
 CK_INLINE void ck_move(T* to, const T* from, bool valid) {
   if constexpr (RESIDENT) {
