@@ -1,0 +1,147 @@
+"""Counts the bytes that a program loads and stores on the host, by unit and by memory.
+
+The program is compiled as for a call, but it announces every access (`counter.cc`). A vector counts as one
+access of all its bytes, and a byte counts each time that it is loaded, whether a cache holds it or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
+from jax_cocktail.build.job import program_folders
+from jax_cocktail.compiler import Emitted
+from jax_cocktail.utask.interpreter.common import numpy_dtype
+
+Array = npt.NDArray[np.generic]
+COUNTER = Path(__file__).with_name("counter.cc")
+BORDER = 64  # bytes, on which arrays begin
+OTHER, OWN, WORKSPACE = "other", "own", "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes that were loaded and stored."""
+
+    loaded: int = 0
+    stored: int = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.loaded + other.loaded, self.stored + other.stored)
+
+    @property
+    def bytes(self) -> int:
+        return self.loaded + self.stored
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one call moved.
+
+    Attributes:
+      units: of every unit, by memory: "operand 0" and so on, "result 0" and so on, "workspace", "own" (memory
+        of one unit), "other" (stack, constants).
+      results: those of the call.
+    """
+
+    units: tuple[Mapping[str, Moved], ...]
+    results: tuple[Array, ...]
+
+    def total(self, *prefixes: str) -> Moved:
+        """Of all units together, in the memories whose names begin so; without any, in all of them."""
+        names = prefixes or ("",)
+        return sum((m for unit in self.units for n, m in unit.items() if n.startswith(names)), Moved())
+
+
+def count(emitted: Emitted, values: Sequence[Array], units: int = 1) -> Traffic:
+    """Runs a program for the host once, on so many units if it has work for them.
+
+    Raises:
+      ValueError: a value is not what the program takes.
+      subprocess.CalledProcessError: the program does not compile.
+    """
+    program, plan = emitted.program, emitted.plan
+    taken = [(v.type.shape, numpy_dtype(v.type.dtype)) for v in program.entry.parameters]
+    if taken != [(value.shape, value.dtype) for value in values]:
+        raise ValueError(f"the program takes {taken}")
+    operands = [_placed(v.shape, v.dtype) for v in map(np.asarray, values)]
+    for operand, value in zip(operands, values, strict=True):
+        operand[...] = value
+    results = [_placed(v.type.shape, numpy_dtype(v.type.dtype)) for v in program.entry.results]
+    for operand_number, result_number in plan.aliases:
+        results[result_number] = operands[operand_number]
+    workspace = _placed((plan.workspace_bytes,), np.dtype(np.uint8))
+    names = [f"operand {n}" for n in range(len(operands))] + [f"result {n}" for n in range(len(results))]
+    library = ctypes.CDLL(str(_built(emitted.source)))
+    arrays = [*operands, *results, workspace]
+    begins, sizes = _numbers([a.ctypes.data for a in arrays]), _numbers([a.nbytes for a in arrays])
+    own_bytes, entry = (
+        ctypes.c_int64(plan.own_bytes),
+        ctypes.cast(library.ck_traffic_program, ctypes.c_void_p),
+    )
+    library.ck_traffic_begin(begins, sizes, ctypes.c_int64(len(arrays)), own_bytes)
+    places = [(ctypes.c_void_p * max(len(of), 1))(*(a.ctypes.data for a in of)) for of in (operands, results)]
+    base, wanted = ctypes.c_void_p(workspace.ctypes.data), ctypes.c_int64(units)
+    code = _runtime().ck_cpu_run(entry, ctypes.c_int64(plan.most_units), own_bytes, *places, base, wanted)
+    if code:
+        raise RuntimeError(f"the program ended with code {code}")
+    used = range(min(units, plan.most_units))
+    return Traffic(tuple(_counted(library, n, [*names, WORKSPACE]) for n in used), tuple(results))
+
+
+def _counted(library: ctypes.CDLL, unit: int, names: Sequence[str]) -> Mapping[str, Moved]:
+    library.ck_traffic_counts.restype = ctypes.POINTER(ctypes.c_uint64)
+    found = library.ck_traffic_counts(ctypes.c_int64(unit))
+    moved = (Moved(found[2 * i], found[2 * i + 1]) for i in range(len(names) + 2))
+    return {name: each for name, each in zip([OTHER, OWN, *names], moved, strict=True) if each.bytes}
+
+
+def _numbers(values: Sequence[int]) -> ctypes.Array[ctypes.c_uint64]:
+    return (ctypes.c_uint64 * len(values))(*values)
+
+
+def _placed(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
+    """Memory on a border that programs expect."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.full(size + BORDER, 0xA5, np.uint8)
+    start = -raw.ctypes.data % BORDER
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+@functools.cache
+def _runtime() -> ctypes.CDLL:
+    return ctypes.CDLL(build_runtime(jax.ffi.include_dir(), host_toolchain()))
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """Of libraries; it goes with the process."""
+    return tempfile.TemporaryDirectory(prefix="traffic-")
+
+
+@functools.cache
+def _built(source: str) -> Path:
+    """The library of a program that announces its accesses."""
+    folder = Path(tempfile.mkdtemp(dir=_folder().name))
+    (folder / "program.cc").write_text(source, encoding="utf-8")
+    compiler = host_toolchain().command
+    includes = [f"-I{path}" for path in program_folders("cpu_src")]
+    flags = [flag for flag in PROGRAM_FLAGS if flag != "-shared" and not flag.startswith("-Wl")]
+    jobs = (
+        [*compiler, *flags, *includes, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
+        [*compiler, *flags, *includes, "-c", str(COUNTER), "-o", "counter.o"],
+        [*compiler, "-shared", "program.o", "counter.o", "-o", "program.so", "-lm"],
+    )
+    for job in jobs:
+        subprocess.run(job, cwd=folder, check=True, capture_output=True, text=True)
+    return folder / "program.so"

@@ -1,0 +1,65 @@
+"""Counted loads and stores: what programs must at least touch, and what they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.traffic.count import Traffic, count
+from jax_cocktail.compiler import emit
+from jax_cocktail.lowering.capture import capture
+from jax_cocktail.primitives import translate
+from jax_cocktail.utask.candidate import SINGLE, Candidate
+
+N = 64 << 10  # elements
+
+
+def counted(function: Callable[..., jax.Array], *arguments: np.ndarray, units: int = 1) -> Traffic:
+    closed = jax.make_jaxpr(function)(*arguments)
+    (region,) = capture(closed).regions
+    values = [arguments[closed.jaxpr.invars.index(operand)] for operand in region.operands]
+    program = translate(region.program, "counted", tuple(range(len(region.operands))))
+    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    found = count(emit(program, candidate=candidate), values, units)
+    (result,) = found.results
+    np.testing.assert_allclose(result, jax.jit(function)(*arguments), rtol=1e-5, atol=1e-5)
+    return found
+
+
+def repeated(step: Callable[[jax.Array], jax.Array], trips: int) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: jax.lax.fori_loop(0, trips, lambda _, x: step(x), x)
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return np.random.default_rng(1).standard_normal((N // 256, 256), np.float32)
+
+
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("trips", [1, 5])
+def test_an_elementwise_body_loads_and_stores_its_state_once(x: np.ndarray, trips: int, units: int) -> None:
+    found = counted(repeated(lambda x: jnp.tanh(x) * 0.5 + x, trips), x, units=units)
+    moved = found.total("operand", "result", "workspace", "own")
+    assert moved.loaded == moved.stored
+    assert moved.loaded in (trips * x.nbytes, (trips + 1) * x.nbytes)  # one unit may write over its operand
+    shares = [sum(moved.bytes for name, moved in unit.items() if name != "other") for unit in found.units]
+    assert len(shares) == units and max(shares) <= 1.05 * moved.bytes / units
+
+
+def test_a_slice_loads_its_part_alone(x: np.ndarray) -> None:
+    def rows(x: jax.Array, ks: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 8, lambda n, total: total + x[ks[n]], jnp.zeros(x.shape[1]))
+
+    found = counted(rows, x, np.arange(8, dtype=np.int32))
+    assert 8 * x[0].nbytes <= found.total("operand").loaded <= 9 * x[0].nbytes
+
+
+def test_what_a_program_does_not_take_is_refused(x: np.ndarray) -> None:
+    closed = jax.make_jaxpr(repeated(jnp.tanh, 2))(x)
+    (region,) = capture(closed).regions
+    with pytest.raises(ValueError, match="the program takes"):
+        count(emit(translate(region.program, "counted", (0,))), [x[1:]])
