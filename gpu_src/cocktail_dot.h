@@ -125,13 +125,4 @@ CK_INLINE void ck_dot_sum(const A* a, const B* b, const A* c, const B* d, O* o) 
   ck_dot_whole<CkDotMade<D, false>, C_M>(1, a, 0, b, 0, o, 0, c, d);
 }
 
-// Bytes of scratch with which ck_dot_fixed of the same arguments is fastest; with less it takes smaller
-// tiles, or none. At most kCkDotMostScratch.
-template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
-          i64 O_N, CkPrecision P = CK_EXACT>
-CK_INLINE constexpr i64 ck_dot_scratch() {
-  typedef CkDotOf<A, B, O, P, 1, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N> D;
-  return ck_dot_plan(D::form, CK_THREADS, kCkDotMostScratch).scratch;
-}
-
 #endif  // COCKTAIL_DOT_H

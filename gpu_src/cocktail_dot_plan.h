@@ -15,7 +15,7 @@ enum CkDotPath {
   CK_DOT_COLUMNS,  // few rows, right matrix contiguous along n: columns over lanes, k over groups of lanes
   CK_DOT_LANES,    // few rows, contiguous along k: k over lanes
   CK_DOT_FMA,      // tiles in scratch, sums in registers
-  CK_DOT_MMA,      // tiles in scratch for tensor cores
+  CK_DOT_MMA,      // tiles for tensor cores, in scratch unless the right matrix is packed
 };
 
 // In place of b_k: the right matrix is packed for tensor cores. Words are 32 bits along k: one element, or
@@ -43,7 +43,7 @@ struct CkDotPlan {
   i32 bm, bn, bk;  // tile
   i32 tm, tn;      // its part for one thread; for one warp, in cells of 16 x 8
   i32 slices;      // of k, made side by side
-  i32 stages;      // tiles of the operands in scratch
+  i32 stages;      // tiles of the operands in scratch; beside a packed matrix, whether the plan fits
   i64 scratch;     // bytes
 };
 
@@ -218,7 +218,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_depth(CkDotForm f, CkDotPlan p, i64 room) {
 }
 
 // The plan beside a packed matrix: warps read what they multiply, and scratch is for their sums.
-CK_INLINE constexpr CkDotPlan ck_dot_whole(CkDotForm f, CkDotPlan p, i64 room) {
+CK_INLINE constexpr CkDotPlan ck_dot_plan_whole(CkDotForm f, CkDotPlan p, i64 room) {
   p.bk = i32(f.k);
   p.scratch = p.slices > 1 ? p.slices * ck_dot_sums_bytes(p) : 0;
   p.stages = p.scratch <= room && p.slices * kCkDotBlock * 4 <= f.k * f.a_size;
@@ -266,7 +266,7 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tensor(CkDotForm f, i64 threads, i64 r
             p.bm = i32(16 * tm * down);
             p.bn = i32(8 * tn * across);
             p.slices = i32(slices);
-            p = packed ? ck_dot_whole(f, p, room) : ck_dot_depth(f, p, room);
+            p = packed ? ck_dot_plan_whole(f, p, room) : ck_dot_depth(f, p, room);
             const i64 used = down * across * slices;
             const i64 cycles = packed ? ck_dot_whole_cycles(f, p, used) : ck_dot_cycles(f, p, used);
             if (p.stages > 0 && (least == 0 || cycles < least)) {

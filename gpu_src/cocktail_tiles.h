@@ -1,7 +1,7 @@
-// Products by tiles, by one block: tiles of both operands are copied to scratch some steps ahead, each thread
-// (each warp, with tensor cores) keeps its part of the result's tile in registers. What tensor cores round is
-// rounded in scratch, once. Where the tile is small, slices of k are summed side by side and added up in
-// order.
+// Products by tiles, by one block. Each thread (each warp, with tensor cores) keeps its part of the result's
+// tile in registers. Tiles of both operands are copied to scratch some steps ahead, and rounded there once.
+// Beside a packed matrix nothing is copied: every warp reads its operands and rounds the left one itself.
+// Where the tile is small, slices of k are summed side by side and added up in order.
 #ifndef COCKTAIL_TILES_H
 #define COCKTAIL_TILES_H
 

@@ -1,8 +1,9 @@
 """Loads that need not wait for the statements before them.
 
-The threads of a block wait for a load from afar as long as for a small product. What a lane loop reads there,
-they load behind the first block barrier since which nobody writes it, so that the statements in between hide
-the wait. The compiler cannot do so: no load may cross a block barrier.
+A block waits for a load from global memory as long as for a small product. So the threads do the loads of a
+brief statement (one element a thread at most) behind an earlier block barrier, if nobody writes that memory
+in between. The statements in between hide the wait. The compiler cannot do so: no load may cross a block
+barrier.
 """
 
 from __future__ import annotations

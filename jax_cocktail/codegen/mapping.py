@@ -3,7 +3,8 @@
 If a unit is one thread, a lane loop is a loop nest whose innermost loop the compiler vectorises. If it is a
 thread block, the nest is one loop over flat positions, distributed over the threads; adjacent threads get
 adjacent elements, so that their accesses coalesce. Each reduced row gets a group of threads, as many as keep
-the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping).
+the block busy (AStitch, ASPLOS'22, section 4.4, adaptive thread mapping). Every warp reduces a short row that
+is alone for itself.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Passes over the kernel IR of lane loops: hoisting, batching, unrolling, early loads. All are functions of
-nodes."""
+"""Passes over the kernel IR of lane loops: hoisting, batching, unrolling, copies, early loads. All are
+functions of nodes."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Coun
 
 
 def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
-    """`ck_dot_tiles`."""
+    """`ck_dot_tiles`, and `ck_dot_whole` for packed matrices."""
     size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
     sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
     copies = 0 if f.is_packed else sum(_copies(f.k, p.bk, size, *side) for side in sides)

@@ -107,7 +107,7 @@ FIRST = Templates(
 )
 
 # [E] Division has no slow path, units call only their own parts, matrices of few rows stay in registers, left
-# operands are loaded together, and operands of tiles are rounded once, in scratch.
+# operands are loaded together. Copied operands of tiles are rounded once, in scratch; packed ones not at all.
 SECOND = replace(
     FIRST,
     operation=2.5,

@@ -135,7 +135,7 @@ class BlockTuning:
     load_bytes: int = 16  # of a thread, at most; if the axis is a multiple of this, so are the parts
 
     # Bytes.
-    small_bytes: int = 8 << 10  # [E] scratch: partial sums of such products, exchange between warps
+    small_bytes: int = 8 << 10  # [E] scratch: sums of products of few rows, exchange between warps
     dot_bytes: int = 36 << 10  # [E] scratch: stages of the tiles of two matrices; more gains little
     tensor_bytes: int = 34 << 10  # [E] the same for tensor cores: two stages of 64 rows, or sums of 64 x 128
     conv_bytes: int = 48 << 10  # [E] the same of a convolution
@@ -157,7 +157,6 @@ class BlockTuning:
     statement_seconds: float = 40e-9  # [M] a barrier of the block (29 clocks), the latency of shared memory
     far_seconds: float = 250e-9  # [M] until the first bytes of another unit arrive: a round trip to L2
     reduce_seconds: float = 80e-9  # [E] shuffles, one exchange through shared memory
-    scalar_seconds: float = 2.5e-9  # [M] an operation on registers after another: 4 to 5 clocks
     ramp_seconds: float = 1.6e-6  # [E] from the first block's start to the last one's end, beside the launch
     cooperative_seconds: float = 0.5e-6  # [E] delay of the launch of blocks with barriers
 

@@ -9,7 +9,7 @@ columns are packed:
 
 The order is that of `utask.tensor_order`. In the program, only reshapes and transposes say so: y is the sum
 of the same products. `codegen.contraction` recognises the order. Zeros fill up the last block of columns, and
-y is a view of the others.
+y leaves their sums out.
 """
 
 from __future__ import annotations

@@ -418,21 +418,6 @@ def test_sums_are_the_same_for_every_order_of_threads() -> None:
     assert len(set(found)) == 1
 
 
-def test_scratch_wanted() -> None:
-    """None where no thread passes another anything; else enough for the plan, which takes no more."""
-    cases = {
-        "1, 4096, 64, 64, 1, 4096, 1, 4096, 1": 0,
-        "1, 64, 512, 512, 1, 1, 512, 64, 1": 0,
-        "1, 64, 256, 256, 1, 64, 1, 64, 1": 8 * 64 * 4,  # warps x columns
-        "64, 32, 256, 256, 1, 32, 1, 32, 1": 4 * (64 * 144 + 32 * 128),  # stages x lines
-    }
-    body = "".join(
-        f'static_assert(ck_dot_scratch<f32, f32, f32, {shape}>() == {size}, "scratch of {shape}");\n'
-        for shape, size in cases.items()
-    )
-    emulator.build(cuda_text.program(body, threads=256, headers=("cocktail_dot.h",)))
-
-
 # What a step of a recurrent network on many units is made of, slim and tall, in each precision.
 COMPILED = [
     Product("COLUMNS", 1, 64, 256),
