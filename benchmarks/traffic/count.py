@@ -139,7 +139,7 @@ def _built(source: str) -> Path:
     flags = [flag for flag in PROGRAM_FLAGS if flag != "-shared" and not flag.startswith("-Wl")]
     jobs = (
         [*compiler, *flags, *includes, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
-        [*compiler, *flags, *includes, "-c", str(COUNTER), "-o", "counter.o"],
+        [*compiler, "-O2", "-fPIC", "-c", str(COUNTER), "-o", "counter.o"],
         [*compiler, "-shared", "program.o", "counter.o", "-o", "program.so", "-lm"],
     )
     for job in jobs:

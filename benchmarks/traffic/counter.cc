@@ -49,13 +49,13 @@ void Count(const void* at, u64 size, int stored) {
 
 #define CK_ACCESS(NAME, SIZE, STORED) \
   extern "C" void __tsan_##NAME(void* at) { Count(at, SIZE, STORED); }
-#define CK_ACCESSES(SIZE)                        \
-  CK_ACCESS(read##SIZE, SIZE, 0)                 \
-  CK_ACCESS(write##SIZE, SIZE, 1)                \
-  CK_ACCESS(unaligned_read##SIZE, SIZE, 0)       \
-  CK_ACCESS(unaligned_write##SIZE, SIZE, 1)      \
-  CK_ACCESS(volatile_read##SIZE, SIZE, 0)        \
-  CK_ACCESS(volatile_write##SIZE, SIZE, 1)       \
+#define CK_ACCESSES(SIZE)                           \
+  CK_ACCESS(read##SIZE, SIZE, 0)                    \
+  CK_ACCESS(write##SIZE, SIZE, 1)                   \
+  CK_ACCESS(unaligned_read##SIZE, SIZE, 0)          \
+  CK_ACCESS(unaligned_write##SIZE, SIZE, 1)         \
+  CK_ACCESS(volatile_read##SIZE, SIZE, 0)           \
+  CK_ACCESS(volatile_write##SIZE, SIZE, 1)          \
   CK_ACCESS(unaligned_volatile_read##SIZE, SIZE, 0) \
   CK_ACCESS(unaligned_volatile_write##SIZE, SIZE, 1)
 CK_ACCESSES(1)
@@ -70,22 +70,22 @@ extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 
-#define CK_ATOMICS(BITS, T)                                                                             \
-  extern "C" T __tsan_atomic##BITS##_load(const volatile T* at, int) {                                  \
-    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                       \
-  }                                                                                                     \
-  extern "C" void __tsan_atomic##BITS##_store(volatile T* at, T value, int) {                           \
-    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                      \
-  }                                                                                                     \
-  extern "C" T __tsan_atomic##BITS##_fetch_add(volatile T* at, T value, int) {                          \
-    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                                             \
+#define CK_ATOMICS(BITS, T)                                                    \
+  extern "C" T __tsan_atomic##BITS##_load(const volatile T* at, int) {         \
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);                              \
+  }                                                                            \
+  extern "C" void __tsan_atomic##BITS##_store(volatile T* at, T value, int) {  \
+    __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                             \
+  }                                                                            \
+  extern "C" T __tsan_atomic##BITS##_fetch_add(volatile T* at, T value, int) { \
+    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);                    \
   }
 CK_ATOMICS(32, u32)
 CK_ATOMICS(64, u64)
 extern "C" void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // What a call will touch: `begins` and `bytes` of `count` arrays. Forgets what was counted before.
-extern "C" __attribute__((visibility("default"))) void ck_traffic_begin(const u64* begins, const u64* bytes, i64 count, i64 own) {
+extern "C" void ck_traffic_begin(const u64* begins, const u64* bytes, i64 count, i64 own) {
   memory_count = count;
   own_bytes = own;
   for (i64 i = 0; i < count; ++i) memories[i] = {begins[i], begins[i] + bytes[i]};
@@ -93,8 +93,8 @@ extern "C" __attribute__((visibility("default"))) void ck_traffic_begin(const u6
 }
 
 // In place of ck_program.
-extern "C" __attribute__((visibility("default"))) int ck_traffic_program(const void* const* operands, void* const* results, u8* workspace,
-                                 CkUnit* unit) {
+extern "C" int ck_traffic_program(const void* const* operands, void* const* results, u8* workspace,
+                                  CkUnit* unit) {
   own = {reinterpret_cast<u64>(unit->own), reinterpret_cast<u64>(unit->own) + u64(own_bytes)};
   mine = &counts[unit->index];
   const int code = ck_program(operands, results, workspace, unit);
@@ -103,4 +103,4 @@ extern "C" __attribute__((visibility("default"))) int ck_traffic_program(const v
 }
 
 // Of a unit: loaded and stored bytes of each of memory_count + 2 memories.
-extern "C" __attribute__((visibility("default"))) const u64* ck_traffic_counts(i64 unit) { return counts[unit].bytes[0]; }
+extern "C" const u64* ck_traffic_counts(i64 unit) { return counts[unit].bytes[0]; }
