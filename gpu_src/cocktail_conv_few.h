@@ -27,7 +27,8 @@ struct CkConvFew {
   static constexpr i32 across = ck_conv_above(X.out, p.width), down = ck_conv_above(Y.out, p.height);
   static constexpr i32 wide = ck_conv_seen(X, p.width), high = ck_conv_seen(Y, p.height);
   static constexpr i32 side = ck_conv_chunk(chunk * few, sizeof(T));  // weights that are read at once
-  C sums[count];
+  static constexpr i32 padded = i32(ck_dot_power(count));             // so that lanes can halve them
+  C sums[padded];
 
   typedef CkConvPack<T, chunk> Line[wide];
 
@@ -69,7 +70,7 @@ struct CkConvFew {
   // The box of positions (z, y.., x..) of an image.
   CK_CONV_MEMBER void make(const T* x, const T* w, i32 z, i32 top, i32 left) {
     _Pragma("unroll")
-    for (i32 i = 0; i < count; ++i) sums[i] = C(0);
+    for (i32 i = 0; i < padded; ++i) sums[i] = C(0);
     CK_NO_UNROLL
     for (i32 tap = 0; tap < Z.taps; ++tap) {
       const i32 front = z * Z.stride - Z.low, plane = front + tap * Z.spread;
@@ -104,7 +105,7 @@ struct CkConvFew {
 
   static CK_CONV_MEMBER void all(const T* x, const T* w, typename D::result* o) {
     constexpr i32 boxes = D::sizes.rows / (Y.out * X.out) * down * across, teams = CK_THREADS / lanes;
-    constexpr i32 kept = ck_dot_kept(count, lanes);
+    constexpr i32 kept = ck_dot_kept(padded, lanes);
     w = near(w);
     CK_NO_UNROLL
     for (i32 first = 0; first < boxes; first += teams) {
@@ -115,12 +116,12 @@ struct CkConvFew {
       CkConvFew part;
       const T* from = x + image * Z.in * Y.in * X.in * features;
       part.make(from, w, z, y * Y.stride - Y.low, column * X.stride - X.low);
-      const i32 mine = ck_dot_butterfly<count, lanes / 2, 1>(part.sums, ck_lane());
+      const i32 mine = ck_dot_butterfly<padded, lanes / 2, 1>(part.sums, ck_lane());
       _Pragma("unroll")
       for (i32 i = 0; i < kept; ++i) {
         const i32 f = (mine + i) % few, at = (mine + i) / few;
         const i32 r = y + at / p.width, c = column + at % p.width;
-        if (mine < 0 || own >= boxes || r >= Y.out || c >= X.out) continue;
+        if (mine < 0 || mine + i >= count || own >= boxes || r >= Y.out || c >= X.out) continue;
         const i32 place = ((image * Z.out + z) * Y.out + r) * X.out + c;
         o[place * few + f] = ck_convert<typename D::result>(part.sums[i]);
       }

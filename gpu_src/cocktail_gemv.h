@@ -11,6 +11,7 @@
 // `sums`; -1: another lane keeps them.
 template <i32 COUNT, i32 HIGH, i32 LOW, class W>
 CK_INLINE i32 ck_dot_butterfly(W (&sums)[COUNT], i32 lane) {
+  static_assert((COUNT & (COUNT - 1)) == 0, "partners halve the values");
   i32 first = 0, left = COUNT;
 #pragma unroll
   for (i32 flip = HIGH; flip >= LOW; flip /= 2) {

@@ -165,6 +165,8 @@ CASES = {
         Conv("few_space", "FEW", (5, 6, 7), (2, 3, 2), (8, 3), stride=(1, 2, 1), low=(1, 0, 1), batch=2),
         Conv("few_apart", "FEW", (12, 13), (3, 2), (12, 1), batch=3, rhs=(3, 2), low=(2, 1)),
         Conv("few_cropped", "FEW", (12, 11), (3, 3), (8, 2), low=(-1, 2), high=(-2, -1)),
+        Conv("few_three", "FEW", (8, 8), (3, 3), (64, 3), **SAME),
+        Conv("few_three_deep", "FEW", (4, 4), (3, 3), (256, 3), **SAME),
         Conv("few_points", "FEW", (19, 8), (1, 1), (64, 1), stride=(2, 1)),
         Conv("few_unaligned", "FEW", (9, 10), (3, 3), (16, 2), shift=(1, 0, 0), **SAME),
         Conv("few_double", "FEW", (9, 8), (3, 3), (16, 2), dtype="f64", **SAME),
