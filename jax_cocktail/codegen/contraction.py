@@ -121,7 +121,9 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
 def _emit_sum(context: Context, operator: UOperator, o: ArrayView) -> None:
     a, b, c, d = map(context.array, operator.inputs)
     first, second = (contraction(operator, (x.strides, y.strides, o.strides)) for x, y in ((a, b), (c, d)))
-    assert replace(first.rows, strides=second.rows.strides) == second.rows, "products of the same sizes"
+    rows = replace(first.rows, strides=second.rows.strides)
+    assert (rows, first.columns, first.depth) == (second.rows, second.columns, second.depth), "products alike"
+    assert PACKED in first.read, "of packed matrices"
     with context.writer.nest([axis.size for axis in first.outer]) as indices:
         left, right, result = _pointers((a, b, o), first, indices)
         others = _pointers((c, d, o), second, indices)[:2]

@@ -55,8 +55,9 @@ def _declare(context: Context, loop: LoopUTask) -> None:
         if operator.kind != "dot" or operator.output in context.held:
             continue
         product = holdable(context, operator)
-        matrix = None if product is None else numbers.of(operator.inputs[0 if product.left else 1])
-        if product is not None and matrix is not None:
+        operand = operator.inputs[0 if product is not None and product.left else 1]
+        matrix = numbers.of(operand)
+        if product is not None and matrix is not None and not numbers.may_be_replaced(operand):
             found[operator.output] = product, matrix
     held = {output: product for output, (product, _) in found.items()}
     tiled = any(is_tiled(operator) for operator in operators_in(loop.body))
@@ -182,6 +183,7 @@ class _Numbers:
     """Numbers of the values that no iteration of a loop changes; equal values have equal numbers."""
 
     def __init__(self, context: Context, loop: LoopUTask) -> None:
+        self._context = context
         self._inside = set(defined_in(loop))
         self._numbers = dict[Value, int]()
         self._known = dict[Hashable, int]()
@@ -191,6 +193,10 @@ class _Numbers:
     def of(self, value: Value) -> int | None:
         """None: it may change."""
         return self._numbers.get(value) if value in self._inside else self._number(value)
+
+    def may_be_replaced(self, value: Value) -> bool:
+        """True if a unit with several parts computes the value of each in the same memory."""
+        return value in self._inside and self._context.slot(value).space in ("own", "private")
 
     def _number(self, key: Hashable) -> int:
         return self._known.setdefault(key, len(self._known))

@@ -18,7 +18,6 @@ from jax_cocktail.codegen.kernel import (
     Node,
     Pointer,
     Select,
-    Spelled,
     Store,
     declared_in,
     length,
@@ -26,6 +25,8 @@ from jax_cocktail.codegen.kernel import (
     nodes_in,
 )
 from jax_cocktail.device.tuning import BLOCK
+
+_RESIDENT = "RESIDENT"  # whether the kernel is the resident one
 
 
 def hoisted(loop: Loop) -> list[Node]:
@@ -135,7 +136,7 @@ def _divided_loop(
     before, late, early, results = block.body[:-1], list[Node](), list[Node](), list[Declaration]()
     local, takes = declared_in(block.body), {loop.name: list[Node]()}  # name -> the declarations of its value
     for position, node in enumerate((*before, *loop.body)):
-        if isinstance(node, Declaration) and node.const:
+        if isinstance(node, Declaration) and node.const and not _is_early(node.value):
             names, loads = names_in(node.value), [n for n in nodes_in(node.value) if isinstance(n, Load)]
             free = all(name not in changed and (name in takes or name not in local) for name in names)
             needed = [each for name in names for each in takes.get(name, ())]
@@ -144,14 +145,14 @@ def _divided_loop(
             elif free and position >= len(before) and all(load.pointer in kept for load in loads):
                 results.append(Declaration(node.type, fresh(), const=False))
                 early += [*needed, Assign(results[-1].name, node.value)]
-                node = replace(node, value=_resident(results[-1].name, node.value))
+                node = replace(node, value=Select(_RESIDENT, results[-1].name, node.value))
         late.append(node)
     first = replace(loop, body=tuple(dict.fromkeys(early)))
     rest = replace(loop, body=tuple(late[len(before) :]))
-    resident = Block("if constexpr (RESIDENT)", (first,))
+    resident = Block(f"if constexpr ({_RESIDENT})", (first,))
     halves = replace(block, body=(resident,)), replace(block, body=(*late[: len(before)], rest))
     return Divided(tuple(results), *halves) if results else None
 
 
-def _resident(early: Name, load: Expression) -> Spelled:
-    return Spelled(("RESIDENT ? ", early, " : ", load))
+def _is_early(value: Expression) -> bool:
+    return isinstance(value, Select) and value.condition == _RESIDENT

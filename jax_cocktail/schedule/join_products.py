@@ -84,11 +84,11 @@ class _Sums:
 
 
 def _qualifies(operator: UOperator) -> bool:
-    """True for one product of a matrix with columns in the order of tensor cores."""
+    """True for one product of a matrix with columns in the order of tensor cores, of several lines each."""
     if operator.kind != "dot" or len(operator.inputs) != 2:
         return False
-    depth = operator.ints("lhs_contract")
-    return len(depth) > 1 and depth == tuple(range(1, operator.inputs[0].type.rank))
+    depth, left = operator.ints("lhs_contract"), operator.inputs[0].type.shape
+    return len(depth) > 1 and depth == tuple(range(1, len(left))) and left[1] > 1
 
 
 def _without(region: Region, pair: tuple[_Term, _Term]) -> Region:

@@ -140,21 +140,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const i32 n10 = ck_clamp_index(v81, 192);
         const i32 n11 = ck_clamp_index(v81, 192);
         for (i32 i0 = ck_lane(); i0 < 64; i0 += 128) {
-          const f32 t12 = RESIDENT ? e34 : d82[i0 + 768];
+          const f32 t12 = (RESIDENT) ? e34 : d82[i0 + 768];
           const f32 t13 = o1024_f32[i0 + 192];
           const f32 t14 = t12 + t13;
           const f32 t15 = ck_logistic(t14);
-          const f32 t16 = RESIDENT ? e35 : d82[i0 + 256];
+          const f32 t16 = (RESIDENT) ? e35 : d82[i0 + 256];
           const f32 t17 = o1024_f32[i0 + 64];
           const f32 t18 = t16 + t17;
           const f32 t19 = ck_logistic(t18);
-          const f32 t20 = RESIDENT ? e36 : d94[i0];
+          const f32 t20 = (RESIDENT) ? e36 : d94[i0];
           const f32 t21 = t19 * t20;
-          const f32 t22 = RESIDENT ? e37 : d82[i0];
+          const f32 t22 = (RESIDENT) ? e37 : d82[i0];
           const f32 t23 = o1024_f32[i0];
           const f32 t24 = t22 + t23;
           const f32 t25 = ck_logistic(t24);
-          const f32 t26 = RESIDENT ? e38 : d82[i0 + 512];
+          const f32 t26 = (RESIDENT) ? e38 : d82[i0 + 512];
           const f32 t27 = o1024_f32[i0 + 128];
           const f32 t28 = t26 + t27;
           const f32 t29 = ck_tanh(t28);

@@ -41,7 +41,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       for (i32 i0 = ck_lane(); i0 < 8; i0 += 128) {
         const f32 t1 = o0_f32[i0 + 8];
         const f32 t2 = ck_logistic(t1);
-        const f32 t3 = RESIDENT ? e15 : r1[i0];
+        const f32 t3 = (RESIDENT) ? e15 : r1[i0];
         const f32 t4 = t2 * t3;
         const f32 t5 = o0_f32[i0];
         const f32 t6 = ck_logistic(t5);

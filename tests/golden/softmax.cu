@@ -54,7 +54,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       for (i32 l = ck_lane(); l < 32; l += 128) {
         const i32 i1 = l % 8;
         const i32 i0 = l / 8;
-        const f32 t3 = RESIDENT ? e7 : r0[8 * i0 + i1];
+        const f32 t3 = (RESIDENT) ? e7 : r0[8 * i0 + i1];
         const f32 t4 = o128_f32[i0];
         const f32 t5 = t3 - t4;
         const f32 t6 = ck_exp(t5);

@@ -322,21 +322,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
           const i32 n33 = ck_clamp_index(v143, 128);
           const i32 n34 = ck_clamp_index(v143, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t35 = RESIDENT ? e57 : d144[i0 + 768];
+            const f32 t35 = (RESIDENT) ? e57 : d144[i0 + 768];
             const f32 t36 = o0_f32[i0 + 384];
             const f32 t37 = t35 + t36;
             const f32 t38 = ck_logistic(t37);
-            const f32 t39 = RESIDENT ? e58 : d144[i0 + 256];
+            const f32 t39 = (RESIDENT) ? e58 : d144[i0 + 256];
             const f32 t40 = o0_f32[i0 + 128];
             const f32 t41 = t39 + t40;
             const f32 t42 = ck_logistic(t41);
             const f32 t43 = d160[i0];
             const f32 t44 = t42 * t43;
-            const f32 t45 = RESIDENT ? e59 : d144[i0];
+            const f32 t45 = (RESIDENT) ? e59 : d144[i0];
             const f32 t46 = o0_f32[i0];
             const f32 t47 = t45 + t46;
             const f32 t48 = ck_logistic(t47);
-            const f32 t49 = RESIDENT ? e60 : d144[i0 + 512];
+            const f32 t49 = (RESIDENT) ? e60 : d144[i0 + 512];
             const f32 t50 = o0_f32[i0 + 256];
             const f32 t51 = t49 + t50;
             const f32 t52 = ck_tanh(t51);

@@ -165,7 +165,7 @@ def resident(*nodes):
 
 
 def early_or(load):
-    return code("RESIDENT ? {} : {}", EARLY, load)
+    return Select("RESIDENT", EARLY, load)
 
 
 def divide(*nodes, before=(), changed=()):
