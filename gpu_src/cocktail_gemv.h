@@ -81,6 +81,34 @@ CK_INLINE void ck_dot_gather(typename D::O* o, i64 o_b, i32 base, i32 items) {
   }
 }
 
+// The left factors of a lane in BLOCK steps: pieces of WIDTH elements of k, GROUPS apart from `piece` on.
+// EXACT: all of them are within k.
+template <class D, i32 GROUPS, bool FITS, bool EXACT, i32 WIDTH, i32 BLOCK>
+CK_INLINE void ck_dot_left(CkDotPack<typename D::A, WIDTH> (&x)[BLOCK][D::form.m], const typename D::A* left,
+                           i32 piece) {
+  constexpr CkDotForm f = D::form;
+#pragma unroll
+  for (i32 i = 0; i < BLOCK * i32(f.m); ++i) {
+    const i32 u = i / i32(f.m), r = i % i32(f.m);
+    x[u][r] = {};
+    const typename D::A* at = left + u * GROUPS * WIDTH * f.a_k + r * f.a_m;
+    if (EXACT || piece + u * GROUPS < f.k / WIDTH) {
+      x[u][r] = ck_dot_read<typename D::A, WIDTH, f.a_k, FITS>(at);
+    }
+  }
+}
+
+// Adds up the chains of each sum.
+template <class W, i32 COUNT, i32 CHAINS>
+CK_INLINE void ck_dot_join(W (&sums)[COUNT], const W (&chains)[COUNT][CHAINS]) {
+#pragma unroll
+  for (i32 i = 0; i < COUNT; ++i) {
+    sums[i] = chains[i][0];
+#pragma unroll
+    for (i32 j = 1; j < CHAINS; ++j) sums[i] = sums[i] + chains[i][j];
+  }
+}
+
 // Columns over lanes: lane % lanes says which, the rest of the team shares k. FITS: packs may be read whole.
 template <class D, i32 PARTS, bool FITS>
 CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const typename D::B* b, i64 b_b,
@@ -104,16 +132,7 @@ CK_INLINE void ck_dot_columns(i64 batch, const typename D::A* a, i64 a_b, const 
       CK_NO_UNROLL
       for (i32 s = 0; s < steps.blocks; ++s) {
         CkDotPack<typename D::A, KV> x[steps.block][M];
-#pragma unroll
-        for (i32 u = 0; u < steps.block; ++u) {
-          const bool in = steps.exact || (s * steps.block + u) * GROUPS + group < f.k / KV;
-#pragma unroll
-          for (i32 r = 0; r < M; ++r) {
-            x[u][r] = {};
-            const typename D::A* at = left + u * GROUPS * KV * f.a_k + r * f.a_m;
-            if (in) x[u][r] = ck_dot_read<typename D::A, KV, f.a_k, FITS>(at);
-          }
-        }
+        ck_dot_left<D, GROUPS, FITS, steps.exact>(x, left, s * steps.block * GROUPS + group);
 #pragma unroll
         for (i32 u = 0; u < steps.block; ++u) {
           const bool in = steps.exact || (s * steps.block + u) * GROUPS + group < f.k / KV;
@@ -164,16 +183,7 @@ CK_INLINE void ck_dot_lane_sums(const typename D::A* left, const typename D::B* 
   CK_NO_UNROLL
   for (i32 s = 0; s < steps.blocks; ++s) {
     CkDotPack<typename D::A, V> x[steps.block][M];
-#pragma unroll
-    for (i32 u = 0; u < steps.block; ++u) {
-      const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
-#pragma unroll
-      for (i32 r = 0; r < M; ++r) {
-        x[u][r] = {};
-        const typename D::A* at = left + u * GROUPS * V * f.a_k + r * f.a_m;
-        if (in) x[u][r] = ck_dot_read<typename D::A, V, f.a_k, FITS>(at);
-      }
-    }
+    ck_dot_left<D, GROUPS, FITS, steps.exact>(x, left, s * steps.block * GROUPS + member);
 #pragma unroll
     for (i32 u = 0; u < steps.block; ++u) {
       const bool in = steps.exact || (s * steps.block + u) * GROUPS + member < f.k / V;
@@ -194,12 +204,7 @@ CK_INLINE void ck_dot_lane_sums(const typename D::A* left, const typename D::B* 
     left += steps.block * GROUPS * V * f.a_k;
     right += steps.block * GROUPS * V * f.b_k;
   }
-#pragma unroll
-  for (i32 i = 0; i < COUNT; ++i) {
-    sums[i] = chains[i][0];
-#pragma unroll
-    for (i32 j = 1; j < CHAINS; ++j) sums[i] = sums[i] + chains[i][j];
-  }
+  ck_dot_join(sums, chains);
 }
 
 // k over the lanes of a group, which makes COLUMNS columns. A team makes TOGETHER chunks before it stores

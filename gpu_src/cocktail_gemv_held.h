@@ -124,12 +124,7 @@ CK_INLINE void ck_held_add(const typename H::Part& held, const typename H::Facto
       }
     }
   }
-#pragma unroll
-  for (i32 i = 0; i < H::count; ++i) {
-    sums[i] = chains[i][0];
-#pragma unroll
-    for (i32 j = 1; j < CHAINS; ++j) sums[i] = sums[i] + chains[i][j];
-  }
+  ck_dot_join(sums, chains);
 }
 
 template <class H>
