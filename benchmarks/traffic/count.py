@@ -18,6 +18,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.traffic.values import Moved
 from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.compiler import Emitted
@@ -27,21 +28,6 @@ Array = npt.NDArray[np.generic]
 COUNTER = Path(__file__).with_name("counter.cc")
 BORDER = 64  # bytes, on which arrays begin
 OTHER, OWN, WORKSPACE = "other", "own", "workspace"
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Bytes that were loaded and stored."""
-
-    loaded: int = 0
-    stored: int = 0
-
-    def __add__(self, other: Moved) -> Moved:
-        return Moved(self.loaded + other.loaded, self.stored + other.stored)
-
-    @property
-    def bytes(self) -> int:
-        return self.loaded + self.stored
 
 
 @dataclass(frozen=True, slots=True)

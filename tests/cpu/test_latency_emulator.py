@@ -15,6 +15,8 @@ from benchmarks.gpu.sass.loops import Countdown, outermost
 from benchmarks.gpu.sass.machine import PROBES, Machine
 from benchmarks.gpu.sass.state import Grid
 from benchmarks.gpu.sass.timing import Timing
+from benchmarks.gpu.sass.traffic import block_traffic
+from benchmarks.traffic.values import Moved
 from jax_cocktail.build.device import build_device_program
 from tests.cpu import sass
 from tests.cpu.cuda_compilers import nvcc
@@ -189,6 +191,23 @@ def test_chain_of_multiply_adds(run):
             expected = (expected.astype(np.float64) * x[32] + x[33]).astype(np.float32)
         np.testing.assert_array_equal(y.view(np.float32), expected)
     assert cycles[80] - cycles[48] == 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "n", "loaded", "stored", "shared"),
+    [
+        ("chain", 34, (0, 0), 128 + 2 * 32, 128, Moved()),  # two loads of the sector behind 32 elements
+        ("strided", 32 * 34, (1, 0), 34 * 128, 128, Moved(8 * 128, 34 * 128)),
+        ("copied", 1024, (0, 0), 4096, 1024, Moved(8 * 128, 4096)),
+    ],
+)
+def test_traffic(run, kernel, size, n, loaded, stored, shared):
+    threads = 256 if kernel == "copied" else 32
+    execution, _, _ = run(kernel, np.zeros(size, np.int32), n, threads=threads)
+    found = block_traffic(execution.code, execution.warps, 3)
+    assert found.arrays[0] == Moved(loaded)
+    assert found.arrays[1] == Moved(stored=stored)
+    assert found.shared == shared and found.local == Moved()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,11 @@ class Grid:
     rank: int = 0
 
 
+def array_at(address: int) -> int:
+    """The number of the array of global memory that an address belongs to."""
+    return (address - _GLOBAL_BASE) >> _SPAN_BITS
+
+
 class Memory:
     """Global memory: arrays far from each other. What lies in none of them reads as UNWRITTEN."""
 
