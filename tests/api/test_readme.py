@@ -26,7 +26,7 @@ def printed():
         if title == "Export" and importlib.util.find_spec("flatbuffers") is None:
             continue  # of the test extra
         for program in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
-            force = "cocktail" if title == "Recursion" else "auto"  # on a busy machine stock XLA may be faster
+            force = "cocktail" if title == "Recursion" else "auto"  # stock XLA may be faster
             with redirect_stdout(StringIO()) as out, jax_cocktail.options(force=force):
                 exec(compile(program, "README.md", "exec"), names)
             found.setdefault(title, []).append(out.getvalue())
