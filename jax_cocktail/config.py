@@ -18,6 +18,7 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.spec import ARCHES
 
 VERSION = "0.1.0"
+CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ class Options:
         "auto times stock XLA and jax_cocktail on the first concrete arguments and keeps the faster one;"
         " cocktail and stock choose one without measuring",
         choices=("auto", "cocktail", "stock"),
+    )
+    scope: str = _option(
+        CONTROL_FLOW,
+        "what becomes a custom call: control_flow takes outermost loops and branches; memory_bound takes"
+        " subgraphs without control flow as well, between operators for which XLA has library code",
+        choices=(CONTROL_FLOW, MEMORY_BOUND),
     )
     strict: bool = _option(False, "raise an error if a loop or branch cannot be compiled")
     dump_to: str = _option(
@@ -183,10 +190,11 @@ def options(**values: Any) -> Iterator[None]:
           root(jnp.array([2.0, 9.0]))
 
     Args:
-      **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``strict``: a bool.
-        ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``.
-        ``units``: an int, 0 for one per core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``.
-        ``errors``: ``"deferred"`` or ``"sync"``. ``trace``: 0 to 3. `REGISTRY` describes them.
+      **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``scope``:
+        ``"control_flow"`` or ``"memory_bound"``. ``strict``: a bool. ``dump_to``: a path.
+        ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``. ``units``: an int, 0
+        for one per core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"`` or
+        ``"sync"``. ``trace``: 0 to 3. `REGISTRY` describes them.
 
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.

@@ -15,7 +15,8 @@ class Captured:
     """One region that became a custom call.
 
     Attributes:
-      control_flow: ``primitive at file:line (function)`` of each outermost loop and branch.
+      control_flow: ``primitive at file:line (function)`` of each outermost loop and branch; of a region
+        without any, ``memory-bound subgraph at file:line (function)``.
       operators: the number of occurrences of each primitive in the region, nested ones included.
       scope: the scope (COCKTAILER, section 3) at which the region's loops run.
       workspace_bytes: scratch memory of the built program.
@@ -59,10 +60,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A loop or branch that stock XLA runs.
+    """A loop, branch or memory-bound subgraph that stock XLA runs.
 
     Attributes:
-      what: its primitive.
+      what: its primitive, or the primitives in it.
       reason: why, one sentence.
       where: its ``file:line (function)``, or "" if unknown.
       culprit: the place of the operation that is the reason, or "".
@@ -91,7 +92,7 @@ class Report:
     Attributes:
       function: its name.
       captured: the regions that became custom calls.
-      left: the loops and branches that stock XLA runs.
+      left: the loops and branches that stock XLA runs, and with scope="memory_bound" the subgraphs.
       beside: the primitives around the regions, which stock XLA compiles.
       recursions: the execution strategy of each recursion, one sentence each.
       choice: ``"cocktail"`` or ``"stock"``: the one that `jit` uses.

@@ -47,6 +47,14 @@ class ModelTuning:
     most_timed: int = 3  # candidates of a call
     unsure: float = 1.5  # the model cannot rank candidates whose prices differ by a smaller factor
 
+    # Bytes that the operators of a region without control flow touch, at least, each for itself. A core moves
+    # them in the time of a call.
+    stitched_bytes: int = 16 << 10
+    # [M] Largest factor by which the model overestimated the speedup of such a region, among the patterns of
+    # `benchmarks.census` on two AVX-512 cores (column standardisation). Where nothing can be measured, the
+    # model has to promise more.
+    stitched_gain: float = 35.0
+
     # The model knows little about convolutions.
     convolution_seconds: float = 0.5e-3  # of a call under stock XLA from which convolutions decide; ...
     convolution_gain: float = 1.5  # ... then the model has to promise at least this speedup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -25,7 +25,7 @@ from jax_cocktail.lowering.adapter import (
 )
 from jax_cocktail.lowering.choices import choices
 from jax_cocktail.lowering.flatten import Flat, flatten
-from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, why_unsupported
+from jax_cocktail.primitives import CONTROL_FLOW, FUSIBLE, LIBRARY, MOVEMENT, why_unsupported
 from jax_cocktail.primitives.equation import Equation, Program, Variable, primitives_in
 from jax_cocktail.primitives.side_exit import Exit, threaded, with_exits
 from jax_cocktail.report import Counts, Left
@@ -38,6 +38,8 @@ EXPENSIVE_FLOPS = 1e6
 EXPENSIVE_ELEMENTS = 1 << 16
 # The reason for an inner function that the user keeps on stock XLA. It causes no warning.
 ASKED_FOR = 'its options say force="stock"'
+MEMORY_BOUND_SUBGRAPH = "memory-bound subgraph"
+_NAMED = 4  # primitives that the name of a memory-bound subgraph lists
 _ONLY_STOCK = frozenset({"ragged_dot_general", "approx_top_k"})  # primitives that only stock XLA compiles
 
 Converted = tuple[Equation, tuple[Exit, ...]] | None  # None: the equation stays with stock XLA
@@ -46,7 +48,8 @@ Converted = tuple[Equation, tuple[Exit, ...]] | None  # None: the equation stays
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
     """Equations that become one custom call. `operands` and `results` are JAX's own variables; `members` are
-    the positions of the equations in the jaxpr. With `exits`, the program's last result is the exit flag."""
+    the positions of the equations in the jaxpr. With `exits`, the program's last result is the exit flag.
+    `memory_bound`: it has no control flow, and its first operator comes from the user's line `source`."""
 
     program: Program
     members: tuple[int, ...]
@@ -55,21 +58,29 @@ class Region:
     control_flow: tuple[str, ...]
     operators: Counts
     exits: tuple[Exit, ...] = ()
+    memory_bound: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Capture:
-    """The regions and remaining equations of a marked jaxpr, before compilation."""
+    """The regions and remaining equations of a marked jaxpr, before compilation.
+
+    `left`: control flow that we cannot compile; `declined`: subgraphs without control flow in which there is
+    nothing to gain.
+    """
 
     flat: Flat
     order: tuple[int | tuple[int], ...]
     regions: tuple[Region, ...]
     left: tuple[Left, ...]
     beside: Counts
+    declined: tuple[Left, ...] = ()
 
 
-def capture(closed: Any, platform: str = "cpu") -> Capture:
-    """Divides the jaxpr of a marked call into regions and equations for stock XLA."""
+def capture(closed: Any, platform: str = "cpu", memory_bound: bool = False) -> Capture:
+    """Divides the jaxpr of a marked call into regions and equations for stock XLA. `memory_bound`: regions
+    need no control flow (see `schedule.partition`)."""
     calls = Calls(platform)
     flat = flatten(closed, calls)
     adapter = Adapter(calls)
@@ -82,6 +93,8 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
     made_by: dict[Any, int] = {}
     effects: set[int] = set()  # the last equation whose side effect keeps its order
     selects, sides = choices(flat.equations, flat.outvars, _expensive)
+    returned = {atom for atom in flat.outvars if not isinstance(atom, jex.Literal)}
+    needed = _needed(flat, returned)
     for position, equation in enumerate(flat.equations):
         converted, reason = _convert(adapter, calls, equation)
         if reason is not None and holds_control_flow(equation):
@@ -99,12 +112,73 @@ def capture(closed: Any, platform: str = "cpu") -> Capture:
                 control_flow=reason is None
                 and (position in sides or primitive_name(equation) in CONTROL_FLOW),
                 expensive=_expensive(equation),
+                returned=not returned.isdisjoint(equation.outvars),
+                **_work(equation, needed),
             )
         )
         made_by.update((var, position) for var in equation.outvars)
-    parts = partition(nodes)
+    parts = partition(nodes, memory_bound)
     regions = tuple(_region(flat, adapter, equations, members, selects) for members in parts.regions)
-    return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts))
+    regions = tuple(
+        replace(region, memory_bound=True, source=_first_source(flat, region.members))
+        if number in parts.memory_bound
+        else region
+        for number, region in enumerate(regions)
+    )
+    return Capture(flat, parts.order, regions, tuple(left), _beside(flat, parts), _declined(flat, parts))
+
+
+def _needed(flat: Flat, returned: set[Any]) -> set[Any]:
+    """The variables that a result or a side effect needs."""
+    needed = set(returned)
+    for equation in reversed(flat.equations):
+        if equation.effects or not needed.isdisjoint(equation.outvars):
+            needed.update(atom for atom in equation.invars if not isinstance(atom, jex.Literal))
+    return needed
+
+
+def _work(equation: Any, needed: set[Any]) -> dict[str, Any]:
+    """What `partition` wants to know of an equation's work."""
+    name = primitive_name(equation)
+    results = [var for var in equation.outvars if var in needed]
+    operands = {atom for atom in equation.invars if not isinstance(atom, jex.Literal)} if results else set()
+    reads = sum(_array_bytes(atom.aval) for atom in operands)
+    writes = sum(_array_bytes(var.aval) for var in results)
+    return {
+        "reads": min(reads, writes) if name in MOVEMENT else reads,  # a slice reads what it gives
+        "writes": writes,
+        "computes": name not in MOVEMENT,
+        "stops_fusion": name not in FUSIBLE,
+    }
+
+
+def _array_bytes(aval: Any) -> int:
+    """The bytes of an array; 0 for a scalar and for what has no fixed size."""
+    shape = getattr(aval, "shape", ())
+    if not shape or not all(isinstance(size, int | np.integer) for size in shape):
+        return 0
+    return _elements(shape) * (8 if is_key(aval) else int(aval.dtype.itemsize))
+
+
+def _declined(flat: Flat, parts: Partition) -> tuple[Left, ...]:
+    left = []
+    for members, reason in parts.declined:
+        names = [primitive_name(flat.equations[p]) for p in members]
+        if not MOVEMENT.issuperset(names):
+            left.append(Left(subgraph(_counted(names)), reason, _first_source(flat, members)))
+    return tuple(left)
+
+
+def subgraph(operators: Counts) -> str:
+    """A memory-bound subgraph in words."""
+    names = [name if n == 1 else f"{n} {name}" for name, n in operators[:_NAMED]]
+    names += ["..."] if len(operators) > _NAMED else []
+    return f"{MEMORY_BOUND_SUBGRAPH} ({', '.join(names)})"
+
+
+def _first_source(flat: Flat, members: Sequence[int]) -> str:
+    sources = (source_of(flat.equations[p]) for p in members)
+    return next((str(source) for source in sources if source.file), "")
 
 
 def _convert(adapter: Adapter, calls: Calls, equation: Any) -> tuple[Converted, UnsupportedError | None]:

@@ -178,16 +178,24 @@ def settle(first: Decision, second: Decision, exact: bool) -> Decision:
     return replace(second, choice=first.choice, plan=first.plan, kept=kept)
 
 
-def key_of(jaxpr: Any, units: int, device: str = "", options: Mapping[str, Any] | None = None) -> str:
+def key_of(
+    jaxpr: Any,
+    units: int,
+    device: str = "",
+    options: Mapping[str, Any] | None = None,
+    memory_bound: bool = False,
+) -> str:
     """The key of a decision.
 
     It covers the computation, the versions of the compilers, the machine, the number of units, the `device`
-    ("" for the CPU) and the `options` of XLA's compiler, but no name and no position in the user's program.
-    It uses the jaxpr's text, so a process that finds a decision for stock XLA need not capture anything.
+    ("" for the CPU), the `options` of XLA's compiler and the option `scope` (`memory_bound`), but no name and
+    no position in the user's program. It uses the jaxpr's text, so a process that finds a decision for stock
+    XLA need not capture anything.
     """
     parts = [jaxpr_text(jaxpr), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
     parts += [device] if device else []
     parts += [f"{name}={value}" for name, value in sorted((options or {}).items())]
+    parts += ["memory-bound"] if memory_bound else []
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

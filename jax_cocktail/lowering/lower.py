@@ -15,8 +15,9 @@ import numpy as np
 from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact
-from jax_cocktail.config import Options
+from jax_cocktail.config import MEMORY_BOUND, Options
 from jax_cocktail.cost.price import barriers_per_iteration
+from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
 from jax_cocktail.lowering import custom_call, decisions, leaving, stopwatch
 from jax_cocktail.lowering import recursion_strategies as recursions
@@ -27,7 +28,7 @@ from jax_cocktail.lowering.adapter import (
     primitive_name,
     source_of,
 )
-from jax_cocktail.lowering.capture import ASKED_FOR, Region
+from jax_cocktail.lowering.capture import ASKED_FOR, MEMORY_BOUND_SUBGRAPH, Region, subgraph
 from jax_cocktail.lowering.choices import element_branch_in
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.record import record
@@ -58,6 +59,12 @@ SCOPES = {
     Scope.DEVICE: "device (L2): units share the region",
 }
 UNIT = {"cpu": "core", "cuda": "block of threads"}
+
+
+_DOUBTFUL = (
+    f"a gain of less than {MODEL.stitched_gain:g} times does not count for what has no control flow, since"
+    " the model may be as wrong"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
     try:
         if force == "auto" and STATE.stock:
             report, outcome = replace(report, why="stock XLA runs the code around it"), stock
-        elif not control_flow_in(closed) and not element_branch_in(closed):
+        elif not (_memory_bound(mark) or control_flow_in(closed) or element_branch_in(closed)):
             report, outcome = replace(report, why="it contains no loop or branch"), stock
         elif obstacle:
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
@@ -106,6 +113,11 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
     if STATE.reports is not None:
         STATE.reports.append(report)
     return outcome
+
+
+def _memory_bound(mark: Mark) -> bool:
+    """True if subgraphs without control flow become custom calls as well."""
+    return mark.options.scope == MEMORY_BOUND
 
 
 def refuse(closed: Any, mark: Mark, reason: str, quiet: bool) -> Report:
@@ -132,7 +144,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     machine = machine_of(spec_of(mark, platform))
     units = units_of(mark, machine)
     device, xla = device_of(mark, machine), _compiler_options(mark)
-    key = decisions.key_of(closed, units, device, xla) if force != "stock" else ""
+    key = decisions.key_of(closed, units, device, xla, _memory_bound(mark)) if force != "stock" else ""
     here = decisions.used_here(key)
     leaving.remember(key)
     known = decisions.load(key) if key else None
@@ -140,13 +152,12 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     settled = known is not None and known.choice == "stock" and not again
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    prepared = prepare(closed, mark.function, machine)
+    prepared = prepare(closed, mark.function, machine, _memory_bound(mark))
     captured = prepared.captured
     if known is not None and not possible(prepared, known.plan, units):  # somebody has changed the file
         known, again = None, False
-    report = replace(
-        report, left=captured.left, beside=captured.beside, recursions=recursions.on_stock(closed)
-    )
+    left = (*captured.left, *captured.declined)
+    report = replace(report, left=left, beside=captured.beside, recursions=recursions.on_stock(closed))
     if force != "stock":
         _complain(captured.left, mark.options, mark.function)
     if not captured.regions:
@@ -154,11 +165,11 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if force == "auto":
         decision = _decide(prepared, mark, key, known, again)
     else:
-        plan = known.plan if known is not None else survey(prepared, units).best
+        plan = prepared.forced(known.plan if known is not None else survey(prepared, units).best)
         decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
         decision = replace(decision, why=f'the option force is "{force}"')
     if force == "auto" and decision.choice == "stock" and not decision.measured:
-        left = (*captured.left, *_untaken(captured.regions, decision.why))
+        left = (*left, *_untaken(captured.regions, decision.why))
         report = replace(report, left=left, why=decision.why)
         return report, Outcome(closed, True)  # a report alone is no reason to build anything
     rewritten_jaxpr = rewritten(prepared, decision.plan, mark).jaxpr
@@ -218,7 +229,9 @@ def _decide(
             obstacle = "the call fails on these arguments"
     choice = "stock" if found.comparison.favours_stock() else "cocktail"
     why = f"not measured ({obstacle}): the model says {found.comparison}"
-    decision = decisions.Decision(choice, found.best, why=why)
+    if found.trusted is None:
+        choice, why = "stock", f"{why}; {_DOUBTFUL}"
+    decision = decisions.Decision(choice, found.trusted or found.best, why=why)
     return decision if choice == "stock" else _tried(prepared, mark, key, decision, arguments)
 
 
@@ -272,6 +285,7 @@ def _measure(
             return first  # another process has just measured
         every = thorough or any(map(no_price_tells, prepared.programs))
         plans = [found.plans[i] for i in shortlist(found.seconds, every)]
+        plans += [found.trusted] if found.trusted and found.trusted not in plans else []
         with alone():
             with building(prepared, plans, mark):  # XLA's compiler and the host's run in parallel
                 runs = [stopwatch.runner(prepared.closed, arguments, xla)]
@@ -307,8 +321,11 @@ def _compiler_options(mark: Mark) -> Mapping[str, Any]:
 
 
 def _untaken(regions: Sequence[Region], why: str) -> tuple[Left, ...]:
-    """The control flow of regions that stock XLA runs although we could compile them."""
-    return tuple(
+    """What stock XLA runs of regions that we could compile: control flow, and memory-bound subgraphs."""
+    whole = (
+        Left(subgraph(region.operators), why, region.source) for region in regions if region.memory_bound
+    )
+    return *whole, *(
         Left(equation.primitive, why, str(equation.source) if equation.source.file else "")
         for region in regions
         for equation in region.program.equations
@@ -367,7 +384,11 @@ def _is_value(leaf: Any) -> bool:
 def _described(report: Report, prepared: Prepared, decision: decisions.Decision, mark: Mark) -> Report:
     plan, regions = decision.plan, prepared.captured.regions
     built = prepared.built[plan]
-    skipped = _untaken([regions[n] for n in plan.skip], "stock XLA is faster at it than a call of its own")
+    skipped: tuple[Left, ...] = ()
+    for region in (regions[n] for n in plan.skip):
+        doubtful = region.memory_bound and not decision.measured
+        why = _DOUBTFUL if doubtful else "stock XLA is faster at it than a call of its own"
+        skipped += _untaken([region], why)
     trials = tuple(
         replace(t, chosen=t.name == (plan.name if decision.choice == "cocktail" else decisions.STOCK))
         for t in decision.trials
@@ -393,8 +414,9 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     region, emitted = prepared.captured.regions[number], artifact.emitted
     units = emitted.mesh.units
     grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
+    light = f"{MEMORY_BOUND_SUBGRAPH} at {region.source}" if region.source else MEMORY_BOUND_SUBGRAPH
     return Captured(
-        control_flow=region.control_flow,
+        control_flow=(light,) if region.memory_bound else region.control_flow,
         operators=region.operators,
         scope=SCOPES[program_scope(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
         workspace_bytes=artifact.workspace_bytes,

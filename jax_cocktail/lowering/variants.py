@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax_cocktail.build import command
@@ -17,6 +17,7 @@ from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
 from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.dump import Dump
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call
@@ -61,6 +62,11 @@ class Prepared:
         """The numbers of the regions that we compile."""
         return tuple(n for n in range(len(self.programs)) if n not in plan.skip)
 
+    def forced(self, plan: Plan) -> Plan:
+        """The plan with all memory-bound regions: a forced call takes them."""
+        regions = self.captured.regions
+        return replace(plan, skip=tuple(n for n in plan.skip if not regions[n].memory_bound))
+
     def exits(self, plan: Plan) -> tuple[Exit, ...]:
         """The side exits of the regions that we compile."""
         return tuple(item for n in self.taken(plan) for item in self.captured.regions[n].exits)
@@ -73,12 +79,16 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Plans with different programs and their prices in seconds, the simplest first. `comparison` compares
-    the cheapest with stock XLA."""
+    """Plans with different programs and their prices in seconds, the simplest first.
+
+    `comparison` compares the cheapest with stock XLA. `trusted`: the cheapest without memory-bound regions
+    whose predicted gain is smaller than the model's error; None if nothing else was captured.
+    """
 
     plans: tuple[Plan, ...]
     seconds: tuple[float, ...]
     comparison: Comparison
+    trusted: Plan | None
 
     @property
     def best(self) -> Plan:
@@ -86,18 +96,18 @@ class Survey:
 
 
 _RECENT = 32
-# The latest, by device and id of the jaxpr. An entry dies with its jaxpr, since it holds what the function
-# closes over: constants of the jaxpr.
-_recent: dict[tuple[DeviceSpec | None, int], Prepared] = {}
+# The latest, by device, id of the jaxpr and scope. An entry dies with its jaxpr, since it holds what the
+# function closes over: constants of the jaxpr.
+_recent: dict[tuple[DeviceSpec | None, int, bool], Prepared] = {}
 
 
-def prepare(closed: Any, name: str, machine: Machine = HOST) -> Prepared:
-    """Captures and translates a marked jaxpr, once."""
-    key = machine.spec, id(closed)
+def prepare(closed: Any, name: str, machine: Machine = HOST, memory_bound: bool = False) -> Prepared:
+    """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`."""
+    key = machine.spec, id(closed), memory_bound
     known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
-    captured = capture(closed, machine.platform)
+    captured = capture(closed, machine.platform, memory_bound)
     programs = tuple(
         translate(region.program, name, _overwritable(region, machine.spec)) for region in captured.regions
     )
@@ -192,14 +202,28 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
         raise refused
     plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
     best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
-    takes = [worth(prepared, number, units)[0] for number in range(len(ours))]
-    skip = tuple(number for number, taken in enumerate(takes) if not taken)
-    if 0 < len(skip) < len(ours):
-        mixed = (stock[n] if n in skip else price for n, price in enumerate(ours))
-        plans[Plan(best.candidate, skip)] = sum(mixed, Price())
+    doubtful = _doubtful(prepared, ours, stock)
+    dear = {number for number in range(len(ours)) if not worth(prepared, number, units)[0]}
+    for skip in (doubtful, doubtful | dear):
+        if 0 < len(skip) < len(ours):
+            mixed = (stock[n] if n in skip else price for n, price in enumerate(ours))
+            plans[Plan(best.candidate, tuple(sorted(skip)))] = sum(mixed, Price())
     cheapest = min(plans.values(), key=lambda price: price.seconds)
+    sure = [plan for plan in plans if doubtful <= set(plan.skip)]
+    trusted = min(sure, key=lambda plan: plans[plan].seconds, default=None)
     seconds = tuple(price.seconds for price in plans.values())
-    return Survey(tuple(plans), seconds, Comparison(cheapest, total))
+    return Survey(tuple(plans), seconds, Comparison(cheapest, total), trusted)
+
+
+def _doubtful(prepared: Prepared, ours: Sequence[Price], stock: Sequence[Price]) -> set[int]:
+    """The numbers of memory-bound regions of which the model cannot tell whether they gain anything."""
+    regions = prepared.captured.regions
+    pairs = enumerate(zip(ours, stock, strict=True))
+    return {
+        number
+        for number, (mine, theirs) in pairs
+        if regions[number].memory_bound and theirs.seconds < MODEL.stitched_gain * mine.seconds
+    }
 
 
 def possible(prepared: Prepared, plan: Plan, units: int) -> bool:
