@@ -1,7 +1,9 @@
 """Counts the bytes that a program loads and stores on the host, by unit and by memory.
 
-The program is compiled as for a call, but it announces every access (`counter.cc`). A vector counts as one
-access of all its bytes, and a byte counts each time that it is loaded, whether a cache holds it or not.
+The program is compiled as for a call, but it announces every access (`counter.cc`), and every copy of an
+array (`counted.h`). A vector counts as one access of all its bytes, and a byte counts each time that it is
+loaded, whether a cache holds it or not. g++ announces the accesses of a loop before it vectorises it, clang
+afterwards. Neither takes loads out of the loops of OpenMP before that, so these are plain loops here.
 """
 
 from __future__ import annotations
@@ -18,39 +20,29 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.traffic.values import Moved
 from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.compiler import Emitted
+from jax_cocktail.cost.traffic import Moved, Traffic
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 
 Array = npt.NDArray[np.generic]
-COUNTER = Path(__file__).with_name("counter.cc")
+COUNTER, COUNTED = (Path(__file__).with_name(name) for name in ("counter.cc", "counted.h"))
+PLAIN = ("-fno-builtin", "-fno-tree-loop-distribute-patterns", "-fno-openmp-simd")
 BORDER = 64  # bytes, on which arrays begin
 OTHER, OWN, WORKSPACE = "other", "own", "workspace"
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """What one call moved.
+class Counted(Traffic):
+    """What one call moved, and its results."""
 
-    Attributes:
-      units: of every unit, by memory: "operand 0" and so on, "result 0" and so on, "workspace", "own" (memory
-        of one unit), "other" (stack, constants).
-      results: those of the call.
-    """
-
-    units: tuple[Mapping[str, Moved], ...]
     results: tuple[Array, ...]
 
-    def total(self, *prefixes: str) -> Moved:
-        """Of all units together, in the memories whose names begin so; without any, in all of them."""
-        names = prefixes or ("",)
-        return sum((m for unit in self.units for n, m in unit.items() if n.startswith(names)), Moved())
 
-
-def count(emitted: Emitted, values: Sequence[Array], units: int = 1) -> Traffic:
-    """Runs a program for the host once, on so many units if it has work for them.
+def count(emitted: Emitted, values: Sequence[Array], units: int = 1, flags: Sequence[str] = ()) -> Counted:
+    """Runs a program for the host once, on so many units if it has work for them. `flags`: of the compiler,
+    after those of a call.
 
     Raises:
       ValueError: a value is not what the program takes.
@@ -68,7 +60,7 @@ def count(emitted: Emitted, values: Sequence[Array], units: int = 1) -> Traffic:
         results[result_number] = operands[operand_number]
     workspace = _placed((plan.workspace_bytes,), np.dtype(np.uint8))
     names = [f"operand {n}" for n in range(len(operands))] + [f"result {n}" for n in range(len(results))]
-    library = ctypes.CDLL(str(_built(emitted.source)))
+    library = ctypes.CDLL(str(_built(emitted.source, tuple(flags))))
     arrays = [*operands, *results, workspace]
     begins, sizes = _numbers([a.ctypes.data for a in arrays]), _numbers([a.nbytes for a in arrays])
     own_bytes, entry = (
@@ -82,7 +74,7 @@ def count(emitted: Emitted, values: Sequence[Array], units: int = 1) -> Traffic:
     if code:
         raise RuntimeError(f"the program ended with code {code}")
     used = range(min(units, plan.most_units))
-    return Traffic(tuple(_counted(library, n, [*names, WORKSPACE]) for n in used), tuple(results))
+    return Counted(tuple(_counted(library, n, [*names, WORKSPACE]) for n in used), tuple(results))
 
 
 def _counted(library: ctypes.CDLL, unit: int, names: Sequence[str]) -> Mapping[str, Moved]:
@@ -116,15 +108,16 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def _built(source: str) -> Path:
+def _built(source: str, asked: tuple[str, ...]) -> Path:
     """The library of a program that announces its accesses."""
     folder = Path(tempfile.mkdtemp(dir=_folder().name))
     (folder / "program.cc").write_text(source, encoding="utf-8")
     compiler = host_toolchain().command
     includes = [f"-I{path}" for path in program_folders("cpu_src")]
     flags = [flag for flag in PROGRAM_FLAGS if flag != "-shared" and not flag.startswith("-Wl")]
+    flags += [*asked, *includes, "-include", str(COUNTED), *PLAIN]
     jobs = (
-        [*compiler, *flags, *includes, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
+        [*compiler, *flags, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
         [*compiler, "-O2", "-fPIC", "-c", str(COUNTER), "-o", "counter.o"],
         [*compiler, "-shared", "program.o", "counter.o", "-o", "program.so", "-lm"],
     )

@@ -16,8 +16,8 @@ from benchmarks.gpu.sass.machine import PROBES, Machine
 from benchmarks.gpu.sass.state import Grid
 from benchmarks.gpu.sass.timing import Timing
 from benchmarks.gpu.sass.traffic import block_traffic
-from benchmarks.traffic.values import Moved
 from jax_cocktail.build.device import build_device_program
+from jax_cocktail.cost.traffic import Moved
 from tests.cpu import sass
 from tests.cpu.cuda_compilers import nvcc
 

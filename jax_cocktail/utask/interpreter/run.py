@@ -5,7 +5,7 @@ Operators are in the modules beside this one, by family; here are regions, loops
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -41,7 +41,12 @@ EVALUATE: dict[str, Evaluate] = {
 }
 
 
-def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = False) -> list[Array]:
+def run(
+    program: UProgram,
+    arguments: Sequence[Array],
+    flush_denormals: bool = False,
+    observe: Callable[[Region], None] | None = None,
+) -> list[Array]:
     """Runs `program` on `arguments` and returns its results.
 
     Args:
@@ -49,12 +54,13 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
       arguments: one array per entry parameter.
       flush_denormals: arithmetic reads and writes denormal numbers as zero, like XLA's CPU threads. So do
         `nextafter`, `rem` and conversions here, which keep some, while a sort compares all.
+      observe: is told of every region each time that it runs.
 
     Raises:
       VerificationError: the number of arguments is wrong, or a value does not have its declared type.
       ProgramFailure: the program executes `fail`.
     """
-    machine = _Machine(flush_denormals)
+    machine = _Machine(flush_denormals, observe)
     parameters = program.entry.parameters
     if len(arguments) != len(parameters):
         raise VerificationError(
@@ -69,9 +75,9 @@ def run(program: UProgram, arguments: Sequence[Array], flush_denormals: bool = F
 class _Machine:
     """Values by id. When a region runs again, it overwrites its definitions."""
 
-    def __init__(self, flush_denormals: bool) -> None:
+    def __init__(self, flush_denormals: bool, observe: Callable[[Region], None] | None) -> None:
         self._arrays: dict[int, Array] = {}
-        self._flush = flush_denormals
+        self._flush, self._observe = flush_denormals, observe
 
     def define(self, values: Sequence[Value], arrays: Sequence[Array], what: str) -> None:
         for value, array in zip(values, arrays, strict=True):
@@ -86,6 +92,8 @@ class _Machine:
         return [self._arrays[value.id] for value in values]
 
     def region(self, region: Region) -> list[Array]:
+        if self._observe is not None:
+            self._observe(region)
         for statement in region.body:
             self._statement(statement)
         return self.read(region.results)

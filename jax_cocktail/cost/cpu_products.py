@@ -1,0 +1,214 @@
+"""The loads and stores of matrix products and convolutions on a CPU, by operand.
+
+The choices are those of `cpu_src/cocktail_dot.h` and `cocktail_conv.h`: a kernel holds a block of sums in
+registers, so it loads the left operand once for each group of columns that it makes at once, and the right
+operand once for each group of rows. Sums of more than 128 products wait in the result in between. Packed
+panels and tiles lie on the stack and do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from jax_cocktail.analysis.contraction import Contraction
+from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.types import FLOATS, ITEM_SIZE
+
+VECTOR_BYTES = 64  # of the widest vectors of a server core
+_DEPTH, _TILE_ROWS, _INNER_ROWS, _INNER_BLOCK, _FEW_PRODUCTS = 128, 96, 16, 4096, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Elements: loaded of the left and the right operand and of the result, and stored to the result."""
+
+    left: float
+    right: float
+    result: float
+    stored: float
+
+    def __mul__(self, factor: float) -> Loads:
+        return Loads(*(factor * n for n in (self.left, self.right, self.result, self.stored)))
+
+    def turned(self) -> Loads:
+        return replace(self, left=self.right, right=self.left)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One product: sizes, strides in elements, bytes of a lane (0: no vectors for these types) and of a
+    vector."""
+
+    m: int
+    n: int
+    k: int
+    a_m: int
+    a_k: int
+    b_k: int
+    b_n: int
+    o_m: int
+    o_n: int
+    lane: int
+    vector: int
+
+    def normal(self) -> Form:
+        """A stride over one element does not matter."""
+        f = replace(self, a_m=1, o_m=1) if self.m == 1 else self
+        f = replace(f, b_n=1, o_n=1) if f.n == 1 else f
+        return replace(f, a_k=1, b_k=1) if f.k <= 1 else f
+
+    def turned(self) -> Form:
+        """The operands change places."""
+        strides = (self.b_n, self.b_k, self.a_k, self.a_m, self.o_n, self.o_m)
+        return Form(self.n, self.m, self.k, *strides, self.lane, self.vector)
+
+    @property
+    def lanes(self) -> int:
+        return self.vector // self.lane
+
+
+def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES) -> Loads:
+    """Of a `dot` with such axes. `vector`: bytes of a vector register."""
+    sizes = axes.rows.size, axes.columns.size, axes.depth.size
+    strides = (*axes.read[3:], *axes.written)
+    form = Form(*sizes, *strides, _lane(operator), vector)
+    return product_loads(form) * (axes.batch.size * prod(axis.size for axis in axes.outer))
+
+
+def product_loads(form: Form) -> Loads:
+    """Of one product; the choice of a kernel is `ck_plan`."""
+    f = form.normal()
+    if not f.lane or f.k == 0:
+        return _strided(f)
+    lanes, narrow = f.lanes, 16 // f.lane
+    few = 12 if f.vector == 64 else 6
+    columns, rows = f.b_n == f.o_n == 1, f.a_m == f.o_m == 1
+    if columns and f.n >= lanes and (f.m <= few or not rows or f.n >= f.m):
+        return _columns(f, lanes) if f.m <= few else _blocks(f)
+    if rows and f.m >= lanes:
+        f = f.turned()
+        return (_columns(f, lanes) if f.m <= few else _blocks(f)).turned()
+    if f.a_k == f.b_k == 1 and f.k >= lanes and min(f.m, f.n) <= _INNER_ROWS:
+        return _inner(f.turned()).turned() if f.n < f.m else _inner(f)
+    if columns and f.n >= narrow and f.m <= few:
+        return _columns(f, narrow)
+    if rows and f.m >= narrow and f.n <= few:
+        return _columns(f.turned(), narrow).turned()
+    if f.m * f.n * f.k <= _FEW_PRODUCTS:
+        return _strided(f)
+    return _blocks(f.turned()).turned() if f.o_n != 1 and f.o_m == 1 else _blocks(f)
+
+
+def _strided(f: Form) -> Loads:
+    """Sum by sum."""
+    products = f.m * f.n * f.k
+    return Loads(products, products, 0, f.m * f.n)
+
+
+def _columns(f: Form, lanes: int) -> Loads:
+    """All rows at once: the right operand is read once, where it is (`ck_gemv`)."""
+    registers = 24 if f.vector == 64 else 12
+    widest = 8 if f.m == 1 or 8 * f.m <= registers else 4 if 4 * f.m <= registers else 2
+    whole, over = divmod(f.n, lanes)
+    groups, left = 0, whole
+    while left:
+        groups, left, widest = groups + left // widest, left % widest, max(widest // 2, 1)
+    read = (whole + bool(over)) * lanes  # the last group overlaps its neighbour
+    groups += bool(over)
+    chunks = _above(f.k, _DEPTH)
+    return Loads(f.m * f.k * groups, f.k * read, f.m * read * (chunks - 1), f.m * read * chunks)
+
+
+def _blocks(f: Form) -> Loads:
+    """Blocks of rows over packed panels of columns (`ck_gemm`)."""
+    width = (4 if f.vector == 64 else 2) * f.lanes
+    whole, rest = f.n // width, f.n % width
+    chunks, tiles = _above(f.k, _DEPTH), _above(f.m, _TILE_ROWS)
+    dense = f.m * whole * width if f.o_n == 1 else 0
+    right = f.k * f.n
+    if f.b_k == 1 and f.b_n != 1 and f.k % _DEPTH >= f.lanes and f.lane >= 4:  # transposed while packed
+        vectors = _above(rest, f.lanes)
+        last = f.lanes * (4 if f.vector == 64 and vectors > 2 else vectors)
+        right = _above(f.k, f.lanes) * f.lanes * (whole * width + last)
+    left = f.m * f.k * (whole + bool(rest))
+    return Loads(left, right * tiles, dense * (chunks - 1), dense * (chunks - 1) + f.m * f.n)
+
+
+def _inner(f: Form) -> Loads:
+    """Dot products along the contracted axis (`ck_inner`)."""
+    groups = _groups(f.n // 64 * 64, (8,)) + _groups(f.n % 64, (8, 4, 1))
+    depth = f.k // _INNER_BLOCK * _INNER_BLOCK + _above(f.k % _INNER_BLOCK, f.lanes) * f.lanes
+    rows = _groups(f.m, (3, 2, 1) if f.vector == 64 else (1,))
+    return Loads(f.m * depth * groups, f.n * depth * rows, 0, f.m * f.n)
+
+
+def _groups(count: int, sizes: tuple[int, ...]) -> int:
+    found = 0
+    for size in sizes:
+        found, count = found + count // size, count % size
+    return found
+
+
+def _above(x: int, y: int) -> int:
+    return -(-x // y)
+
+
+def _lane(operator: UOperator) -> int:
+    """Bytes of the type that is summed in lanes (`CkLane`); 0: there is none."""
+    a, b, o = operator.inputs[0].type.dtype, operator.inputs[1].type.dtype, operator.output.type.dtype
+    if {a, b, o} == {"bool"}:
+        return 1
+    if o in FLOATS:
+        return 8 if "float64" in (a, b, o) else 4
+    if a in FLOATS or b in FLOATS or o == "bool":
+        return 0
+    return max(ITEM_SIZE[o], 2)
+
+
+# ---- convolutions ------------------------------------------------------------------------------------------
+
+
+def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
+    """Of a `conv` in canonical form: images (N, spatial, C), kernel (spatial, I, O)."""
+    x, w, out = (v.type for v in (*operator.inputs, operator.output))
+    lane, groups = _lane(operator), operator.number("feature_group_count")
+    *kernel, channels, features = w.shape
+    taps, positions, outs = prod(kernel), out.size // out.shape[-1], features // groups
+    inside = prod(len(list(pairs)) for pairs in _inside(operator)) / (prod(out.shape[1:-1]) * taps)
+    if not lane or (groups != 1 and outs < vector // lane // 2):
+        products = positions * taps * channels * features * inside
+        return Loads(products, products, 0, out.size)
+    form = Form(positions, outs, taps * channels, channels, 1, features, 1, features, 1, lane, vector)
+    blocks = _blocks(form) * groups
+    lanes = vector // lane
+    alike = x.dtype == out.dtype and ITEM_SIZE[x.dtype] == lane
+    pointwise = taps == 1 and x.shape[:-1] == out.shape[:-1]
+    if pointwise or not alike or taps == 1 or outs % lanes:
+        return replace(blocks, left=blocks.left * inside)
+    row = features * ITEM_SIZE[x.dtype]
+    near = row <= 512 or (out.shape[-2] <= 8 and taps * channels * row <= 1 << 20)
+    if not near or channels < 16:
+        return replace(blocks, left=blocks.left * inside)
+    most = 8 if vector == 64 else 4
+    lines, across = positions // out.shape[-2], _above(out.shape[-2], most)
+    vectors = groups * _groups(outs // lanes, (2, 1))
+    left = lines * across * most * taps * channels * vectors
+    return Loads(left, lines * across * taps * channels * features, 0, out.size)
+
+
+def _inside(operator: UOperator) -> Iterator[Iterator[tuple[int, int]]]:
+    """Of each spatial axis the pairs of an output position and an element of the kernel that meet the
+    image."""
+    x, w, out = (v.type.shape for v in (*operator.inputs, operator.output))
+    names = "window_strides", "lhs_dilation", "rhs_dilation"
+    rules = zip(*(operator.ints(name) for name in names), operator.pairs("padding"), strict=True)
+    sizes = zip(x[1:-1], w[:-2], out[1:-1], strict=True)
+    for (n, kernel, count), (stride, gap, spread, (low, _)) in zip(sizes, rules, strict=True):
+        yield (
+            (at, tap)
+            for at in range(count)
+            for tap in range(kernel)
+            if 0 <= (p := at * stride - low + tap * spread) <= (n - 1) * gap and p % gap == 0
+        )

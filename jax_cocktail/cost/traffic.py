@@ -1,0 +1,387 @@
+"""The bytes that a planned program loads and stores, by unit and by memory, from its statements alone.
+
+A byte counts each time that it is loaded, whether a cache holds it or not. A lane loop loads an element of an
+operand once for every trip of the innermost loop on which its position depends. Products are taken as their
+templates move them (`cost.cpu_products`). Values in registers and templates' arrays on the stack count
+nothing, nor do scratch memory and what LAPACK does inside.
+
+    group of shape S      each read once per element of S, less often if its position lacks the last axes
+    reduction             the same for its operand; the result is stored once, or, where lanes keep the last
+                          axis, loaded and stored for every row that is added
+    copy, transfer        as many bytes loaded as stored
+    loop                  its body for each trip; of a parallel loop, unit (first + p) mod n runs trip p
+    branch                the mean over its sides, or as often as each was taken
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2, prod
+
+from jax_cocktail.analysis.contraction import contraction
+from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, positions_of, times
+from jax_cocktail.cost.cpu_products import VECTOR_BYTES, Loads, conv_loads, dot_loads
+from jax_cocktail.cost.work import runs
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+)
+from jax_cocktail.utask.layout import core, row_major
+from jax_cocktail.utask.plan import MemoryPlan, Slot
+from jax_cocktail.utask.types import ITEM_SIZE, Value
+
+Shares = tuple[float, ...]  # how often each unit executes something
+Executions = Mapping[int, int]  # how often regions ran, by id
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes that were loaded and stored."""
+
+    loaded: float = 0
+    stored: float = 0
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(self.loaded + other.loaded, self.stored + other.stored)
+
+    def __mul__(self, factor: float) -> Moved:
+        return Moved(self.loaded * factor, self.stored * factor)
+
+    @property
+    def bytes(self) -> float:
+        return self.loaded + self.stored
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one call moves. `units`: of every unit, by memory: "operand 0" and so on, "result 0" and so on,
+    "workspace", "own" (memory of one unit), "other" (constants; for a counted call also the stack)."""
+
+    units: tuple[Mapping[str, Moved], ...]
+
+    def total(self, *prefixes: str) -> Moved:
+        """Of all units together, in the memories whose names begin so; without any, in all of them."""
+        names = prefixes or ("",)
+        return sum((m for unit in self.units for n, m in unit.items() if n.startswith(names)), Moved())
+
+
+def traffic(
+    program: UProgram,
+    plan: MemoryPlan,
+    units: int = 1,
+    executions: Executions | None = None,
+    vector: int = VECTOR_BYTES,
+) -> Traffic:
+    """The prediction for one call of a program for a CPU on so many units.
+
+    `executions`: of the regions, as the interpreter observed them; without it, a loop of unknown length has
+    as many trips as prices assume, and a branch takes each side equally often. `vector`: bytes of a vector
+    register.
+    """
+    count = min(units, plan.most_units)
+    model = _Model(plan, tuple(defaultdict[str, Moved](Moved) for _ in range(count)), executions, vector)
+    model.entry(program)
+    return Traffic(tuple({n: m for n, m in sorted(unit.items()) if m.bytes} for unit in model.moved))
+
+
+@dataclass(slots=True)
+class _Model:
+    """Adds up what the units move. `part_depth`: parallel loops around the statement at hand."""
+
+    plan: MemoryPlan
+    moved: tuple[defaultdict[str, Moved], ...]
+    executions: Executions | None
+    vector: int
+    part_depth: int = 0
+
+    # -- memory ------------------------------------------------------------------------------------------
+    def add(self, root: Value, loaded: float, stored: float, shares: Shares) -> None:
+        """Notes bytes of the memory of a value."""
+        self.add_to(self.plan.slots[root], Moved(loaded, stored), shares)
+
+    def add_to(self, slot: Slot, moved: Moved, shares: Shares) -> None:
+        name = self.name(slot)
+        for unit, share in zip(self.moved, shares, strict=True):
+            if share and moved.bytes:
+                unit[name] += moved * share
+
+    def name(self, slot: Slot) -> str:
+        """Of a result that shares memory with an operand, the operand's."""
+        operands = {b: a for a, b in self.plan.aliases}
+        if slot.space == "output" and slot.index in operands:
+            return f"operand {operands[slot.index]}"
+        numbered = {"input": "operand", "output": "result"}.get(slot.space)
+        names = {"constant": "other", "private": "own"}
+        return f"{numbered} {slot.index}" if numbered else names.get(slot.space, slot.space)
+
+    def alone(self, shares: Shares, *written: Value) -> Shares:
+        """The shares of a statement that only unit 0 executes if it writes shared memory."""
+        return (shares[0], *(0.0 for _ in shares[1:])) if any(map(self.is_shared, written)) else shares
+
+    def is_shared(self, value: Value) -> bool:
+        if self.part_depth or value.type.is_scalar or not value.type.size:
+            return False
+        return self.plan.slot(value).space in ("workspace", "output", "input")
+
+    # -- control flow ------------------------------------------------------------------------------------
+    def entry(self, program: UProgram) -> None:
+        """The program: every unit loads the operands that are scalars."""
+        once = (1.0,) * len(self.moved)
+        first = (1.0, *(0.0 for _ in once[1:]))
+        for number, value in enumerate(program.entry.parameters):
+            if value.type.is_scalar:
+                self.add_to(Slot("input", number), Moved(loaded=value.type.nbytes), once)
+        self.region(program.entry, once)
+        for number, value in enumerate(program.entry.results):
+            target = Slot("output", number)
+            if value.type.is_scalar:
+                self.add_to(target, Moved(stored=value.type.nbytes), first)
+            elif value.type.size and not (
+                self.plan.layouts[value].is_whole and self.plan.slot(value) == target
+            ):
+                self.add(self.plan.layouts[value].root, value.type.nbytes, 0, first)
+                self.add_to(target, Moved(stored=value.type.nbytes), first)
+
+    def is_there(self, value: Value, target: Slot) -> bool:
+        return self.plan.layouts[value].is_whole and self.plan.slot(value) == target
+
+    def region(self, region: Region, shares: Shares) -> None:
+        for statement in region.body if any(shares) else ():
+            if isinstance(statement, LoopUTask):
+                self.loop(statement, region, shares)
+            elif isinstance(statement, BranchUTask):
+                for side in statement.branches:
+                    taken = self.ratio(side, region, 1 / len(statement.branches))
+                    inside = tuple(share * taken for share in shares)
+                    self.region(side, inside)
+                    self.transfer(side.results, statement.outputs, inside)
+            else:
+                self.statement(statement, shares)
+
+    def ratio(self, inner: Region, outer: Region, assumed: float) -> float:
+        """How often a region runs for each time that the one around it does."""
+        if self.executions is None:
+            return assumed
+        around = self.executions.get(id(outer), 0)
+        return self.executions.get(id(inner), 0) / around if around else 0.0
+
+    def loop(self, loop: LoopUTask, around: Region, shares: Shares) -> None:
+        self.transfer(loop.initial, loop.carried, shares)
+        trips = self.ratio(loop.body, around, runs(loop))
+        if loop.condition is not None:
+            tests = self.ratio(loop.condition, around, trips + 1)
+            self.region(loop.condition, tuple(share * tests for share in shares))
+        inside = tuple(share * trips for share in shares)
+        if loop.parallel and not self.part_depth:
+            count, number = loop.trip_count or 0, len(shares)
+            parts = [len(range((unit - loop.first) % number, count, number)) for unit in range(number)]
+            inside = tuple(share * n for share, n in zip(shares, parts, strict=True))
+        self.part_depth += loop.parallel
+        self.region(loop.body, inside)
+        self.transfer(loop.body.results, loop.carried, inside)
+        self.part_depth -= loop.parallel
+
+    def transfer(self, sources: Sequence[Value], targets: Sequence[Value], shares: Shares) -> None:
+        """Copies at the joins of control flow."""
+        for source, target in zip(sources, targets, strict=True):
+            if not target.type.is_scalar:
+                self.copy(source, target, self.alone(shares, target))
+
+    # -- statements --------------------------------------------------------------------------------------
+    def statement(self, statement: UOperator | StitchedUTask, shares: Shares) -> None:
+        if isinstance(statement, StitchedUTask):
+            self.group(statement, self.alone(shares, *statement.outputs))
+        elif not statement.is_element and any(v.type.size for v in statement.outputs):
+            self.anchor(statement, self.alone(shares, *statement.outputs))
+
+    def anchor(self, operator: UOperator, shares: Shares) -> None:
+        if operator.kind == "dot":
+            strides = self.strides(operator.output)
+            self.dot(operator, strides, operator.output, shares)
+        elif operator.kind == "conv":
+            self.product(operator, conv_loads(operator, self.vector), operator.output, shares)
+        elif operator.kind in ("copy", "dynamic_update_slice"):
+            self.copy(operator.inputs[0], operator.output, shares)
+        else:
+            if operator.kind == "scatter":
+                self.copy(operator.inputs[0], operator.output, shares)
+            for value, loaded, stored in _ANCHORS.get(operator.kind, _once)(operator):
+                if not value.type.is_scalar:
+                    item = ITEM_SIZE[value.type.dtype]
+                    self.add(self.plan.layouts[value].root, loaded * item, stored * item, shares)
+
+    def group(self, group: StitchedUTask, shares: Shares) -> None:
+        closer = group.members[-1]
+        members = {v: member for member in group.members for v in member.outputs}
+        if group.members[0].kind == "dot":
+            self.product_in_place(group, shares)
+        elif closer.kind == "reduce":
+            self.reduction(members, closer, shares)
+        elif closer.kind == "concatenate" and closer.output in group.outputs:
+            for operand in closer.inputs:
+                self.nest(members, [(operand, closer.output)], shares)
+        else:
+            targets = []
+            for member in group.members:
+                if member.kind == "dynamic_update_slice":
+                    self.copy(member.inputs[0], member.output, shares)
+                    targets.append((member.inputs[1], member.output))
+                elif member.output in group.outputs:
+                    targets.append((member.output, member.output))
+            self.nest(members, targets, shares)
+
+    def nest(
+        self, members: Mapping[Value, UOperator], targets: Sequence[tuple[Value, Value]], shares: Shares
+    ) -> None:
+        """One loop nest. `targets`: (value whose elements are computed, value in whose memory they go)."""
+        reads = Reads(members, self.plan.layouts)
+        for value, _ in targets:
+            reads.element(value, _lanes(value))
+        shape = core(targets[0][0].type.shape)
+        self.load(reads, list(enumerate(shape)), shares)
+        for value, place in targets:
+            if not place.type.is_scalar:
+                self.add(self.plan.layouts[place].root, 0, value.type.nbytes, shares)
+
+    def load(self, reads: Reads, loops: Sequence[tuple[int, int]], shares: Shares) -> None:
+        for (root, _), axes in reads.found.items():
+            self.add(root, times(axes, loops) * ITEM_SIZE[root.type.dtype], 0, shares)
+
+    def reduction(self, members: Mapping[Value, UOperator], reduce: UOperator, shares: Shares) -> None:
+        """Rows are summed in registers; if the last axis is kept, rows are added to the result in memory."""
+        (x,), result = reduce.inputs, reduce.output
+        axes, shape = reduce.ints("axes"), x.type.shape
+        loops = [(axis, n) for axis, n in enumerate(shape) if n != 1]
+        kept, inner = ([each for each in loops if (each[0] in axes) is side] for side in (False, True))
+        reads = Reads(members, self.plan.layouts)
+        if x.type.size:
+            reads.element(x, positions_of(shape))
+        self.load(reads, [*kept, *inner], shares)
+        if result.type.is_scalar:
+            return
+        rows = prod(n for _, n in inner) if kept and inner and loops[-1] in kept else 0
+        if ITEM_SIZE[result.type.dtype] < 4 or (rows > _LONG and reduce["op"] == "sum"):
+            rows = 0
+        size = result.type.nbytes
+        self.add(self.plan.layouts[result].root, rows * size, (rows + 1) * size, shares)
+
+    def copy(self, source: Value, target: Value, shares: Shares) -> None:
+        """One array, unless it is there already."""
+        if target.type.is_scalar or not target.type.size or self.plan.same_place(source, target):
+            return
+        self.nest({}, [(source, target)], shares)
+
+    # -- products ----------------------------------------------------------------------------------------
+    def product_in_place(self, group: StitchedUTask, shares: Shares) -> None:
+        """A product whose result is a part of an array."""
+        dot, update = group.members[0], group.members[-1]
+        self.copy(update.inputs[0], update.output, shares)
+        strides = row_major(update.output.type.shape)
+        kept = iter(s for n, s in zip(update.inputs[1].type.shape, strides, strict=True) if n != 1)
+        inside = tuple(next(kept) if n != 1 else 0 for n in dot.output.type.shape)
+        self.dot(dot, inside, update.output, shares)
+
+    def dot(self, dot: UOperator, result: tuple[int, ...], place: Value, shares: Shares) -> None:
+        left, right = (self.strides(v) for v in dot.inputs[:2])
+        self.product(dot, dot_loads(dot, contraction(dot, (left, right, result)), self.vector), place, shares)
+
+    def strides(self, value: Value) -> tuple[int, ...]:
+        return (0,) * value.type.rank if value.type.is_scalar else self.plan.layouts[value].strides
+
+    def product(self, product: UOperator, loads: Loads, place: Value, shares: Shares) -> None:
+        for value, count in zip(product.inputs, (loads.left, loads.right), strict=True):
+            if not value.type.is_scalar:
+                item = ITEM_SIZE[value.type.dtype]
+                self.add(self.plan.layouts[value].root, count * item, 0, shares)
+        if not place.type.is_scalar:
+            item = ITEM_SIZE[place.type.dtype]
+            self.add(self.plan.layouts[place].root, loads.result * item, loads.stored * item, shares)
+
+
+_LONG = 1024  # elements of a sum that is added in blocks
+
+
+def _lanes(value: Value) -> Positions:
+    """A loop for each axis of a value that is not a unit axis."""
+    numbers = iter(range(value.type.rank))
+    return tuple(position_of(next(numbers), n) if n != 1 else START for n in value.type.shape)
+
+
+# ---- anchors -----------------------------------------------------------------------------------------------
+
+Elements = Iterator[tuple[Value, float, float]]  # values with the elements that are loaded and stored
+
+
+def _once(operator: UOperator) -> Elements:
+    """What has no model of its own loads every operand once, and stores every result once."""
+    for value in operator.inputs:
+        yield value, value.type.size, 0
+    for value in operator.outputs:
+        yield value, 0, value.type.size
+
+
+def _scatter(operator: UOperator) -> Elements:
+    _, table, updates = operator.inputs
+    size = updates.type.size
+    yield table, size * len(operator.ints("scatter_dims_to_operand_dims")), 0
+    yield updates, size, 0
+    yield operator.output, size if operator["op"] != "set" else 0, size
+
+
+def _window_reads(operator: UOperator, x: Value, windows: Sequence[int]) -> int:
+    """Pairs of a window and one of its elements inside the operand."""
+    ones, known = (1,) * x.type.rank, {name for name, _ in operator.attributes}
+    names = "strides", "window", "base_dilation", "window_dilation"
+    rules = zip(*(operator.ints(name) if name in known else ones for name in names), strict=True)
+    pairs = []
+    for n, count, (low, _), (stride, window, gap, spread) in zip(
+        x.type.shape, windows, operator.pairs("padding"), rules, strict=True
+    ):
+        places = [at * stride + k * spread - low for at in range(count) for k in range(window)]
+        pairs.append(sum(0 <= place <= (n - 1) * gap and place % gap == 0 for place in places))
+    return prod(pairs)
+
+
+def _reduce_window(operator: UOperator) -> Elements:
+    (x,), out = operator.inputs, operator.output
+    yield x, _window_reads(operator, x, out.type.shape), 0
+    yield out, 0, out.type.size
+
+
+def _select_and_scatter_add(operator: UOperator) -> Elements:
+    source, x = operator.inputs
+    yield x, _window_reads(operator, x, source.type.shape), 0
+    yield source, source.type.size, 0
+    yield operator.output, source.type.size, x.type.size + source.type.size
+
+
+def _sort(operator: UOperator) -> Elements:
+    """Two keys for every comparison of a merge sort; then each operand in its new order."""
+    length = max(operator.inputs[0].type.shape[operator.number("dimension")], 1)
+    compared = 2 * (4 + max(log2(length / 16), 0))
+    for n, value in enumerate(operator.inputs):
+        yield value, value.type.size * (1 + (compared if n == 0 else 0)), 0
+    for value in operator.outputs:
+        yield value, 0, value.type.size
+
+
+def _top_k(operator: UOperator) -> Elements:
+    (x,) = operator.inputs
+    yield x, 2 * x.type.size, 0
+    for value in operator.outputs:
+        yield value, 0, value.type.size
+
+
+_ANCHORS: dict[str, Callable[[UOperator], Elements]] = {
+    "scatter": _scatter,
+    "reduce_window": _reduce_window,
+    "select_and_scatter_add": _select_and_scatter_add,
+    "sort": _sort,
+    "top_k": _top_k,
+}
