@@ -75,7 +75,7 @@ class Reads:
             elif member.kind in ELEMENTWISE:
                 self._seen[key] = _union(self.element(x, positions) for x in member.inputs)
             else:
-                self._seen[key] = _MOVEMENT[member.kind](self, member, positions)
+                self._seen[key] = MOVEMENT[member.kind](self, member, positions)
         return self._seen[key]
 
     def _load(self, value: Value, positions: Positions) -> frozenset[int]:
@@ -195,7 +195,7 @@ def _gather(r: Reads, m: UOperator, at: Positions) -> frozenset[int]:
     return axes if 0 in operand.type.shape else axes | r.element(operand, tuple(place))
 
 
-_MOVEMENT: dict[str, Movement] = {
+MOVEMENT: dict[str, Movement] = {
     "constant": _nothing,
     "empty": _nothing,
     "iota": _nothing,

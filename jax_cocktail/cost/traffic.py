@@ -16,7 +16,7 @@ nothing, nor do scratch memory and what LAPACK does inside.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2, prod
 
@@ -206,12 +206,10 @@ class _Model:
             self.dot(operator, strides, operator.output, shares)
         elif operator.kind == "conv":
             self.product(operator, conv_loads(operator, self.vector), operator.output, shares)
-        elif operator.kind in ("copy", "dynamic_update_slice"):
-            self.copy(operator.inputs[0], operator.output, shares)
         else:
-            if operator.kind == "scatter":
+            if operator.facts.updates or operator.kind == "copy":
                 self.copy(operator.inputs[0], operator.output, shares)
-            for value, loaded, stored in _ANCHORS.get(operator.kind, _once)(operator):
+            for value, loaded, stored in _elements(operator):
                 if not value.type.is_scalar:
                     item = ITEM_SIZE[value.type.dtype]
                     self.add(self.plan.layouts[value].root, loaded * item, stored * item, shares)
@@ -315,15 +313,24 @@ def _lanes(value: Value) -> Positions:
 
 # ---- anchors -----------------------------------------------------------------------------------------------
 
-Elements = Iterator[tuple[Value, float, float]]  # values with the elements that are loaded and stored
+Elements = Iterable[tuple[Value, float, float]]  # values with the elements that are loaded and stored
 
 
-def _once(operator: UOperator) -> Elements:
-    """What has no model of its own loads every operand once, and stores every result once."""
-    for value in operator.inputs:
-        yield value, value.type.size, 0
-    for value in operator.outputs:
-        yield value, 0, value.type.size
+def _elements(operator: UOperator) -> Elements:
+    """What a template moves, besides the copy of an array that it updates."""
+    if operator.facts.orders:
+        return _ordered(operator)
+    if operator.facts.ties == "windows":
+        return _windows(operator)
+    if operator.kind == "scatter":
+        return _scatter(operator)
+    if operator.facts.updates or operator.kind == "copy":
+        return ()
+    return (*((v, v.type.size, 0) for v in operator.inputs), *_results(operator))
+
+
+def _results(operator: UOperator) -> Elements:
+    return ((v, 0, v.type.size) for v in operator.outputs)
 
 
 def _scatter(operator: UOperator) -> Elements:
@@ -334,54 +341,35 @@ def _scatter(operator: UOperator) -> Elements:
     yield operator.output, size if operator["op"] != "set" else 0, size
 
 
-def _window_reads(operator: UOperator, x: Value, windows: Sequence[int]) -> int:
+def _windows(operator: UOperator) -> Elements:
+    """Every window is read but for what lies in the padding. If they have sources, these are added to a
+    result of zeros."""
+    *sources, x = operator.inputs
+    yield x, _pairs(operator, x, (sources or operator.outputs)[0].type.shape), 0
+    for value in sources:
+        yield value, value.type.size, 0
+        yield operator.output, value.type.size, value.type.size
+    yield from _results(operator)
+
+
+def _pairs(operator: UOperator, x: Value, windows: Sequence[int]) -> int:
     """Pairs of a window and one of its elements inside the operand."""
     ones, known = (1,) * x.type.rank, {name for name, _ in operator.attributes}
     names = "strides", "window", "base_dilation", "window_dilation"
     rules = zip(*(operator.ints(name) if name in known else ones for name in names), strict=True)
-    pairs = []
-    for n, count, (low, _), (stride, window, gap, spread) in zip(
-        x.type.shape, windows, operator.pairs("padding"), rules, strict=True
-    ):
+    each = zip(x.type.shape, windows, operator.pairs("padding"), rules, strict=True)
+    found = 1
+    for n, count, (low, _), (stride, window, gap, spread) in each:
         places = [at * stride + k * spread - low for at in range(count) for k in range(window)]
-        pairs.append(sum(0 <= place <= (n - 1) * gap and place % gap == 0 for place in places))
-    return prod(pairs)
+        found *= sum(0 <= place <= (n - 1) * gap and place % gap == 0 for place in places)
+    return found
 
 
-def _reduce_window(operator: UOperator) -> Elements:
-    (x,), out = operator.inputs, operator.output
-    yield x, _window_reads(operator, x, out.type.shape), 0
-    yield out, 0, out.type.size
-
-
-def _select_and_scatter_add(operator: UOperator) -> Elements:
-    source, x = operator.inputs
-    yield x, _window_reads(operator, x, source.type.shape), 0
-    yield source, source.type.size, 0
-    yield operator.output, source.type.size, x.type.size + source.type.size
-
-
-def _sort(operator: UOperator) -> Elements:
-    """Two keys for every comparison of a merge sort; then each operand in its new order."""
-    length = max(operator.inputs[0].type.shape[operator.number("dimension")], 1)
-    compared = 2 * (4 + max(log2(length / 16), 0))
-    for n, value in enumerate(operator.inputs):
-        yield value, value.type.size * (1 + (compared if n == 0 else 0)), 0
-    for value in operator.outputs:
-        yield value, 0, value.type.size
-
-
-def _top_k(operator: UOperator) -> Elements:
-    (x,) = operator.inputs
-    yield x, 2 * x.type.size, 0
-    for value in operator.outputs:
-        yield value, 0, value.type.size
-
-
-_ANCHORS: dict[str, Callable[[UOperator], Elements]] = {
-    "scatter": _scatter,
-    "reduce_window": _reduce_window,
-    "select_and_scatter_add": _select_and_scatter_add,
-    "sort": _sort,
-    "top_k": _top_k,
-}
+def _ordered(operator: UOperator) -> Elements:
+    """Two keys for every comparison of a merge sort; then every operand in its new order."""
+    first, name = operator.inputs[0], operator.facts.orders
+    compared = 2 * (4 + max(log2(max(first.type.shape[operator.number(name)], 1) / 16), 0))
+    yield first, compared * first.type.size, 0
+    for value, result in zip(operator.inputs, operator.outputs, strict=False):
+        yield value, result.type.size, 0
+    yield from _results(operator)
