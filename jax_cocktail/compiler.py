@@ -3,7 +3,7 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
-        -> simplify -> canonicalise                                  # translated; placed from recover on
+        -> simplify -> canonicalise -> split_reductions              # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> sink -> fuse            # planned: in lane loops,
         -> result_copies -> plan -> explicit_copies                  # with its memory,
@@ -54,6 +54,7 @@ from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
+from jax_cocktail.schedule.split_reductions import split_reductions
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, finish, run_passes
@@ -93,6 +94,7 @@ def passes(
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
+    table.append(("split_reductions", partial(split_reductions, machine=machine)))
     if candidate.units > 1:
         mesh = UnitMesh(units=candidate.units)
         divide = place

@@ -25,14 +25,14 @@ from jax_cocktail.codegen.mapping import (
 from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
 from jax_cocktail.codegen.text import COMPUTE, STORAGE
 from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, clamped, code, down, indices_of, iterated
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
 from jax_cocktail.utask.layout import core, row_major
 from jax_cocktail.utask.types import Shape, Value
 
 Merged = frozenset[Name]
 Destination = tuple[Value, ArrayView]  # the value whose elements are computed, and where they go
-SUM_BLOCK = 1024  # elements that are added in f32 before their sum goes to an f64, for accuracy
+SUM_BLOCK = PROGRAM.sum_block
 
 
 def emit_group(context: Context, group: StitchedUTask) -> None:

@@ -34,6 +34,7 @@ class ProgramTuning:
     overlap_bytes: int = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
 
     select_share: float = 1 / 8  # of a row's elements: up to here selection is cheaper than sorting
+    sum_block: int = 1024  # elements that are added in f32 before their sum goes to an f64, for accuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,19 @@ class DivisionTuning:
     least_part: int = 16  # least length of parts that need not divide the axis
     light: float = 4096  # most flops of a value that is recomputed, not stored
     pack_trips: int = 32  # least trips of a loop that packs its weights
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTuning:
+    """Reductions that are split into parts [E]. None of these numbers depends on the number of units, because
+    the bits of a result must not."""
+
+    parts: int  # of a result element; as many result elements occupy all units by themselves
+    bytes: int = 128 << 10  # of the operand, at least: every unit reduces less sooner than a barrier takes
+    row_elements: int = 128  # of a part along the fastest axis, at least
+    column_elements: int = 64  # of a part along another axis, at least: each part stores a whole row
+    spread: int = 4  # up to so many times the parts, if they are then equal
+    even: int = 128  # equal parts whose number has a larger common divisor with this suit more units
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +218,8 @@ PROGRAM = ProgramTuning()
 MODEL = ModelTuning()
 LOOPS = LoopTuning()
 BATCH = BatchTuning()
+CORE_PARTIALS = PartialTuning(parts=64)
+BLOCK_PARTIALS = PartialTuning(parts=256)
 BLOCK = BlockTuning()
 STOCK = StockTuning()
 TRACE = TraceTuning()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import ceil, inf, prod
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
@@ -13,9 +13,9 @@ from jax_cocktail.cost.unit_time import Part, Seconds, Unit, seconds_by_share, u
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.device.tuning import BLOCK, DivisionTuning
+from jax_cocktail.device.tuning import BLOCK, PROGRAM, DivisionTuning
 from jax_cocktail.utask.ir import Statement, is_a
-from jax_cocktail.utask.types import Value
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 Divided = Callable[[], float]
 Communicating = Callable[[], int | None]
@@ -130,8 +130,9 @@ class Limits(DivisionTuning):
         even = next(iter(self.even_parts(cut, units, self.most * units)), None)
         if even is not None and (whole or even % units == 0):
             return even
-        long = cut.is_uniform and cut.parts >= self.least_part * units
-        return units if long and not whole else even
+        line, rest = self._line(cut), cut.parts % units
+        long = cut.is_uniform and cut.parts >= max(self.least_part, line) * units
+        return units if long and not whole and (not rest or rest >= line) else even
 
     def fills_lanes(self, cut: AxisClass, parts: int, statements: Sequence[Statement]) -> bool:
         """False if a part of a convolution would have less than a vector of output features."""
@@ -147,7 +148,19 @@ class Limits(DivisionTuning):
         return [n for n in range(units, most + 1) if self._is_even(cut, n, units)]
 
     def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
-        return cut.parts % parts == 0 and parts / (units * ceil(parts / units)) >= self.balance
+        busy = parts / (units * ceil(parts / units))
+        return cut.parts % parts == 0 and busy >= self.balance and cut.parts // parts >= self._line(cut)
+
+    def _line(self, cut: AxisClass) -> int:
+        """The fewest elements of a part along the fastest axis of large values. Shorter parts would share
+        cache lines, and a reduction along another axis would have few lanes."""
+        most = max((v.type.nbytes for v in cut.axes), default=0)
+        large = [v.type for v in cut.axes if 2 * v.type.nbytes >= most]
+        axes = [cut.axes[v] for v in cut.axes if 2 * v.type.nbytes >= most]
+        fastest = any(prod(t.shape[axis + 1 :]) == 1 for t, axis in zip(large, axes, strict=True))
+        if most <= PROGRAM.replicated_bytes or not fastest:
+            return 1
+        return max(1, self.lanes * 4 // max(ITEM_SIZE[t.dtype] for t in large))
 
 
 def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:

@@ -441,10 +441,11 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
 def _bases(
     frame: _Frame, tile_group: TileGroup, results: Sequence[Value], recipes: Mapping[Value, UOperator]
 ) -> dict[Value, Value]:
-    """For each result, the array that it may overwrite: only these statements read it, each part its own.
+    """For each result, the array that it may overwrite: from now on only these statements read it, each part
+    its own.
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
-    the value that the other region of a branch returns. The last may have been read before, and parts may
+    the value that the other region of a branch returns. Statements before may have read it, and parts may
     read it again to recompute light operands (`recipes`).
     """
     region = frame.region
@@ -462,8 +463,8 @@ def _bases(
         place = frame.places.get(result)
         candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
-            free = base == place or not frame.is_needed(base, own)
-            if not free or base in found.values() or base.type != result.type:
+            needed = base in region.results or frame.is_read(base, own, frame.done)
+            if (needed and base != place) or base in found.values() or base.type != result.type:
                 continue
             if all(reads_own_part(s, base, axes[result], axes, recipes) for s in statements):
                 found[result] = base

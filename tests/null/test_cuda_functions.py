@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
@@ -27,11 +28,11 @@ def text(function, *arguments, units=1, threads=128, outline_limit=0):
     return emit(program, machine, candidate=Candidate(units)).source
 
 
-def layers(x, first, second):
-    return lax.fori_loop(0, 5, lambda i, x: jnp.tanh(jnp.tanh(x @ first) @ second), x)
+def layers(x, *matrices):
+    return lax.fori_loop(0, 5, lambda i, x: functools.reduce(lambda x, w: jnp.tanh(x @ w), matrices, x), x)
 
 
-LAYERS = jnp.ones((1, 2048)), jnp.ones((2048, 2048)), jnp.ones((2048, 2048))
+LAYERS = jnp.ones((1, 2048)), *[jnp.ones((2048, 2048))] * 3
 
 
 def functions(source, kind):

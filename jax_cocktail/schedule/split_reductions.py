@@ -1,0 +1,151 @@
+"""Splits long reductions into parts that units, or the lanes of one unit, reduce side by side.
+
+A reduction consumes its axes, so every unit would reduce all elements. This pass makes the parts an axis of
+a value, which placement divides like any other (the task splitting of AStitch, ASPLOS'22, section 3.3):
+
+    m = reduce(x)        ->        p = reduce(reshape(x, (parts, length)), axis 1)
+                                   m = reduce(p)
+
+The outer reduced axes become the parts; one of them may be cut into equal runs, and what these leave over is
+reduced by itself. The division follows from the shape and the kind of machine alone, never from the number of
+units, and the partial results are combined in a fixed order. 16-bit floats are reduced in f32 until the end,
+and the sums of f32 parts in f64: they may be many.
+
+Sums down the columns of a matrix are split however many there are: a core adds the rows of a part in f32
+lanes, but many rows only one column after the other, in f64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from math import gcd, prod
+
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.tuning import BLOCK_PARTIALS, CORE_PARTIALS, PROGRAM, PartialTuning
+from jax_cocktail.utask.builder import Builder
+from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.rewrite import rewrite
+from jax_cocktail.utask.substitute import FreshValues
+from jax_cocktail.utask.types import FLOATS, TensorType, Value
+
+_COMBINES = {"sum": "add", "prod": "mul"}  # elementwise kinds; other reductions have the name of theirs
+
+
+def split_reductions(program: UProgram, machine: Machine) -> UProgram:
+    """Returns its argument if no reduction is long enough."""
+    tuning = BLOCK_PARTIALS if machine.is_gpu else CORE_PARTIALS
+    return rewrite(program, partial(_change, fresh=FreshValues(program), tuning=tuning))
+
+
+def _change(statement: Statement, fresh: FreshValues, tuning: PartialTuning) -> Statement | list[Statement]:
+    if not is_a(statement, "reduce"):
+        return statement
+    (x,), (result,), axes = statement.inputs, statement.outputs, statement.ints("axes")
+    division = _division(x.type, axes, tuning)
+    if division is None:
+        return statement
+    b, op = Builder(fresh, statement.source), statement.text("op")
+    wide = op in _COMBINES and x.type.dtype in FLOATS and x.type.dtype.endswith("16")
+    total = _Splitter(b, op, tuning).total(b.convert(x, "float32") if wide else x, axes, division)
+    if wide:
+        b.define((result,), "convert", (total,))
+        return b.out
+    last = b.out.pop()
+    assert isinstance(last, UOperator) and last.outputs == (total,)
+    return [*b.out, replace(last, outputs=(result,))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Each index of the axes `whole` is a part. So is each of `parts` runs of `axis`, if that is not None;
+    the runs have `length` elements."""
+
+    whole: tuple[int, ...]
+    axis: int | None = None
+    parts: int = 1
+    length: int = 0
+
+
+def _division(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) -> _Division | None:
+    """Of a reduction of `x`; None if it should stay as it is."""
+    wanted, whole = _wanted(x, reduced, tuning), list[int]()
+    axes = [d for d in sorted(reduced) if x.shape[d] != 1]
+    for axis in axes if wanted > 1 else ():
+        extent = x.shape[axis]
+        if extent > tuning.spread * wanted or axis == axes[-1]:
+            parts = _parts(extent, wanted, tuning)
+            if extent >= 2 * parts:
+                return _Division(tuple(whole), axis, parts, extent // parts)
+            break
+        whole.append(axis)
+        wanted = -(-wanted // extent)
+        if wanted == 1:
+            break
+    return _Division(tuple(whole)) if whole else None
+
+
+def _parts(extent: int, wanted: int, tuning: PartialTuning) -> int:
+    """The number of parts of an axis: equal ones, if there is such a number near the wanted one."""
+    most = min(tuning.spread * wanted, extent // 2)
+    even = [n for n in range(wanted, most + 1) if extent % n == 0]
+    return min(even, key=lambda n: (-gcd(n, tuning.even), n), default=wanted)
+
+
+def _wanted(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) -> int:
+    """The number of parts of one result element that would be best."""
+    length = prod(x.shape[d] for d in reduced)
+    if x.nbytes < tuning.bytes or length < 2:
+        return 1
+    if max(d for d, n in enumerate(x.shape) if n != 1) in reduced:
+        rows, least, most = x.size // length, tuning.row_elements, length
+    else:
+        rows = prod(x.shape[: min(d for d in reduced if x.shape[d] != 1)])
+        least, most = tuning.column_elements, PROGRAM.sum_block
+    wanted = min(tuning.parts, length // least) if rows < tuning.parts else 1
+    return max(wanted, -(-length // most))
+
+
+@dataclass(frozen=True, slots=True)
+class _Splitter:
+    """Appends reductions by `op`."""
+
+    b: Builder
+    op: str
+    tuning: PartialTuning
+
+    def total(self, x: Value, axes: tuple[int, ...], division: _Division) -> Value:
+        """The result of all parts, and of what they leave over."""
+        found, axis = self._of_parts(x, axes, division), division.axis
+        if axis is None or (done := division.parts * division.length) == x.type.shape[axis]:
+            return found
+        rest = self._reduce(self._run(x, axis, done, x.type.shape[axis] - done), axes)
+        return self.b.binary(_COMBINES.get(self.op, self.op), found, rest)
+
+    def _of_parts(self, x: Value, axes: tuple[int, ...], division: _Division) -> Value:
+        shape, outer = list(x.type.shape), list(division.whole)
+        inner = [d for d in axes if d not in outer]
+        if (axis := division.axis) is not None:
+            x = self._run(x, axis, 0, division.parts * division.length)
+            shape[axis : axis + 1] = [division.parts, division.length]
+            x = self.b.reshape(x, shape)
+            outer = [d + (d > axis) for d in outer] + [axis]
+            inner = [d + (d >= axis) for d in inner]
+        parts, dtype = self._reduce(x, inner), x.type.dtype
+        if self.op == "sum" and dtype == "float32":
+            parts = self.b.convert(parts, "float64")
+        left = tuple(sorted(d - sum(i < d for i in inner) for d in outer))
+        many = prod(shape[d] for d in outer) > PROGRAM.sum_block
+        again = _division(parts.type, left, self.tuning) if many else None
+        found = self._reduce(parts, left) if again is None else self.total(parts, left, again)
+        return self.b.convert(found, dtype)
+
+    def _run(self, x: Value, axis: int, start: int, length: int) -> Value:
+        """A run of one axis."""
+        starts = tuple(start if d == axis else 0 for d in range(x.type.rank))
+        shape = [length if d == axis else n for d, n in enumerate(x.type.shape)]
+        return self.b.slice(x, starts, shape)
+
+    def _reduce(self, x: Value, axes: tuple[int, ...] | list[int]) -> Value:
+        kept = [n for d, n in enumerate(x.type.shape) if d not in axes]
+        return self.b.emit("reduce", (x,), x.type.dtype, kept, axes=tuple(axes), op=self.op)
