@@ -25,6 +25,9 @@ class Error:
     mean: float
     largest: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:.1e}, at most {self.largest:.1e}"
+
     def exceeds(self, stock: Error) -> bool:
         """Whether it is too large, given that of stock XLA."""
         pairs = zip((self.mean, self.largest), (stock.mean, stock.largest), ROUNDING, strict=True)

@@ -126,9 +126,10 @@ def _overwritable(region: Region, spec: DeviceSpec | None) -> tuple[int, ...]:
     """The operands that a program may overwrite with results.
 
     XLA copies an operand that is still needed. On the host that costs as much as our own copy; on a GPU it
-    costs a launch, which pays only for large arrays. A region with side exits needs all of them again.
+    costs a launch, which pays only for large arrays. A region with side exits needs all of them again. One
+    without a loop copies nothing to begin with.
     """
-    if region.exits:
+    if region.exits or region.memory_bound:
         return ()
     least = 0 if spec is None else spec.launch_seconds * spec.memory_rate / 2  # a copy reads and writes
     sizes = (0 if is_key(v.aval) else v.aval.size * v.aval.dtype.itemsize for v in region.operands)
