@@ -254,7 +254,7 @@ constexpr bool ck_conv_pointwise(const CkConv<RANK>& s) {
   return same;
 }
 
-template <class C, bool POINTWISE, int REST, int GROUPS, class T, class O, int RANK>
+template <class C, bool POINTWISE, int M, int GROUPS, class T, class O, int RANK>
 CK_INLINE void ck_conv_products(const CkConv<RANK>& s, i64 positions, i64 image, const T* x, const T* w,
                                 O* o) {
   const i64 features = s.in_features / s.groups, outs = s.out_features / s.groups;
@@ -264,9 +264,9 @@ CK_INLINE void ck_conv_products(const CkConv<RANK>& s, i64 positions, i64 image,
     const CkColumns<T> columns{positions, outs, taps * features, w + g * outs, s.out_features, 1};
     const CkStore<C, O> store{o + g * outs, s.out_features, 1};
     if constexpr (POINTWISE) {
-      ck_gemm<C, REST, GROUPS>(columns, CkRows<C, T>{x + g * features, s.in_features, 1}, store);
+      ck_gemm<C, M, GROUPS>(columns, CkRows<C, T>{x + g * features, s.in_features, 1}, store);
     } else {
-      ck_gemm<C, REST, GROUPS>(columns, CkPatches<C, T, RANK>{s, x + g * features, features, image}, store);
+      ck_gemm<C, M, GROUPS>(columns, CkPatches<C, T, RANK>{s, x + g * features, features, image}, store);
     }
   }
 }
@@ -352,7 +352,7 @@ constexpr CkConvKernel ck_conv_kernel(const CkConv<RANK>& s) {
   }
 }
 
-template <CkConvKernel KERNEL, int REST, int GROUPS, class T, class O, int RANK>
+template <CkConvKernel KERNEL, int M, int GROUPS, class T, class O, int RANK>
 CK_INLINE void ck_conv_as(const CkConv<RANK>& s, const T* x, const T* w, O* o) {
   typedef typename CkLane<T, T, O>::type C;
   i64 positions = s.batch, image = s.in_features;
@@ -362,7 +362,7 @@ CK_INLINE void ck_conv_as(const CkConv<RANK>& s, const T* x, const T* w, O* o) {
   }
   constexpr bool pointwise = KERNEL == CK_CONV_POINTWISE;
   if constexpr ((pointwise || KERNEL == CK_CONV_PRODUCTS) && !CkSame<C, void>::value) {
-    ck_conv_products<C, pointwise, REST, GROUPS>(s, positions, image, x, w, o);
+    ck_conv_products<C, pointwise, M, GROUPS>(s, positions, image, x, w, o);
   } else if constexpr (KERNEL == CK_CONV_DIRECT && CkSame<T, O>::value && CkSame<T, C>::value) {
     ck_conv_direct(s, x, w, o);
   } else {
@@ -370,12 +370,12 @@ CK_INLINE void ck_conv_as(const CkConv<RANK>& s, const T* x, const T* w, O* o) {
   }
 }
 
-// Positions of the output that blocks of kCkBlockRows leave over.
+// Positions of the output.
 template <int RANK>
-constexpr int ck_conv_rest(const CkConv<RANK>& s) {
+constexpr int ck_conv_rows(const CkConv<RANK>& s) {
   i64 positions = s.batch;
   for (int axis = 0; axis < RANK; ++axis) positions *= s.out_size[axis];
-  return int(positions % kCkBlockRows);
+  return int(positions);
 }
 
 // For shapes that the compiler does not know: all kernels are compiled.
@@ -401,7 +401,7 @@ CK_INLINE void ck_conv_fixed(const T* x, const T* w, O* o) {
                             typename CkLane<T, T, O>::type>::type C;
   constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes;
   constexpr int groups = ck_gemm_groups(SHAPE.out_features / SHAPE.groups, lanes);
-  ck_conv_as<ck_conv_kernel<T, O>(SHAPE), ck_conv_rest(SHAPE), groups>(SHAPE, x, w, o);
+  ck_conv_as<ck_conv_kernel<T, O>(SHAPE), ck_conv_rows(SHAPE), groups>(SHAPE, x, w, o);
 }
 
 #endif  // COCKTAIL_CONV_H

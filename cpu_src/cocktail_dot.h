@@ -98,7 +98,7 @@ constexpr CkPlan ck_plan(CkShape given, i64 lanes, i64 narrow, bool turns) {
     return {CK_STRIDED, false, 0, 0};
   }
   const i64 m = transposed ? s.n : s.m, n = transposed ? s.m : s.n;
-  if (kernel == CK_GEMM) return {kernel, transposed, int(m % kCkBlockRows), ck_gemm_groups(n, lanes)};
+  if (kernel == CK_GEMM) return {kernel, transposed, int(m), ck_gemm_groups(n, lanes)};
   const i64 used = kernel == CK_GEMV ? lanes : narrow;
   return {kernel, transposed, int(m), ck_gemv_groups(m, n, used)};
 }

@@ -135,6 +135,13 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
   Lanes sum[ROWS][VECTORS] = {};
   const C* a = rows.at;
   const i64 step_m = rows.step_m, step_k = rows.step_k;
+  if (!add) {  // the lines arrive while the sums are made
+    CK_UNROLL
+    for (int r = 0; r < ROWS; ++r) {
+      CK_UNROLL
+      for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(tile + r * tile_m + v * V::lanes, 1);
+    }
+  }
   CK_NO_UNROLL
   for (i64 p = 0; p < depth; ++p) {
     if constexpr (ROWS == 1) {
@@ -159,7 +166,7 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = ck_multiply_add<C>(sum[r][v], scale, line[v]);
       }
     }
-    if constexpr (ROWS <= 3) {  // memory is the limit; it helps beyond the second cache
+    if constexpr (ROWS <= 3 || PACK) {  // memory is the limit; it helps beyond the second cache
       CK_UNROLL
       for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(b + kCkAhead * b_k + v * V::lanes);
     }
@@ -231,61 +238,83 @@ CK_INLINE void ck_gemm_block(const Rows& rows, i64 i, i64 p, i64 depth, const B*
   ck_block<C, B, BYTES, ROWS, VECTORS, PACK>(depth, piece, b, b_k, tile, tile_m, p != 0, panel);
 }
 
-// Rows [begin, end) of a group of VECTORS vectors of columns. REST: how many blocks of kCkBlockRows leave
-// over, or -1: any number, one at a time.
-template <class C, int BYTES, int VECTORS, int REST, class Rows, class B>
-CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 begin, i64 end, i64 j, i64 columns, const Rows& rows,
+// Rows of the tallest of the blocks that m rows are divided into, each of at most `most` rows. They differ by
+// one row at most: a block of few rows would wait for its loads. 0 if m is not known (negative).
+constexpr int ck_tallest(i64 m, i64 most) {
+  const i64 blocks = m > 0 ? (m + most - 1) / most : 1;
+  return m > 0 ? int((m + blocks - 1) / blocks) : 0;
+}
+
+// The most rows of a block of VECTORS vectors: narrow ones need twice as many to hide the latency of a sum.
+template <int BYTES, int VECTORS>
+struct CkTall {
+  static constexpr int most = VECTORS * 64 <= 2 * BYTES ? 2 * kCkBlockRows : kCkBlockRows;
+};
+
+// How m rows are divided into `count` blocks: the first `high` have TALL rows each, the others one row less.
+// TALL 0: as many as possible have MOST rows, the others one row.
+template <int MOST, int TALL>
+struct CkBlocks {
+  static constexpr i64 tall = TALL ? TALL : MOST, low = TALL ? TALL - 1 : 1;
+  static constexpr i64 together = kCkTileRows / tall;  // in a tile
+  i64 high, count;
+
+  explicit CK_MEMBER CkBlocks(i64 m) {
+    count = TALL ? (m + tall - 1) / tall : m / tall + m % tall;
+    high = TALL ? m - count * low : m / tall;
+  }
+  CK_MEMBER i64 row(i64 block) const { return block * low + (block < high ? block : high) * (tall - low); }
+};
+
+// Blocks [first, last) of a group of VECTORS vectors of columns.
+template <class C, int BYTES, int VECTORS, int TALL, class Rows, class B>
+CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 first, i64 last, i64 j, i64 columns, const Rows& rows,
                             C* tile, i64 tile_m, C* panel) {
+  typedef CkBlocks<CkTall<BYTES, VECTORS>::most, TALL> Blocks;
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
-  constexpr int tall = VECTORS * 64 <= 2 * BYTES ? 2 * kCkBlockRows : kCkBlockRows;
+  constexpr int tall = Blocks::tall, low = Blocks::low;
+  const Blocks blocks(d.m);
+  const i64 high = last < blocks.high ? last : blocks.high;
   for (i64 p = 0; p < d.k; p += kCkDepth) {
     const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
     const B* b = d.b + p * d.b_k + j * d.b_n;
     C* to = tile;
-    i64 i = begin;
-    if (d.b_n == 1 && columns == width && end - i >= kCkBlockRows) {
-      ck_gemm_block<C, BYTES, kCkBlockRows, VECTORS, true>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
-      i += kCkBlockRows;
-      to += kCkBlockRows * tile_m;
+    i64 block = first, i = blocks.row(first);
+    if (d.b_n == 1 && columns == width && block < high) {
+      ck_gemm_block<C, BYTES, tall, VECTORS, true>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
+      ++block, i += tall, to += tall * tile_m;
     } else {
       ck_pack<C, B, BYTES, width>(depth, columns, b, d.b_k, d.b_n, panel);
     }
-    const C* packed = panel;
-    for (; i + tall <= end; i += tall, to += tall * tile_m) {
-      ck_gemm_block<C, BYTES, tall, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+    for (; block < high; ++block, i += tall, to += tall * tile_m) {
+      ck_gemm_block<C, BYTES, tall, VECTORS, false>(rows, i, p, depth, panel, width, to, tile_m);
     }
-    if (tall != kCkBlockRows && i + kCkBlockRows <= end) {
-      ck_gemm_block<C, BYTES, kCkBlockRows, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
-      i += kCkBlockRows;
-      to += kCkBlockRows * tile_m;
-    }
-    if constexpr (REST < 0) {
-      for (; i < end; ++i, to += tile_m) {
-        ck_gemm_block<C, BYTES, 1, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
-      }
-    } else if constexpr (REST > 0) {
-      if (i < end) {
-        ck_gemm_block<C, BYTES, REST, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+    if constexpr (low > 0) {
+      for (; block < last; ++block, i += low, to += low * tile_m) {
+        ck_gemm_block<C, BYTES, low, VECTORS, false>(rows, i, p, depth, panel, width, to, tile_m);
       }
     }
   }
 }
 
 // Columns [from, to): whole groups of VECTORS vectors, or one that is not full.
-template <class C, int BYTES, int VECTORS, int REST, class Rows, class B, class Sink>
+template <class C, int BYTES, int VECTORS, int TALL, class Rows, class B, class Sink>
 CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const Rows& rows,
                                  const Sink& sink) {
+  typedef CkBlocks<CkTall<BYTES, VECTORS>::most, TALL> Blocks;
   constexpr i64 width = VECTORS * CkVector<C, BYTES>::lanes;
   alignas(64) C panel[kCkDepth * width], tile[kCkTileRows * width];
-  for (i64 begin = 0; begin < d.m; begin += kCkTileRows) {
-    const i64 end = d.m - begin < kCkTileRows ? d.m : begin + kCkTileRows;
+  const Blocks blocks(d.m);
+  for (i64 first = 0; first < blocks.count; first += Blocks::together) {
+    const i64 next = first + Blocks::together, last = next < blocks.count ? next : blocks.count;
+    const i64 begin = blocks.row(first), end = blocks.row(last);
     for (i64 j = from; j < to; j += width) {
       const i64 columns = to - j < width ? to - j : width;
       if (columns == width && sink.dense()) {
-        ck_gemm_rows<C, BYTES, VECTORS, REST>(d, begin, end, j, columns, rows, sink.place(begin, j),
+        ck_gemm_rows<C, BYTES, VECTORS, TALL>(d, first, last, j, columns, rows, sink.place(begin, j),
                                               sink.row(), panel);
       } else {
-        ck_gemm_rows<C, BYTES, VECTORS, REST>(d, begin, end, j, columns, rows, tile, width, panel);
+        ck_gemm_rows<C, BYTES, VECTORS, TALL>(d, first, last, j, columns, rows, tile, width, panel);
         sink(begin, j, end - begin, columns, tile, width);
       }
     }
@@ -293,24 +322,25 @@ CK_NOINLINE void ck_gemm_columns(const CkColumns<B>& d, i64 from, i64 to, const 
 }
 
 // Any shape, any strides; worth it from a few rows on. GROUPS: bit 3 if whole groups of columns may exist,
-// bits 2 to 0 if the remainder may need kCkColumnVectors, 2 or 1 vectors. REST: m %
-// kCkBlockRows or -1.
-template <class C, int REST, int GROUPS, class Rows, class B, class Sink>
+// bits 2 to 0 if the remainder may need kCkColumnVectors, 2 or 1 vectors. M: m, or -1 if it is not known.
+template <class C, int M, int GROUPS, class Rows, class B, class Sink>
 CK_INLINE void ck_gemm(const CkColumns<B>& d, const Rows& rows, const Sink& sink) {
-  static_assert(kCkTileRows % (2 * kCkBlockRows) == 0, "blocks must fill a tile");
   constexpr i64 lanes = CkVector<C, CK_VECTOR_BYTES>::lanes, width = kCkColumnVectors * lanes;
+  constexpr int wide = ck_tallest(M, CkTall<CK_VECTOR_BYTES, kCkColumnVectors>::most);
+  constexpr int two = ck_tallest(M, CkTall<CK_VECTOR_BYTES, 2>::most);
+  constexpr int one = ck_tallest(M, CkTall<CK_VECTOR_BYTES, 1>::most);
   const i64 whole = d.n / width * width, vectors = (d.n - whole + lanes - 1) / lanes;
   if constexpr ((GROUPS & 8) != 0) {
-    ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, REST>(d, 0, whole, rows, sink);
+    ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, wide>(d, 0, whole, rows, sink);
   }
   if constexpr ((GROUPS & 4) != 0) {
-    if (vectors > 2) ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, REST>(d, whole, d.n, rows, sink);
+    if (vectors > 2) ck_gemm_columns<C, CK_VECTOR_BYTES, kCkColumnVectors, wide>(d, whole, d.n, rows, sink);
   }
   if constexpr ((GROUPS & 2) != 0) {
-    if (vectors == 2) ck_gemm_columns<C, CK_VECTOR_BYTES, 2, REST>(d, whole, d.n, rows, sink);
+    if (vectors == 2) ck_gemm_columns<C, CK_VECTOR_BYTES, 2, two>(d, whole, d.n, rows, sink);
   }
   if constexpr ((GROUPS & 1) != 0) {
-    if (vectors == 1) ck_gemm_columns<C, CK_VECTOR_BYTES, 1, REST>(d, whole, d.n, rows, sink);
+    if (vectors == 1) ck_gemm_columns<C, CK_VECTOR_BYTES, 1, one>(d, whole, d.n, rows, sink);
   }
 }
 

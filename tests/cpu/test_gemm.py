@@ -62,6 +62,8 @@ def _products() -> list[Product]:
     found = [Product(f32, m, n, 40) for m, n in itertools.product(range(1, 15), (36, 133, 250))]
     found += [Product(f32, m, n, 300, "nk") for m, n in itertools.product((1, 2, 3, 7, 19), (1, 5, 70))]
     found += [Product(f32, m, n, k) for m, n, k in ((100, 70, 300), (97, 1, 130), (7, 5, 9), (3, 3, 200))]
+    # Blocks of five and six rows, the last of several tiles, narrow columns with blocks of up to twelve rows.
+    found += [Product(f32, m, n, 140) for m, n in ((19, 70), (25, 20), (32, 64), (101, 90), (257, 30))]
     found += [Product(f32, 64, 40, 33, form, "km") for form in FORMS.values()]
     found += [Product(("f64",) * 3, m, 45, 150, form) for m in (1, 5, 20) for form in FORMS.values()]
     for types in TYPES:
