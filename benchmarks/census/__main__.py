@@ -51,7 +51,7 @@ def line(row: Row) -> str:
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
-    """Geometric means by form."""
+    """Geometric means by form, the error of the cost model, and the rows with problems."""
     lines = []
     for form in dict.fromkeys(row.form for row in rows):
         ratios = [row.ratio for row in rows if row.form == form and row.ratio]
@@ -61,8 +61,20 @@ def summary(rows: Sequence[Row]) -> list[str]:
                 f"{form}: geometric mean of {len(ratios)}: {_mean(ratios):.2f};"
                 f" {best:.2f} if stock XLA runs what it is faster at"
             )
+    told = [row for row in rows if row.ratio and row.predicted]
+    if told:
+        worst = max(told, key=_overestimate)
+        lines.append(
+            f"the model overestimates a speedup by up to {_overestimate(worst):.1f} times"
+            f" ({worst.pattern}, {worst.form})"
+        )
     bad = [f"{row.pattern} ({row.form})" for row in rows if row.problem]
     return [*lines, *([f"look at: {', '.join(bad)}"] if bad else [])]
+
+
+def _overestimate(row: Row) -> float:
+    """The predicted speedup over the measured one."""
+    return row.predicted / row.ratio if row.predicted and row.ratio else 0.0
 
 
 def _mean(ratios: Sequence[float]) -> float:

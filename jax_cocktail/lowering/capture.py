@@ -208,6 +208,8 @@ def _expensive(equation: Any) -> bool:
         features = equation.params["dimension_numbers"].rhs_spec[0]
         depth = _elements(shapes[1]) // max(shapes[1][features], 1)
         return 2.0 * depth * _elements(shapes[-1]) >= EXPENSIVE_FLOPS
+    if name.startswith("scatter"):  # its work is in the updates
+        elements = _elements(shapes[2])
     return (name in LIBRARY or name in _ONLY_STOCK) and elements >= EXPENSIVE_ELEMENTS
 
 

@@ -104,6 +104,19 @@ def test_products_stay_with_stock_xla():
     agrees(network, (X, w))
 
 
+@pytest.mark.parametrize("updates", [8, 2048])
+def test_a_scatter_is_a_wall_if_it_has_many_updates(updates):
+    table = np.random.default_rng(5).standard_normal((4096, 32), np.float32)
+
+    def function(x, rows):
+        y = softmax(x)
+        return softmax(y.at[rows].add(y[:1]))
+
+    regions = captured(function, table, np.arange(updates, dtype=np.int32))
+    assert len(regions) == (1 if updates == 8 else 2)
+    agrees(function, (table, np.arange(updates, dtype=np.int32)))
+
+
 def test_control_flow_keeps_its_region():
     def function(x):
         y = lax.fori_loop(0, 3, lambda _, c: jnp.tanh(c) @ jnp.ones((128, 128)) / 128, softmax(x))
