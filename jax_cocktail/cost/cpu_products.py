@@ -123,17 +123,25 @@ def _columns(f: Form, lanes: int) -> Loads:
 
 def _blocks(f: Form) -> Loads:
     """Blocks of rows over packed panels of columns (`ck_gemm`)."""
-    width = (4 if f.vector == 64 else 2) * f.lanes
+    most = 4 if f.vector == 64 else 2  # vectors of a panel
+    width = most * f.lanes
     whole, rest = f.n // width, f.n % width
-    chunks, tiles = _above(f.k, _DEPTH), _above(f.m, _TILE_ROWS)
-    dense = f.m * whole * width if f.o_n == 1 else 0
-    right = f.k * f.n
+    vectors = _above(rest, f.lanes)
+    last = most if vectors > 2 else vectors  # of the panel that is not full
+    chunks, depth, full, part = _above(f.k, _DEPTH), f.k, whole * width, rest
     if f.b_k == 1 and f.b_n != 1 and f.k % _DEPTH >= f.lanes and f.lane >= 4:  # transposed while packed
-        vectors = _above(rest, f.lanes)
-        last = f.lanes * (4 if f.vector == 64 and vectors > 2 else vectors)
-        right = _above(f.k, f.lanes) * f.lanes * (whole * width + last)
+        depth, part = _above(f.k, f.lanes) * f.lanes, last * f.lanes
+    right = depth * (full * _tiles(f.m, most, f.vector) + part * _tiles(f.m, last, f.vector))
+    dense = f.m * full if f.o_n == 1 else 0
     left = f.m * f.k * (whole + bool(rest))
-    return Loads(left, right * tiles, dense * (chunks - 1), dense * (chunks - 1) + f.m * f.n)
+    return Loads(left, right, dense * (chunks - 1), dense * (chunks - 1) + f.m * f.n)
+
+
+def _tiles(m: int, vectors: int, bytes_: int) -> int:
+    """How often m rows need a panel of so many vectors: for each tile of at most 96 rows."""
+    most = 12 if vectors * 64 <= 2 * bytes_ else 6
+    blocks = _above(m, most)
+    return _above(blocks, _TILE_ROWS // _above(m, blocks))
 
 
 def _inner(f: Form) -> Loads:
@@ -176,7 +184,8 @@ def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
     lane, groups = _lane(operator), operator.number("feature_group_count")
     *kernel, channels, features = w.shape
     taps, positions, outs = prod(kernel), out.size // out.shape[-1], features // groups
-    inside = prod(len(list(pairs)) for pairs in _inside(operator)) / (prod(out.shape[1:-1]) * taps)
+    shares = list(_inside(operator))
+    inside = prod(shares)
     if not lane or (groups != 1 and outs < vector // lane // 2):
         products = positions * taps * channels * features * inside
         return Loads(products, products, 0, out.size)
@@ -194,21 +203,18 @@ def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
     most = 8 if vector == 64 else 4
     lines, across = positions // out.shape[-2], _above(out.shape[-2], most)
     vectors = groups * _groups(outs // lanes, (2, 1))
-    left = lines * across * most * taps * channels * vectors
-    return Loads(left, lines * across * taps * channels * features, 0, out.size)
+    left = positions * taps * channels * vectors * inside
+    right = lines * across * taps * channels * features * prod(shares[:-1])
+    return Loads(left, right, 0, out.size)
 
 
-def _inside(operator: UOperator) -> Iterator[Iterator[tuple[int, int]]]:
-    """Of each spatial axis the pairs of an output position and an element of the kernel that meet the
-    image."""
+def _inside(operator: UOperator) -> Iterator[float]:
+    """Of each spatial axis the part of the pairs of an output position and an element of the kernel that meet
+    the image."""
     x, w, out = (v.type.shape for v in (*operator.inputs, operator.output))
     names = "window_strides", "lhs_dilation", "rhs_dilation"
     rules = zip(*(operator.ints(name) for name in names), operator.pairs("padding"), strict=True)
     sizes = zip(x[1:-1], w[:-2], out[1:-1], strict=True)
     for (n, kernel, count), (stride, gap, spread, (low, _)) in zip(sizes, rules, strict=True):
-        yield (
-            (at, tap)
-            for at in range(count)
-            for tap in range(kernel)
-            if 0 <= (p := at * stride - low + tap * spread) <= (n - 1) * gap and p % gap == 0
-        )
+        places = [at * stride - low + tap * spread for at in range(count) for tap in range(kernel)]
+        yield sum(0 <= place <= (n - 1) * gap and place % gap == 0 for place in places) / len(places)

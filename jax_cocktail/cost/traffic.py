@@ -3,7 +3,7 @@
 A byte counts each time that it is loaded, whether a cache holds it or not. A lane loop loads an element of an
 operand once for every trip of the innermost loop on which its position depends. Products are taken as their
 templates move them (`cost.cpu_products`). Values in registers and templates' arrays on the stack count
-nothing, nor do scratch memory and what LAPACK does inside.
+nothing, nor does what LAPACK does inside. A sort is one of random numbers.
 
     group of shape S      each read once per element of S, less often if its position lacks the last axes
     reduction             the same for its operand; the result is stored once, or, where lanes keep the last
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import log2, prod
+from math import ceil, log2, prod
 
 from jax_cocktail.analysis.contraction import contraction
 from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, positions_of, times
@@ -209,6 +209,10 @@ class _Model:
         else:
             if operator.facts.updates or operator.kind == "copy":
                 self.copy(operator.inputs[0], operator.output, shares)
+            if operator.facts.orders:
+                _, loaded, stored = _comparisons(operator)
+                scratch = Slot(self.plan.scratch_space, self.plan.scratch_offset)
+                self.add_to(scratch, Moved(4 * loaded, 4 * stored), shares)
             for value, loaded, stored in _elements(operator):
                 if not value.type.is_scalar:
                     item = ITEM_SIZE[value.type.dtype]
@@ -366,10 +370,20 @@ def _pairs(operator: UOperator, x: Value, windows: Sequence[int]) -> int:
 
 
 def _ordered(operator: UOperator) -> Elements:
-    """Two keys for every comparison of a merge sort; then every operand in its new order."""
-    first, name = operator.inputs[0], operator.facts.orders
-    compared = 2 * (4 + max(log2(max(first.type.shape[operator.number(name)], 1) / 16), 0))
-    yield first, compared * first.type.size, 0
+    """Two keys for every comparison; then every operand in its new order."""
+    compared, _, _ = _comparisons(operator)
+    yield operator.inputs[0], 2 * compared, 0
     for value, result in zip(operator.inputs, operator.outputs, strict=False):
         yield value, result.type.size, 0
     yield from _results(operator)
+
+
+def _comparisons(operator: UOperator) -> tuple[float, float, float]:
+    """Comparisons of a sort of random numbers, and positions that it loads and stores. Runs of 16 elements
+    are sorted by insertion, then merged pairwise."""
+    (value, *_), axis = operator.inputs, operator.number(operator.facts.orders)
+    length = value.type.shape[axis]
+    run = min(length, 16)
+    inserted, merges = (run + 2) / 4, ceil(log2(max(length / 16, 1)))
+    compared, stored = inserted + merges, inserted + 0.25 + merges
+    return compared * value.type.size, (compared + 2 * merges + 1) * value.type.size, stored * value.type.size
