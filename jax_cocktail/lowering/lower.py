@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.codegen.machines import machine_of
@@ -28,6 +27,7 @@ from jax_cocktail.lowering.adapter import (
     primitive_name,
     source_of,
 )
+from jax_cocktail.lowering.arguments import concrete_arguments, donated
 from jax_cocktail.lowering.capture import ASKED_FOR, MEMORY_BOUND_SUBGRAPH, Region, subgraph
 from jax_cocktail.lowering.choices import element_branch_in
 from jax_cocktail.lowering.recent import keep
@@ -152,7 +152,8 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     settled = known is not None and known.choice == "stock" and not again
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    prepared = prepare(closed, mark.function, machine, _memory_bound(mark))
+    light = _memory_bound(mark)
+    prepared = prepare(closed, mark.function, machine, light, donated(closed, mark) if light else frozenset())
     captured = prepared.captured
     if known is not None and not possible(prepared, known.plan, units):  # somebody has changed the file
         known, again = None, False
@@ -186,7 +187,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
 
 def _record(prepared: Prepared, plan: decisions.Plan, mark: Mark) -> None:
     """Traces the call, if its arguments are known: it is not one inside the call that `trace` makes."""
-    arguments = _concrete_arguments(prepared.closed, mark)
+    arguments = concrete_arguments(prepared.closed, mark)
     if arguments is not None and STATE.recordings is not None:
         STATE.recordings.append(record(prepared, plan, mark, arguments))
 
@@ -341,44 +342,10 @@ def _arguments(closed: Any, mark: Mark, platform: str) -> tuple[list[Any] | None
         return None, "a NaN or an infinity would stop the measurement"
     if not custom_call.present(platform):
         return None, f"this process has no {platform} device"
-    arguments = _concrete_arguments(closed, mark)
+    arguments = concrete_arguments(closed, mark)
     if open_jaxpr(closed).effects:
         return arguments, "the call has side effects"
     return arguments, "" if arguments is not None else "no concrete arguments"
-
-
-def _concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
-    """The arguments of the wrapper's call, if they are concrete and `closed` is the jaxpr of this call."""
-    if STATE.arguments is None:
-        return None
-    wrapper, positional, keyword = STATE.arguments
-    leaves = wrapper.dynamic_leaves(positional, keyword)
-    if leaves is None or wrapper.function_name != mark.function:
-        return None
-    leaves = _used(leaves, closed, wrapper)
-    avals = closed.in_avals
-    if len(leaves) != len(avals) or not all(map(_is_value, leaves)):
-        return None
-    for leaf, aval in zip(leaves, avals, strict=True):
-        found = jax.typeof(leaf)
-        same_kind = getattr(found, "weak_type", False) == getattr(aval, "weak_type", False)
-        if found.shape != aval.shape or found.dtype != aval.dtype or not same_kind:
-            return None
-    return list(leaves)
-
-
-def _used(leaves: list[Any], closed: Any, wrapper: Any) -> list[Any]:
-    """Removes the arguments that JAX dropped as unused. JAX keeps the variables of the others."""
-    kept = set(open_jaxpr(closed).invars)
-    invars = next((wrapper.inputs_with(var) for var in kept), ())
-    if len(leaves) != len(invars):
-        return leaves
-    return [leaf for leaf, var in zip(leaves, invars, strict=True) if var in kept]
-
-
-def _is_value(leaf: Any) -> bool:
-    kinds = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
-    return isinstance(leaf, kinds) and not isinstance(leaf, jax.core.Tracer)
 
 
 def _described(report: Report, prepared: Prepared, decision: decisions.Decision, mark: Mark) -> Report:

@@ -7,10 +7,10 @@ options, is not traced again, and what it closes over dies with it and with its 
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from inspect import isgeneratorfunction
 from typing import Any
 
 import jax
@@ -66,7 +66,7 @@ class Marked:
     """
 
     def __init__(self, function: Callable[..., Any], jit_options: Mapping[str, Any]) -> None:
-        if isinstance(function, staticmethod) or isgeneratorfunction(function):
+        if isinstance(function, staticmethod) or inspect.isgeneratorfunction(function):
             jax.jit(function)  # raises the error that says why; our stand-in would hide it
         self.function_name = _name_of(function)
         self._reference = _reference(function)
@@ -95,6 +95,38 @@ class Marked:
         positions, names = static
         dynamic = tuple(a for i, a in enumerate(args) if i not in positions)
         return jax.tree.leaves((dynamic, {k: v for k, v in kwargs.items() if k not in names}))
+
+    def donated_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[bool] | None:
+        """Whether the caller donates each of `dynamic_leaves`."""
+        static = self._record.static.get((len(args), tuple(sorted(kwargs))))
+        if static is None:
+            return None
+        numbers, names = self._donated()
+        dynamic = tuple(
+            jax.tree.map(lambda _, given=i in numbers: given, arg)
+            for i, arg in enumerate(args)
+            if i not in static[0]
+        )
+        by_name = {
+            k: jax.tree.map(lambda _, given=k in names: given, v)
+            for k, v in kwargs.items()
+            if k not in static[1]
+        }
+        return jax.tree.leaves((dynamic, by_name))
+
+    def _donated(self) -> tuple[set[int], set[str]]:
+        """The donated parameters by position and by name, as JAX completes each from the other."""
+        numbers, names = (self._jit_options.get(f"donate_arg{what}") for what in ("nums", "names"))
+        numbers = () if numbers is None else (numbers,) if isinstance(numbers, int) else numbers
+        names = () if names is None else (names,) if isinstance(names, str) else names
+        try:
+            parameters = list(inspect.signature(self._reference()).parameters)
+        except (TypeError, ValueError):  # nothing is known of them
+            parameters = []
+        positions = {n if n >= 0 else n + len(parameters) for n in numbers}
+        by_number = {name for n, name in enumerate(parameters) if n in positions}
+        by_name = {n for n, name in enumerate(parameters) if name in names}
+        return positions | by_name, set(names) | by_number
 
     @property
     def compiler_options(self) -> Mapping[str, Any]:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax.extend.core as jex
+
 from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.codegen.machines import HOST
@@ -96,20 +98,28 @@ class Survey:
 
 
 _RECENT = 32
-# The latest, by device, id of the jaxpr and scope. An entry dies with its jaxpr, since it holds what the
-# function closes over: constants of the jaxpr.
-_recent: dict[tuple[DeviceSpec | None, int, bool], Prepared] = {}
+# The latest, by device, id of the jaxpr, scope and donated inputs. An entry dies with its jaxpr, since it
+# holds what the function closes over: constants of the jaxpr.
+_recent: dict[tuple[DeviceSpec | None, int, bool, frozenset[int]], Prepared] = {}
 
 
-def prepare(closed: Any, name: str, machine: Machine = HOST, memory_bound: bool = False) -> Prepared:
-    """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`."""
-    key = machine.spec, id(closed), memory_bound
+def prepare(
+    closed: Any,
+    name: str,
+    machine: Machine = HOST,
+    memory_bound: bool = False,
+    donated: frozenset[int] = frozenset(),
+) -> Prepared:
+    """Captures and translates a marked jaxpr, once. `memory_bound`: see `capture`; `donated`: the positions
+    of the inputs that its caller gives away, which count only then."""
+    key = machine.spec, id(closed), memory_bound, donated
     known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
     captured = capture(closed, machine.platform, memory_bound)
     programs = tuple(
-        translate(region.program, name, _overwritable(region, machine.spec)) for region in captured.regions
+        translate(region.program, name, _overwritable(region, machine.spec, captured, donated))
+        for region in captured.regions
     )
     traced = weakref.ref(closed, lambda _: _recent.pop(key, None))
     prepared = Prepared(machine, traced, captured, programs)
@@ -122,18 +132,31 @@ def forget() -> None:
     _recent.clear()
 
 
-def _overwritable(region: Region, spec: DeviceSpec | None) -> tuple[int, ...]:
+def _overwritable(
+    region: Region, spec: DeviceSpec | None, captured: Capture, donated: frozenset[int]
+) -> tuple[int, ...]:
     """The operands that a program may overwrite with results.
 
     XLA copies an operand that is still needed. On the host that costs as much as our own copy; on a GPU it
     costs a launch, which pays only for large arrays. A region with side exits needs all of them again. One
-    without a loop copies nothing to begin with.
+    without a loop copies nothing by itself, so it overwrites only what nobody needs.
     """
-    if region.exits or region.memory_bound:
+    if region.exits:
         return ()
+    needed = _needed_beside(region, captured, donated) if region.memory_bound else set()
     least = 0 if spec is None else spec.launch_seconds * spec.memory_rate / 2  # a copy reads and writes
     sizes = (0 if is_key(v.aval) else v.aval.size * v.aval.dtype.itemsize for v in region.operands)
-    return tuple(number for number, size in enumerate(sizes) if size >= least)
+    large = (number for number, size in enumerate(sizes) if size >= least)
+    return tuple(number for number in large if region.operands[number] not in needed)
+
+
+def _needed_beside(region: Region, captured: Capture, donated: frozenset[int]) -> set[Any]:
+    """The operands that the caller keeps or that other equations read, of those before the region as well."""
+    flat, inside = captured.flat, set(region.members)
+    kept = (v for number, v in enumerate(flat.template.invars) if number not in donated)
+    read = (v for n, each in enumerate(flat.equations) if n not in inside for v in each.invars)
+    everything = (*kept, *flat.constvars, *flat.outvars, *read)
+    return {v for v in everything if not isinstance(v, jex.Literal)}
 
 
 def spec_of(mark: Mark, platform: str) -> DeviceSpec | None:
