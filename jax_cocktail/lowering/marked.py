@@ -123,10 +123,9 @@ class Marked:
             parameters = list(inspect.signature(self._reference()).parameters)
         except (TypeError, ValueError):  # nothing is known of them
             parameters = []
-        positions = {n if n >= 0 else n + len(parameters) for n in numbers}
-        by_number = {name for n, name in enumerate(parameters) if n in positions}
+        by_number = {name for n, name in enumerate(parameters) if n in numbers}
         by_name = {n for n, name in enumerate(parameters) if name in names}
-        return positions | by_name, set(names) | by_number
+        return set(numbers) | by_name, set(names) | by_number
 
     @property
     def compiler_options(self) -> Mapping[str, Any]:
