@@ -27,6 +27,11 @@ class Captured:
       units: the number of threads (on a GPU: thread blocks) that share the region.
       barriers: for each loop as compiled, (trip count or None, source line, barriers per iteration). A loop
         unrolled by two has half the trips.
+      kernels: the programs that one call runs.
+      waits: barriers of one call. Here and below, a loop of unknown length counts with an assumed number of
+        iterations, and a branch with its worst side.
+      loaded_bytes, stored_bytes: what all units together load and store in one call, as predicted; of a
+        branch the mean over its sides.
       fired: the passes that changed the program.
       remarks: the actions of the passes, or the reasons against them, one sentence each.
       exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
@@ -47,6 +52,10 @@ class Captured:
     remarks: tuple[str, ...] = ()
     exits: tuple[str, ...] = ()
     exited: tuple[int, int] = (0, 0)
+    kernels: int = 1
+    waits: float = 0.0
+    loaded_bytes: float = 0.0
+    stored_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +181,10 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {_place(what, where, len(tuple(same)))}")
     units = f"{region.units} units; " if region.units > 1 else ""
     lines.append(f"    scope: {region.scope}; {units}workspace: {_bytes(region.workspace_bytes)}")
+    lines.append(f"    {_moved(region)}")
     for (trips, loop, waits), alike in groupby(region.barriers):
         kind = "a while loop" if trips is None else f"a loop of {trips} trips"
-        what = f"{waits} barrier{'s' if waits != 1 else ''} per iteration of {kind}"
+        what = f"{_many(waits, 'barrier')} per iteration of {kind}"
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
     lines += (f"    side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exits:
@@ -188,6 +198,17 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     if region.path:
         lines.append(f"    files: {region.path}")
     return lines
+
+
+def _moved(region: Captured) -> str:
+    """What one call runs and moves."""
+    waits = f", {_many(round(region.waits), 'barrier')}" if region.waits else ", no barrier"
+    loaded, stored = (_bytes(round(size)) for size in (region.loaded_bytes, region.stored_bytes))
+    return f"a call: {_many(region.kernels, 'kernel')}{waits}; loads {loaded}, stores {stored} (predicted)"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
 
 
 def _place(what: str, where: str, times: int = 1) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from jax_cocktail.cost import cpu as price_cpu
+from jax_cocktail.cost.cpu_products import VECTOR_BYTES
 from jax_cocktail.cost.gpu import gpu_price, spread_seconds
+from jax_cocktail.cost.traffic import Moved, traffic
 from jax_cocktail.cost.value import Comparison, Price
-from jax_cocktail.cost.work import waits
+from jax_cocktail.cost.work import runs, waits
 from jax_cocktail.cost.xla import xla_price, xla_seconds
 from jax_cocktail.device.host import SERVER
 from jax_cocktail.device.machine import Machine
@@ -16,8 +18,10 @@ from jax_cocktail.utask.plan import MemoryPlan
 __all__ = [
     "Comparison",
     "Price",
+    "barriers_per_call",
     "barriers_per_iteration",
     "launch_seconds",
+    "moved_per_call",
     "our_price",
     "profile",
     "stock_price",
@@ -59,3 +63,14 @@ def barriers_per_iteration(program: UProgram) -> tuple[tuple[LoopUTask, int], ..
     inside = [[s for region in loop.regions for s in region.body] for loop in loops]
     counts = [int(sum(waits(s, times=lambda _: 0) for s in body)) for body in inside]
     return tuple((loop, count) for loop, count in zip(loops, counts, strict=True) if count)
+
+
+def barriers_per_call(program: UProgram) -> float:
+    """Barriers of one call. A loop of unknown length has as many trips as prices assume."""
+    return sum(waits(statement, times=runs) for statement in program.entry.body)
+
+
+def moved_per_call(program: UProgram, plan: MemoryPlan, units: int, machine: Machine) -> Moved:
+    """The bytes that all units together load and store in one call, as predicted."""
+    vector = 0 if machine.is_gpu else VECTOR_BYTES
+    return traffic(program, plan, units, vector=vector).total()

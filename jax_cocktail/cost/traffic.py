@@ -11,6 +11,9 @@ nothing, nor does what LAPACK does inside. A sort is one of random numbers.
     copy, transfer        as many bytes loaded as stored
     loop                  its body for each trip; of a parallel loop, unit (first + p) mod n runs trip p
     branch                the mean over its sides, or as often as each was taken
+
+Blocks of threads reduce in registers, and load each operand of a product once for every execution: the
+least that they can do if they do not keep it.
 """
 
 from __future__ import annotations
@@ -78,11 +81,11 @@ def traffic(
     executions: Executions | None = None,
     vector: int = VECTOR_BYTES,
 ) -> Traffic:
-    """The prediction for one call of a program for a CPU on so many units.
+    """The prediction for one call of a program on so many units.
 
     `executions`: of the regions, as the interpreter observed them; without it, a loop of unknown length has
     as many trips as prices assume, and a branch takes each side equally often. `vector`: bytes of a vector
-    register.
+    register of a CPU; 0: a unit is a block of threads.
     """
     count = min(units, plan.most_units)
     model = _Model(plan, tuple(defaultdict[str, Moved](Moved) for _ in range(count)), executions, vector)
@@ -113,6 +116,8 @@ class _Model:
 
     def name(self, slot: Slot) -> str:
         """Of a result that shares memory with an operand, the operand's."""
+        if slot in self.plan.parts:
+            return "own"
         operands = {b: a for a, b in self.plan.aliases}
         if slot.space == "output" and slot.index in operands:
             return f"operand {operands[slot.index]}"
@@ -205,7 +210,8 @@ class _Model:
             strides = self.strides(operator.output)
             self.dot(operator, strides, operator.output, shares)
         elif operator.kind == "conv":
-            self.product(operator, conv_loads(operator, self.vector), operator.output, shares)
+            loads = conv_loads(operator, self.vector) if self.vector else _whole(operator)
+            self.product(operator, loads, operator.output, shares)
         else:
             if operator.facts.updates or operator.kind == "copy":
                 self.copy(operator.inputs[0], operator.output, shares)
@@ -252,8 +258,14 @@ class _Model:
                 self.add(self.plan.layouts[place].root, 0, value.type.nbytes, shares)
 
     def load(self, reads: Reads, loops: Sequence[tuple[int, int]], shares: Shares) -> None:
+        """Threads load elements that follow each other together, in sectors; one that all of a warp need is
+        a sector by itself."""
+        everything = prod(size for _, size in loops)
         for (root, _), axes in reads.found.items():
-            self.add(root, times(axes, loops) * ITEM_SIZE[root.type.dtype], 0, shares)
+            count, item = times(axes, loops), ITEM_SIZE[root.type.dtype]
+            if not self.vector and count < everything:
+                count, item = -(-everything // _WARP), _SECTOR
+            self.add(root, count * item, 0, shares)
 
     def reduction(self, members: Mapping[Value, UOperator], reduce: UOperator, shares: Shares) -> None:
         """Rows are summed in registers; if the last axis is kept, rows are added to the result in memory."""
@@ -268,7 +280,7 @@ class _Model:
         if result.type.is_scalar:
             return
         rows = prod(n for _, n in inner) if kept and inner and loops[-1] in kept else 0
-        if ITEM_SIZE[result.type.dtype] < 4 or (rows > _LONG and reduce["op"] == "sum"):
+        if not self.vector or ITEM_SIZE[result.type.dtype] < 4 or (rows > _LONG and reduce["op"] == "sum"):
             rows = 0
         size = result.type.nbytes
         self.add(self.plan.layouts[result].root, rows * size, (rows + 1) * size, shares)
@@ -291,13 +303,18 @@ class _Model:
 
     def dot(self, dot: UOperator, result: tuple[int, ...], place: Value, shares: Shares) -> None:
         left, right = (self.strides(v) for v in dot.inputs[:2])
-        self.product(dot, dot_loads(dot, contraction(dot, (left, right, result)), self.vector), place, shares)
+        if self.vector:
+            loads = dot_loads(dot, contraction(dot, (left, right, result)), self.vector)
+        else:
+            loads = _whole(dot)
+        self.product(dot, loads, place, shares)
 
     def strides(self, value: Value) -> tuple[int, ...]:
         return (0,) * value.type.rank if value.type.is_scalar else self.plan.layouts[value].strides
 
     def product(self, product: UOperator, loads: Loads, place: Value, shares: Shares) -> None:
-        for value, count in zip(product.inputs, (loads.left, loads.right), strict=True):
+        for number, value in enumerate(product.inputs):
+            count = loads.right if number % 2 else loads.left
             if not value.type.is_scalar:
                 item = ITEM_SIZE[value.type.dtype]
                 self.add(self.plan.layouts[value].root, count * item, 0, shares)
@@ -307,6 +324,13 @@ class _Model:
 
 
 _LONG = 1024  # elements of a sum that is added in blocks
+_WARP, _SECTOR = 32, 32  # threads that load together, and bytes of global memory that come together
+
+
+def _whole(product: UOperator) -> Loads:
+    """A block of threads loads each operand once."""
+    left, right = (value.type.size for value in product.inputs[:2])
+    return Loads(left, right, 0, product.output.type.size)
 
 
 def _lanes(value: Value) -> Positions:

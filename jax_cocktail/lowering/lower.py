@@ -15,7 +15,7 @@ from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import MEMORY_BOUND, Options
-from jax_cocktail.cost.price import barriers_per_iteration
+from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, moved_per_call
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
 from jax_cocktail.lowering import custom_call, decisions, leaving, stopwatch
@@ -382,6 +382,7 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
     units = emitted.mesh.units
     grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
     light = f"{MEMORY_BOUND_SUBGRAPH} at {region.source}" if region.source else MEMORY_BOUND_SUBGRAPH
+    moved = moved_per_call(emitted.program, emitted.plan, units, emitted.machine)
     return Captured(
         control_flow=(light,) if region.memory_bound else region.control_flow,
         operators=region.operators,
@@ -392,6 +393,9 @@ def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         seconds=artifact.seconds,
         cached=artifact.cached,
         units=units,
+        waits=barriers_per_call(emitted.program),
+        loaded_bytes=moved.loaded,
+        stored_bytes=moved.stored,
         barriers=tuple(
             (loop.trip_count, str(loop.source), waits)
             for loop, waits in barriers_per_iteration(emitted.program)

@@ -216,3 +216,23 @@ def test_candidates_are_a_table():
         ["stock", "XLA", "4000.0", "1.00"],
     ]
     assert "other processes held 30% of the cores" in str(Report("f", trials=trials, others=0.3))
+
+
+def test_what_a_call_moves():
+    """Each of the products reads the weights once: more than all other operands and results together."""
+
+    def function(w, x):
+        return lax.fori_loop(0, 40, lambda i, h: jnp.tanh(h @ w), x)
+
+    options = FORCED | {"units": 2, "profile": "off"}
+    report = jax_cocktail.explain(jax_cocktail.jit(function, options=options))(
+        jnp.ones((512, 512)), jnp.ones(512)
+    )
+    (region,) = report.captured
+    weights = 40 * 512 * 512 * 4
+    assert weights < region.loaded_bytes < 1.1 * weights
+    assert 40 * 512 * 4 <= region.stored_bytes < 0.05 * weights
+    per_iteration = sum((trips or 0) * waits for trips, _, waits in region.barriers)
+    assert region.waits >= per_iteration > 0
+    line = f"a call: 1 kernel, {region.waits:.0f} barriers; loads {region.loaded_bytes / 2**20:.1f} MiB"
+    assert line in str(report) and "no barrier" not in str(report)
