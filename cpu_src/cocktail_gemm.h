@@ -1,6 +1,6 @@
 // Register-blocked matrix products. Columns map to vector lanes. The first rows that need a panel of the
-// right matrix pack it contiguously. Every sum consists of chunks of kCkDepth products that are added one by
-// one, so its order depends on the shape alone, not on the other rows.
+// right matrix pack it contiguously, unless it is. Every sum consists of chunks of kCkDepth products that are
+// added one by one, so its order depends on the shape alone, not on the other rows.
 // (K. Goto, R. van de Geijn: Anatomy of high-performance matrix multiplication, section 5.)
 #ifndef COCKTAIL_GEMM_H
 #define COCKTAIL_GEMM_H
@@ -280,18 +280,21 @@ CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 first, i64 last, i64 j, i
     const B* b = d.b + p * d.b_k + j * d.b_n;
     C* to = tile;
     i64 block = first, i = blocks.row(first);
-    if (d.b_n == 1 && columns == width && block < high) {
+    const C* packed = panel;
+    if (CkAlike<C, B>::value && d.b_n == 1 && d.b_k == width && columns == width) {
+      packed = reinterpret_cast<const C*>(b);  // dense already
+    } else if (d.b_n == 1 && columns == width && block < high) {
       ck_gemm_block<C, BYTES, tall, VECTORS, true>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
       ++block, i += tall, to += tall * tile_m;
     } else {
       ck_pack<C, B, BYTES, width>(depth, columns, b, d.b_k, d.b_n, panel);
     }
     for (; block < high; ++block, i += tall, to += tall * tile_m) {
-      ck_gemm_block<C, BYTES, tall, VECTORS, false>(rows, i, p, depth, panel, width, to, tile_m);
+      ck_gemm_block<C, BYTES, tall, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
     }
     if constexpr (low > 0) {
       for (; block < last; ++block, i += low, to += low * tile_m) {
-        ck_gemm_block<C, BYTES, low, VECTORS, false>(rows, i, p, depth, panel, width, to, tile_m);
+        ck_gemm_block<C, BYTES, low, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
       }
     }
   }

@@ -5,7 +5,8 @@
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise -> split_reductions              # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
-        -> order_factors -> join_products -> sink -> fuse            # planned: in lane loops,
+        -> order_factors -> join_products -> pack_factors            # with matrices as products read them
+        -> sink -> fuse                                              # planned: in lane loops,
         -> result_copies -> plan -> explicit_copies                  # with its memory,
         -> residency -> barriers -> block_barriers                   # and with barriers
 
@@ -50,6 +51,7 @@ from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
 from jax_cocktail.schedule.order_factors import order_factors
+from jax_cocktail.schedule.pack_factors import pack_factors
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
@@ -107,6 +109,8 @@ def passes(
         table += [("double_buffer", unroll_pairs), ("simplify", simplify)]
         if machine.is_gpu:
             table += [("order_factors", order_factors), ("join_products", join_products)]
+    if not machine.is_gpu:
+        table.append(("pack_factors", pack_factors))
     return (*table, ("sink", sink), ("fuse", stitch))
 
 

@@ -99,6 +99,10 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             _emit_sum(context, operator, o)
             return
         product = contraction(operator, (a.strides, b.strides, o.strides))
+        if not context.target.has_threads:  # groups of rows read columns while they are in the cache
+            product = replace(
+                product, outer=tuple(sorted(product.outer, key=lambda axis: not axis.strides[1]))
+            )
         outer = product.outer
         if emit_held(context, [(operator, o)]):
             return

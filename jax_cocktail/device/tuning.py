@@ -77,6 +77,19 @@ class LoopTuning:
 
 
 @dataclass(frozen=True, slots=True)
+class FactorTuning:
+    """Right factors of products that a core packs before a loop [E]."""
+
+    trips: int = 32  # least products that read the copy: it takes as long as two or three of them
+    rows: int = 13  # least rows; fewer read each line of the matrix once, where it is (kCkGemvRows)
+
+    # Bytes.
+    bytes: int = 64 << 10  # of a matrix; a smaller one stays in the nearest cache beside its panels
+    most_bytes: int = 64 << 20  # of all copies of a unit
+    panel_bytes: int = 256  # of a line of a panel: four vector registers (kCkColumnVectors)
+
+
+@dataclass(frozen=True, slots=True)
 class BatchTuning:
     """The thresholds of `recover_elements` [M], on two AVX-512 cores."""
 
@@ -217,6 +230,7 @@ class TraceTuning:
 PROGRAM = ProgramTuning()
 MODEL = ModelTuning()
 LOOPS = LoopTuning()
+FACTORS = FactorTuning()
 BATCH = BatchTuning()
 CORE_PARTIALS = PartialTuning(parts=64)
 BLOCK_PARTIALS = PartialTuning(parts=256)

@@ -1,0 +1,151 @@
+"""Right factors of repeated products are packed once: which are, which are not, and that results stay."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jax_cocktail.analysis.verifier import verify
+from jax_cocktail.device.tuning import FACTORS
+from jax_cocktail.schedule.pack_factors import pack_factors
+from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
+from tests.null.programs import build, counted, elementwise, matmul, same_results, while_loop
+
+ROWS, K, COLUMNS = FACTORS.rows, 65, 256
+X, W = f"float32[{ROWS},{K}]", f"float32[{K},{COLUMNS}]"
+assert FACTORS.bytes <= K * COLUMNS * 4
+
+
+def repeated(b, x, w, trips=FACTORS.trips):
+    """The sum of so many products."""
+
+    def step(i, total):
+        return [elementwise(b, "add", total, matmul(b, elementwise(b, "exp", x), w))]
+
+    return counted(b, trips, [b.full(0.0, x.type.dtype, (*x.type.shape[:-1], *w.type.shape[1:]))], step)
+
+
+def check(parameters, body, copies):
+    """Packs so many factors, and gives the statements of the entry."""
+    program = build(parameters, body)
+    packed = pack_factors(program)
+    verify(packed)
+    assert (packed is program) == (copies == 0)
+    found = [s for s in walk(packed.entry) if isinstance(s, UOperator) and s.kind == "copy"]
+    assert len(found) == copies
+    same_results(program, packed)
+    return packed.entry.body
+
+
+def test_a_matrix_is_packed_before_the_loop():
+    body = check([X, W], repeated, 1)
+    assert [s.kind for s in body if isinstance(s, UOperator)][-1] == "copy"
+    assert isinstance(body[-1], LoopUTask)
+    (dot,) = [s for s in walk(body[-1]) if isinstance(s, UOperator) and s.kind == "dot"]
+    assert dot.inputs[1].type.shape == (COLUMNS // 64, K, 64)
+
+
+def test_gates_on_an_axis_of_their_own_are_columns():
+    check([X, f"float32[{K},4,64]"], repeated, 1)
+
+
+def test_rows_of_several_axes():
+    check([f"float32[3,{ROWS},{K}]", W], repeated, 1)
+
+
+def test_panels_of_doubles_are_narrower():
+    x, w = f"float64[{ROWS},{K}]", f"float64[{K},96]"
+    check([x, w], repeated, 0)  # small
+    check([x, f"float64[{K},160]"], repeated, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [
+        (f"float32[{ROWS - 1},{K}]", W),  # read where it is
+        (X, f"float32[{K},{COLUMNS - 1}]"),  # no whole panels
+        (f"float32[{ROWS},16]", "float32[16,64]"),  # small
+        (f"bfloat16[{ROWS},{K}]", f"bfloat16[{K},1024]"),  # converted on the way
+    ],
+)
+def test_other_products_stay(x, w):
+    check([x, w], repeated, 0)
+
+
+def test_trips_of_all_loops_count():
+    check([X, W], lambda b, x, w: repeated(b, x, w, FACTORS.trips - 1), 0)
+
+    def nested(b, x, w):
+        half = FACTORS.trips // 2
+        total = b.full(0.0, "float32", (ROWS, COLUMNS))
+        return counted(b, 2, [total], lambda i, t: [elementwise(b, "add", t, repeated(b, x, w, half)[0])])
+
+    body = check([X, W], nested, 1)
+    assert [s.kind for s in body if isinstance(s, UOperator)][-1] == "copy"
+
+
+def test_an_unknown_trip_count_is_not_enough():
+    def open_ended(b, x, w):
+        def body(total):
+            return [elementwise(b, "add", total, matmul(b, x, w))]
+
+        def test(total):
+            first = b.reshape(b.slice(total, (0, 0), (1, 1)), ())
+            return elementwise(b, "lt", first, b.constant(9.0, "float32"), dtype="bool")
+
+        start = b.full(100.0, "float32", (ROWS, COLUMNS))
+        return while_loop(b, [start], test, body)
+
+    check([X, W], open_ended, 0)
+
+
+def test_a_matrix_that_the_loop_changes_stays():
+    def changing(b, x, w):
+        def step(i, total, w):
+            return [elementwise(b, "add", total, matmul(b, x, w)), elementwise(b, "sin", w)]
+
+        return counted(b, 40, [b.full(0.0, "float32", (ROWS, COLUMNS)), w], step)
+
+    check([X, W], changing, 0)
+
+
+def test_two_products_share_a_copy():
+    def both(b, x, y, w):
+        def step(i, total):
+            return [elementwise(b, "add", total, elementwise(b, "add", matmul(b, x, w), matmul(b, y, w)))]
+
+        return counted(b, 40, [b.full(0.0, "float32", (ROWS, COLUMNS))], step)
+
+    check([X, X, W], both, 1)
+
+
+def test_a_product_that_is_made_in_place_stays():
+    def rows(b, x, w):
+        def step(i, array):
+            row = b.reshape(matmul(b, x, w), (1, ROWS, COLUMNS))
+            zero = b.constant(0)
+            return [b.emit("dynamic_update_slice", (array, row, i, zero, zero), array.type)]
+
+        return counted(b, 40, [b.full(0.0, "float32", (40, ROWS, COLUMNS))], step)
+
+    check([X, W], rows, 0)
+
+
+def test_copies_do_not_fill_memory():
+    def many(b, x, v, w):
+        return *repeated(b, x, v), *repeated(b, x, w)
+
+    program = build([X, W, W], many)
+    for room, copies in ((0, 0), (K * COLUMNS * 4, 1), (3 * K * COLUMNS * 4, 2)):
+        packed = pack_factors(program, room)
+        assert sum(isinstance(s, UOperator) and s.kind == "copy" for s in walk(packed.entry)) == copies
+
+
+def test_panels_are_those_of_the_templates():
+    header = (Path(__file__).parents[2] / "cpu_src" / "cocktail_gemm.h").read_text(encoding="utf-8")
+    (vectors,) = re.findall(r"kCkColumnVectors = CK_VECTOR_BYTES == 64 \? (\d+)", header)
+    assert int(vectors) * 64 == FACTORS.panel_bytes
+    (rows,) = re.findall(r"kCkGemvRows = CK_VECTOR_BYTES == 64 \? (\d+)", header)
+    assert int(rows) + 1 == FACTORS.rows
