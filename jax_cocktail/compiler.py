@@ -111,7 +111,7 @@ def passes(
             table += [("order_factors", order_factors), ("join_products", join_products)]
     if not machine.is_gpu:
         table.append(("pack_factors", pack_factors))
-    return (*table, ("sink", sink), ("fuse", stitch))
+    return (*table, ("sink", sink), ("fuse", partial(stitch, threads=machine.target.threads)))
 
 
 @dataclass(frozen=True, slots=True)

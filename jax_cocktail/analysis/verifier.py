@@ -6,7 +6,7 @@ contents of a program depend on its form: see `LEGAL`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -26,6 +26,7 @@ from jax_cocktail.utask.ir import (
     is_a,
     is_parallel,
 )
+from jax_cocktail.utask.layout import core, reduced_axes
 from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
 from jax_cocktail.utask.printer import print_statement
 from jax_cocktail.utask.types import TensorType, Value
@@ -226,7 +227,7 @@ class _Verifier:
                     self._fail(f"{value} is defined twice")
                 made[value.id] = member
         self._member_order(group)
-        self._closers(group.members)
+        self._closers(group)
         outputs = {value.id for value in group.outputs}
         if not outputs <= made.keys():
             self._fail("an output of a group is made by none of its members")
@@ -252,14 +253,34 @@ class _Verifier:
         if len({value.id for value in group.inputs}) != len(group.inputs):
             self._fail("a group lists an input twice")
 
-    def _closers(self, members: Sequence[UOperator]) -> None:
-        """In-place updates may be at any position; any other anchor closes its group; barriers are
-        statements. A matrix product may open the group that writes it into an array."""
+    def _closers(self, group: StitchedUTask) -> None:
+        """In-place updates may be at any position; any other anchor, or reductions of one shape, close their
+        group; barriers are statements. A matrix product may open the group that writes it into an array."""
+        members, reductions = group.members, group.reductions
         into = members[0].kind == "dot" and members[-1].kind == "dynamic_update_slice"
-        for member in members[into:-1]:
+        if reductions:
+            self._reductions(group)
+        for member in members[into : len(members) - max(len(reductions), 1)]:
             if not member.is_element and member.kind != "dynamic_update_slice":
                 self._where = member
-                self._fail(f"anchor {member.kind} is not the last member of its group")
+                self._fail(f"anchor {member.kind} does not close its group")
         if members[-1].kind in BARRIERS:
             self._where = members[-1]
             self._fail(f"{members[-1].kind} is a member of a group")
+
+    def _reductions(self, group: StitchedUTask) -> None:
+        """One loop over elements serves all of them, and what it stores."""
+        first, made = group.reductions[0], {value for r in group.reductions for value in r.outputs}
+        shape = core(first.inputs[0].type.shape)
+        for member in group.members:
+            self._where = member
+            if not made.isdisjoint(member.inputs):
+                self._fail("a member reads a reduction of its own group")
+            if member.kind == "reduce":
+                same = core(member.inputs[0].type.shape) == shape
+                if not same or reduced_axes(member) != reduced_axes(first):
+                    self._fail("reductions of one group differ in shape or axes")
+            elif member.outputs[0] in group.outputs:
+                stored = member.inputs[1] if member.kind == "dynamic_update_slice" else member.outputs[0]
+                if core(stored.type.shape) != shape:
+                    self._fail("a group that reduces stores elements of another shape")

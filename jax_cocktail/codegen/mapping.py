@@ -116,30 +116,35 @@ class Batches:
     axes: Axes
     together: int
     count: int
+    threads: int
+    first: Expression = "ck_lane()"  # position of a thread
+    inside: Expression = ""  # the condition under which it takes any, "" for always
 
     def over(self, context: Context) -> AbstractContextManager[None]:
         """The loop over all full batches, around the work of one."""
-        threads = context.target.threads
-        context.writer.var(context.target.index, _AT, "ck_lane()")
-        full = self.count - (self.together - 1) * threads
-        return context.writer.loop(_AT, full, start="", step=self.together * threads, declared=True)
+        context.writer.var(context.target.index, _AT, self.first)
+        full = self.count - (self.together - 1) * self.threads
+        return self._loop(context, full, self.together * self.threads)
+
+    def _loop(self, context: Context, count: int, step: int) -> AbstractContextManager[None]:
+        return context.writer.loop(_AT, _if(self.inside, count), start="", step=step, declared=True)
 
     @contextmanager
     def each(self, context: Context) -> Iterator[Name]:
         """Loops over the positions of a batch. Yields the variable that counts them."""
         with context.writer.loop(_TRIP, self.together, "#pragma unroll"):
-            self._position(context, code("{} + {} * {}", _AT, context.target.threads, _TRIP))
+            self._position(context, code("{} + {} * {}", _AT, self.threads, _TRIP))
             yield _TRIP
 
     @contextmanager
     def rest(self, context: Context) -> Iterator[None]:
         """Loops over the positions that fill no batch."""
-        with context.writer.loop(_AT, self.count, start="", step=context.target.threads, declared=True):
+        with self._loop(context, self.count, self.threads):
             self._position(context, _AT)
             yield
 
-    def has_rest(self, context: Context) -> bool:
-        return self.count % (self.together * context.target.threads) != 0
+    def has_rest(self) -> bool:
+        return self.count % (self.together * self.threads) != 0
 
     def _position(self, context: Context, position: Expression) -> None:
         context.writer.let(context.target.index, _flat(self.axes), position)
@@ -150,9 +155,9 @@ def batches(context: Context, axes: Axes, body: Sequence[Node]) -> Batches | Non
     """The batches of a lane loop with this body; None if they do not pay."""
     if not (axes and context.target.has_threads):
         return None
-    count = _counted(axes)
-    together = batch(body, count // context.target.threads, context.target.most_together)
-    return Batches(axes, together, count) if together > 1 else None
+    count, threads = _counted(axes), context.target.threads
+    together = batch(body, count // threads, context.target.most_together)
+    return Batches(axes, together, count, threads) if together > 1 else None
 
 
 def _unravel(context: Context, axes: Axes, flat: str = "l") -> None:
@@ -188,9 +193,24 @@ def groups_for(rows: int, length: int, threads: int, warp: int) -> Groups:
     return Groups(size, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Conditions at a row, "" if they always hold.
+
+    Attributes:
+      stores: a thread stores what its group has computed.
+      inside: the row is one of this group.
+      first: of several groups that have the same row, the thread is in the first.
+    """
+
+    stores: Expression
+    inside: Expression = ""
+    first: Expression = ""
+
+
 @contextmanager
-def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Expression]:
-    """Loops over rows, with a group of threads for each. Yields the condition under which a thread stores.
+def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Row]:
+    """Loops over rows, with a group of threads for each.
 
     The trip count is the same for all threads, so that a group can always exchange values; groups beyond the
     last row work on that row once more and store nothing.
@@ -202,7 +222,7 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Express
     first = "ck_lane() == 0" if alone else f"ck_lane() % {groups.size} == 0"
     if groups.rows == 1:
         with writer.block():
-            yield first
+            yield Row(first, first="" if groups.size == threads else f"ck_lane() < {groups.size}")
         return
     begin, mine, row = Name("first"), Name("mine"), Name("r")
     with writer.loop(begin, groups.rows, step=at_once):
@@ -214,20 +234,40 @@ def group_rows(context: Context, groups: Groups, kept: Axes) -> Iterator[Express
         writer.let(index, row, mine if even else code("{} ? {} : {}", inside, mine, last))
         _unravel(context, kept, row.text)
         terms = [first] if groups.size > 1 else []
-        yield joined(" && ", terms if even else [*terms, inside]) if terms or not even else "true"
+        stores = joined(" && ", terms if even else [*terms, inside]) if terms or not even else "true"
+        yield Row(stores, inside)
 
 
 @contextmanager
-def group_elements(context: Context, groups: Groups, inner: Axes) -> Iterator[None]:
-    """Loops over the elements of a row, distributed over the threads of its group."""
+def group_elements(context: Context, groups: Groups, inner: Axes, inside: Expression = "") -> Iterator[None]:
+    """Loops over the elements of a row, distributed over the threads of its group; none if the group is not
+    `inside`, where that is a condition."""
     count = _counted(inner)
-    start = "ck_lane()" if groups.size == context.target.threads else f"ck_lane() % {groups.size}"
-    start = "0" if groups.size == 1 else start
+    start, stop = _first_of(context, groups), _if(inside, count)
     finish = _bounded(context, count // groups.size)
-    with context.writer.loop(_flat(inner, "k"), count, start=start, step=groups.size, finish=finish):
+    with context.writer.loop(_flat(inner, "k"), stop, start=start, step=groups.size, finish=finish):
         if len(inner) > 1:
             _unravel(context, inner, "k")
         yield
+
+
+def group_batches(
+    context: Context, groups: Groups, inner: Axes, body: Sequence[Node], inside: Expression = ""
+) -> Batches | None:
+    """The batches of the same loop if it has this body; None if they do not pay."""
+    count = _counted(inner)
+    together = batch(body, count // groups.size, context.target.most_together)
+    first = _first_of(context, groups)
+    return Batches(inner, together, count, groups.size, first, inside) if together > 1 else None
+
+
+def _first_of(context: Context, groups: Groups) -> str:
+    """The first element of a row that a thread takes."""
+    return {1: "0", context.target.threads: "ck_lane()"}.get(groups.size, f"ck_lane() % {groups.size}")
+
+
+def _if(inside: Expression, count: int) -> Expression | int:
+    return count if inside == "" else code("({} ? {} : 0)", inside, count)
 
 
 @contextmanager
@@ -237,7 +277,7 @@ def group_elements_again(context: Context, groups: Groups, axis: tuple[Name, int
     (name, count), size = axis, groups.size
     trips = -(-count // size)
     together = -(-trips // -(-trips // (2 * context.target.most_together)))  # a register each, no more
-    lane = {1: "0", context.target.threads: "ck_lane()"}.get(size, f"ck_lane() % {size}")
+    lane = _first_of(context, groups)
     base, last = Name("base"), count - 1
     stop, pragma = -(-trips // together) * together * size, f"#pragma unroll {together}"
     with context.writer.loop(base, stop, pragma, step=size):

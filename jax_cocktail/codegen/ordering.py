@@ -57,7 +57,7 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     is_max = operator["op"] == "max"
     out = (*indices[:axis], *indices[axis + 1 :])
     integer = COMPUTE[operator.output.type.dtype]
-    with context.result(operator.output) as target, group_rows(context, groups, kept) as stores:
+    with context.result(operator.output) as target, group_rows(context, groups, kept) as row:
         kind = f"CkArg<{'true' if is_max else 'false'}, {COMPUTE[dtype]}>"
         seen = writer.var(kind, writer.fresh("a"), f"{{ck_group_lane<{groups.size}>()}}")
         with group_elements_again(context, groups, axes[axis]):
@@ -65,7 +65,7 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
             writer.line("ck_arg_take({}, {}, {});", seen, _X, indices[axis])
         position = code("{}(ck_arg_position<{}>({}))", integer, groups.size, seen)
         at = writer.var(integer, writer.fresh("n"), position)  # by all threads, of which some store it
-        writer.add(target.store(out, code("{}", at), stores))
+        writer.add(target.store(out, code("{}", at), row.stores))
 
 
 def emit_sort(context: Context, operator: UOperator) -> None:

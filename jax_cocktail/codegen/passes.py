@@ -30,17 +30,18 @@ _RESIDENT = "RESIDENT"  # whether the kernel is the resident one
 
 
 def hoisted(loop: Loop) -> list[Node]:
-    """Hoists the invariants of a loop with independent iterations. The compiler cannot hoist a load, and
-    emits gathers: it must assume that the stores of the loop change the loaded element.
+    """Hoists the invariants of a loop with independent iterations, but for totals. The compiler cannot hoist
+    a load, and emits gathers: it must assume that the stores of the loop change the loaded element.
     """
-    inside, before, body = {loop.name}, list[Node](), list[Node]()
+    totals = {name for node in loop.body if isinstance(node, Assign) for name in names_in(node.name)}
+    inside, before, body = {loop.name, *totals}, list[Node](), list[Node]()
     for node in loop.body:
         if isinstance(node, Declaration) and node.const:
             if inside.isdisjoint(names_in(node.value)):
                 before.append(node)
                 continue
             inside.add(node.name)
-        elif not isinstance(node, Store):
+        elif not isinstance(node, Store | Assign):
             return [loop]
         body.append(node)
     return [*before, replace(loop, body=tuple(body))]

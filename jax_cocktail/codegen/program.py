@@ -11,9 +11,10 @@ from typing import cast
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.early import EarlyLoads
+from jax_cocktail.codegen.groups import emit_group
 from jax_cocktail.codegen.held import emit_run, holding, run_at
 from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Line, Load, Name, text
-from jax_cocktail.codegen.lanes import emit_copy, emit_group
+from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.outline import (
     Outer,

@@ -6,8 +6,7 @@ templates move them (`cost.cpu_products`). Values in registers and templates' ar
 nothing, nor does what LAPACK does inside. A sort is one of random numbers.
 
     group of shape S      each read once per element of S, less often if its position lacks the last axes
-    reduction             the same for its operand; the result is stored once, or, where lanes keep the last
-                          axis, loaded and stored for every row that is added
+    reductions            the same for their operands; the results are stored once
     copy, transfer        as many bytes loaded as stored
     loop                  its body for each trip; of a parallel loop, unit (first + p) mod n runs trip p
     branch                the mean over its sides, or as often as each was taken
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from math import ceil, log2, prod
 
 from jax_cocktail.analysis.contraction import contraction
-from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, positions_of, times
+from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, times
 from jax_cocktail.cost.cpu_products import VECTOR_BYTES, Loads, conv_loads, dot_loads
 from jax_cocktail.cost.work import runs
 from jax_cocktail.utask.ir import (
@@ -35,7 +34,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
 )
-from jax_cocktail.utask.layout import core, row_major
+from jax_cocktail.utask.layout import core, reduced_axes, row_major
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
@@ -229,31 +228,37 @@ class _Model:
         members = {v: member for member in group.members for v in member.outputs}
         if group.members[0].kind == "dot":
             self.product_in_place(group, shares)
-        elif closer.kind == "reduce":
-            self.reduction(members, closer, shares)
+        elif group.reductions:
+            self.reductions(members, group, shares)
         elif closer.kind == "concatenate" and closer.output in group.outputs:
             for operand in closer.inputs:
                 self.nest(members, [(operand, closer.output)], shares)
         else:
-            targets = []
-            for member in group.members:
-                if member.kind == "dynamic_update_slice":
-                    self.copy(member.inputs[0], member.output, shares)
-                    targets.append((member.inputs[1], member.output))
-                elif member.output in group.outputs:
-                    targets.append((member.output, member.output))
-            self.nest(members, targets, shares)
+            self.nest(members, self.targets(group, shares), shares)
+
+    def targets(self, group: StitchedUTask, shares: Shares) -> list[tuple[Value, Value]]:
+        """What a group stores but for reductions, see `nest`. Makes the copies of its updates."""
+        targets = []
+        for member in group.members:
+            if member.kind == "dynamic_update_slice":
+                self.copy(member.inputs[0], member.output, shares)
+                targets.append((member.inputs[1], member.output))
+            elif member.output in group.outputs and member.kind != "reduce":
+                targets.append((member.output, member.output))
+        return targets
 
     def nest(
         self, members: Mapping[Value, UOperator], targets: Sequence[tuple[Value, Value]], shares: Shares
     ) -> None:
         """One loop nest. `targets`: (value whose elements are computed, value in whose memory they go)."""
         reads = Reads(members, self.plan.layouts)
-        for value, _ in targets:
-            reads.element(value, _lanes(value))
         shape = core(targets[0][0].type.shape)
+        self.store(reads, targets, shares)
         self.load(reads, list(enumerate(shape)), shares)
+
+    def store(self, reads: Reads, targets: Sequence[tuple[Value, Value]], shares: Shares) -> None:
         for value, place in targets:
+            reads.element(value, _lanes(value))
             if not place.type.is_scalar:
                 self.add(self.plan.layouts[place].root, 0, value.type.nbytes, shares)
 
@@ -267,23 +272,22 @@ class _Model:
                 count, item = -(-everything // _WARP), _SECTOR
             self.add(root, count * item, 0, shares)
 
-    def reduction(self, members: Mapping[Value, UOperator], reduce: UOperator, shares: Shares) -> None:
-        """Rows are summed in registers; if the last axis is kept, rows are added to the result in memory."""
-        (x,), result = reduce.inputs, reduce.output
-        axes, shape = reduce.ints("axes"), x.type.shape
-        loops = [(axis, n) for axis, n in enumerate(shape) if n != 1]
-        kept, inner = ([each for each in loops if (each[0] in axes) is side] for side in (False, True))
+    def reductions(self, members: Mapping[Value, UOperator], group: StitchedUTask, shares: Shares) -> None:
+        """One pass over their operands. Totals are in registers, or on the stack where lanes keep the last
+        axis."""
+        first = group.reductions[0]
+        loops, reduced = list(enumerate(core(first.inputs[0].type.shape))), reduced_axes(first)
+        kept, inner = ([each for each in loops if (each[0] in reduced) is side] for side in (False, True))
+        columns = bool(self.vector and kept) and loops[-1] in kept
         reads = Reads(members, self.plan.layouts)
-        if x.type.size:
-            reads.element(x, positions_of(shape))
-        self.load(reads, [*kept, *inner], shares)
-        if result.type.is_scalar:
-            return
-        rows = prod(n for _, n in inner) if kept and inner and loops[-1] in kept else 0
-        if not self.vector or ITEM_SIZE[result.type.dtype] < 4 or (rows > _LONG and reduce["op"] == "sum"):
-            rows = 0
-        size = result.type.nbytes
-        self.add(self.plan.layouts[result].root, rows * size, (rows + 1) * size, shares)
+        self.store(reads, self.targets(group, shares), shares)
+        for each in group.reductions:
+            (x,), result = each.inputs, each.output
+            if x.type.size:
+                reads.element(x, _lanes(x))
+            if not result.type.is_scalar:
+                self.add(self.plan.layouts[result].root, 0, result.type.nbytes, shares)
+        self.load(reads, [*kept[:-1], *inner, *kept[-1:]] if columns else [*kept, *inner], shares)
 
     def copy(self, source: Value, target: Value, shares: Shares) -> None:
         """One array, unless it is there already."""
@@ -323,7 +327,6 @@ class _Model:
             self.add(self.plan.layouts[place].root, loads.result * item, loads.stored * item, shares)
 
 
-_LONG = 1024  # elements of a sum that is added in blocks
 _WARP, _SECTOR = 32, 32  # threads that load together, and bytes of global memory that come together
 
 

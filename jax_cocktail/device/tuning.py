@@ -157,6 +157,9 @@ class BlockTuning:
     whole_rows: int = 4  # up to so many rows are reduced by the whole block, one after the other, ...
     whole_length: int = 8  # ... if a row has so many elements per thread
     warp_length: int = 64  # elements of a single row that each warp reduces for itself, without a barrier
+    stored_row: int = (
+        32  # threads per row from which a reduction also stores elements: then accesses coalesce
+    )
     scan_threads: int = 8  # threads per row above which running sums are made by whole blocks, inverted
 
     # 2-D tilings and other divisions [E].

@@ -2,58 +2,76 @@
 
 Roots are values that must reach memory or a scalar register. In program order, each root joins the latest
 lane loop of its iteration shape that may hold it. That loop also computes the inline operands of the root
-(Local scheme); they never reach memory. Reductions, in-place updates and concatenations close a group and
-compute their operands on the fly.
+(Local scheme); they never reach memory. In-place updates and concatenations close a group and compute their
+operands on the fly.
 
     t = exp(x)                { t = exp(x)
     y = t * 2         ->        y = t * 2 }     one lane loop; t stays in a register
+
+So do reductions, several of equal operand shape and axes together (dominant merging in AStitch, ASPLOS'22,
+section 4.3; FusionStitching, 2020). Roots of that shape that read or make the same arrays join them.
+
+    e = exp(x - m)            { e = exp(x - m)
+    s = sum(e, 1)     ->        s = sum(e, 1)
+    t = max(e, 1)               t = max(e, 1) }   one pass; e is stored on the way
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 
-from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.stitch.residence import Residences, survey
 from jax_cocktail.utask.ir import Region, Statement, StitchedUTask, UOperator, UProgram, is_a, reads
-from jax_cocktail.utask.layout import core, is_unit_change, keeps_elements
+from jax_cocktail.utask.layout import core, is_unit_change, keeps_elements, reduced_axes
 from jax_cocktail.utask.rewrite import map_regions, with_body
-from jax_cocktail.utask.types import Shape, Value
+from jax_cocktail.utask.types import ITEM_SIZE, Shape, Value
 
 
 @dataclass(slots=True)
 class _Item:
-    """A statement, or a group that is still growing (`key` is its iteration shape)."""
+    """A statement, or a group that is still growing.
+
+    Attributes:
+      key: its iteration shape.
+      axes: those that its reductions combine, unit axes aside; none if it has no reduction.
+      arrays: of its iteration shape, which it reads or makes, and its results.
+      barred: no root may join.
+    """
 
     statement: Statement | None = None
     key: Shape | None = None
+    axes: tuple[int, ...] = ()
     members: dict[UOperator, None] = field(default_factory=dict)
     roots: list[Value] = field(default_factory=list)
-    barred: bool = False  # True: no root may join
+    arrays: set[Value] = field(default_factory=set)
+    barred: bool = False
 
 
-def stitch(program: UProgram) -> UProgram:
-    """Forms the StitchedUTasks of every region. Expects canonical, simplified IR."""
+def stitch(program: UProgram, threads: int = 1) -> UProgram:
+    """Forms the StitchedUTasks of every region. Expects canonical, simplified IR. `threads`: those of a unit,
+    which share its lane loops."""
     facts = survey(program)
-    return map_regions(program, lambda region: _stitch_region(region, facts))
+    return map_regions(program, lambda region: _stitch_region(region, facts, threads))
 
 
-def _stitch_region(region: Region, facts: Residences) -> Region:
-    state = _RegionState(facts)
+def _stitch_region(region: Region, facts: Residences, threads: int) -> Region:
+    state = _RegionState(facts, threads)
     for statement in region.body:
         if isinstance(statement, UOperator):
             state.operator(statement)
         else:
-            state.plain(map_regions(statement, lambda inner: _stitch_region(inner, facts)))
+            state.plain(map_regions(statement, lambda inner: _stitch_region(inner, facts, threads)))
     return with_body(region, state.finish(region.results))
 
 
 class _RegionState:
     """Forms the items of one region."""
 
-    def __init__(self, facts: Residences) -> None:
-        self.facts = facts
+    def __init__(self, facts: Residences, threads: int) -> None:
+        self.facts, self.threads = facts, threads
         self.items: list[_Item] = []
         self.item_of: dict[Value, int] = {}
         self.last_read: dict[Value, int] = {}  # memory root -> last item that reads it
@@ -75,7 +93,7 @@ class _RegionState:
             self._update(operator)
         elif operator.kind == "reduce":
             self.facts.place_in_memory(operator.output)
-            self._close(operator, operator.inputs)
+            self._reduce(operator)
         elif not operator.is_element:
             self.plain(operator)
         else:
@@ -92,6 +110,15 @@ class _RegionState:
             self._close(operator, operator.inputs)
         elif mode == "memory":
             self._place(operator, core(value.type.shape))
+
+    def _reduce(self, operator: UOperator) -> None:
+        """Lanes hold no bool, so its reductions are by themselves."""
+        (operand,) = operator.inputs
+        axes = reduced_axes(operator)
+        if axes and operand.type.size and operand.type.dtype != "bool":
+            self._place(operator, core(operand.type.shape), axes=axes)
+        else:
+            self._close(operator, operator.inputs)
 
     def _update(self, operator: UOperator) -> None:
         """Adds an in-place update; its value is computed directly in the destination where that is safe."""
@@ -152,7 +179,7 @@ class _RegionState:
             first = 1 if _is_update(member) else 0
             if first and member.inputs[0] == update.inputs[0]:
                 return False
-            aligned = bool(first) or keeps_elements(member)
+            aligned = bool(first) or member.kind == "reduce" or keeps_elements(member)
             if any(self._reads_elsewhere(x, update, aligned) for x in member.inputs[first:]):
                 return False
         return True
@@ -190,22 +217,61 @@ class _RegionState:
         self._fill(item, len(self.items) - 1, anchor, operands)
 
     def _place(
-        self, operator: UOperator, key: Shape, earliest: int = 0, needed: tuple[Value, ...] | None = None
+        self,
+        operator: UOperator,
+        key: Shape,
+        earliest: int = 0,
+        needed: tuple[Value, ...] | None = None,
+        axes: tuple[int, ...] = (),
     ) -> None:
         needed = operator.inputs if needed is None else needed
         lowest = max([earliest, *(self._bound(x, key, operator) for x in needed)])
         limit = PROGRAM.lane_loop if key else PROGRAM.scalar_group
         for index in range(len(self.items) - 1, lowest - 1, -1):
             item = self.items[index]
-            if item.key == key and not item.barred and len(item.members) < limit:
+            fits = item.key == key and not item.barred and len(item.members) < limit
+            if fits and self._admits(item, operator, axes):
                 self._fill(item, index, operator, needed)
+                item.axes = axes or item.axes
                 return
-        self.items.append(_Item(key=key))
+        self.items.append(_Item(key=key, axes=axes))
         self._fill(self.items[-1], len(self.items) - 1, operator, needed)
+
+    def _admits(self, item: _Item, operator: UOperator, axes: tuple[int, ...]) -> bool:
+        """True if a group of this shape may also hold the root. A loop that reduces has vectors of as many
+        elements as its narrowest array allows: if those of a sum changed with what joins it, so would its
+        rounding."""
+        if not axes and not item.axes:
+            return True
+        assert item.key is not None
+        arrays = self._arrays(operator, item.key)
+        narrow, narrowest = _narrowest(arrays), _narrowest(item.arrays)
+        if axes and item.axes:
+            return axes == item.axes and narrow == narrowest
+        alike = narrow <= narrowest if axes else narrow >= narrowest
+        updates = _is_update(operator) or any(map(_is_update, item.members))
+        return (
+            alike
+            and not arrays.isdisjoint(item.arrays)
+            and self._stores_beside(item.key, axes or item.axes, updates)
+        )
+
+    def _stores_beside(self, shape: Shape, axes: tuple[int, ...], updates: bool) -> bool:
+        """True if a loop that reduces these axes may store elements. Each unit computes scalars itself, so it
+        may change no array meanwhile. Neighbouring threads must store neighbouring elements."""
+        if len(axes) == len(shape):
+            return not updates
+        rows = prod(n for d, n in enumerate(shape) if d not in axes)
+        return self.threads == 1 or (len(shape) - 1 in axes and rows * BLOCK.stored_row <= self.threads)
+
+    def _arrays(self, operator: UOperator, key: Shape) -> set[Value]:
+        """The results of an operator, and the arrays of a shape from which it is computed."""
+        leaves = {leaf for operand in operator.inputs for leaf, _ in self._leaves(operand)}
+        return {leaf for leaf in leaves if core(leaf.type.shape) == key}.union(operator.outputs)
 
     def _bound(self, operand: Value, key: Shape, user: UOperator) -> int:
         """The first item that may hold a root which reads `operand`."""
-        elementwise = keeps_elements(user)
+        elementwise = keeps_elements(user) or user.kind == "reduce"
         elementwise = elementwise or (user.kind == "dynamic_update_slice" and operand == user.inputs[1])
         lowest = 0
         for leaf, identical in self._leaves(operand):
@@ -239,6 +305,7 @@ class _RegionState:
             for leaf, _ in self._leaves(operand):
                 self._note_read(leaf, index)
         item.members[root] = None
+        item.arrays |= self._arrays(root, item.key or ())
         item.roots.extend(root.outputs)
         for value in root.outputs:
             self.item_of[value] = index
@@ -292,7 +359,7 @@ class _RegionState:
     def _statement(self, item: _Item, needed: set[Value]) -> Statement:
         if item.statement is not None:
             return item.statement
-        members = tuple(item.members)
+        members = tuple(sorted(item.members, key=lambda member: member.kind == "reduce"))
         made = {v for m in members for v in m.outputs}
         inputs = dict.fromkeys(x for m in members for x in m.inputs if x not in made)
         outputs = tuple(v for v in item.roots if v in needed)
@@ -301,3 +368,8 @@ class _RegionState:
 
 def _is_update(operator: UOperator | None) -> bool:
     return is_a(operator, "dynamic_update_slice")
+
+
+def _narrowest(arrays: Iterable[Value]) -> int:
+    """The bytes of an element of the narrowest array."""
+    return min(ITEM_SIZE[value.type.dtype] for value in arrays)

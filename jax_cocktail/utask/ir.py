@@ -265,9 +265,11 @@ class StitchedUTask:
     """Element operators computed together, element by element, in one lane loop (made by `stitch`).
 
     `members` are element operators in order. At most one anchor, the last member, may close the group
-    (`reduce`, `dynamic_update_slice`, `concatenate` as an anchor...): its operands are then computed on the
-    fly. `outputs` are the values that reach memory; every other member's value stays in registers.
-    `inputs` are the values read from memory or scalar registers.
+    (`dynamic_update_slice`, `concatenate` as an anchor...): its operands are then computed on the fly. In
+    its place may be several `reduce` of equal operand shape and axes, unit axes aside, that no member reads:
+    one pass computes them all, and stores the elements that reach memory. `outputs` are the values that
+    reach memory; every other member's value stays in registers. `inputs` are the values read from memory or
+    scalar registers.
     """
 
     members: tuple[UOperator, ...]
@@ -278,6 +280,11 @@ class StitchedUTask:
     @property
     def regions(self) -> tuple[Region, ...]:
         return ()
+
+    @property
+    def reductions(self) -> tuple[UOperator, ...]:
+        """The reductions that close the group; none if something else does, or nothing."""
+        return tuple(m for m in self.members if m.kind == "reduce")
 
 
 Statement = UOperator | LoopUTask | BranchUTask | StitchedUTask

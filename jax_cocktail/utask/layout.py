@@ -65,6 +65,13 @@ def core(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)
 
 
+def reduced_axes(reduction: UOperator) -> tuple[int, ...]:
+    """The axes of its operand that a reduction combines, counted without unit axes."""
+    shape, axes = reduction.inputs[0].type.shape, reduction.ints("axes")
+    kept = [d for d, n in enumerate(shape) if n != 1]
+    return tuple(position for position, d in enumerate(kept) if d in axes)
+
+
 def keeps_elements(operator: UOperator) -> bool:
     """True if element i of the result depends on element i of each operand alone, unit axes aside."""
     return operator.kind in ELEMENTWISE or is_unit_change(operator)

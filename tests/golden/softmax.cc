@@ -11,6 +11,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   f32* const r0 = (f32*)(results[0]);
   f32* const w0_f32 = (f32*)(workspace + 0);
   f32* const w128_f32 = (f32*)(workspace + 128);
+  f32* const w192_f32 = (f32*)(workspace + 192);
   __builtin_memcpy(r0, p0, 128);
   for (i64 v1 = 0; v1 < 3; ++v1) {
     {
@@ -26,35 +27,27 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     }
     {
       for (i64 i0 = 0; i0 < 4; ++i0) {
-        const f32 t4 = w128_f32[i0];
-        CK_LANES
+        f32 a3 = f32(0);
+        const f32 t5 = w128_f32[i0];
+        _Pragma("omp simd reduction(+:a3)")
         for (i64 i1 = 0; i1 < 8; ++i1) {
-          const f32 t3 = r0[8 * i0 + i1];
-          const f32 t5 = t3 - t4;
-          const f32 t6 = ck_exp(t5);
-          w0_f32[8 * i0 + i1] = t6;
+          const f32 t4 = r0[8 * i0 + i1];
+          const f32 t6 = t4 - t5;
+          const f32 t7 = ck_exp(t6);
+          a3 = a3 + t7;
+          w0_f32[8 * i0 + i1] = t7;
         }
+        w192_f32[i0] = a3;
       }
     }
     {
       for (i64 i0 = 0; i0 < 4; ++i0) {
-        f32 a7 = f32(0);
-        _Pragma("omp simd reduction(+:a7)")
+        const f32 t9 = w192_f32[i0];
+        CK_LANES
         for (i64 i1 = 0; i1 < 8; ++i1) {
           const f32 t8 = w0_f32[8 * i0 + i1];
-          a7 = a7 + t8;
-        }
-        w128_f32[i0] = a7;
-      }
-    }
-    {
-      for (i64 i0 = 0; i0 < 4; ++i0) {
-        const f32 t10 = w128_f32[i0];
-        CK_LANES
-        for (i64 i1 = 0; i1 < 8; ++i1) {
-          const f32 t9 = w0_f32[8 * i0 + i1];
-          const f32 t11 = ck_div(t9, t10);
-          r0[8 * i0 + i1] = t11;
+          const f32 t10 = ck_div(t8, t9);
+          r0[8 * i0 + i1] = t10;
         }
       }
     }

@@ -6,7 +6,7 @@
 #define CK_MOST_UNITS 1
 #define CK_RESIDENT_UNITS 1
 #define CK_SHARED_BYTES 0
-#define CK_OWN_BYTES 256
+#define CK_OWN_BYTES 320
 #define CK_RESIDENT_BYTES 0
 #include "cocktail_base.h"
 #include "cocktail_units.h"
@@ -20,21 +20,12 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
                        u8* workspace, CkUnit* unit) {
   f32* const o0_f32 = (f32*)(unit->own + 0);
   f32* const o128_f32 = (f32*)(unit->own + 128);
+  f32* const o192_f32 = (f32*)(unit->own + 192);
   const f32* const p0 = (const f32*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   ck_copy(r0, p0, 128);
   for (i32 v1 = 0; v1 < 3; ++v1) {
     ck_block_barrier();
-    f32 e7;
-    {
-      if constexpr (RESIDENT) {
-        for (i32 l = ck_lane(); l < 32; l += 128) {
-          const i32 i0 = l / 8;
-          const i32 i1 = l % 8;
-          e7 = r0[8 * i0 + i1];
-        }
-      }
-    }
     {
       for (i32 first = 0; first < 4; first += 16) {
         const i32 mine = first + ck_lane() / 8;
@@ -51,29 +42,21 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_block_barrier();
     {
-      for (i32 l = ck_lane(); l < 32; l += 128) {
-        const i32 i1 = l % 8;
-        const i32 i0 = l / 8;
-        const f32 t3 = (RESIDENT) ? e7 : r0[8 * i0 + i1];
-        const f32 t4 = o128_f32[i0];
-        const f32 t5 = t3 - t4;
-        const f32 t6 = ck_exp(t5);
-        o0_f32[8 * i0 + i1] = t6;
-      }
-    }
-    ck_block_barrier();
-    {
       for (i32 first = 0; first < 4; first += 16) {
         const i32 mine = first + ck_lane() / 8;
         const i32 r = mine < 4 ? mine : 3;
         const i32 i0 = r;
-        f32 a8 = f32(0);
-        for (i32 i1 = ck_lane() % 8; i1 < 8; i1 += 8) {
-          const f32 t9 = o0_f32[8 * i0 + i1];
-          a8 = a8 + t9;
+        f32 a3 = f32(0);
+        for (i32 i1 = ck_lane() % 8; i1 < (mine < 4 ? 8 : 0); i1 += 8) {
+          const f32 t4 = r0[8 * i0 + i1];
+          const f32 t5 = o128_f32[i0];
+          const f32 t6 = t4 - t5;
+          const f32 t7 = ck_exp(t6);
+          a3 = a3 + t7;
+          o0_f32[8 * i0 + i1] = t7;
         }
-        a8 = ck_group_reduce<8, CkSum>(a8);
-        if (ck_lane() % 8 == 0 && mine < 4) o128_f32[i0] = a8;
+        a3 = ck_group_reduce<8, CkSum>(a3);
+        if (ck_lane() % 8 == 0 && mine < 4) o192_f32[i0] = a3;
       }
     }
     ck_block_barrier();
@@ -81,10 +64,10 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       for (i32 l = ck_lane(); l < 32; l += 128) {
         const i32 i1 = l % 8;
         const i32 i0 = l / 8;
-        const f32 t10 = o0_f32[8 * i0 + i1];
-        const f32 t11 = o128_f32[i0];
-        const f32 t12 = ck_div(t10, t11);
-        r0[8 * i0 + i1] = t12;
+        const f32 t8 = o0_f32[8 * i0 + i1];
+        const f32 t9 = o192_f32[i0];
+        const f32 t10 = ck_div(t8, t9);
+        r0[8 * i0 + i1] = t10;
       }
     }
   }

@@ -184,7 +184,7 @@ def test_anchors_close_their_group():
     total = Value(20, TensorType("float32"))
     reduce = UOperator("reduce", (X,), (total,), (("axes", (0,)), ("op", "sum")))
     verify(program([group([neg(X, Y), replace(reduce, inputs=(Y,))], [X], [total])], [total]))
-    refuses(program([group([reduce, neg(X, Y)], [X], [Y, total])], [Y]), "reduce is not the last member")
+    refuses(program([group([reduce, neg(X, Y)], [X], [Y, total])], [Y]), "reduce does not close its group")
 
 
 def test_faults_say_what_where_and_what_to_try():

@@ -136,7 +136,8 @@ class Watch:
             return np.full(size, FIRST if writes else ANY)
         inner, length = where.members, closer.output.type.size
         if closer.kind == "reduce" and closer.output.type.is_scalar:
-            inner, length = where.members[:-1], closer.inputs[0].type.size
+            inner = tuple(m for m in where.members if m.kind != "reduce")
+            length = closer.inputs[0].type.size
             if length <= BLOCK.warp_length:  # every warp reads all of it
                 return np.full(size, ANY)
         if size != length or size < 2 or any(KINDS[m.kind].sort == "anchor" for m in inner):

@@ -42,13 +42,16 @@ def in_place_pairs(statement: Statement, memory: Memory) -> Iterator[Pair]:
 
 def _stitched_pairs(group: StitchedUTask, memory: Memory) -> Iterator[Pair]:
     """A lane loop finishes reading element i before it writes element i, so a result may replace an operand
-    that is read at that element only."""
-    if group.members[-1].kind in ("reduce", "concatenate"):
+    that is read at that element only. If it reduces to scalars, every unit reads the operands, but one of
+    them writes."""
+    scalars = any(reduction.output.type.is_scalar for reduction in group.reductions)
+    if scalars or group.members[-1].kind == "concatenate":
         return
     reads = _reads(group, memory)
     updates = {m.output: m for m in group.members if m.kind == "dynamic_update_slice"}
+    combined = {reduction.output for reduction in group.reductions}
     for result in group.outputs:
-        if result.type.is_scalar:
+        if result.type.is_scalar or result in combined:
             continue
         if result in updates:
             target = memory.whole(updates[result].inputs[0])
@@ -69,7 +72,7 @@ def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value
     found: dict[Value, list[tuple[Value, bool]]] = defaultdict(list)
     for member in group.members:
         first = 1 if member.kind == "dynamic_update_slice" else 0
-        aligned = _keeps(member) and _stays_aligned(member, group)
+        aligned = _keeps(member, group) and _stays_aligned(member, group)
         for operand in member.inputs[first:]:
             root = memory.root(operand)
             if root is not None and operand in group.inputs:
@@ -77,9 +80,10 @@ def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value
     return found
 
 
-def _keeps(member: UOperator) -> bool:
-    """True if result element i depends on operand elements i only."""
-    return member.kind == "dynamic_update_slice" or keeps_elements(member)
+def _keeps(member: UOperator, group: StitchedUTask) -> bool:
+    """True if result element i depends on operand elements i only, or if a loop over the operand's elements
+    takes them."""
+    return member.kind == "dynamic_update_slice" or member in group.reductions or keeps_elements(member)
 
 
 def _stays_aligned(member: UOperator, group: StitchedUTask) -> bool:
@@ -88,7 +92,7 @@ def _stays_aligned(member: UOperator, group: StitchedUTask) -> bool:
     for later in group.members:
         if later is member or not tainted.intersection(later.inputs):
             continue
-        if not _keeps(later):
+        if not _keeps(later, group):
             return False
         tainted.update(later.outputs)
     return True

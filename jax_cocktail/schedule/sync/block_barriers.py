@@ -57,8 +57,7 @@ class _BlockBarriers(Synchroniser):
             for value in group.outputs:
                 yield from self.whole(value, True, FIRST)
             return
-        inner = group.members[:-1] if closer.kind == "reduce" else group.members
-        plain = all(map(_own_element, inner))
+        plain = all(_own_element(member) for member in group.members if member.kind != "reduce")
         if closer.kind == "reduce":
             plain = plain and closer.output.type.is_scalar and whole.type.size > BLOCK.warp_length
         for values, write in ((group.inputs, False), (group.outputs, True)):

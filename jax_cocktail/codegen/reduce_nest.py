@@ -1,0 +1,356 @@
+"""Emits groups that reduce: one pass, several accumulators (AStitch, ASPLOS'22, section 4.3).
+
+The pass also stores the elements that reach memory. On a core, reductions along rows have an accumulator for
+each result element at a time, and vector lanes along the row. Reductions down columns have a strip of them:
+
+    for row: a1 = 0; a2 = 0                          for strip of columns: a1[...] = 0
+      for element: e[...] = ...                        for row: for column in strip
+        a1 = a1 + e; a2 = max(a2, e)                     e[...] = ...; a1[column] = a1[column] + e
+
+Sums of many elements are added in f32 by blocks, and the blocks in f64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import ClassVar, cast
+
+from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.element import ElementWriter, Indices
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Store
+from jax_cocktail.codegen.lanes import (
+    Destination,
+    Merged,
+    elements_of,
+    emit_batches,
+    merge_axes,
+    nest_elements,
+    stored_by,
+)
+from jax_cocktail.codegen.mapping import Groups, Row, group_batches, group_elements, group_rows, groups_for
+from jax_cocktail.codegen.passes import hoisted
+from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
+from jax_cocktail.codegen.text import COMPUTE
+from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, code, down, indices_of, iterated, joined
+from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.utask.ir import StitchedUTask, UOperator
+from jax_cocktail.utask.types import Shape
+
+SUM_BLOCK = PROGRAM.sum_block
+COLUMN_BLOCK = 128  # the same of a long column, whose elements come one after the other, not in lanes
+STRIP = 1024  # columns whose accumulators are held together: they stay in the first-level cache
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduction:
+    """One reduction of a group."""
+
+    context: Context
+    operator: UOperator
+
+    @property
+    def op(self) -> str:
+        return cast(str, self.operator["op"])
+
+    @property
+    def dtype(self) -> str:
+        return self.operator.output.type.dtype
+
+    def is_long(self, elements: int) -> bool:
+        """True if a plain f32 sum of this many elements would lose digits."""
+        return self.op == "sum" and COMPUTE[self.dtype] == "f32" and elements > SUM_BLOCK
+
+    def type(self, wide: bool) -> str:
+        """The C type of the accumulator; a wide one is an f64."""
+        return "f64" if wide else COMPUTE[self.dtype]
+
+    def add(self, total: Expression, element: Expression) -> None:
+        _set(self.context.writer, total, step(self.op, total, element))
+
+    def place(self, loops: Axes) -> Index:
+        """The index of the result element at the position of the loops."""
+        indices, reduced = _indices(loops, self.operator.inputs[0].type.shape), self.operator.ints("axes")
+        kept = tuple(index for d, index in enumerate(indices) if d not in reduced)
+        return self.context.place(self.operator.output, kept)
+
+    def finish(self, loops: Axes, merged: Merged, total: Expression, wide: bool, on: Expression = "") -> None:
+        """Stores the total. A register is set without a condition: all threads of the unit have the total."""
+        value, result = code("f32({})", total) if wide else total, self.operator.output
+        if result.type.is_scalar:
+            self.context.set_rounded(result, value)
+        else:
+            place = Load(self.context.pointer(result), self.place(loops).without(merged))
+            self.context.writer.store(place, down(value, self.dtype), on)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """A group that reduces.
+
+    Attributes:
+      loops: over the elements, outermost first; `kept` are those over axes that the results have, `inner` the
+        others.
+      targets: the elements that it stores.
+    """
+
+    context: Context
+    group: StitchedUTask
+    loops: Axes
+    kept: Axes
+    inner: Axes
+    reductions: Sequence[_Reduction]
+    targets: Sequence[Destination]
+
+    @property
+    def has_scalars(self) -> bool:
+        """True if all its reductions have one result."""
+        return not self.kept
+
+    @property
+    def is_empty(self) -> bool:
+        return prod(count for _, count in self.loops) == 0
+
+    def elements(self, writer: Writer, merged: Merged = frozenset()) -> ElementWriter:
+        return elements_of(self.context, self.group.members, writer, merged)
+
+    def dry(self) -> ElementWriter:
+        """What the pass computes and accesses."""
+        dry = self.elements(Writer())
+        dry.writer.add(*nest_elements(dry, self.targets, self.loops))
+        for each in self.reductions:
+            operand = each.operator.inputs[0]
+            dry.element(operand, _indices(self.loops, operand.type.shape))
+            if not each.operator.output.type.is_scalar:
+                dry.addresses.append(each.place(self.loops))
+        return dry
+
+    def merge(self) -> tuple[Axes, Axes, Merged]:
+        """`kept` and `inner` with adjacent axes merged, and the variables of those that are gone."""
+        if self.is_empty:
+            return self.kept, self.inner, frozenset()
+        dry = self.dry()
+        (kept, outer), (inner, gone) = (merge_axes(axes, dry) for axes in (self.kept, self.inner))
+        return kept, inner, outer | gone
+
+    def take(
+        self, totals: Sequence[Expression], merged: Merged = frozenset(), on: Expression = ""
+    ) -> list[Store]:
+        """Adds the elements at the position of the loops to the totals. Returns the stores that remain, under
+        a condition if there is one."""
+        elements = self.elements(self.context.writer, merged)
+        stores = nest_elements(elements, self.targets, self.loops)
+        for each, total in zip(self.reductions, totals, strict=True):
+            operand = each.operator.inputs[0]
+            each.add(total, elements.element(operand, _indices(self.loops, operand.type.shape)))
+        if self.has_scalars:  # every unit computes them for itself, and one of them stores the rest
+            pairs = zip(self.targets, stores, strict=True)
+            return [_under(s, on, ALONE if self.context.is_shared(value) else "") for (value, _), s in pairs]
+        return [_under(store, on) for store in stores]
+
+
+def emit_reductions(context: Context, group: StitchedUTask) -> None:
+    first = group.reductions[0]
+    axes, reduced = axes_of(first.inputs[0].type.shape), first.ints("axes")
+    kept = iterated([axis for d, axis in enumerate(axes) if d not in reduced])
+    inner = iterated([axis for d, axis in enumerate(axes) if d in reduced])
+    reductions = [_Reduction(context, each) for each in group.reductions if each.output in group.outputs]
+    nest = _Nest(context, group, iterated(axes), kept, inner, reductions, stored_by(context, group))
+    if context.target.has_threads:
+        _emit_for_groups(nest)
+    elif kept and inner and nest.loops[-1] in kept and not nest.is_empty:
+        _emit_columns(nest)
+    else:
+        _emit_rows(nest)
+
+
+def _indices(loops: Axes, shape: Shape) -> Indices:
+    """The position of the loops as indices of an array of their shape, unit axes aside."""
+    rest = iter(indices_of(loops))
+    return tuple(next(rest) if n != 1 else Index() for n in shape)
+
+
+def _under(store: Store, *conditions: Expression) -> Store:
+    """A store under conditions, "" for none."""
+    terms = [each for each in conditions if each != ""]
+    return replace(store, condition=joined(" && ", terms)) if terms else store
+
+
+def _positions(axes: Axes) -> int:
+    return prod(count for _, count in axes)
+
+
+def _set(writer: Writer, place: Expression, value: Expression) -> None:
+    if isinstance(place, Load):
+        writer.store(place, value)
+    else:
+        writer.set(place, value)
+
+
+# -- a core --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """One accumulator per result element; the innermost reduced axis runs in vector lanes."""
+
+    context: Context
+    block: ClassVar[int] = SUM_BLOCK
+
+    def new(self, type_: str, first: Expression) -> Expression:
+        """Declares an accumulator."""
+        return self.context.writer.var(type_, self.context.writer.fresh("a"), first)
+
+    def each(self) -> AbstractContextManager[None]:
+        """Around what is done with each accumulator."""
+        return nullcontext()
+
+    def pragma(self, reductions: Sequence[_Reduction], totals: Sequence[Expression]) -> Expression:
+        """What stands before the innermost loop over rows, if the target has a spelling for it."""
+        target, operators = self.context.target, [vector_operator(r.op, r.dtype) for r in reductions]
+        if any(operator.startswith("ck_") for operator in operators):
+            self.context.needs.add("reduce")
+        if not target.reduction or "" in operators:
+            return ""
+        pairs = zip(operators, totals, strict=True)
+        clauses = joined("", [code(target.clause, op=op, name=total) for op, total in pairs])
+        return code(target.reduction, clauses=clauses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """An accumulator for each column of a strip, which runs in vector lanes.
+
+    Attributes:
+      lane: the variable of the column; `column`: its number in the strip.
+      begin: the first column of the strip, "" if there is only one strip.
+      count: the columns of the strip; `size`: those of the longest strip.
+    """
+
+    context: Context
+    lane: Name
+    column: Name
+    begin: Expression
+    count: Expression | int
+    size: int
+    block: ClassVar[int] = COLUMN_BLOCK
+
+    def new(self, type_: str, first: Expression) -> Expression:
+        writer = self.context.writer
+        array = Pointer(writer.fresh("a"), type_)
+        writer.line("{} {}[{}];", type_, array, self.size)
+        with self.each():
+            writer.store(Load(array, self.column), first)
+        return Load(array, self.column)
+
+    @contextmanager
+    def each(self) -> Iterator[None]:
+        writer = self.context.writer
+        with writer.loop(self.column, self.count, self.context.target.lanes, finish=hoisted):
+            if self.begin != "":
+                writer.let(self.context.target.index, self.lane, code("{} + {}", self.begin, self.column))
+            yield
+
+    def pragma(self, reductions: Sequence[_Reduction], totals: Sequence[Expression]) -> Expression:
+        return ""
+
+
+def _emit_rows(n: _Nest) -> None:
+    kept, inner, merged = n.merge()
+    with n.context.writer.loops(kept):
+        _emit_totals(n, inner, merged, _Rows(n.context))
+
+
+def _emit_columns(n: _Nest) -> None:
+    kept, inner, merged = n.merge()
+    with n.context.writer.loops(kept[:-1]), _strips(n.context, *kept[-1]) as columns:
+        _emit_totals(n, inner, merged, columns)
+
+
+@contextmanager
+def _strips(context: Context, lane: Name, width: int) -> Iterator[_Columns]:
+    """A loop over the strips of a row."""
+    if width <= STRIP:
+        yield _Columns(context, lane, lane, "", width, width)
+        return
+    size = -(-width // -(-width // STRIP))
+    begin, column, count = (Name(f"{lane.text}{suffix}") for suffix in "bcn")
+    with context.writer.loop(begin, width, step=size):
+        rest = code("{} - {}", width, begin)
+        context.writer.let("i64", count, code("{} < {} ? {} : {}", rest, size, rest, size))
+        yield _Columns(context, lane, column, begin, count, size)
+
+
+def _emit_totals(n: _Nest, inner: Axes, merged: Merged, form: _Rows | _Columns) -> None:
+    """Computes and stores what a pass over the inner axes accumulates."""
+    long = [each.is_long(_positions(inner)) for each in n.reductions]
+    pairs = list(zip(n.reductions, long, strict=True))
+    totals = [form.new(r.type(wide), identity(r.op, r.dtype)) for r, wide in pairs]
+    if any(long) and not n.is_empty:
+        _emit_blocks(n, inner, merged, form, totals, long)
+    elif not n.is_empty:
+        with n.context.writer.loops(inner, form.pragma(n.reductions, totals), hoisted), form.each():
+            n.context.writer.add(*n.take(totals, merged))
+    with form.each():
+        for (reduction, wide), total in zip(pairs, totals, strict=True):
+            reduction.finish(n.loops, merged, total, wide)
+
+
+def _emit_blocks(
+    n: _Nest,
+    inner: Axes,
+    merged: Merged,
+    form: _Rows | _Columns,
+    totals: Sequence[Expression],
+    long: Sequence[bool],
+) -> None:
+    """Adds blocks of the last axis in f32, and their sums in f64 if they are `long`."""
+    writer, (name, count) = n.context.writer, inner[-1]
+    block, end = Name(f"{name.text}b"), Name(f"{name.text}e")
+    with writer.loops(inner[:-1]), writer.loop(block, count, step=form.block):
+        last = code("{} + {}", block, form.block)
+        writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
+        pairs = list(zip(totals, long, strict=True))
+        parts = [form.new("f32", "0") if wide else total for total, wide in pairs]
+        pragma = form.pragma(n.reductions, parts)
+        with writer.loop(name, end, pragma, start=block, finish=hoisted), form.each():
+            writer.add(*n.take(parts, merged))
+        with form.each():
+            for (total, wide), part in zip(pairs, parts, strict=True):
+                if wide:
+                    _set(writer, total, code("{} + {}", total, part))
+
+
+# -- a block of threads --------------------------------------------------------------------------------------
+def _emit_for_groups(n: _Nest) -> None:
+    """A group of threads reduces each row, then combines its partial results."""
+    context, writer = n.context, n.context.writer
+    context.needs.add("block")
+    length = _positions(n.inner)
+    threads, warp = context.block
+    groups = groups_for(_positions(n.kept), length, threads, warp)
+    have = f", {length}" if warp < groups.size and length < groups.size else ""  # threads with an element
+    with group_rows(context, groups, n.kept) as row:
+        pairs = [(each, each.is_long(length // groups.size)) for each in n.reductions]
+        totals = [_Rows(context).new(r.type(wide), identity(r.op, r.dtype)) for r, wide in pairs]
+        if not n.is_empty:
+            _emit_elements(n, groups, row, totals)
+        for (each, _), total in zip(pairs, totals, strict=True):
+            if groups.size > 1:
+                writer.set(total, call(f"ck_group_reduce<{groups.size}, {functor(each.op)}{have}>", total))
+        for (each, wide), total in zip(pairs, totals, strict=True):
+            each.finish(n.loops, frozenset(), total, wide, row.stores)
+
+
+def _emit_elements(n: _Nest, groups: Groups, row: Row, totals: Sequence[Expression]) -> None:
+    """The elements of a row, as a thread sees them. Those that are stored come in batches, so that loads do
+    not wait for stores."""
+    context, inside = n.context, row.inside if n.targets else ""
+    body = partial(n.take, totals, on=row.first)
+    found = group_batches(context, groups, n.inner, n.dry().writer.nodes, inside) if n.targets else None
+    if found is not None:
+        emit_batches(context, found, n.targets, body)
+        return
+    with group_elements(context, groups, n.inner, inside):
+        context.writer.add(*body())

@@ -1,0 +1,258 @@
+"""Reductions and element-wise results that one pass over memory computes, against stock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from benchmarks.traffic.count import Traffic, count
+from jax_cocktail.compiler import Emitted, emit
+from jax_cocktail.lowering.capture import capture
+from jax_cocktail.primitives import translate
+from jax_cocktail.utask.candidate import SINGLE, Candidate
+from tests.cpu.emulated import Emulation
+
+Function = Callable[..., Any]
+FORCED = {"force": "cocktail", "strict": True}
+
+
+def moments(axes: int | tuple[int, ...] | None) -> Function:
+    return lambda x: (x.max(axes), x.min(axes), x.sum(axes), (x * x).sum(axes))
+
+
+def softmax(x: jax.Array) -> tuple[jax.Array, ...]:
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    total = e.sum(-1, keepdims=True)
+    return e / total, total
+
+
+def softmax_of_all(x: jax.Array) -> tuple[jax.Array, ...]:
+    e = jnp.exp(x - x.max())
+    return e, e.sum(), e / e.sum()
+
+
+def softmax_of_columns(x: jax.Array) -> jax.Array:
+    e = jnp.exp(x - x.max(0))
+    return e / e.sum(0)
+
+
+def layer_norm_gradient(x: jax.Array) -> tuple[jax.Array, ...]:
+    def norm(x: jax.Array, gamma: jax.Array, beta: jax.Array) -> jax.Array:
+        mean, square = x.mean(-1, keepdims=True), (x * x).mean(-1, keepdims=True)
+        return jnp.sin((x - mean) * lax.rsqrt(square - mean * mean + 0.5) * gamma + beta)
+
+    width = x.shape[-1]
+    gradient = jax.grad(lambda *given: norm(*given).sum(), (0, 1, 2))
+    return gradient(x, jnp.linspace(0.5, 2, width), jnp.linspace(-1, 1, width))
+
+
+def with_a_copy(x: jax.Array) -> tuple[jax.Array, ...]:
+    """The element-wise result is stored in a part of another array."""
+    y = jnp.tanh(x)
+    return jnp.zeros((2, *x.shape)).at[1].set(y), y.sum(-1), (y * x).sum(-1)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "rows": moments(-1),
+    "columns": moments(0),
+    "all": moments(None),
+    "softmax": softmax,
+    "softmax_of_all": softmax_of_all,
+    "softmax_of_columns": softmax_of_columns,
+    "layer_norm_gradient": layer_norm_gradient,
+    "with_a_copy": with_a_copy,
+}
+
+
+def everything(x: jax.Array) -> list[Any]:
+    return [function(x) for function in FUNCTIONS.values()]
+
+
+SHAPES = [(5, 7), (64, 100), (3, 33, 12), (1, 9), (9, 1), (300, 3), (2, 1500), (1500, 20)]
+
+
+def looped(function: Function) -> Function:
+    """Applies it to each of the first axis."""
+    return lambda *given: lax.scan(lambda c, each: (c, function(*each)), 0, given)[1]
+
+
+def ours(function: Function, *given: Any, **options: Any) -> Any:
+    return jax_cocktail.jit(function, options={**FORCED, **options})(*given)
+
+
+def check(found: Any, wanted: Any, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol, atol * max(1, a.size and scale(b))
+        )
+
+
+def scale(x: Any) -> float:
+    """The largest finite number."""
+    wide = np.abs(np.asarray(x, np.float64))
+    return float(wide[np.isfinite(wide)].max(initial=0))
+
+
+def numbers(shape: tuple[int, ...], dtype: str = "float32") -> jax.Array:
+    x = np.random.default_rng(1).standard_normal((2, *shape)) * 3
+    return jnp.asarray(x).astype(dtype)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_results_are_those_of_stock(shape: tuple[int, ...]) -> None:
+    function, x = looped(everything), numbers(shape)
+    found = ours(function, x)
+    check(found, jax.jit(function)(x))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(ours(function, x, units=2)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16", "int32", "uint8", "int64"])
+def test_reductions_of_every_type(dtype: str) -> None:
+    def function(x: jax.Array) -> list[Any]:
+        return [moments(axes)(x) for axes in (-1, 0, None, (0, 2))]
+
+    with jax.enable_x64(True):
+        function, x = looped(function), numbers((6, 10, 20), dtype)
+        check(
+            ours(function, x), jax.jit(function)(x), *([2e-2] * 2 if dtype in ("bfloat16", "float16") else [])
+        )
+
+
+def test_reductions_of_several_types_and_operators() -> None:
+    def along(axes: Any, x: jax.Array, n: jax.Array) -> tuple[jax.Array, ...]:
+        wide, big = x.astype("float64"), x > 0.5
+        logic = big.any(axes), big.all(axes), lax.reduce_xor(n, (0, 1))
+        return x.sum(axes), wide.sum(axes), n.sum(axes), n.max(axes), (x * n).prod(axes), x.min(axes), *logic
+
+    def function(x: jax.Array, n: jax.Array) -> list[Any]:
+        return [along(axes, x, n) for axes in (-1, 0, None)]
+
+    with jax.enable_x64(True):
+        x, n = numbers((30, 40)), numbers((30, 40), "int32")
+        check(ours(looped(function), x, n), jax.jit(looped(function))(x, n))
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (1, 5), (5, 1)], ids=str)
+def test_empty_and_short_axes(shape: tuple[int, ...]) -> None:
+    def function(x: jax.Array) -> list[Any]:
+        e = jnp.exp(x)
+        return [e, *((x.sum(axes), x.prod(axes), e.sum(axes)) for axes in (-1, 0, None))]
+
+    x = numbers(shape)
+    check(ours(looped(function), x), jax.jit(looped(function))(x))
+
+
+def test_special_numbers() -> None:
+    x = np.random.default_rng(2).standard_normal((2, 40, 70)).astype(np.float32)
+    x[0, 3, 5], x[0, 7, 66], x[1, 2, 1], x[1, 2, 65] = np.nan, np.inf, -np.inf, np.inf
+    x[1, 5] = -np.inf
+    names = ("rows", "columns", "all", "softmax", "softmax_of_columns")
+    function = looped(lambda x: [FUNCTIONS[name](x) for name in names])
+    check(ours(function, x), jax.jit(function)(x))
+
+
+def test_long_sums_stay_exact() -> None:
+    """Beside a maximum, along rows and down columns."""
+
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        return x.sum(0), x.max(0), x.sum(1), x.min(1)
+
+    x = np.random.default_rng(3).uniform(0, 1, (2, 5000, 1700)).astype(np.float32)
+    found, wanted = ours(looped(function), x), jax.jit(looped(function))(x)
+    exact = function(x[0].astype(np.float64))
+    for a, b, c in zip(found, wanted, exact, strict=True):
+        mine, theirs = (np.abs(np.asarray(y[0], np.float64) - c).max() for y in (a, b))
+        assert mine <= 2 * theirs + 1e-7 * np.abs(c).max()
+
+
+# -- traffic -------------------------------------------------------------------------------------------------
+def emitted(function: Function, *given: Any, units: int = 1) -> tuple[Emitted, list[np.ndarray]]:
+    closed = jax.make_jaxpr(function)(*given)
+    (region,) = capture(closed).regions
+    program = translate(region.program, "counted", tuple(range(len(region.operands))))
+    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    return emit(program, candidate=candidate), [given[closed.jaxpr.invars.index(o)] for o in region.operands]
+
+
+def counted(function: Function, x: np.ndarray, units: int = 1) -> Traffic:
+    found = count(*emitted(looped(function), x, units=units), units)
+    check(list(found.results), jax.tree.leaves(jax.jit(looped(function))(x)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def x() -> np.ndarray:
+    return np.random.default_rng(4).standard_normal((2, 64, 1000), np.float32)
+
+
+@pytest.mark.parametrize(("name", "units"), [("rows", 1), ("rows", 2), ("columns", 2), ("all", 1)])
+def test_reductions_of_an_array_load_it_once(x: np.ndarray, name: str, units: int) -> None:
+    moved = counted(FUNCTIONS[name], x, units).total("operand")
+    assert moved.loaded == x.nbytes
+
+
+def test_softmax_stores_and_adds_exponentials_in_one_pass(x: np.ndarray) -> None:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        e = jnp.exp(x - x.max(-1, keepdims=True))
+        return e, e.sum(-1)
+
+    found, row = counted(function, x), x.nbytes // 1000
+    assert found.total("operand").loaded == 2 * x.nbytes, "for the maximum and for the rest"
+    assert found.total("result", "workspace", "own").loaded <= 4 * row
+
+
+def test_a_column_is_added_in_registers(x: np.ndarray) -> None:
+    moved = counted(lambda x: x.sum(0), x).total("result", "workspace", "own")
+    assert moved.stored <= 2 * 2 * 4000, "once, and once to the stacked result"
+
+
+def test_one_loop_has_all_accumulators(x: np.ndarray) -> None:
+    source = emitted(looped(moments(-1)), x)[0].source
+    (pragma,) = re.findall(r"omp simd(.*)\"", source)
+    assert re.sub(r"\d+", "", pragma) == " ".join(
+        ["", *(f"reduction({op}:a)" for op in ("ck_max", "ck_min", "+", "+"))]
+    )
+
+
+# -- a GPU, emulated -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("shape", "units", "threads", "sanitizer"),
+    [
+        ((5, 7), 1, 64, "thread"),
+        ((5, 7), 3, 256, "thread"),
+        ((6, 70), 1, 256, "thread"),
+        ((6, 70), 3, 256, "address"),
+        ((3, 700), 1, 256, "thread"),
+        ((3, 300), 2, 64, "address"),
+        ((1, 50), 1, 64, "thread"),
+        ((1, 50), 2, 256, "thread"),
+        ((300, 3), 1, 64, "thread"),
+    ],
+)
+def test_blocks_of_threads(
+    shape: tuple[int, ...], units: int, threads: int, sanitizer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulation = Emulation(launches=[], threads=threads, sanitizer=sanitizer).install(monkeypatch)
+
+    x = numbers(shape)
+    check(ours(looped(everything), x, units=units), jax.jit(looped(everything))(x))
+    assert emulation.launches
+
+
+def test_threads_reduce_one_row_for_several_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulation = Emulation(launches=[], threads=256).install(monkeypatch)
+    x = numbers((4, 300))
+    ours(looped(moments(-1)), x, units=1)
+    source = emulation.launches[0][0].source
+    loops = source.count("i1 = ck_lane() % 32; i1 < 300")
+    assert loops == 1 and len(re.findall("= ck_group_reduce<", source)) == 4
