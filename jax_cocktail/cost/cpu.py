@@ -28,9 +28,10 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_parallel,
+    operators_of,
     walk,
 )
-from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, VIEWS
+from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, UPDATES, VIEWS
 from jax_cocktail.utask.types import Value
 
 _FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # free in any runtime
@@ -86,9 +87,12 @@ def _statement(statement: Statement, place: _Place) -> Price:
 def _loop(loop: LoopUTask, place: _Place) -> Price:
     number = trips(loop)
     if loop.parallel and not place.alone:
-        # Each unit runs its parts one after the other; those with the most parts finish last.
-        alone = replace(place, alone=True)
-        once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch))
+        # Each unit runs its parts one after the other; those with the most parts finish last. What a part
+        # makes stays in the cache that holds the part.
+        near = max(place.bandwidth, SERVER.bandwidth(_touched(loop.body.body, 1)))
+        alone = replace(place, alone=True, bandwidth=near)
+        fetched = _fetched(loop) * (1 / place.bandwidth - 1 / near)
+        once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch + fetched))
         return once * ceil(number / place.cores)
     inside = [_priced(region, place) for region in loop.regions]
     dispatches = place.rates.loop_dispatches
@@ -136,8 +140,10 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
 def _light_flops(operator: UOperator) -> float:
     if operator.kind in PRODUCTS:
         return 0.0 if _heavy_flops(operator) else work(operator).flops / SERVER.thin_product
-    size = max(v.type.size for v in (*operator.inputs, *operator.outputs))
-    return size * element_flops(operator) if operator.kind not in PARTIAL else 0.0
+    if operator.kind in PARTIAL:
+        return 0.0
+    values = (*operator.inputs, *operator.outputs) if operator.kind not in UPDATES else operator.inputs[1:]
+    return max(v.type.size for v in values) * element_flops(operator)
 
 
 def _heavy_flops(operator: UOperator) -> float:
@@ -174,6 +180,14 @@ def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
             continue
         moved.update((v, v.type.nbytes) for v in member.inputs if v in outside and not v.type.is_scalar)
     return moved
+
+
+def _fetched(loop: LoopUTask) -> float:
+    """Bytes of arrays outside that a part of a parallel loop reads or writes by slices."""
+    slices = [o for s in loop.body.body for o in operators_of(s) if o.kind in PARTIAL | UPDATES]
+    return float(
+        sum(v.type.nbytes for o in slices for v in (o.inputs[1:2] if o.kind in UPDATES else o.outputs))
+    )
 
 
 def _touched(statements: Iterable[Statement], units: int) -> float:

@@ -6,12 +6,14 @@ cache runs all trips of its loop there, while a larger one streams them from fur
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from jax_cocktail.analysis.axes import rule
 from jax_cocktail.cost.work import runs
 from jax_cocktail.device.host import Cache
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator
-from jax_cocktail.utask.operators import FREE
+from jax_cocktail.utask.operators import FREE, PRODUCTS
 from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
 
@@ -31,6 +33,25 @@ def streaming_seconds(
         return runs(statement) * (parts * cache.seconds(size, units) + nested)
 
     return sum(fold(statement, each) for statement in statements)
+
+
+def reused_bytes(statements: Sequence[Statement], axes: Mapping[Value, int]) -> float:
+    """Bytes of the divided arrays that these statements touch more than once, a few of which fusion keeps in
+    registers. 0 if there is more among them than plain operators: products and nested uTasks read more than
+    what is divided."""
+    touches: Counter[Value] = Counter()
+    views: set[Value] = set()
+    for statement in statements:
+        if not isinstance(statement, UOperator) or statement.kind in PRODUCTS:
+            return 0.0
+        if statement.kind in _MOVES_NOTHING:
+            views.update(statement.outputs)
+        else:
+            tie = rule(statement).along([axes.get(v) for v in statement.outputs])
+            tied = tie.inputs if tie is not None else (None,) * len(statement.inputs)
+            read = (v for v, axis in zip(statement.inputs, tied, strict=True) if axis is not None)
+            touches.update((*dict.fromkeys(read), *statement.outputs))
+    return float(sum(v.type.nbytes for v, times in touches.items() if times > 1 and v not in views))
 
 
 def _touched(body: Region) -> dict[Value, None]:

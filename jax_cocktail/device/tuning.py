@@ -113,6 +113,7 @@ class DivisionTuning:
     again: float = 0.1  # largest share of a nested uTask's work that every part may recompute
     balance: float = 0.7  # least share of busy units
     most: int = 4  # parts per unit
+    kept: float = 1 / 3  # of a core's cache: the part of a value that it computes and reads again
     least_part: int = 16  # least length of parts that need not divide the axis
     light: float = 4096  # most flops of a value that is recomputed, not stored
     pack_trips: int = 32  # least trips of a loop that packs its weights

@@ -8,7 +8,7 @@ from math import ceil, inf, prod
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
-from jax_cocktail.cost.reuse import streaming_seconds
+from jax_cocktail.cost.reuse import reused_bytes, streaming_seconds
 from jax_cocktail.cost.unit_time import Part, Seconds, Unit, seconds_by_share, unit_of, unit_seconds
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
@@ -72,8 +72,13 @@ class Limits(DivisionTuning):
         return self.suffices(total(statements))
 
     def communicating(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
-        """The number of parts of a communicating axis: a barrier follows every execution."""
-        return self.parts(cut, units)
+        """The number of parts of a communicating axis: a barrier follows every execution. If what one unit
+        computes and reads again leaves its cache, units take smaller parts in turn."""
+        parts, size = self.parts(cut, units), reused_bytes(statements, cut.axes)
+        if parts is None or size <= parts * self.cache.near:
+            return parts
+        least = int(size / (self.kept * self.cache.near)) + 1
+        return next(iter(self.even_parts(cut, units, 2 * least, least)), parts)
 
     def rank(
         self,
@@ -143,9 +148,9 @@ class Limits(DivisionTuning):
             if is_a(s, "conv")
         )
 
-    def even_parts(self, cut: AxisClass, units: int, most: int) -> list[int]:
-        """Numbers of equal parts that keep the units busy, up to `most`."""
-        return [n for n in range(units, most + 1) if self._is_even(cut, n, units)]
+    def even_parts(self, cut: AxisClass, units: int, most: int, least: int = 1) -> list[int]:
+        """Numbers of equal parts that keep the units busy, from `least` to `most`."""
+        return [n for n in range(max(least, units), most + 1) if self._is_even(cut, n, units)]
 
     def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
         busy = parts / (units * ceil(parts / units))

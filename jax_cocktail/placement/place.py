@@ -51,6 +51,7 @@ from jax_cocktail.utask.ir import (
     is_parallel,
     operators_in,
     reads,
+    walk,
 )
 from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
 from jax_cocktail.utask.printer import shape
@@ -96,6 +97,7 @@ class _Frame:
     out: list[Statement] = field(default_factory=list)
     visible: set[Value] = field(default_factory=set)
     places: Mapping[Value, Value] = field(default_factory=dict)
+    kept: Collection[Value] = ()
     done: set[int] = field(default_factory=set)  # positions
     readers: dict[Value, list[int]] = field(default_factory=dict)  # positions of the value's readers
     made: set[Value] = field(default_factory=set)  # values that the region's statements define
@@ -152,6 +154,7 @@ class _Placer:
         self.limits = limits
         self.notes = notes
         self.operands = frozenset(program.entry.parameters)
+        self.kept = _kept(program)
         self.constants = scalar_constants(operators_in(program.entry))
         self.placed = 0  # number of tile groups
         self.frames: list[_Frame] = []
@@ -175,7 +178,7 @@ class _Placer:
         grouped = {n for group in groups.values() for n in group.positions}
         division = self._division(region, frozenset(grouped))
         outer, self.recipes = self.recipes, _recipes(self.recipes, body, self.limits)
-        frame = _Frame(region, trips, visible=set(region.parameters), places=places)
+        frame = _Frame(region, trips, visible=set(region.parameters), places=places, kept=self.kept)
         self.frames.append(frame)
         for carry, wide in wave.parameters.items():
             frame.emit((beginning(wide, carry, NOWHERE),))
@@ -384,6 +387,14 @@ class _Placer:
         return (*contract, *kept) if self.limits.packs_rows else (*kept, *last)
 
 
+def _kept(program: UProgram) -> frozenset[Value]:
+    """The operands that their caller may need again. Programs with loops may overwrite all, since they would
+    copy those anyway that they carry, so nothing is known of the others."""
+    parameters = program.entry.parameters
+    loops = any(isinstance(s, LoopUTask) for s in walk(program.entry))
+    return frozenset(parameters) - (set() if loops else {parameters[n] for n in program.donated})
+
+
 def _dots(statements: Sequence[Statement]) -> Iterator[UOperator]:
     """The products among the statements and in branches. Loops packed their own when they were built."""
     for statement in statements:
@@ -446,7 +457,8 @@ def _bases(
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
     the value that the other region of a branch returns. Statements before may have read it, and parts may
-    read it again to recompute light operands (`recipes`).
+    read it again to recompute light operands (`recipes`). An operand that the caller may keep is no carry:
+    overwriting it would take a copy.
     """
     region = frame.region
     own, axes = frozenset(tile_group.positions), tile_group.axes
@@ -459,7 +471,7 @@ def _bases(
         known = root in carried or (root in frame.made and root not in inside)
         candidates = [root] if root != result and known else []
         if region.results.count(result) == 1 and len(carried) == len(region.results):
-            candidates.append(carried[region.results.index(result)])
+            candidates += [v for v in (carried[region.results.index(result)],) if v not in frame.kept]
         place = frame.places.get(result)
         candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
