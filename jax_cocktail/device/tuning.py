@@ -51,8 +51,8 @@ class ModelTuning:
     # Bytes that the operators of a region without control flow touch, at least, each for itself. A core moves
     # them in the time of a call.
     stitched_bytes: int = 16 << 10
-    # [M] On two AVX-512 cores the model overestimates the speedup of such a region by up to 6.4 times (`python
-    # -m benchmarks.census --forms straight`, quantise). Where nothing can be measured, it has to promise more.
+    # [M] On two AVX-512 cores the model overestimates the speedup of such a region by up to 6.4 times
+    # (`benchmarks.census`, quantise). Where nothing can be measured, it has to promise more.
     stitched_gain: float = 8.0
 
     # The model knows little about convolutions.
