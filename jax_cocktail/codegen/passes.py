@@ -3,7 +3,7 @@ functions of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jax_cocktail.codegen.kernel import (
@@ -33,7 +33,7 @@ def hoisted(loop: Loop) -> list[Node]:
     """Hoists the invariants of a loop with independent iterations, but for totals. The compiler cannot hoist
     a load, and emits gathers: it must assume that the stores of the loop change the loaded element.
     """
-    totals = {name for node in loop.body if isinstance(node, Assign) for name in names_in(node.name)}
+    totals = {name for node in _straight(loop) if isinstance(node, Assign) for name in names_in(node.name)}
     inside, before, body = {loop.name, *totals}, list[Node](), list[Node]()
     for node in loop.body:
         if isinstance(node, Declaration) and node.const:
@@ -41,10 +41,18 @@ def hoisted(loop: Loop) -> list[Node]:
                 before.append(node)
                 continue
             inside.add(node.name)
-        elif not isinstance(node, Store | Assign):
+        elif not all(isinstance(each, Declaration | Store | Assign | Loop) for each in _straight(node)):
             return [loop]
         body.append(node)
     return [*before, replace(loop, body=tuple(body))]
+
+
+def _straight(node: Node) -> Iterator[Node]:
+    """A statement, or a loop and the statements in it."""
+    yield node
+    if isinstance(node, Loop):
+        for each in node.body:
+            yield from _straight(each)
 
 
 def unrolled(loop: Loop, trips: int, most: int) -> list[Node]:

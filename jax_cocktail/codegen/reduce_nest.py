@@ -1,7 +1,7 @@
 """Emits groups that reduce: one pass, several accumulators (AStitch, ASPLOS'22, section 4.3).
 
-The pass also stores the elements that reach memory. On a core, reductions along rows have an accumulator for
-each result element at a time, and vector lanes along the row. Reductions down columns have a strip of them:
+The pass also stores the elements that reach memory. On a core, reductions along rows have vector lanes along
+the row. Reductions down columns have a strip of accumulators, and those along long rows a run of them:
 
     for row: a1 = 0; a2 = 0                          for strip of columns: a1[...] = 0
       for element: e[...] = ...                        for row: for column in strip
@@ -42,7 +42,13 @@ from jax_cocktail.utask.types import Shape
 
 SUM_BLOCK = PROGRAM.sum_block
 COLUMN_BLOCK = 128  # the same of a long column, whose elements come one after the other, not in lanes
+RUNS = (
+    (96, 32),
+    (256, 64),
+)  # from so many elements of a row on, runs of so many have accumulators of their own
 STRIP = 1024  # columns whose accumulators are held together: they stay in the first-level cache
+
+Totals = Sequence[Expression]  # an accumulator for each reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,9 @@ class _Reduction:
     def dtype(self) -> str:
         return self.operator.output.type.dtype
 
-    def is_long(self, elements: int) -> bool:
-        """True if a plain f32 sum of this many elements would lose digits."""
-        return self.op == "sum" and COMPUTE[self.dtype] == "f32" and elements > SUM_BLOCK
+    def is_long(self, elements: int, most: int = SUM_BLOCK) -> bool:
+        """True if a plain f32 sum of this many elements, more than `most`, would lose digits."""
+        return self.op == "sum" and COMPUTE[self.dtype] == "f32" and elements > most
 
     def type(self, wide: bool) -> str:
         """The C type of the accumulator; a wide one is an f64."""
@@ -136,9 +142,7 @@ class _Nest:
         (kept, outer), (inner, gone) = (merge_axes(axes, dry) for axes in (self.kept, self.inner))
         return kept, inner, outer | gone
 
-    def take(
-        self, totals: Sequence[Expression], merged: Merged = frozenset(), on: Expression = ""
-    ) -> list[Store]:
+    def take(self, totals: Totals, merged: Merged = frozenset(), on: Expression = "") -> list[Store]:
         """Adds the elements at the position of the loops to the totals. Returns the stores that remain, under
         a condition if there is one."""
         elements = self.elements(self.context.writer, merged)
@@ -196,17 +200,25 @@ class _Rows:
     """One accumulator per result element; the innermost reduced axis runs in vector lanes."""
 
     context: Context
-    block: ClassVar[int] = SUM_BLOCK
+    most: ClassVar[int] = SUM_BLOCK  # terms of a sum in f32
+    block: ClassVar[int] = SUM_BLOCK  # those of a part of a longer sum
 
     def new(self, type_: str, first: Expression) -> Expression:
         """Declares an accumulator."""
         return self.context.writer.var(type_, self.context.writer.fresh("a"), first)
 
     def each(self) -> AbstractContextManager[None]:
-        """Around what is done with each accumulator."""
+        """Around what is done with each accumulator; `at`: with its element."""
         return nullcontext()
 
-    def pragma(self, reductions: Sequence[_Reduction], totals: Sequence[Expression]) -> Expression:
+    at = each
+
+    @contextmanager
+    def results(self, reductions: Sequence[_Reduction], totals: Totals) -> Iterator[Totals]:
+        """Around what is done with each result. Yields the results."""
+        yield totals
+
+    def pragma(self, reductions: Sequence[_Reduction], totals: Totals) -> Expression:
         """What stands before the innermost loop over rows, if the target has a spelling for it."""
         target, operators = self.context.target, [vector_operator(r.op, r.dtype) for r in reductions]
         if any(operator.startswith("ck_") for operator in operators):
@@ -234,6 +246,7 @@ class _Columns:
     begin: Expression
     count: Expression | int
     size: int
+    most: ClassVar[int] = SUM_BLOCK
     block: ClassVar[int] = COLUMN_BLOCK
 
     def new(self, type_: str, first: Expression) -> Expression:
@@ -244,22 +257,59 @@ class _Columns:
             writer.store(Load(array, self.column), first)
         return Load(array, self.column)
 
+    def each(self) -> AbstractContextManager[None]:
+        return self.context.writer.loop(self.column, self.count, self.context.target.lanes, finish=hoisted)
+
     @contextmanager
-    def each(self) -> Iterator[None]:
-        writer = self.context.writer
-        with writer.loop(self.column, self.count, self.context.target.lanes, finish=hoisted):
+    def at(self) -> Iterator[None]:
+        with self.each():
             if self.begin != "":
-                writer.let(self.context.target.index, self.lane, code("{} + {}", self.begin, self.column))
+                place = code("{} + {}", self.begin, self.column)
+                self.context.writer.let(self.context.target.index, self.lane, place)
             yield
 
-    def pragma(self, reductions: Sequence[_Reduction], totals: Sequence[Expression]) -> Expression:
+    @contextmanager
+    def results(self, reductions: Sequence[_Reduction], totals: Totals) -> Iterator[Totals]:
+        with self.at():
+            yield totals
+
+    def pragma(self, reductions: Sequence[_Reduction], totals: Totals) -> Expression:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs(_Columns):
+    """An accumulator for each element of a run: a long row is added run by run, and the accumulators at its
+    end. One vector of them would wait for itself at each step."""
+
+    most: ClassVar[int] = COLUMN_BLOCK
+
+    @contextmanager
+    def results(self, reductions: Sequence[_Reduction], totals: Totals) -> Iterator[Totals]:
+        self.context.needs.add("reduce")
+        arrays = [
+            (r, total.pointer) for r, total in zip(reductions, totals, strict=True) if isinstance(total, Load)
+        ]
+        yield [call(f"ck_fold_lanes<{functor(r.op)}, {self.size}>", array) for r, array in arrays]
 
 
 def _emit_rows(n: _Nest) -> None:
     kept, inner, merged = n.merge()
     with n.context.writer.loops(kept):
-        _emit_totals(n, inner, merged, _Rows(n.context))
+        if inner and inner[-1][1] >= RUNS[0][0] and not n.is_empty:
+            _emit_runs(n, inner, merged)
+        else:
+            _emit_totals(n, inner, merged, _Rows(n.context))
+
+
+def _emit_runs(n: _Nest, inner: Axes, merged: Merged) -> None:
+    lane, count = inner[-1]
+    size = max(size for least, size in RUNS if count >= least)
+    number, column = Name(f"{lane.text}r"), Name(f"{lane.text}c")
+    runs = _Runs(n.context, lane, column, code("{} * {}", size, number), size, size)
+    full = count - count % size
+    rest = replace(runs, begin=str(full), count=count % size) if full < count else None
+    _emit_totals(n, [*inner[:-1], (number, count // size)], merged, runs, rest)
 
 
 def _emit_columns(n: _Nest) -> None:
@@ -282,39 +332,47 @@ def _strips(context: Context, lane: Name, width: int) -> Iterator[_Columns]:
         yield _Columns(context, lane, column, begin, count, size)
 
 
-def _emit_totals(n: _Nest, inner: Axes, merged: Merged, form: _Rows | _Columns) -> None:
-    """Computes and stores what a pass over the inner axes accumulates."""
-    long = [each.is_long(_positions(inner)) for each in n.reductions]
+def _emit_totals(
+    n: _Nest, inner: Axes, merged: Merged, form: _Rows | _Columns, rest: _Columns | None = None
+) -> None:
+    """Computes and stores what a pass over the inner axes accumulates. `rest`: of the last one."""
+    long = [each.is_long(_positions(inner), form.most) for each in n.reductions]
     pairs = list(zip(n.reductions, long, strict=True))
     totals = [form.new(r.type(wide), identity(r.op, r.dtype)) for r, wide in pairs]
-    if any(long) and not n.is_empty:
-        _emit_blocks(n, inner, merged, form, totals, long)
-    elif not n.is_empty:
-        with n.context.writer.loops(inner, form.pragma(n.reductions, totals), hoisted), form.each():
-            n.context.writer.add(*n.take(totals, merged))
-    with form.each():
-        for (reduction, wide), total in zip(pairs, totals, strict=True):
-            reduction.finish(n.loops, merged, total, wide)
+    writer = n.context.writer
+    if not n.is_empty:
+        with writer.loops(inner[:-1]):
+            if any(long):
+                _emit_blocks(n, inner[-1], merged, form, totals, long)
+            else:
+                with writer.loops(inner[-1:], form.pragma(n.reductions, totals), hoisted), form.at():
+                    writer.add(*n.take(totals, merged))
+            if rest is not None:
+                with rest.at():
+                    writer.add(*n.take(totals, merged))
+    with form.results(n.reductions, totals) as results:
+        for (reduction, wide), result in zip(pairs, results, strict=True):
+            reduction.finish(n.loops, merged, result, wide)
 
 
 def _emit_blocks(
     n: _Nest,
-    inner: Axes,
+    axis: tuple[Name, int],
     merged: Merged,
     form: _Rows | _Columns,
-    totals: Sequence[Expression],
+    totals: Totals,
     long: Sequence[bool],
 ) -> None:
-    """Adds blocks of the last axis in f32, and their sums in f64 if they are `long`."""
-    writer, (name, count) = n.context.writer, inner[-1]
+    """Adds blocks of an axis in f32, and their sums in f64 if they are `long`."""
+    writer, (name, count) = n.context.writer, axis
     block, end = Name(f"{name.text}b"), Name(f"{name.text}e")
-    with writer.loops(inner[:-1]), writer.loop(block, count, step=form.block):
+    with writer.loop(block, count, step=form.block):
         last = code("{} + {}", block, form.block)
         writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
         pairs = list(zip(totals, long, strict=True))
         parts = [form.new("f32", "0") if wide else total for total, wide in pairs]
         pragma = form.pragma(n.reductions, parts)
-        with writer.loop(name, end, pragma, start=block, finish=hoisted), form.each():
+        with writer.loop(name, end, pragma, start=block, finish=hoisted), form.at():
             writer.add(*n.take(parts, merged))
         with form.each():
             for (total, wide), part in zip(pairs, parts, strict=True):
@@ -343,7 +401,7 @@ def _emit_for_groups(n: _Nest) -> None:
             each.finish(n.loops, frozenset(), total, wide, row.stores)
 
 
-def _emit_elements(n: _Nest, groups: Groups, row: Row, totals: Sequence[Expression]) -> None:
+def _emit_elements(n: _Nest, groups: Groups, row: Row, totals: Totals) -> None:
     """The elements of a row, as a thread sees them. Those that are stored come in batches, so that loads do
     not wait for stores."""
     context, inside = n.context, row.inside if n.targets else ""
