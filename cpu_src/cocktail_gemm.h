@@ -21,7 +21,9 @@ struct CkDot {
 
 constexpr i64 kCkDepth = 128;  // a panel of this depth stays in the first cache
 constexpr i64 kCkTileRows = 96;
-constexpr i64 kCkAhead = 8;  // lines from the one in use to the one to prefetch
+// Lines from the one in use to the one to prefetch. Those of a matrix may all share a few sets of the first
+// cache; those of a panel follow each other.
+constexpr i64 kCkAhead = 8, kCkPanelAhead = 16;
 constexpr int kCkBlockRows = 6;
 // Columns in flight: 32 registers with 64-byte vectors, else 16.
 constexpr int kCkColumnVectors = CK_VECTOR_BYTES == 64 ? 4 : 2;
@@ -125,13 +127,17 @@ struct CkVisit {
 
 // ---- the innermost block --------------------------------------------------------------------------------
 
-// ROWS x (VECTORS vectors of) sums over `depth` in registers. `add`: add them to the tile. PACK: copy the
-// lines of b that are read to `panel`.
-template <class C, class B, int BYTES, int ROWS, int VECTORS, bool PACK>
+// Where the lines of b lie: in a matrix; in one from which they are copied to `panel`; in such a panel.
+enum CkLines { CK_MATRIX, CK_TO_PANEL, CK_PANEL };
+
+// ROWS x (VECTORS vectors of) sums over `depth` in registers. `add`: add them to the tile.
+template <class C, class B, int BYTES, int ROWS, int VECTORS, CkLines LINES>
 CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* tile, i64 tile_m, bool add,
                           C* panel) {
   typedef CkVector<C, BYTES> V;
   typedef typename V::type Lanes;
+  // Of a matrix, memory is the limit if rows are few; it helps beyond the second cache.
+  constexpr i64 ahead = LINES == CK_PANEL ? kCkPanelAhead : ROWS <= 3 || LINES == CK_TO_PANEL ? kCkAhead : 0;
   Lanes sum[ROWS][VECTORS] = {};
   const C* a = rows.at;
   const i64 step_m = rows.step_m, step_k = rows.step_k;
@@ -157,7 +163,7 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
       for (int v = 0; v < VECTORS; ++v) {
         line[v] = ck_load<C, BYTES>(b + v * V::lanes);
         CK_IN_REGISTER(line[v]);
-        if constexpr (PACK) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
+        if constexpr (LINES == CK_TO_PANEL) ck_store<C, BYTES>(panel + v * V::lanes, line[v]);
       }
       CK_UNROLL
       for (int r = 0; r < ROWS; ++r) {
@@ -166,13 +172,13 @@ CK_NOINLINE void ck_block(i64 depth, CkPiece<C> rows, const B* b, i64 b_k, C* ti
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = ck_multiply_add<C>(sum[r][v], scale, line[v]);
       }
     }
-    if constexpr (ROWS <= 3 || PACK) {  // memory is the limit; it helps beyond the second cache
+    if constexpr (ahead != 0) {
       CK_UNROLL
-      for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(b + kCkAhead * b_k + v * V::lanes);
+      for (int v = 0; v < VECTORS; ++v) __builtin_prefetch(b + ahead * b_k + v * V::lanes);
     }
     a += step_k;
     b += b_k;
-    if constexpr (PACK) panel += VECTORS * V::lanes;
+    if constexpr (LINES == CK_TO_PANEL) panel += VECTORS * V::lanes;
   }
   CK_UNROLL
   for (int r = 0; r < ROWS; ++r) {
@@ -230,12 +236,12 @@ struct CkColumns {
 };
 
 // One block of ROWS rows from i on, all columns of the panel, the piece of the sum that begins at p.
-template <class C, int BYTES, int ROWS, int VECTORS, bool PACK, class Rows, class B>
+template <class C, int BYTES, int ROWS, int VECTORS, CkLines LINES, class Rows, class B>
 CK_INLINE void ck_gemm_block(const Rows& rows, i64 i, i64 p, i64 depth, const B* b, i64 b_k, C* tile,
                              i64 tile_m, C* panel = nullptr) {
   alignas(64) C buffer[ROWS * kCkDepth];
   CkPiece<C> piece = rows.piece(i, ROWS, p, depth, buffer);
-  ck_block<C, B, BYTES, ROWS, VECTORS, PACK>(depth, piece, b, b_k, tile, tile_m, p != 0, panel);
+  ck_block<C, B, BYTES, ROWS, VECTORS, LINES>(depth, piece, b, b_k, tile, tile_m, p != 0, panel);
 }
 
 // Rows of the tallest of the blocks that m rows are divided into, each of at most `most` rows. They differ by
@@ -284,17 +290,17 @@ CK_INLINE void ck_gemm_rows(const CkColumns<B>& d, i64 first, i64 last, i64 j, i
     if (CkAlike<C, B>::value && d.b_n == 1 && d.b_k == width && columns == width) {
       packed = reinterpret_cast<const C*>(b);  // dense already
     } else if (d.b_n == 1 && columns == width && block < high) {
-      ck_gemm_block<C, BYTES, tall, VECTORS, true>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
+      ck_gemm_block<C, BYTES, tall, VECTORS, CK_TO_PANEL>(rows, i, p, depth, b, d.b_k, to, tile_m, panel);
       ++block, i += tall, to += tall * tile_m;
     } else {
       ck_pack<C, B, BYTES, width>(depth, columns, b, d.b_k, d.b_n, panel);
     }
     for (; block < high; ++block, i += tall, to += tall * tile_m) {
-      ck_gemm_block<C, BYTES, tall, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+      ck_gemm_block<C, BYTES, tall, VECTORS, CK_PANEL>(rows, i, p, depth, packed, width, to, tile_m);
     }
     if constexpr (low > 0) {
       for (; block < last; ++block, i += low, to += low * tile_m) {
-        ck_gemm_block<C, BYTES, low, VECTORS, false>(rows, i, p, depth, packed, width, to, tile_m);
+        ck_gemm_block<C, BYTES, low, VECTORS, CK_PANEL>(rows, i, p, depth, packed, width, to, tile_m);
       }
     }
   }
@@ -385,7 +391,7 @@ CK_NOINLINE void ck_gemv_columns(const CkColumns<B>& d, i64 from, i64 to, i64 sk
     const i64 row = dense ? sink.row() : width;
     for (i64 p = 0; p < d.k; p += kCkDepth) {
       const i64 depth = d.k - p < kCkDepth ? d.k - p : kCkDepth;
-      ck_gemm_block<C, BYTES, ROWS, VECTORS, false>(rows, 0, p, depth, d.b + p * d.b_k + j, d.b_k, place,
+      ck_gemm_block<C, BYTES, ROWS, VECTORS, CK_MATRIX>(rows, 0, p, depth, d.b + p * d.b_k + j, d.b_k, place,
                                                     row);
     }
     if (!dense) sink(0, j + skip, ROWS, width - skip, tile + skip, width);
