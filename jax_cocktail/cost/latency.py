@@ -58,15 +58,21 @@ def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
         return found
     if isinstance(statement, UOperator) and statement.kind == "copy":
         return copy_counts(statement.inputs[0], memory)
+    passes = list[Counts]()
     for member in members:
         if member.kind == "dot":
             found += _dot(member, memory)
         elif member.kind == "conv":
             found += _conv(member, memory)
         elif not member.is_element and member.kind not in UPDATES and member.inputs:
-            found += _gathered(member, memory)
+            passes.append(_gathered(member, memory))
     if any(m.kind not in FREE and (m.is_element or m.kind in UPDATES) for m in members):
-        found += _elements(statement, members, memory)
+        passes.append(_elements(statement, members, memory))
+    for each in passes:
+        found += each
+    if isinstance(statement, StitchedUTask) and statement.reductions:  # one loop loads for them all
+        far = [each["far_load"] for each in passes]
+        found["far_load"] -= sum(far) - max(far)
     return found
 
 

@@ -140,6 +140,16 @@ def test_reductions_and_positions():
     assert reduce["far_load"] == position["far_load"] == 2
 
 
+def test_reductions_of_one_pass_load_once():
+    b = Builder()
+    (x,) = values(b, "float32[2,4096]")
+    found = [b.emit("reduce", (x,), "float32", (2,), axes=(1,), op=op) for op in ("max", "sum", "min")]
+    three = counts_of(group(b, *found), memory(x))
+    one = counts_of(replace(group(b, *found), members=(b.out[0],), outputs=found[:1]), memory(x))
+    assert three["far_load"] == one["far_load"] > 0
+    assert (three["reduction"], three["operation"]) == (3, 3 * one["operation"])
+
+
 def test_a_copy_moves_packs():
     b = Builder()
     (x,) = values(b, "float32[64,256]")

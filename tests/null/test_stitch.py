@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from jax_cocktail.compiler import transform
+from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import StitchedUTask, UOperator, walk
+from jax_cocktail.utask.rewrite import rewrite
 from tests.null.programs import build, counted, elementwise
 
 
@@ -125,3 +127,85 @@ def test_update_reads_another_row_first():
 
     first, second = groups(build(["float32[4,8]", "int32[]", "int32[]"], body))
     assert kinds(first) == ["add"] and kinds(second) == ["dynamic_update_slice"]
+
+
+def reduced(b, x, op, axes):
+    shape = tuple(n for d, n in enumerate(x.type.shape) if d not in axes)
+    return b.emit("reduce", (x,), x.type.dtype, shape, op=op, axes=axes)
+
+
+def test_reductions_of_one_shape_and_axes_are_one_loop():
+    def body(b, x, y):
+        square = elementwise(b, "mul", x, x)
+        return [reduced(b, x, "max", (1,)), reduced(b, square, "sum", (1,)), reduced(b, y, "min", (1,))]
+
+    (group,) = groups(build(["float32[4,8]", "float32[4,8]"], body))
+    assert kinds(group) == ["mul", "reduce", "reduce", "reduce"] and len(group.outputs) == 3
+
+
+def test_unit_axes_do_not_part_reductions():
+    def body(b, x):
+        return [reduced(b, x, "max", (1,)), reduced(b, b.reshape(x, (4, 1, 8)), "sum", (2,))]
+
+    (group,) = groups(build(["float32[4,8]"], body))
+    assert len(group.reductions) == 2
+
+
+def test_reductions_along_other_axes_or_of_other_results_are_loops_of_their_own():
+    def body(b, x):
+        most = reduced(b, x, "max", (1,))
+        less = elementwise(b, "sub", x, b.broadcast(most, (4, 8), (0,)))
+        return [most, reduced(b, x, "sum", (0,)), reduced(b, less, "sum", (1,))]
+
+    found = groups(build(["float32[4,8]"], body))
+    assert [kinds(group).count("reduce") for group in found] == [1, 1, 1]
+
+
+def test_lanes_of_other_width_are_loops_of_their_own():
+    """How many elements a vector has decides how a sum is rounded."""
+
+    def body(b, x, n):
+        return [reduced(b, x, "sum", (0,)), reduced(b, n, "sum", (0,))]
+
+    assert len(groups(build(["float32[64]", "uint8[64]"], body))) == 2
+    assert len(groups(build(["float32[64]", "int32[64]"], body))) == 1
+
+
+def softmax(b, x):
+    most = b.broadcast(reduced(b, x, "max", (1,)), x.type.shape, (0,))
+    e = elementwise(b, "exp", elementwise(b, "sub", x, most))
+    total = b.broadcast(reduced(b, e, "sum", (1,)), x.type.shape, (0,))
+    return [elementwise(b, "div", e, total)]
+
+
+def test_what_a_reduction_reads_is_stored_by_its_loop():
+    first, second, third = groups(build(["float32[4,8]"], softmax))
+    assert kinds(second) == ["sub", "exp", "reduce"] and len(second.outputs) == 2
+    assert kinds(first) == ["reduce"] and kinds(third) == ["div"]
+
+
+def test_what_only_reductions_read_is_not_stored():
+    def body(b, x):
+        e = elementwise(b, "exp", x)
+        return [reduced(b, e, "max", (1,)), reduced(b, e, "sum", (1,))]
+
+    (group,) = groups(build(["float32[4,8]"], body))
+    assert kinds(group) == ["exp", "reduce", "reduce"] and len(group.outputs) == 2
+
+
+def test_a_loop_that_reduces_reads_its_array_for_others_too():
+    def body(b, x, y):
+        return [reduced(b, x, "sum", (1,)), elementwise(b, "tanh", x), elementwise(b, "tanh", y)]
+
+    first, second = groups(build(["float32[4,8]", "float32[4,8]"], body))
+    assert kinds(first) == ["tanh", "reduce"] and kinds(second) == ["tanh"]
+
+
+def test_threads_store_only_beside_whole_warps():
+    def stored(shape, threads):
+        program = transform(build([f"float32[{shape}]"], softmax))
+        flat = rewrite(program, lambda s: list(s.members) if isinstance(s, StitchedUTask) else s)
+        found = [s for s in walk(stitch(flat, threads).entry) if isinstance(s, StitchedUTask)]
+        return any("exp" in kinds(group) and group.reductions for group in found)
+
+    assert stored("8,64", 256) and not stored("9,64", 256) and stored("9,64", 1)

@@ -187,6 +187,24 @@ def test_anchors_close_their_group():
     refuses(program([group([reduce, neg(X, Y)], [X], [Y, total])], [Y]), "reduce does not close its group")
 
 
+def test_reductions_close_their_group_together():
+    x, y = Value(20, TensorType("float32", (4, 3))), Value(21, TensorType("float32", (4, 3)))
+    a, b = (Value(number, TensorType("float32", (4,))) for number in (22, 23))
+    c, d = Value(24, TensorType("float32", (3,))), Value(25, TensorType("float32"))
+
+    def reduce(operand, result, axis):
+        return UOperator("reduce", (operand,), (result,), (("axes", (axis,)), ("op", "sum")))
+
+    def check(members, outputs, message=""):
+        broken = UProgram("p", Region((x,), (group(members, [x], outputs),), tuple(outputs)))
+        refuses(broken, message) if message else verify(broken)
+
+    check([neg(x, y), reduce(x, a, 1), reduce(y, b, 1)], [y, a, b])
+    check([reduce(x, a, 1), reduce(x, c, 0)], [a, c], "differ in shape or axes")
+    check([reduce(x, a, 1), reduce(a, d, 0)], [a, d], "reads a reduction of its own group")
+    check([reduce(x, a, 1), neg(x, y), reduce(y, b, 1)], [a, b], "reduce does not close its group")
+
+
 def test_faults_say_what_where_and_what_to_try():
     broken = UOperator("exp", (COUNT,), (Value(20, COUNT.type),), source=Source("model.py", 7, "step"))
     with pytest.raises(VerificationError) as error:
