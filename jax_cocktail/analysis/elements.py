@@ -19,14 +19,24 @@ from jax_cocktail.utask.types import Shape, Value
 @dataclass(frozen=True, slots=True)
 class Position:
     """A position along one axis of a value. `key`: equal for equal positions; `axes`: the axes of the loop on
-    which it depends."""
+    which it depends; `step`: of the position, for a step along its axis."""
 
     key: Hashable = 0
     axes: frozenset[int] = frozenset()
+    step: int = 1
 
-    def moved(self, *how: Hashable) -> Position:
+    def moved(self, *how: Hashable, step: int = 1) -> Position:
         """Another position that depends on the same axes."""
-        return Position((self.key, *how), self.axes)
+        return Position((self.key, *how), self.axes, self.step * step)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A load: the axes of the loop that it depends on, and how many elements it moves on with each, if that
+    is one number."""
+
+    axes: frozenset[int]
+    steps: Mapping[int, int]
 
 
 START = Position()
@@ -54,13 +64,12 @@ def times(axes: frozenset[int], loops: Sequence[tuple[int, int]]) -> int:
 class Reads:
     """Collects the reads of one lane loop from memory.
 
-    `layouts`: of values in memory; a value without one is dense. `found`: value and positions -> the axes
-    that the load depends on.
+    `layouts`: of values in memory; a value without one is dense. `found`: by value and positions.
     """
 
     members: Mapping[Value, UOperator]
     layouts: Mapping[Value, Layout] = field(default_factory=dict)
-    found: dict[tuple[Value, Hashable], frozenset[int]] = field(default_factory=dict)
+    found: dict[tuple[Value, Hashable], Read] = field(default_factory=dict)
     _seen: dict[tuple[Value, Positions], frozenset[int]] = field(default_factory=dict)
 
     def element(self, value: Value, positions: Positions) -> frozenset[int]:
@@ -85,7 +94,8 @@ class Reads:
         steps = zip(positions, layout.strides, layout.shape, strict=True)
         taken = tuple((p, stride) for p, stride, n in steps if n != 1 and stride)
         axes = _union(p.axes for p, _ in taken)
-        self.found[layout.root, (layout.base, layout.offset, taken)] = axes
+        moves = {axis: stride * p.step for p, stride in taken for axis in p.axes if len(p.axes) == 1}
+        self.found[layout.root, (layout.base, layout.offset, taken)] = Read(axes, moves)
         return axes
 
 
@@ -137,12 +147,14 @@ def _transpose(r: Reads, m: UOperator, at: Positions) -> frozenset[int]:
 
 def _slice(r: Reads, m: UOperator, at: Positions) -> frozenset[int]:
     each = zip(at, m.ints("starts"), m.ints("strides"), strict=True)
-    return r.element(m.inputs[0], tuple(p if (b, s) == (0, 1) else p.moved(b, s) for p, b, s in each))
+    return r.element(m.inputs[0], tuple(p if (b, s) == (0, 1) else p.moved(b, s, step=s) for p, b, s in each))
 
 
 def _reverse(r: Reads, m: UOperator, at: Positions) -> frozenset[int]:
     flipped = set(m.ints("dimensions"))
-    return r.element(m.inputs[0], tuple(p.moved("back") if d in flipped else p for d, p in enumerate(at)))
+    return r.element(
+        m.inputs[0], tuple(p.moved("back", step=-1) if d in flipped else p for d, p in enumerate(at))
+    )
 
 
 def _pad(r: Reads, m: UOperator, at: Positions) -> frozenset[int]:

@@ -11,21 +11,22 @@ nothing, nor does what LAPACK does inside. A sort is one of random numbers.
     loop                  its body for each trip; of a parallel loop, unit (first + p) mod n runs trip p
     branch                the mean over its sides, or as often as each was taken
 
-Blocks of threads reduce in registers, and load each operand of a product once for every execution: the
-least that they can do if they do not keep it.
+Blocks of threads reduce in registers, and load the operands of a product once for each call of its template:
+in every iteration of a loop, or in all together if they keep them in registers. Bytes are those of sectors.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, log2, prod
 
 from jax_cocktail.analysis.contraction import contraction
 from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, times
 from jax_cocktail.cost.cpu_products import VECTOR_BYTES, Loads, conv_loads, dot_loads
-from jax_cocktail.cost.work import runs
+from jax_cocktail.cost.work import rows, runs
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
     BranchUTask,
     LoopUTask,
@@ -33,8 +34,11 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     UProgram,
+    defined_in,
+    operators_of,
+    walk,
 )
-from jax_cocktail.utask.layout import core, reduced_axes, row_major
+from jax_cocktail.utask.layout import core, neighbours, reduced_axes, row_major
 from jax_cocktail.utask.plan import MemoryPlan, Slot
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
@@ -94,13 +98,15 @@ def traffic(
 
 @dataclass(slots=True)
 class _Model:
-    """Adds up what the units move. `part_depth`: parallel loops around the statement at hand."""
+    """Adds up what the units move. `part_depth`: parallel loops around the statement at hand; `kept`:
+    matrices that stay in registers, and the part of their products that loads them."""
 
     plan: MemoryPlan
     moved: tuple[defaultdict[str, Moved], ...]
     executions: Executions | None
     vector: int
     part_depth: int = 0
+    kept: dict[Value, float] = field(default_factory=dict)
 
     # -- memory ------------------------------------------------------------------------------------------
     def add(self, root: Value, loaded: float, stored: float, shares: Shares) -> None:
@@ -187,8 +193,12 @@ class _Model:
             parts = [len(range((unit - loop.first) % number, count, number)) for unit in range(number)]
             inside = tuple(share * n for share, n in zip(shares, parts, strict=True))
         self.part_depth += loop.parallel
+        before = self.kept
+        if not self.vector and not loop.parallel and trips >= BLOCK.held_trips:
+            self.kept = self.kept | dict.fromkeys(kept_matrices(loop, self.plan), 1 / trips)
         self.region(loop.body, inside)
         self.transfer(loop.body.results, loop.carried, inside)
+        self.kept = before
         self.part_depth -= loop.parallel
 
     def transfer(self, sources: Sequence[Value], targets: Sequence[Value], shares: Shares) -> None:
@@ -209,7 +219,8 @@ class _Model:
             strides = self.strides(operator.output)
             self.dot(operator, strides, operator.output, shares)
         elif operator.kind == "conv":
-            loads = conv_loads(operator, self.vector) if self.vector else _whole(operator)
+            left, right, result = (v.type.size for v in (*operator.inputs, operator.output))
+            loads = conv_loads(operator, self.vector) if self.vector else Loads(left, right, 0, result)
             self.product(operator, loads, operator.output, shares)
         else:
             if operator.facts.updates or operator.kind == "copy":
@@ -260,16 +271,20 @@ class _Model:
         for value, place in targets:
             reads.element(value, _lanes(value))
             if not place.type.is_scalar:
-                self.add(self.plan.layouts[place].root, 0, value.type.nbytes, shares)
+                parts = zip(value.type.shape, row_major(place.type.shape), strict=False)
+                gaps = 1.0 if self.vector else _sectors(neighbours(parts), ITEM_SIZE[value.type.dtype])
+                self.add(self.plan.layouts[place].root, 0, value.type.nbytes * gaps, shares)
 
     def load(self, reads: Reads, loops: Sequence[tuple[int, int]], shares: Shares) -> None:
-        """Threads load elements that follow each other together, in sectors; one that all of a warp need is
-        a sector by itself."""
+        """Threads load neighbouring elements together, in sectors; one that all of a warp need is a sector by
+        itself."""
         everything = prod(size for _, size in loops)
-        for (root, _), axes in reads.found.items():
-            count, item = times(axes, loops), ITEM_SIZE[root.type.dtype]
+        for (root, _), read in reads.found.items():
+            count, item = float(times(read.axes, loops)), ITEM_SIZE[root.type.dtype]
             if not self.vector and count < everything:
                 count, item = -(-everything // _WARP), _SECTOR
+            elif not self.vector:
+                count *= _sectors(_run(read.steps, loops), item)
             self.add(root, count * item, 0, shares)
 
     def reductions(self, members: Mapping[Value, UOperator], group: StitchedUTask, shares: Shares) -> None:
@@ -307,11 +322,15 @@ class _Model:
 
     def dot(self, dot: UOperator, result: tuple[int, ...], place: Value, shares: Shares) -> None:
         left, right = (self.strides(v) for v in dot.inputs[:2])
+        axes = contraction(dot, (left, right, result))
         if self.vector:
-            loads = dot_loads(dot, contraction(dot, (left, right, result)), self.vector)
-        else:
-            loads = _whole(dot)
-        self.product(dot, loads, place, shares)
+            self.product(dot, dot_loads(dot, axes, self.vector), place, shares)
+            return
+        calls = axes.batch.size * prod(axis.size for axis in axes.outer)
+        a, b = (side.size * axes.depth.size * calls for side in (axes.rows, axes.columns))
+        written = zip(dot.output.type.shape, result, strict=True)
+        gaps = _sectors(neighbours(written), ITEM_SIZE[place.type.dtype])
+        self.product(dot, Loads(a, b, 0, dot.output.type.size * gaps), place, shares)
 
     def strides(self, value: Value) -> tuple[int, ...]:
         return (0,) * value.type.rank if value.type.is_scalar else self.plan.layouts[value].strides
@@ -319,6 +338,14 @@ class _Model:
     def product(self, product: UOperator, loads: Loads, place: Value, shares: Shares) -> None:
         for number, value in enumerate(product.inputs):
             count = loads.right if number % 2 else loads.left
+            if value in self.kept:
+                count *= self.kept[value]
+            elif not self.kept.keys().isdisjoint(product.inputs):
+                count *= BLOCK.threads / _WARP  # every warp has a part of the matrix
+            if not self.vector and not value.type.is_scalar:
+                seen = self.plan.layouts[value]
+                run = neighbours(zip(seen.shape, seen.strides, strict=True))
+                count *= _sectors(run, ITEM_SIZE[value.type.dtype])
             if not value.type.is_scalar:
                 item = ITEM_SIZE[value.type.dtype]
                 self.add(self.plan.layouts[value].root, count * item, 0, shares)
@@ -330,10 +357,37 @@ class _Model:
 _WARP, _SECTOR = 32, 32  # threads that load together, and bytes of global memory that come together
 
 
-def _whole(product: UOperator) -> Loads:
-    """A block of threads loads each operand once."""
-    left, right = (value.type.size for value in product.inputs[:2])
-    return Loads(left, right, 0, product.output.type.size)
+def _run(steps: Mapping[int, int], loops: Sequence[tuple[int, int]]) -> int:
+    """Neighbouring elements that neighbouring trips of a loop nest load."""
+    run = 1
+    for axis, size in reversed(loops):
+        if steps.get(axis) != run:
+            break
+        run *= size
+    return run
+
+
+def _sectors(run: int, item: int) -> float:
+    """Bytes of the sectors around so many neighbouring elements, over those of the elements."""
+    return -(-run * item // _SECTOR) * _SECTOR / (run * item)
+
+
+def kept_matrices(loop: LoopUTask, plan: MemoryPlan) -> Iterable[Value]:
+    """The larger operands of products of few rows that no iteration changes, as many as registers hold."""
+    inside, steady, left = set(defined_in(loop)), set[Value](), BLOCK.held_bytes
+    for statement in walk(loop.body):
+        if isinstance(statement, LoopUTask) and statement.parallel and statement.index is not None:
+            steady.add(statement.index)
+        for operator in operators_of(statement):
+            if all(v in steady or v not in inside for v in operator.inputs):
+                steady.update(operator.outputs)
+            if operator.kind != "dot" or len(operator.inputs) > 2 or min(rows(operator)) > BLOCK.held_rows:
+                continue
+            matrix = max(operator.inputs, key=lambda v: v.type.size)
+            size = matrix.type.nbytes
+            if (matrix in steady or matrix not in inside) and matrix in plan.layouts and size <= left:
+                left -= size
+                yield matrix
 
 
 def _lanes(value: Value) -> Positions:

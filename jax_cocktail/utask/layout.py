@@ -6,6 +6,7 @@ strides over the same buffer. A `dynamic_slice` is a view behind a pointer that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -45,6 +46,16 @@ class Layout:
         if self.offset or prod(self.shape) != self.root.type.size:
             return False
         return self.is_dense and self.base == self.root
+
+
+def neighbours(axes: Iterable[tuple[int, int]]) -> int:
+    """The number of elements that lie side by side in memory, by the sizes and strides of the axes."""
+    found = 1
+    for stride, n in sorted((stride, n) for n, stride in axes if n != 1 and stride):
+        if stride != found:
+            break
+        found *= n
+    return found
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:

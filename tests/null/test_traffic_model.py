@@ -6,9 +6,11 @@ from collections import Counter
 
 import pytest
 
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.cpu_products import Form, Loads, product_loads
 from jax_cocktail.cost.traffic import Moved, traffic
+from jax_cocktail.device.spec import H200
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.interpreter.run import run
@@ -150,3 +152,38 @@ def test_a_loop_around_a_product():
 
     found = memories(predicted(build(["float32[1,64]", "float32[64,64]"], body)))
     assert found["operand 1"] == (7 * 64 * 64 * F, 0)
+
+
+# -- blocks of threads ---------------------------------------------------------------------------------------
+def in_blocks(program):
+    emitted = emit(program, machine_of(H200))
+    return memories(traffic(emitted.program, emitted.plan, vector=0))
+
+
+def test_threads_load_in_sectors():
+    """One element for a row is a sector of 32 bytes for each of its warps; every fourth column as well."""
+
+    def body(b, x, column):
+        part = b.emit("slice", (x,), "float32", (64, 32), starts=(0, 0), strides=(1, 4))
+        return [elementwise(b, "add", part, b.broadcast(column, (64, 32), (0,)))]
+
+    found = in_blocks(build(["float32[64,128]", "float32[64]"], body))
+    assert found == {
+        "operand 0": (64 * 32 * 32, 0),
+        "operand 1": (64 * 32, 0),
+        "result 0": (0, 64 * 32 * F),
+    }
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_matrix_that_no_iteration_changes_is_loaded_once(changes):
+    def body(b, x, w):
+        def step(_, x, w):
+            return matmul(b, x, w), elementwise(b, "neg", w) if changes else w
+
+        return counted(b, 100, (x, w), step)[:1]
+
+    found = in_blocks(build(["float32[1,64]", "float32[64,64]"], body))
+    once = 64 * 64 * F
+    assert found["operand 1"][0] == once  # a changing one is copied
+    assert (sum(loaded for loaded, _ in found.values()) > 200 * once) == changes

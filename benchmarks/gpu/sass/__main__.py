@@ -4,14 +4,17 @@ python -m benchmarks.gpu.sass lstm/1      cycles, times, and the dearest source 
 python -m benchmarks.gpu.sass nasrnn/64 --plan "132 units, loops undivided"
 python -m benchmarks.gpu.sass --all       the rows that were measured on a card, as a table
 python -m benchmarks.gpu.sass --probes    the probes of single latencies
+python -m benchmarks.gpu.sass --traffic lstm/1    bytes of a launch by memory, predicted and counted
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 
 from benchmarks.gpu.rows import ROWS
+from benchmarks.gpu.sass.grid import MEMORIES, GridTraffic, grid_traffic
 from benchmarks.gpu.sass.machine import machine_for
 from benchmarks.gpu.sass.probes import table
 from benchmarks.gpu.sass.programs import CARDS, card_of, record
@@ -34,6 +37,20 @@ def told(row: str, found: Estimate) -> str:
     )
 
 
+def told_traffic(row: str, found: GridTraffic) -> Iterator[str]:
+    """The lines of a table in KiB."""
+    yield f"{row}, {found.plan}; blocks of each kind: {', '.join(map(str, found.kinds))}"
+    head = ("predicted", "counted", "ratio")
+    yield f"{'':12}" + "".join(f"{side + ' ' + name:>20}" for side in ("loaded", "stored") for name in head)
+    for memory in MEMORIES:
+        predicted, counted = found.predicted[memory], found.counted[memory]
+        cells = ""
+        for mine, theirs in ((predicted.loaded, counted.loaded), (predicted.stored, counted.stored)):
+            ratio = f"{mine / theirs:.2f}" if theirs else "-"
+            cells += f"{mine / 1024:20.1f}{theirs / 1024:20.1f}{ratio:>20}"
+        yield f"{memory:12}{cells}"
+
+
 def main(arguments: list[str]) -> int:
     """Prints what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.sass")
@@ -42,6 +59,7 @@ def main(arguments: list[str]) -> int:
         "--all", action="store_true", help="the rows that were measured, without source lines"
     )
     parser.add_argument("--probes", action="store_true", help="emulate the probes of single latencies")
+    parser.add_argument("--traffic", action="store_true", help="bytes of a launch, in place of cycles")
     parser.add_argument("--plan", default="", help="the name of another plan than the cheapest by the model")
     parser.add_argument("--arch", default="sm_90", choices=sorted(CARDS))
     parser.add_argument("--steps", type=int, default=3, help="iterations of the outermost loop to emulate")
@@ -55,6 +73,10 @@ def main(arguments: list[str]) -> int:
     if asked.probes:
         figures = record()["measure"]["card"]["figures"]
         print(*table(machine_for(asked.arch, record()), spec.l2_bytes, figures), sep="\n")
+        return 0
+    if asked.traffic:
+        for row in MEASURED if asked.all else asked.rows:
+            print(*told_traffic(row, grid_traffic(row, spec, asked.plan)), sep="\n", flush=True)
         return 0
     print(HEAD)
     for row in MEASURED if asked.all else asked.rows:
