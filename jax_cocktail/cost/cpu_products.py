@@ -39,7 +39,7 @@ class Loads:
 @dataclass(frozen=True, slots=True)
 class Form:
     """One product: sizes, strides in elements, bytes of a lane (0: no vectors for these types) and of a
-    vector."""
+    vector. `alike`: operands have the type of the lanes."""
 
     m: int
     n: int
@@ -52,6 +52,7 @@ class Form:
     o_n: int
     lane: int
     vector: int
+    alike: bool = True
 
     def normal(self) -> Form:
         """A stride over one element does not matter."""
@@ -62,7 +63,7 @@ class Form:
     def turned(self) -> Form:
         """The operands change places."""
         strides = (self.b_n, self.b_k, self.a_k, self.a_m, self.o_n, self.o_m)
-        return Form(self.n, self.m, self.k, *strides, self.lane, self.vector)
+        return Form(self.n, self.m, self.k, *strides, self.lane, self.vector, self.alike)
 
     @property
     def lanes(self) -> int:
@@ -73,7 +74,9 @@ def dot_loads(operator: UOperator, axes: Contraction, vector: int = VECTOR_BYTES
     """Of a `dot` with such axes. `vector`: bytes of a vector register."""
     sizes = axes.rows.size, axes.columns.size, axes.depth.size
     strides = (*axes.read[3:], *axes.written)
-    form = Form(*sizes, *strides, _lane(operator), vector)
+    lane = _lane(operator)
+    alike = all(ITEM_SIZE[value.type.dtype] == lane for value in operator.inputs[:2])
+    form = Form(*sizes, *strides, lane, vector, alike)
     return product_loads(form) * (axes.batch.size * prod(axis.size for axis in axes.outer))
 
 
@@ -131,17 +134,20 @@ def _blocks(f: Form) -> Loads:
     chunks, depth, full, part = _above(f.k, _DEPTH), f.k, whole * width, rest
     if f.b_k == 1 and f.b_n != 1 and f.k % _DEPTH >= f.lanes and f.lane >= 4:  # transposed while packed
         depth, part = _above(f.k, f.lanes) * f.lanes, last * f.lanes
-    right = depth * (full * _tiles(f.m, most, f.vector) + part * _tiles(f.m, last, f.vector))
+    right = depth * (full * _times(f, most, width) + part * _times(f, last, rest))
     dense = f.m * full if f.o_n == 1 else 0
     left = f.m * f.k * (whole + bool(rest))
     return Loads(left, right, dense * (chunks - 1), dense * (chunks - 1) + f.m * f.n)
 
 
-def _tiles(m: int, vectors: int, bytes_: int) -> int:
-    """How often m rows need a panel of so many vectors: for each tile of at most 96 rows."""
-    most = 12 if vectors * 64 <= 2 * bytes_ else 6
-    blocks = _above(m, most)
-    return _above(blocks, _TILE_ROWS // _above(m, blocks))
+def _times(f: Form, vectors: int, columns: int) -> int:
+    """How often a panel of so many vectors is read where it is: for each tile of at most 96 rows, to pack it;
+    for each block of rows if it is dense already."""
+    most = 12 if vectors * 64 <= 2 * f.vector else 6
+    blocks = _above(f.m, most)
+    if f.alike and f.b_n == 1 and f.b_k == columns == vectors * f.lanes:
+        return blocks
+    return _above(blocks, _TILE_ROWS // _above(f.m, blocks))
 
 
 def _inner(f: Form) -> Loads:
@@ -189,10 +195,10 @@ def conv_loads(operator: UOperator, vector: int = VECTOR_BYTES) -> Loads:
     if not lane or (groups != 1 and outs < vector // lane // 2):
         products = positions * taps * channels * features * inside
         return Loads(products, products, 0, out.size)
-    form = Form(positions, outs, taps * channels, channels, 1, features, 1, features, 1, lane, vector)
+    alike = x.dtype == out.dtype and ITEM_SIZE[x.dtype] == lane
+    form = Form(positions, outs, taps * channels, channels, 1, features, 1, features, 1, lane, vector, alike)
     blocks = _blocks(form) * groups
     lanes = vector // lane
-    alike = x.dtype == out.dtype and ITEM_SIZE[x.dtype] == lane
     pointwise = taps == 1 and x.shape[:-1] == out.shape[:-1]
     if pointwise or not alike or taps == 1 or outs % lanes:
         return replace(blocks, left=blocks.left * inside)

@@ -63,16 +63,16 @@ def test_views_and_windows():
     }
 
 
-@pytest.mark.parametrize(("axis", "result"), [(1, (0, 8 * F)), (0, (8 * 16 * F, 9 * 16 * F))])
-def test_a_reduction(axis, result):
-    """Rows are summed in registers, columns row by row in memory."""
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_reduction(axis):
+    """Its totals reach memory once."""
     kept = (16, 8)[axis]
 
     def body(b, x):
         return [b.emit("reduce", (elementwise(b, "exp", x),), "float32", (kept,), op="sum", axes=(axis,))]
 
     found = memories(predicted(build(["float32[8,16]"], body)))
-    assert found == {"operand 0": (128 * F, 0), "result 0": result}
+    assert found == {"operand 0": (128 * F, 0), "result 0": (0, kept * F)}
 
 
 def test_a_window_in_the_padding():
@@ -141,6 +141,8 @@ def test_a_product_by_blocks():
     assert product_loads(form(1, 64, 256)) == Loads(256, 64 * 256, 64, 128)
     assert product_loads(form(96, 64, 128)) == Loads(96 * 128 * 4, 64 * 128, 0, 96 * 64)
     assert product_loads(form(192, 64, 128)) == Loads(192 * 128 * 4, 2 * 64 * 128, 0, 192 * 64)
+    packed = product_loads(form(96, 16, 128))  # read where it is, by 16 blocks of six rows
+    assert packed == Loads(96 * 128, 16 * 16 * 128, 0, 96 * 16)
     inner = product_loads(form(2, 64, 128, b_k=1, b_n=128))
     assert inner == Loads(2 * 128 * 8, 2 * 64 * 128, 0, 128)
     assert product_loads(form(2, 2, 2)) == Loads(8, 8, 0, 4)
