@@ -97,18 +97,19 @@ def passes(
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
-    if candidate.units > 1:
-        mesh = UnitMesh(units=candidate.units)
-        divide = place
-        if machine.spec is not None:
-            limits = limits_for(machine.spec)
-            divide = partial(place, limits=in_cluster(limits, machine.spec) if candidate.cluster else limits)
-        table += [("place", partial(divide, mesh=mesh, remark=remark))]
-        if machine.is_gpu:
-            table.append(("exchange", partial(exchange, remark=remark)))
-        table += [("double_buffer", unroll_pairs), ("simplify", simplify)]
-        if machine.is_gpu:
-            table += [("order_factors", order_factors), ("join_products", join_products)]
+    divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)
+    if machine.spec is not None:
+        limits = limits_for(machine.spec)
+        divide = partial(divide, limits=in_cluster(limits, machine.spec) if candidate.cluster else limits)
+    table.append(("place", divide))
+    several = candidate.units > 1
+    if several and machine.is_gpu:
+        table.append(("exchange", partial(exchange, remark=remark)))
+    if several:
+        table.append(("double_buffer", unroll_pairs))
+    table.append(("simplify", simplify))
+    if several and machine.is_gpu:
+        table += [("order_factors", order_factors), ("join_products", join_products)]
     if not machine.is_gpu:
         table.append(("pack_factors", pack_factors))
     return (*table, ("sink", sink), ("fuse", partial(stitch, threads=machine.target.threads)))

@@ -14,7 +14,7 @@ from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, PROGRAM, DivisionTuning
-from jax_cocktail.utask.ir import Statement, is_a
+from jax_cocktail.utask.ir import Region, Statement, UOperator, is_a
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 Divided = Callable[[], float]
@@ -71,11 +71,16 @@ class Limits(DivisionTuning):
         """
         return self.suffices(total(statements))
 
+    def leaves_cache(self, region: Region) -> bool:
+        """True if the values of a region's operators need more than the cache of one unit."""
+        made = (v.type.nbytes for s in region.body if isinstance(s, UOperator) for v in s.outputs)
+        return sum(made) > self.cache.near
+
     def communicating(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
         """The number of parts of a communicating axis: a barrier follows every execution. If what one unit
         computes and reads again leaves its cache, units take smaller parts in turn."""
         parts, size = self.parts(cut, units), reused_bytes(statements, cut.axes)
-        if parts is None or size <= parts * self.cache.near:
+        if (parts is None and units > 1) or size <= (parts or 1) * self.cache.near:
             return parts
         least = int(size / (self.kept * self.cache.near)) + 1
         return next(iter(self.even_parts(cut, units, 2 * least, least)), parts)
@@ -108,7 +113,7 @@ class Limits(DivisionTuning):
         """Seconds that the loops lose to cache misses if each part runs whole loops, and the number of parts
         that loses least. `divided`: returns the seconds with divided loop bodies; `others`: classes along
         which the parts may be cut again."""
-        if not self.even_parts(cut, units, self.most * units):
+        if units == 1 or not self.even_parts(cut, units, self.most * units):
             return 0.0, None
         offers = [
             (streaming_seconds(loops, cut.axes, n, units, self.cache), n)
@@ -132,6 +137,8 @@ class Limits(DivisionTuning):
 
         They divide the axis, or, unless `whole`, leave a remainder; then all axes must be equally long.
         """
+        if units == 1:
+            return None
         even = next(iter(self.even_parts(cut, units, self.most * units)), None)
         if even is not None and (whole or even % units == 0):
             return even
@@ -188,6 +195,10 @@ class DeviceLimits(Limits):
 
     unit: Unit
     start: float
+
+    def leaves_cache(self, region: Region) -> bool:
+        """A block has no cache of its own, and its program is for small work."""
+        return False
 
     def pays(
         self, statements: Sequence[Statement], axes: Mapping[Value, int] | None = None, parts: int = 0

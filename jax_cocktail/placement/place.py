@@ -51,6 +51,7 @@ from jax_cocktail.utask.ir import (
     is_parallel,
     operators_in,
     reads,
+    regions_in,
     walk,
 )
 from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
@@ -75,15 +76,15 @@ def place(
     limits: Limits = Limits(),  # noqa: B008 (a frozen value)
     remark: Listener = nobody,
 ) -> UProgram:
-    """Returns its argument if no work is worth dividing. `notes` and `remark` (for the report) receive a
-    sentence for every decision."""
-    if mesh.units < 2:
+    """Returns its argument if no work is worth dividing, or if the cache of the only unit keeps what it reads
+    again. `notes` and `remark` (for the report) receive a sentence for every decision."""
+    if mesh.units == 1 and not any(limits.leaves_cache(region) for region in regions_in(program.entry)):
         return program
     notes = notes if notes is not None else []
     pushed = push_slices(program)
     placer = _Placer(pushed, mesh.units, limits, notes)
     entry = placer.region(pushed.entry, 1)
-    for note in notes:
+    for note in notes if placer.placed or mesh.units > 1 else ():
         remark(Remark("place", placer.placed > 0, note))
     return replace(program, entry=prune(entry)) if placer.placed else program
 

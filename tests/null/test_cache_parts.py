@@ -32,8 +32,8 @@ def of_rows(rows: int, columns: int, donated: tuple[int, ...] = ()) -> UProgram:
     return build([f"float32[{rows},{columns}]"], lambda b, x: (softmax(b, x),), donated)
 
 
-def parts(program: UProgram) -> list[int | None]:
-    placed = transform(program, candidate=TWO)
+def parts(program: UProgram, candidate: Candidate = TWO) -> list[int | None]:
+    placed = transform(program, candidate=candidate)
     return [s.trip_count for s in walk(placed.entry) if is_parallel(s)]
 
 
@@ -41,6 +41,12 @@ def test_rows_that_leave_the_cache_are_taken_by_parts():
     """Each computes a value of at most a third of 768 KB, and reads it again."""
     (found,) = parts(of_rows(4096, 1024))
     assert found is not None and found > 2 and 4 * 1024 * (4096 // found) <= 256 << 10
+
+
+def test_one_unit_takes_the_same_parts():
+    program = of_rows(4096, 1024)
+    assert parts(program, SINGLE) == parts(program)
+    assert parts(of_rows(64, 256), SINGLE) == []
 
 
 @pytest.mark.parametrize("program", [of_rows(64, 256), of_rows(256, 256)])
@@ -60,7 +66,7 @@ def test_a_product_reads_its_matrix_for_every_part():
 def test_two_units_are_faster_than_one():
     program = of_rows(4096, 1024)
     one, two = (our_price(emit(program, candidate=c).program, c.units) for c in (SINGLE, TWO))
-    assert two.seconds < one.seconds / 2
+    assert two.seconds < 0.6 * one.seconds
 
 
 @pytest.mark.parametrize("donated", [(), (0,)])
