@@ -160,8 +160,9 @@ def _bytes_of(operator: UOperator) -> dict[Value, int]:
     both compilers fuse chains of them."""
     if operator.kind in PARTIAL:
         return {operator.output: 2 * operator.output.type.nbytes}
-    if operator.kind == "dynamic_update_slice":
-        return {operator.inputs[1]: 2 * operator.inputs[1].type.nbytes}
+    if operator.facts.updates:
+        moved = operator.inputs[operator.facts.updates]
+        return {moved: 2 * moved.type.nbytes}
     values = operator.outputs if operator.is_element else (*operator.inputs, *operator.outputs)
     return {v: v.type.nbytes for v in values if not v.type.is_scalar}
 

@@ -8,6 +8,7 @@ import pytest
 
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
+from jax_cocktail.cost.cpu import our_price
 from jax_cocktail.cost.cpu_products import Form, Loads, product_loads
 from jax_cocktail.cost.traffic import Moved, traffic
 from jax_cocktail.device.spec import H200
@@ -189,3 +190,26 @@ def test_a_matrix_that_no_iteration_changes_is_loaded_once(changes):
     once = 64 * 64 * F
     assert found["operand 1"][0] == once  # a changing one is copied
     assert (sum(loaded for loaded, _ in found.values()) > 200 * once) == changes
+
+
+def test_prices_of_scatters_take_the_bytes_that_they_move():
+    """Not those of the array that they change in place."""
+    rows = {"inserted_window_dims": (0,), "scatter_dims_to_operand_dims": (0,), "update_window_dims": (1,)}
+    batch = {"operand_batching_dims": (), "scatter_indices_batching_dims": ()}
+
+    def moved(count):
+        def body(b, x, table, updates):
+            how = {"mode": "clip", "op": "set", **rows, **batch}
+
+            def step(_, x):
+                return (b.emit("scatter", (x, table, updates), "float32", (count, 64), **how),)
+
+            return counted(b, 1000, (x,), step)
+
+        types = [f"float32[{count},64]", "int32[4,1]", "float32[4,64]"]
+        program = build(types, body, donated=(0,))
+        return our_price(emit(program).program, 1).seconds, predicted(program).total().bytes
+
+    (small, least), (large, most) = moved(64), moved(256)
+    assert least == most
+    assert large < 2 * small
