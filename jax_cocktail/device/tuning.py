@@ -127,6 +127,7 @@ class PartialTuning:
     bytes: int = 128 << 10  # of the operand, at least: every unit reduces less sooner than a barrier takes
     row_elements: int = 128  # of a part along the fastest axis, at least
     column_elements: int = 64  # of a part along another axis, at least: each part stores a whole row
+    column_most: int = 256  # the same at most: a lane adds them one after the other in f32
     spread: int = 4  # up to so many times the parts, if they are then equal
     even: int = 128  # equal parts whose number has a larger common divisor with this suit more units
 

@@ -101,7 +101,7 @@ def _wanted(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) -> i
         rows, least, most = x.size // length, tuning.row_elements, length
     else:
         rows = prod(x.shape[: min(d for d in reduced if x.shape[d] != 1)])
-        least, most = tuning.column_elements, PROGRAM.sum_block
+        least, most = tuning.column_elements, tuning.column_most
     wanted = min(tuning.parts, length // least) if rows < tuning.parts else 1
     return max(wanted, -(-length // most))
 
