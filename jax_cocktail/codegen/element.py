@@ -51,6 +51,7 @@ class ElementWriter:
         self.members = {v: m for m in members for v in m.outputs}
         self.reads = Counter(x for m in members for x in m.inputs)
         self.memo: dict[tuple[Value, Indices], Expression] = {}
+        self.loaded: dict[Load, Name] = {}
         self.addresses: list[Index] = []
         self.inspected: set[Name] = set()
 
@@ -101,8 +102,10 @@ class ElementWriter:
         if not isinstance(place, Index):
             return place
         self.addresses.append(place)
-        dtype = value.type.dtype
-        return self.temporary(dtype, up(Load(self.pointer(value), place.without(self.merged)), dtype))
+        dtype, element = value.type.dtype, Load(self.pointer(value), place.without(self.merged))
+        if element not in self.loaded:  # through another view of the array
+            self.loaded[element] = self.temporary(dtype, up(element, dtype))
+        return self.loaded[element]
 
     def _apply(self, member: UOperator, args: list[Expression]) -> Expression:
         kind, source = member.kind, member.inputs[0].type.dtype

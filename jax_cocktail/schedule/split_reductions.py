@@ -23,6 +23,7 @@ from math import gcd, prod
 
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import BLOCK_PARTIALS, CORE_PARTIALS, PROGRAM, PartialTuning
+from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a
 from jax_cocktail.utask.rewrite import rewrite
@@ -33,9 +34,10 @@ _COMBINES = {"sum": "add", "prod": "mul"}  # elementwise kinds; other reductions
 
 
 def split_reductions(program: UProgram, machine: Machine) -> UProgram:
-    """Returns its argument if no reduction is long enough."""
+    """Returns its argument if no reduction is long enough. Reductions of one array share its parts."""
     tuning = BLOCK_PARTIALS if machine.is_gpu else CORE_PARTIALS
-    return rewrite(program, partial(_change, fresh=FreshValues(program), tuning=tuning))
+    found = rewrite(program, partial(_change, fresh=FreshValues(program), tuning=tuning))
+    return program if found is program else simplify(found)
 
 
 def _change(statement: Statement, fresh: FreshValues, tuning: PartialTuning) -> Statement | list[Statement]:

@@ -212,6 +212,13 @@ def test_reductions_of_an_array_load_it_once(x: np.ndarray, name: str, units: in
     assert moved.loaded == x.nbytes
 
 
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_long_array_is_loaded_once_by_all_units_together(units: int) -> None:
+    """Its reductions are split into the same parts."""
+    x = np.random.default_rng(5).standard_normal((2, 1 << 17), np.float32)
+    assert counted(moments(None), x, units).total("operand").loaded == x.nbytes
+
+
 def test_softmax_stores_and_adds_exponentials_in_one_pass(x: np.ndarray) -> None:
     def function(x: jax.Array) -> tuple[jax.Array, ...]:
         e = jnp.exp(x - x.max(-1, keepdims=True))

@@ -379,16 +379,15 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
             const f32 t101 = d458[i0];
-            const f32 t102 = d458[i0];
             r0[128 * n98 + n99 + i0] = t101;
-            w10752_f32[n100 + i0] = t102;
+            w10752_f32[n100 + i0] = t101;
           }
         }
       }
       else {
         {
-          const i64 t103 = v451 * i64(64LL);
-          v463 = t103;
+          const i64 t102 = v451 * i64(64LL);
+          v463 = t102;
         }
         const f32* const d465 = p5 + ck_clamp_index(v463, 64) * 1;
         const f32* const d466 = p6 + ck_clamp_index(v463, 64) * 1;
@@ -404,38 +403,38 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
           }
         }
         {
-          const i64 n104 = ck_clamp_index(v447, 3);
+          const i64 n103 = ck_clamp_index(v447, 3);
+          const i64 n104 = ck_clamp_index(v463, 64);
           const i64 n105 = ck_clamp_index(v463, 64);
           const i64 n106 = ck_clamp_index(v463, 64);
-          const i64 n107 = ck_clamp_index(v463, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t108 = o0_f32[i0 + 192];
-            const f32 t109 = o1024_f32[i0 + 192];
-            const f32 t110 = t108 + t109;
-            const f32 t111 = ck_logistic(t110);
-            const f32 t112 = o0_f32[i0 + 64];
-            const f32 t113 = o1024_f32[i0 + 64];
-            const f32 t114 = t112 + t113;
-            const f32 t115 = ck_logistic(t114);
-            const f32 t116 = d467[i0];
-            const f32 t117 = t115 * t116;
-            const f32 t118 = o0_f32[i0];
-            const f32 t119 = o1024_f32[i0];
-            const f32 t120 = t118 + t119;
-            const f32 t121 = ck_logistic(t120);
-            const f32 t122 = o0_f32[i0 + 128];
-            const f32 t123 = o1024_f32[i0 + 128];
-            const f32 t124 = t122 + t123;
-            const f32 t125 = ck_tanh(t124);
-            const f32 t126 = t121 * t125;
-            const f32 t127 = t117 + t126;
-            const f32 t128 = ck_tanh(t127);
-            const f32 t129 = t111 * t128;
-            o2048_f32[i0] = t129;
-            r0[128 * n104 + n105 + i0] = t129;
-            w10752_f32[n106 + i0] = t129;
-            w9216_f32[n107 + i0] = t127;
+            const f32 t107 = o0_f32[i0 + 192];
+            const f32 t108 = o1024_f32[i0 + 192];
+            const f32 t109 = t107 + t108;
+            const f32 t110 = ck_logistic(t109);
+            const f32 t111 = o0_f32[i0 + 64];
+            const f32 t112 = o1024_f32[i0 + 64];
+            const f32 t113 = t111 + t112;
+            const f32 t114 = ck_logistic(t113);
+            const f32 t115 = d467[i0];
+            const f32 t116 = t114 * t115;
+            const f32 t117 = o0_f32[i0];
+            const f32 t118 = o1024_f32[i0];
+            const f32 t119 = t117 + t118;
+            const f32 t120 = ck_logistic(t119);
+            const f32 t121 = o0_f32[i0 + 128];
+            const f32 t122 = o1024_f32[i0 + 128];
+            const f32 t123 = t121 + t122;
+            const f32 t124 = ck_tanh(t123);
+            const f32 t125 = t120 * t124;
+            const f32 t126 = t116 + t125;
+            const f32 t127 = ck_tanh(t126);
+            const f32 t128 = t110 * t127;
+            o2048_f32[i0] = t128;
+            r0[128 * n103 + n104 + i0] = t128;
+            w10752_f32[n105 + i0] = t128;
+            w9216_f32[n106 + i0] = t126;
           }
         }
       }
@@ -445,23 +444,23 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     for (i64 v506 = unit->index; v506 < 2; v506 += unit->count) {
       if (v504 <= 0) {
         {
-          const i64 t130 = v506 * i64(64LL);
-          v510 = t130;
+          const i64 t129 = v506 * i64(64LL);
+          v510 = t129;
         }
         const f32* const d512 = w9728_f32 + ck_clamp_index(v510, 64) * 1;
         {
-          const i64 n131 = ck_clamp_index(v510, 64);
+          const i64 n130 = ck_clamp_index(v510, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t132 = d512[i0];
-            r1[n131 + i0] = t132;
+            const f32 t131 = d512[i0];
+            r1[n130 + i0] = t131;
           }
         }
       }
       else {
         {
-          const i64 t133 = v506 * i64(64LL);
-          v515 = t133;
+          const i64 t132 = v506 * i64(64LL);
+          v515 = t132;
         }
         const f32* const d517 = p2 + ck_clamp_index(v515, 64) * 1;
         const f32* const d518 = w8192_f32 + ck_clamp_index(v515, 64) * 1;
@@ -472,34 +471,34 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
           }
         }
         {
+          const i64 n133 = ck_clamp_index(v515, 64);
           const i64 n134 = ck_clamp_index(v515, 64);
-          const i64 n135 = ck_clamp_index(v515, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t136 = d519[i0 + 384];
-            const f32 t137 = o0_f32[i0 + 192];
-            const f32 t138 = t136 + t137;
-            const f32 t139 = ck_logistic(t138);
-            const f32 t140 = d519[i0 + 128];
-            const f32 t141 = o0_f32[i0 + 64];
-            const f32 t142 = t140 + t141;
-            const f32 t143 = ck_logistic(t142);
-            const f32 t144 = d518[i0];
-            const f32 t145 = t143 * t144;
-            const f32 t146 = d519[i0];
-            const f32 t147 = o0_f32[i0];
-            const f32 t148 = t146 + t147;
-            const f32 t149 = ck_logistic(t148);
-            const f32 t150 = d519[i0 + 256];
-            const f32 t151 = o0_f32[i0 + 128];
-            const f32 t152 = t150 + t151;
-            const f32 t153 = ck_tanh(t152);
-            const f32 t154 = t149 * t153;
-            const f32 t155 = t145 + t154;
-            const f32 t156 = ck_tanh(t155);
-            const f32 t157 = t139 * t156;
-            r1[n134 + i0] = t157;
-            w8192_f32[n135 + i0] = t155;
+            const f32 t135 = d519[i0 + 384];
+            const f32 t136 = o0_f32[i0 + 192];
+            const f32 t137 = t135 + t136;
+            const f32 t138 = ck_logistic(t137);
+            const f32 t139 = d519[i0 + 128];
+            const f32 t140 = o0_f32[i0 + 64];
+            const f32 t141 = t139 + t140;
+            const f32 t142 = ck_logistic(t141);
+            const f32 t143 = d518[i0];
+            const f32 t144 = t142 * t143;
+            const f32 t145 = d519[i0];
+            const f32 t146 = o0_f32[i0];
+            const f32 t147 = t145 + t146;
+            const f32 t148 = ck_logistic(t147);
+            const f32 t149 = d519[i0 + 256];
+            const f32 t150 = o0_f32[i0 + 128];
+            const f32 t151 = t149 + t150;
+            const f32 t152 = ck_tanh(t151);
+            const f32 t153 = t148 * t152;
+            const f32 t154 = t144 + t153;
+            const f32 t155 = ck_tanh(t154);
+            const f32 t156 = t138 * t155;
+            r1[n133 + i0] = t156;
+            w8192_f32[n134 + i0] = t154;
           }
         }
       }
@@ -507,23 +506,23 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     for (i64 v552 = unit->index; v552 < 2; v552 += unit->count) {
       if (v550 <= 0) {
         {
-          const i64 t158 = v552 * i64(64LL);
-          v556 = t158;
+          const i64 t157 = v552 * i64(64LL);
+          v556 = t157;
         }
         const f32* const d558 = w10240_f32 + ck_clamp_index(v556, 64) * 1;
         {
-          const i64 n159 = ck_clamp_index(v556, 64);
+          const i64 n158 = ck_clamp_index(v556, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t160 = d558[i0];
-            r2[n159 + i0] = t160;
+            const f32 t159 = d558[i0];
+            r2[n158 + i0] = t159;
           }
         }
       }
       else {
         {
-          const i64 t161 = v552 * i64(64LL);
-          v561 = t161;
+          const i64 t160 = v552 * i64(64LL);
+          v561 = t160;
         }
         const f32* const d563 = p3 + ck_clamp_index(v561, 64) * 1;
         const f32* const d564 = p4 + ck_clamp_index(v561, 64) * 1;
@@ -539,34 +538,34 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
           }
         }
         {
+          const i64 n161 = ck_clamp_index(v561, 64);
           const i64 n162 = ck_clamp_index(v561, 64);
-          const i64 n163 = ck_clamp_index(v561, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t164 = o0_f32[i0 + 192];
-            const f32 t165 = o1024_f32[i0 + 192];
-            const f32 t166 = t164 + t165;
-            const f32 t167 = ck_logistic(t166);
-            const f32 t168 = o0_f32[i0 + 64];
-            const f32 t169 = o1024_f32[i0 + 64];
-            const f32 t170 = t168 + t169;
-            const f32 t171 = ck_logistic(t170);
-            const f32 t172 = d565[i0];
-            const f32 t173 = t171 * t172;
-            const f32 t174 = o0_f32[i0];
-            const f32 t175 = o1024_f32[i0];
-            const f32 t176 = t174 + t175;
-            const f32 t177 = ck_logistic(t176);
-            const f32 t178 = o0_f32[i0 + 128];
-            const f32 t179 = o1024_f32[i0 + 128];
-            const f32 t180 = t178 + t179;
-            const f32 t181 = ck_tanh(t180);
-            const f32 t182 = t177 * t181;
-            const f32 t183 = t173 + t182;
-            const f32 t184 = ck_tanh(t183);
-            const f32 t185 = t167 * t184;
-            r2[n162 + i0] = t185;
-            w8704_f32[n163 + i0] = t183;
+            const f32 t163 = o0_f32[i0 + 192];
+            const f32 t164 = o1024_f32[i0 + 192];
+            const f32 t165 = t163 + t164;
+            const f32 t166 = ck_logistic(t165);
+            const f32 t167 = o0_f32[i0 + 64];
+            const f32 t168 = o1024_f32[i0 + 64];
+            const f32 t169 = t167 + t168;
+            const f32 t170 = ck_logistic(t169);
+            const f32 t171 = d565[i0];
+            const f32 t172 = t170 * t171;
+            const f32 t173 = o0_f32[i0];
+            const f32 t174 = o1024_f32[i0];
+            const f32 t175 = t173 + t174;
+            const f32 t176 = ck_logistic(t175);
+            const f32 t177 = o0_f32[i0 + 128];
+            const f32 t178 = o1024_f32[i0 + 128];
+            const f32 t179 = t177 + t178;
+            const f32 t180 = ck_tanh(t179);
+            const f32 t181 = t176 * t180;
+            const f32 t182 = t172 + t181;
+            const f32 t183 = ck_tanh(t182);
+            const f32 t184 = t166 * t183;
+            r2[n161 + i0] = t184;
+            w8704_f32[n162 + i0] = t182;
           }
         }
       }
@@ -574,27 +573,26 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     for (i64 v598 = unit->index; v598 < 2; v598 += unit->count) {
       if (v596 <= 0) {
         {
-          const i64 t186 = v598 * i64(64LL);
-          v603 = t186;
+          const i64 t185 = v598 * i64(64LL);
+          v603 = t185;
         }
         const f32* const d605 = w10752_f32 + ck_clamp_index(v603, 64) * 1;
         {
-          const i64 n187 = ck_clamp_index(v594, 3);
+          const i64 n186 = ck_clamp_index(v594, 3);
+          const i64 n187 = ck_clamp_index(v603, 64);
           const i64 n188 = ck_clamp_index(v603, 64);
-          const i64 n189 = ck_clamp_index(v603, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t190 = d605[i0];
-            const f32 t191 = d605[i0];
-            r0[128 * n187 + n188 + i0] = t190;
-            r3[n189 + i0] = t191;
+            const f32 t189 = d605[i0];
+            r0[128 * n186 + n187 + i0] = t189;
+            r3[n188 + i0] = t189;
           }
         }
       }
       else {
         {
-          const i64 t192 = v598 * i64(64LL);
-          v610 = t192;
+          const i64 t190 = v598 * i64(64LL);
+          v610 = t190;
         }
         const f32* const d612 = p5 + ck_clamp_index(v610, 64) * 1;
         const f32* const d613 = p6 + ck_clamp_index(v610, 64) * 1;
@@ -610,38 +608,38 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
           }
         }
         {
-          const i64 n193 = ck_clamp_index(v594, 3);
+          const i64 n191 = ck_clamp_index(v594, 3);
+          const i64 n192 = ck_clamp_index(v610, 64);
+          const i64 n193 = ck_clamp_index(v610, 64);
           const i64 n194 = ck_clamp_index(v610, 64);
-          const i64 n195 = ck_clamp_index(v610, 64);
-          const i64 n196 = ck_clamp_index(v610, 64);
           CK_LANES
           for (i64 i0 = 0; i0 < 64; ++i0) {
-            const f32 t197 = o0_f32[i0 + 192];
-            const f32 t198 = o1024_f32[i0 + 192];
-            const f32 t199 = t197 + t198;
-            const f32 t200 = ck_logistic(t199);
-            const f32 t201 = o0_f32[i0 + 64];
-            const f32 t202 = o1024_f32[i0 + 64];
-            const f32 t203 = t201 + t202;
-            const f32 t204 = ck_logistic(t203);
-            const f32 t205 = d614[i0];
-            const f32 t206 = t204 * t205;
-            const f32 t207 = o0_f32[i0];
-            const f32 t208 = o1024_f32[i0];
-            const f32 t209 = t207 + t208;
-            const f32 t210 = ck_logistic(t209);
-            const f32 t211 = o0_f32[i0 + 128];
-            const f32 t212 = o1024_f32[i0 + 128];
-            const f32 t213 = t211 + t212;
-            const f32 t214 = ck_tanh(t213);
-            const f32 t215 = t210 * t214;
-            const f32 t216 = t206 + t215;
-            const f32 t217 = ck_tanh(t216);
-            const f32 t218 = t200 * t217;
-            o2048_f32[i0] = t218;
-            r0[128 * n193 + n194 + i0] = t218;
-            r3[n195 + i0] = t218;
-            w9216_f32[n196 + i0] = t216;
+            const f32 t195 = o0_f32[i0 + 192];
+            const f32 t196 = o1024_f32[i0 + 192];
+            const f32 t197 = t195 + t196;
+            const f32 t198 = ck_logistic(t197);
+            const f32 t199 = o0_f32[i0 + 64];
+            const f32 t200 = o1024_f32[i0 + 64];
+            const f32 t201 = t199 + t200;
+            const f32 t202 = ck_logistic(t201);
+            const f32 t203 = d614[i0];
+            const f32 t204 = t202 * t203;
+            const f32 t205 = o0_f32[i0];
+            const f32 t206 = o1024_f32[i0];
+            const f32 t207 = t205 + t206;
+            const f32 t208 = ck_logistic(t207);
+            const f32 t209 = o0_f32[i0 + 128];
+            const f32 t210 = o1024_f32[i0 + 128];
+            const f32 t211 = t209 + t210;
+            const f32 t212 = ck_tanh(t211);
+            const f32 t213 = t208 * t212;
+            const f32 t214 = t204 + t213;
+            const f32 t215 = ck_tanh(t214);
+            const f32 t216 = t198 * t215;
+            o2048_f32[i0] = t216;
+            r0[128 * n191 + n192 + i0] = t216;
+            r3[n193 + i0] = t216;
+            w9216_f32[n194 + i0] = t214;
           }
         }
       }

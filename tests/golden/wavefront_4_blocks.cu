@@ -374,9 +374,8 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
           const i32 n68 = ck_clamp_index(v200, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
             const f32 t69 = d202[i0];
-            const f32 t70 = d202[i0];
             r0[256 * n66 + n67 + i0] = t69;
-            w3163136_f32[n68 + i0] = t70;
+            w3163136_f32[n68 + i0] = t69;
           }
         }
       }
@@ -384,8 +383,8 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         const f32* const d208 = w1048576_f32 + ck_clamp_index(i64(v193), 1) * 131072;
         const f32* const d211 = w2097152_f32 + ck_clamp_index(i64(v193), 1) * 131072;
         {
-          const i64 t71 = i64(v193) * i64(128LL);
-          v225 = t71;
+          const i64 t70 = i64(v193) * i64(128LL);
+          v225 = t70;
         }
         const f32* const d226 = w3167232_f32 + ck_clamp_index(v225, 128) * 1;
         ck_block_barrier();
@@ -398,37 +397,37 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
         }
         ck_block_barrier();
         {
-          const i32 n72 = ck_clamp_index(v87, 3);
+          const i32 n71 = ck_clamp_index(v87, 3);
+          const i32 n72 = ck_clamp_index(v225, 128);
           const i32 n73 = ck_clamp_index(v225, 128);
           const i32 n74 = ck_clamp_index(v225, 128);
-          const i32 n75 = ck_clamp_index(v225, 128);
           for (i32 i0 = ck_lane(); i0 < 128; i0 += 128) {
-            const f32 t76 = o0_f32[i0 + 384];
-            const f32 t77 = o2048_f32[i0 + 384];
-            const f32 t78 = t76 + t77;
-            const f32 t79 = ck_logistic(t78);
-            const f32 t80 = o0_f32[i0 + 128];
-            const f32 t81 = o2048_f32[i0 + 128];
-            const f32 t82 = t80 + t81;
-            const f32 t83 = ck_logistic(t82);
-            const f32 t84 = d226[i0];
-            const f32 t85 = t83 * t84;
-            const f32 t86 = o0_f32[i0];
-            const f32 t87 = o2048_f32[i0];
-            const f32 t88 = t86 + t87;
-            const f32 t89 = ck_logistic(t88);
-            const f32 t90 = o0_f32[i0 + 256];
-            const f32 t91 = o2048_f32[i0 + 256];
-            const f32 t92 = t90 + t91;
-            const f32 t93 = ck_tanh(t92);
-            const f32 t94 = t89 * t93;
-            const f32 t95 = t85 + t94;
-            const f32 t96 = ck_tanh(t95);
-            const f32 t97 = t79 * t96;
-            o6144_f32[i0] = t97;
-            r0[256 * n72 + n73 + i0] = t97;
-            w3163136_f32[n74 + i0] = t97;
-            w3167232_f32[n75 + i0] = t95;
+            const f32 t75 = o0_f32[i0 + 384];
+            const f32 t76 = o2048_f32[i0 + 384];
+            const f32 t77 = t75 + t76;
+            const f32 t78 = ck_logistic(t77);
+            const f32 t79 = o0_f32[i0 + 128];
+            const f32 t80 = o2048_f32[i0 + 128];
+            const f32 t81 = t79 + t80;
+            const f32 t82 = ck_logistic(t81);
+            const f32 t83 = d226[i0];
+            const f32 t84 = t82 * t83;
+            const f32 t85 = o0_f32[i0];
+            const f32 t86 = o2048_f32[i0];
+            const f32 t87 = t85 + t86;
+            const f32 t88 = ck_logistic(t87);
+            const f32 t89 = o0_f32[i0 + 256];
+            const f32 t90 = o2048_f32[i0 + 256];
+            const f32 t91 = t89 + t90;
+            const f32 t92 = ck_tanh(t91);
+            const f32 t93 = t88 * t92;
+            const f32 t94 = t84 + t93;
+            const f32 t95 = ck_tanh(t94);
+            const f32 t96 = t78 * t95;
+            o6144_f32[i0] = t96;
+            r0[256 * n71 + n72 + i0] = t96;
+            w3163136_f32[n73 + i0] = t96;
+            w3167232_f32[n74 + i0] = t94;
           }
         }
       }
