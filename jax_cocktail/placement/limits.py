@@ -48,7 +48,8 @@ class Limits(DivisionTuning):
     result may overwrite an operand of the program, which one unit copies if the caller keeps it;
     `dense_bytes`: largest dense part that is packed, since packed parts stay with their units; `packs_rows`:
     a packed right operand is stored row by row, so that one product computes all columns; `has_grids`: parts
-    may be cut along a second axis.
+    may be cut along a second axis; `meets`: all units meet between two supersteps, so what they have read
+    before may be overwritten.
     """
 
     lanes: int = SERVER.vector_lanes
@@ -58,6 +59,7 @@ class Limits(DivisionTuning):
     dense_bytes: float = 0.0
     packs_rows: bool = False
     has_grids: bool = False
+    meets: bool = True
 
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
@@ -316,6 +318,7 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
         dense_bytes=unit_of(spec).near,
         packs_rows=True,
         has_grids=True,
+        meets=False,  # small values cross without a barrier
         unit=unit_of(spec),
         crossing=spec.barrier_seconds + 2 * BLOCK.far_seconds,
         start=spec.barrier_seconds / 2,

@@ -100,6 +100,7 @@ class _Frame:
     places: Mapping[Value, Value] = field(default_factory=dict)
     kept: Collection[Value] = ()
     done: set[int] = field(default_factory=set)  # positions
+    before: frozenset[int] = frozenset()  # positions in front of the superstep, hence of a barrier
     readers: dict[Value, list[int]] = field(default_factory=dict)  # positions of the value's readers
     made: set[Value] = field(default_factory=set)  # values that the region's statements define
 
@@ -188,6 +189,7 @@ class _Placer:
         grids = self._grids(frame, division)
         inside: set[int] = set()
         for stage in division.supersteps:
+            frame.before = frozenset(frame.done if self.limits.meets else ())
             for position in stage.mesh:
                 before = self.placed
                 if position in groups and self._group(frame, groups[position]):
@@ -453,11 +455,11 @@ def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
 def _bases(
     frame: _Frame, tile_group: TileGroup, results: Sequence[Value], recipes: Mapping[Value, UOperator]
 ) -> dict[Value, Value]:
-    """For each result, the array that it may overwrite: from now on only these statements read it, each part
-    its own.
+    """For each result, the array that it may overwrite: from this superstep on only these statements read it,
+    each part its own. After reads in the same superstep it would take one more barrier.
 
     Candidates are the array that dynamic updates turn into the result, the carry that the result becomes, and
-    the value that the other region of a branch returns. Statements before may have read it, and parts may
+    the value that the other region of a branch returns. The last may have been read before, and parts may
     read it again to recompute light operands (`recipes`). An operand that the caller may keep is no carry:
     overwriting it would take a copy.
     """
@@ -476,7 +478,7 @@ def _bases(
         place = frame.places.get(result)
         candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
-            needed = base in region.results or frame.is_read(base, own, frame.done)
+            needed = base in region.results or frame.is_read(base, own, frame.before)
             if (needed and base != place) or base in found.values() or base.type != result.type:
                 continue
             if all(reads_own_part(s, base, axes[result], axes, recipes) for s in statements):
