@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, prod
+from math import ceil, inf, isqrt, prod
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
@@ -159,11 +159,12 @@ class Limits(DivisionTuning):
 
     def even_parts(self, cut: AxisClass, units: int, most: int, least: int = 1) -> list[int]:
         """Numbers of equal parts that keep the units busy, from `least` to `most`."""
-        return [n for n in range(max(least, units), most + 1) if self._is_even(cut, n, units)]
+        found = (n for n in _divisors(cut) if max(least, units) <= n <= most)
+        return [n for n in found if self._is_even(cut, n, units)]
 
     def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
         busy = parts / (units * ceil(parts / units))
-        return cut.parts % parts == 0 and busy >= self.balance and cut.parts // parts >= self._line(cut)
+        return busy >= self.balance and cut.parts // parts >= self._line(cut)
 
     def _line(self, cut: AxisClass) -> int:
         """The fewest elements of a part along the fastest axis of large values. Shorter parts would share
@@ -332,8 +333,9 @@ def in_cluster(limits: Limits, spec: DeviceSpec) -> Limits:
 
 
 def _divisors(cut: AxisClass) -> list[int]:
-    """Numbers of equal parts."""
-    return [n for n in range(2, cut.parts + 1) if cut.parts % n == 0]
+    """Numbers of equal parts, of which there are at least two."""
+    low = [n for n in range(1, isqrt(cut.parts) + 1) if cut.parts % n == 0]
+    return sorted({*low, *(cut.parts // n for n in low)} - {1})
 
 
 def _counts(cut: AxisClass, units: int) -> list[int]:

@@ -300,6 +300,19 @@ def test_no_number_of_parts():
     assert Limits().parts(AxisClass({}, 257, extents=frozenset({257, 514})), 2) is None
 
 
+@pytest.mark.parametrize("extent", [2, 12, 97, 360, 1024])
+def test_equal_parts_divide_the_axis(extent):
+    cut = AxisClass({}, extent, extents=frozenset({extent}))
+    found = Limits(balance=0.0).even_parts(cut, 2, extent)
+    assert found == [n for n in range(2, extent + 1) if extent % n == 0]
+
+
+def test_a_long_axis_is_divided_soon():
+    """Nobody tries a billion numbers of parts."""
+    cut = AxisClass({}, 10**9, extents=frozenset({10**9}))
+    assert len(Limits(balance=0.0).even_parts(cut, 2, 10**9)) == 99  # 2 ** 9 * 5 ** 9 has 100 divisors
+
+
 def test_regions_of_one_shape_share_a_division():
     def layer(b, x, w):
         return (elementwise(b, "tanh", matmul(b, matmul(b, x, w), w)),)
