@@ -57,12 +57,14 @@ def test_patterns_agree_with_float64(name, units):
     agrees(pattern.function, operands, {**FORCED, "units": units})
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns_agree_in_loops(name):
     pattern = PATTERNS[name]
     agrees(in_loop(pattern.function, 2), pattern.operands(small=True))
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("name", sorted(set(PATTERNS) - {"clip and adam"}))  # for lack of time
 def test_patterns_agree_on_an_emulated_gpu(name, monkeypatch):
     """Powers and exponentials are those of a GPU, so stock XLA on the host is no measure of the error."""
