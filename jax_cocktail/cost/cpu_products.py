@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from jax_cocktail.analysis.contraction import Contraction
 from jax_cocktail.utask.ir import UOperator
@@ -222,5 +222,20 @@ def _inside(operator: UOperator) -> Iterator[float]:
     rules = zip(*(operator.ints(name) for name in names), operator.pairs("padding"), strict=True)
     sizes = zip(x[1:-1], w[:-2], out[1:-1], strict=True)
     for (n, kernel, count), (stride, gap, spread, (low, _)) in zip(sizes, rules, strict=True):
-        places = [at * stride - low + tap * spread for at in range(count) for tap in range(kernel)]
-        yield sum(0 <= place <= (n - 1) * gap and place % gap == 0 for place in places) / len(places)
+        yield pairs_inside(n, gap, count, stride, kernel, spread, low) / (count * kernel)
+
+
+def pairs_inside(n: int, gap: int, windows: int, stride: int, size: int, spread: int, low: int) -> int:
+    """Pairs of a window and one of its elements that meet an axis of `n` elements, `gap` places apart.
+
+    Window `i` begins at place ``i * stride - low``, and its `size` elements are `spread` places apart.
+    """
+    period = gap // gcd(gap, stride)  # of the windows whose element meets an element, not a gap
+    found = 0
+    for element in range(size):
+        shift = low - element * spread  # window i has this element at place i * stride - shift
+        first, last = max(0, -(-shift // stride)), min(windows - 1, ((n - 1) * gap + shift) // stride)
+        starts = range(first, min(first + period, last + 1))
+        begin = next((i for i in starts if (i * stride - shift) % gap == 0), None)
+        found += 0 if begin is None else (last - begin) // period + 1
+    return found

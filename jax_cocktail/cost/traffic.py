@@ -24,7 +24,7 @@ from math import ceil, log2, prod
 
 from jax_cocktail.analysis.contraction import contraction
 from jax_cocktail.analysis.elements import START, Positions, Reads, position_of, times
-from jax_cocktail.cost.cpu_products import VECTOR_BYTES, Loads, conv_loads, dot_loads
+from jax_cocktail.cost.cpu_products import VECTOR_BYTES, Loads, conv_loads, dot_loads, pairs_inside
 from jax_cocktail.cost.work import rows, runs
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import (
@@ -445,8 +445,7 @@ def _pairs(operator: UOperator, x: Value, windows: Sequence[int]) -> int:
     each = zip(x.type.shape, windows, operator.pairs("padding"), rules, strict=True)
     found = 1
     for n, count, (low, _), (stride, window, gap, spread) in each:
-        places = [at * stride + k * spread - low for at in range(count) for k in range(window)]
-        found *= sum(0 <= place <= (n - 1) * gap and place % gap == 0 for place in places)
+        found *= pairs_inside(n, gap, count, stride, window, spread, low)
     return found
 
 

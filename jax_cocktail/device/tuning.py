@@ -120,8 +120,8 @@ class DivisionTuning:
 
 @dataclass(frozen=True, slots=True)
 class PartialTuning:
-    """Reductions that are split into parts [E]. None of these numbers depends on the number of units, because
-    the bits of a result must not."""
+    """Reductions that are split into parts [E]. None of these numbers depends on the number of units, so that
+    the parts are the same for all of them."""
 
     parts: int  # of a result element; as many result elements occupy all units by themselves
     bytes: int = 128 << 10  # of the operand, at least: every unit reduces less sooner than a barrier takes

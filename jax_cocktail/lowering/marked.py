@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from jax_cocktail.config import Options
 from jax_cocktail.lowering import intercept
@@ -115,7 +116,8 @@ class Marked:
         return jax.tree.leaves((dynamic, by_name))
 
     def _donated(self) -> tuple[set[int], set[str]]:
-        """The donated parameters by position and by name, as JAX completes each from the other."""
+        """The donated parameters by position and by name. JAX completes each from the other if only one is
+        given."""
         numbers, names = (self._jit_options.get(f"donate_arg{what}") for what in ("nums", "names"))
         numbers = () if numbers is None else (numbers,) if isinstance(numbers, int) else numbers
         names = () if names is None else (names,) if isinstance(names, str) else names
@@ -123,6 +125,8 @@ class Marked:
             parameters = list(inspect.signature(self._reference()).parameters)
         except (TypeError, ValueError):  # nothing is known of them
             parameters = []
+        if numbers and names:
+            return set(numbers), set(names)
         by_number = {name for n, name in enumerate(parameters) if n in numbers}
         by_name = {n for n, name in enumerate(parameters) if name in names}
         return set(numbers) | by_name, set(names) | by_number
@@ -217,7 +221,8 @@ def _name_of(function: Any) -> str:
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+    """True for arrays of numbers, which are never static."""
+    return isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.core.Tracer)
 
 
 def _is_static(argument: Any) -> bool:

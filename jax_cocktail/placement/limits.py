@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, isqrt, prod
+from math import ceil, inf, prod
 
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass
@@ -15,6 +15,7 @@ from jax_cocktail.device.host import SERVER, Cache
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, PROGRAM, DivisionTuning
 from jax_cocktail.utask.ir import Region, Statement, UOperator, is_a
+from jax_cocktail.utask.layout import divisors
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 Divided = Callable[[], float]
@@ -334,8 +335,7 @@ def in_cluster(limits: Limits, spec: DeviceSpec) -> Limits:
 
 def _divisors(cut: AxisClass) -> list[int]:
     """Numbers of equal parts, of which there are at least two."""
-    low = [n for n in range(1, isqrt(cut.parts) + 1) if cut.parts % n == 0]
-    return sorted({*low, *(cut.parts // n for n in low)} - {1})
+    return divisors(cut.parts)[1:]
 
 
 def _counts(cut: AxisClass, units: int) -> list[int]:

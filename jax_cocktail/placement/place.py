@@ -391,8 +391,8 @@ class _Placer:
 
 
 def _kept(program: UProgram) -> frozenset[Value]:
-    """The operands that their caller may need again. Programs with loops may overwrite all, since they would
-    copy those anyway that they carry, so nothing is known of the others."""
+    """The operands that their caller may need again: all but those that are donated. Of a program with loops,
+    which carry copies of their operands anyway, nobody says which these are."""
     parameters = program.entry.parameters
     loops = any(isinstance(s, LoopUTask) for s in walk(program.entry))
     return frozenset(parameters) - (set() if loops else {parameters[n] for n in program.donated})

@@ -26,6 +26,7 @@ from jax_cocktail.device.tuning import BLOCK_PARTIALS, CORE_PARTIALS, PROGRAM, P
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.layout import divisors
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import FLOATS, TensorType, Value
@@ -90,7 +91,7 @@ def _division(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) ->
 def _parts(extent: int, wanted: int, tuning: PartialTuning) -> int:
     """The number of parts of an axis: equal ones, if there is such a number near the wanted one."""
     most = min(tuning.spread * wanted, extent // 2)
-    even = [n for n in range(wanted, most + 1) if extent % n == 0]
+    even = [n for n in divisors(extent) if wanted <= n <= most]
     return min(even, key=lambda n: (-gcd(n, tuning.even), n), default=wanted)
 
 

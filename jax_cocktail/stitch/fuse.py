@@ -239,8 +239,8 @@ class _RegionState:
 
     def _admits(self, item: _Item, operator: UOperator, axes: tuple[int, ...]) -> bool:
         """True if a group of this shape may also hold the root. A loop that reduces has vectors of as many
-        elements as its narrowest array allows: if those of a sum changed with what joins it, so would its
-        rounding."""
+        elements as its narrowest array allows: if those of a sum changed with what joins it, so would the
+        order of its terms. A product that others read, too, may be rounded before it is added."""
         if not axes and not item.axes:
             return True
         assert item.key is not None

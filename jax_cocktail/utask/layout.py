@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
+from math import isqrt, prod
 
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
@@ -174,3 +174,9 @@ def view(operator: UOperator, operand: Layout) -> Layout | None:
     if kind == "dynamic_slice":
         return Layout(operand.root, operator.output, shape, strides, 0)
     return None
+
+
+def divisors(extent: int) -> list[int]:
+    """The numbers of equal parts into which an axis falls, ascending, from 1 on."""
+    low = [n for n in range(1, isqrt(extent) + 1) if extent % n == 0]
+    return sorted({*low, *(extent // n for n in low)})

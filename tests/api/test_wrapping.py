@@ -114,10 +114,11 @@ def test_warnings_are_at_the_users_line():
     assert caught[0].filename == __file__
 
 
-def test_debug_nans_finds_the_place():
+@pytest.mark.parametrize("array", [jnp.ones, lambda n: np.ones(n, np.float32)], ids=["jax", "numpy"])
+def test_debug_nans_finds_the_place(array):
     function = jax_cocktail.jit(lambda x: lax.fori_loop(0, 3, lambda _, c: jnp.log(c - 10), x))
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
-        function(jnp.ones(3))
+        function(array(3))
 
 
 def test_a_function_that_is_jitted_again_is_not_traced_again():

@@ -58,6 +58,12 @@ def test_the_parts_follow_from_the_shape(shape, axes, core, block):
         assert (found is program) == (len(expected) == 1)
 
 
+def test_a_long_column_is_split_soon():
+    """Nobody tries every number of parts of eight billion rows."""
+    found = split_reductions(reduction((2**33, 3), (0,)), HOST)
+    assert stages(found)[0] == (2**25, 3)
+
+
 NUMBERS = {
     "sum": "float32",
     "prod": "float32",
