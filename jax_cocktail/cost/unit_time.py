@@ -142,7 +142,7 @@ def seconds_by_share(
     operands = [_operands(o, part) for o in products]
     terms = [_term(s, unit, part) for s in statements]
     changing = {*(carried or ()), *(v for s in statements for v in s.outputs)}
-    steady = [] if carried is None else [o for o in products if o.kind == "dot" and len(o.inputs) == 2]
+    steady = [] if carried is None else [o for o in products if o.kind == "dot" and len(set(o.inputs)) == 2]
 
     def seconds(share: float) -> float:
         held = _held(steady, part, share, changing)

@@ -13,8 +13,8 @@ from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 from jax_cocktail.utask.ir import UProgram
 
-# Work of any size is divided: test programs are small.
-EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1)
+# Work of any size is divided: test programs are small. Units need not meet, as on a GPU.
+EAGER = Limits(flops=4, bytes=8, least_part=1, light=2, pack_trips=2, lanes=1, meets=False)
 
 
 def compile_program(program: UProgram, candidate: Candidate = SINGLE) -> Artifact:

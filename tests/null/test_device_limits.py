@@ -24,7 +24,7 @@ from jax_cocktail.placement.place import place
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UOperator, UProgram, is_parallel, operators_in, walk
 from tests.null.gpus import iterated_product, plan_for, recurrence, rowwise, scalars
-from tests.null.programs import arguments, build, elementwise, matmul
+from tests.null.programs import arguments, build, counted, elementwise, matmul
 
 LIMITS = limits_for(H200)
 UNIT = unit_of(H200)
@@ -249,3 +249,17 @@ def test_which_arithmetic_a_product_uses(rows, dtype, rounds, expected):
     assert arithmetic(dot) == expected
     fast = {"tensors": H200.tensor_flops, "halves": H200.half_flops}.get(expected, H200.flops)
     assert device_flops(dot, H200) == fast
+
+
+def test_a_vector_is_multiplied_by_itself():
+    """A product of one matrix with itself has no other operand to stay in registers."""
+    axes = {"lhs_batch": (), "lhs_contract": (0,), "rhs_batch": (), "rhs_contract": (0,)}
+
+    def body(b, x):
+        def step(_, x):
+            square = b.broadcast(b.emit("dot", (x, x), "float32", (), **axes), x.type.shape, ())
+            return (elementwise(b, "div", x, square),)
+
+        return counted(b, 100, (x,), step)
+
+    assert plan_for(build(["float32[4096]"], body)).mesh.units >= 1
