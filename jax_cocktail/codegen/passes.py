@@ -36,8 +36,8 @@ def hoisted(loop: Loop) -> list[Node]:
     totals = {name for node in _straight(loop) if isinstance(node, Assign) for name in names_in(node.name)}
     inside, before, body = {loop.name, *totals}, list[Node](), list[Node]()
     for node in loop.body:
-        if isinstance(node, Declaration) and node.const:
-            if inside.isdisjoint(names_in(node.value)):
+        if isinstance(node, Declaration):
+            if node.const and inside.isdisjoint(names_in(node.value)):
                 before.append(node)
                 continue
             inside.add(node.name)

@@ -141,17 +141,24 @@ def test_what_depends_on_it_by_another_name_stays():
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        Barrier("ck_block_barrier();"),
-        code("ck_step();"),
-        Declaration("f32", T2, "0", const=False),
-        loop(name=K),
-    ],
-    ids=lambda node: type(node).__name__,
+    "other", [Barrier("ck_block_barrier();"), code("ck_step();")], ids=lambda node: type(node).__name__
 )
 def test_nothing_is_hoisted_past_what_may_write(other):
     whole = loop(Declaration("f32", T1, Load(X, variable(K))), other, copy(T1))
+    assert hoisted(whole) == [whole]
+
+
+@pytest.mark.parametrize(
+    "other", [Declaration("f32", T2, "0", const=False), loop(name=K)], ids=lambda node: type(node).__name__
+)
+def test_invariants_leave_a_loop_with_totals_or_loops(other):
+    free = Declaration("f32", T1, Load(X, variable(K)))
+    assert hoisted(loop(free, other, copy(T1))) == [free, loop(other, copy(T1))]
+
+
+def test_what_reads_a_variable_of_the_loop_stays():
+    total = Declaration("f32", T1, "0", const=False)
+    whole = loop(total, Declaration("f32", T2, code("{} + 1", T1)), copy(T2))
     assert hoisted(whole) == [whole]
 
 
