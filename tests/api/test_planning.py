@@ -19,7 +19,7 @@ pytestmark = pytest.mark.one_jax  # long, and about passes, of which jax knows n
 
 HOST_UNITS = 2
 TARGETS = {"cpu": None, "sm_80": A100, "sm_90": H200, "sm_100": B200}
-MOST_SECONDS = 2.5  # of CPU time: twice what an idle core takes, for machines that do much else
+MOST_SECONDS = 4.0  # of CPU time: twice what an idle core takes for SkipNet, as machines do much else
 
 
 @cache
