@@ -186,9 +186,7 @@ def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
 def _fetched(loop: LoopUTask) -> float:
     """Bytes of arrays outside that a part of a parallel loop reads or writes by slices."""
     slices = [o for s in loop.body.body for o in operators_of(s) if o.kind in PARTIAL | UPDATES]
-    return float(
-        sum(v.type.nbytes for o in slices for v in (o.inputs[1:2] if o.kind in UPDATES else o.outputs))
-    )
+    return float(sum(v.type.nbytes for o in slices for v in _bytes_of(o)))
 
 
 def _touched(statements: Iterable[Statement], units: int) -> float:

@@ -13,13 +13,9 @@ from jax_cocktail.primitives.jaxprs import open_jaxpr
 
 def concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
     """The arguments of the wrapper's call, if they are concrete and `closed` is the jaxpr of this call."""
-    if STATE.arguments is None:
+    leaves = _leaves(closed, mark, "dynamic_leaves")
+    if leaves is None:
         return None
-    wrapper, positional, keyword = STATE.arguments
-    leaves = wrapper.dynamic_leaves(positional, keyword)
-    if leaves is None or wrapper.function_name != mark.function:
-        return None
-    leaves = _used(leaves, closed, wrapper)
     avals = closed.in_avals
     if len(leaves) != len(avals) or not all(map(_is_value, leaves)):
         return None
@@ -29,6 +25,18 @@ def concrete_arguments(closed: Any, mark: Mark) -> list[Any] | None:
         if found.shape != aval.shape or found.dtype != aval.dtype or not same_kind:
             return None
     return list(leaves)
+
+
+def _leaves(closed: Any, mark: Mark, method: str) -> list[Any] | None:
+    """What this method of the wrapper says of each argument that JAX uses; None if nothing is known of the
+    call, or if it is another function's."""
+    if STATE.arguments is None:
+        return None
+    wrapper, positional, keyword = STATE.arguments
+    leaves = getattr(wrapper, method)(positional, keyword)
+    if leaves is None or wrapper.function_name != mark.function:
+        return None
+    return _used(leaves, closed, wrapper)
 
 
 def _used(leaves: list[Any], closed: Any, wrapper: Any) -> list[Any]:
@@ -47,12 +55,7 @@ def _is_value(leaf: Any) -> bool:
 
 def donated(closed: Any, mark: Mark) -> frozenset[int]:
     """The positions of the inputs of `closed` whose memory the caller gives away, as far as known."""
-    if STATE.arguments is None:
+    flags = _leaves(closed, mark, "donated_leaves")
+    if flags is None or len(flags) != len(closed.in_avals):
         return frozenset()
-    wrapper, positional, keyword = STATE.arguments
-    flags = wrapper.donated_leaves(positional, keyword)
-    if flags is None or wrapper.function_name != mark.function:
-        return frozenset()
-    flags = _used(flags, closed, wrapper)
-    known = len(flags) == len(closed.in_avals)
-    return frozenset(position for position, given in enumerate(flags) if given and known)
+    return frozenset(position for position, given in enumerate(flags) if given)

@@ -27,6 +27,7 @@ from jax_cocktail.placement.tile import Sources, Tiler
 from jax_cocktail.placement.tile_groups import is_light, work_inside
 from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_parallel
+from jax_cocktail.utask.layout import divisors
 from jax_cocktail.utask.operators import FREE
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import Value
@@ -47,7 +48,7 @@ class Grid:
 def numbers_of_parts(parts: int, extent: int, units: int) -> list[int]:
     """Candidate numbers of parts along a first axis of length `extent`, for which 1-D tiling takes `parts`:
     the divisors of `parts`, and, if `parts` leaves a remainder, other numbers with a small remainder."""
-    found = {n for n in range(2, parts + 1) if parts % n == 0}
+    found = set(divisors(parts)[1:])
     if extent % parts:
         others = {units // groups for groups in range(2, BLOCK.most_groups + 1)}
         found |= {n for n in others if 1 < n < parts and extent % n * BLOCK.small_rest <= extent // n}

@@ -160,23 +160,19 @@ class Limits(DivisionTuning):
 
     def even_parts(self, cut: AxisClass, units: int, most: int, least: int = 1) -> list[int]:
         """Numbers of equal parts that keep the units busy, from `least` to `most`."""
-        found = (n for n in _divisors(cut) if max(least, units) <= n <= most)
-        return [n for n in found if self._is_even(cut, n, units)]
-
-    def _is_even(self, cut: AxisClass, parts: int, units: int) -> bool:
-        busy = parts / (units * ceil(parts / units))
-        return busy >= self.balance and cut.parts // parts >= self._line(cut)
+        line = self._line(cut)
+        found = (n for n in _divisors(cut) if max(least, units) <= n <= most and cut.parts // n >= line)
+        return [n for n in found if n / (units * ceil(n / units)) >= self.balance]
 
     def _line(self, cut: AxisClass) -> int:
         """The fewest elements of a part along the fastest axis of large values. Shorter parts would share
         cache lines, and a reduction along another axis would have few lanes."""
         most = max((v.type.nbytes for v in cut.axes), default=0)
-        large = [v.type for v in cut.axes if 2 * v.type.nbytes >= most]
-        axes = [cut.axes[v] for v in cut.axes if 2 * v.type.nbytes >= most]
-        fastest = any(prod(t.shape[axis + 1 :]) == 1 for t, axis in zip(large, axes, strict=True))
+        large = [(v.type, axis) for v, axis in cut.axes.items() if 2 * v.type.nbytes >= most]
+        fastest = any(prod(t.shape[axis + 1 :]) == 1 for t, axis in large)
         if most <= PROGRAM.replicated_bytes or not fastest:
             return 1
-        return max(1, self.lanes * 4 // max(ITEM_SIZE[t.dtype] for t in large))
+        return max(1, self.lanes * 4 // max(ITEM_SIZE[t.dtype] for t, _ in large))
 
 
 def _whole_operands(statement: Statement, cut: AxisClass) -> list[Value]:

@@ -20,7 +20,7 @@ from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
-from jax_cocktail.cost.work import runs, total
+from jax_cocktail.cost.work import has_loop, runs, total
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.explain import (
     first_source,
@@ -52,7 +52,6 @@ from jax_cocktail.utask.ir import (
     operators_in,
     reads,
     regions_in,
-    walk,
 )
 from jax_cocktail.utask.operators import LEAVES, PRODUCTS, STATIC_VIEWS
 from jax_cocktail.utask.printer import shape
@@ -394,7 +393,7 @@ def _kept(program: UProgram) -> frozenset[Value]:
     """The operands that their caller may need again: all but those that are donated. Of a program with loops,
     which carry copies of their operands anyway, nobody says which these are."""
     parameters = program.entry.parameters
-    loops = any(isinstance(s, LoopUTask) for s in walk(program.entry))
+    loops = any(map(has_loop, program.entry.body))
     return frozenset(parameters) - (set() if loops else {parameters[n] for n in program.donated})
 
 
@@ -474,7 +473,8 @@ def _bases(
         known = root in carried or (root in frame.made and root not in inside)
         candidates = [root] if root != result and known else []
         if region.results.count(result) == 1 and len(carried) == len(region.results):
-            candidates += [v for v in (carried[region.results.index(result)],) if v not in frame.kept]
+            carry = carried[region.results.index(result)]
+            candidates += [carry] if carry not in frame.kept else []
         place = frame.places.get(result)
         candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
