@@ -114,7 +114,7 @@ def replace_jit(**options: Any) -> Replacement:
     return Replacement(make)
 
 
-def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
+def explain(fun: Callable[..., Any], *, stock: bool = False) -> Callable[..., Report]:
     """Returns a function that reports how a call of `fun` is compiled, instead of calling it.
 
     If the arguments are arrays and no decision is stored yet, stock XLA and the best candidates of ours are
@@ -126,10 +126,12 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
     Args:
       fun: a function, or the result of `jit`, whose options are then used.
+      stock: compile each region with stock XLA as well, and report its kernels and bytes.
 
     Returns:
-      A function that takes the arguments of `fun` and returns a `Report`. The report lists the custom calls,
-      the control flow left to stock XLA with the reason and the source line, and all measured times.
+      A function that takes the arguments of `fun` and returns a `Report`. The report lists the custom calls
+      with the values in them and where they are kept, the control flow left to stock XLA with the reason and
+      the source line, and all measured times.
 
     Raises:
       TypeError: `fun` is no function.
@@ -140,7 +142,7 @@ def explain(fun: Callable[..., Any]) -> Callable[..., Report]:
 
     @functools.wraps(fun, updated=())
     def explained(*args: Any, **kwargs: Any) -> Report:
-        return _lowered(known.copy(), (*bound, *args), kwargs)[0]
+        return _lowered(known.copy(), (*bound, *args), kwargs, stock)[0]
 
     return explained
 
@@ -195,9 +197,11 @@ def _wrapper_of(fun: Any) -> tuple[Jit, tuple[Any, ...]]:
     return fun if isinstance(fun, Jit) else Jit(fun, {}, {}), bound
 
 
-def _lowered(fresh: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Report, Any]:
+def _lowered(
+    fresh: Jit, args: tuple[Any, ...], kwargs: dict[str, Any], counts_stock: bool = False
+) -> tuple[Report, Any]:
     """The report on a call that is lowered now, and what JAX has lowered."""
-    with collecting() as reports:
+    with collecting(counts_stock) as reports:
         lowered = fresh.lower(*args, **kwargs)
     if not reports:
         why = "jax.disable_jit is in force" if jax.config.jax_disable_jit else MARK_LOST

@@ -7,7 +7,42 @@ from dataclasses import dataclass
 from itertools import groupby
 
 Counts = tuple[tuple[str, int], ...]
+SCHEMES = ("local", "regional", "global")
+_SAVING_EDGES, _GLOBAL_EDGES = 3, 2  # edges that the text shows; all are in the data
 NOTABLE = 0.1  # reports mention other processes from this fraction of the cores upwards
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A value that one operator computes and another one reads.
+
+    Attributes:
+      made, read: ``operator at file:line (function)`` of both.
+      scheme: ``"local"``, ``"regional"`` or ``"global"`` (AStitch, section 3.1).
+      why: the reason, a clause or two.
+      bytes: size of the value, times the executions in one call.
+      saved_bytes: the loads and stores that one call is spared, compared with storing the value in memory
+        that all units see and reading it again. The store counts with the first edge of a value.
+      times: so many edges are alike; the bytes are those of all.
+    """
+
+    made: str
+    read: str
+    scheme: str
+    why: str
+    bytes: float
+    saved_bytes: float
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What stock XLA makes of a region: the kernels of one call, and the bytes of their operands and results.
+    A loop of unknown length counts with an assumed number of iterations, and a branch with its longest side.
+    """
+
+    kernels: float
+    bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +67,8 @@ class Captured:
         iterations, and a branch with its worst side.
       loaded_bytes, stored_bytes: what all units together load and store in one call, as predicted; of a
         branch the mean over its sides.
+      edges: the values that pass from operator to operator, those that save most first.
+      stock: what stock XLA makes of the region; None unless asked for.
       fired: the passes that changed the program.
       remarks: the actions of the passes, or the reasons against them, one sentence each.
       exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
@@ -56,6 +93,8 @@ class Captured:
     waits: float = 0.0
     loaded_bytes: float = 0.0
     stored_bytes: float = 0.0
+    edges: tuple[Edge, ...] = ()
+    stock: Stock | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +221,10 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     units = f"{region.units} units; " if region.units > 1 else ""
     lines.append(f"    scope: {region.scope}; {units}workspace: {_bytes(region.workspace_bytes)}")
     lines.append(f"    {_moved(region)}")
+    if region.stock is not None:
+        kernels = _many(round(region.stock.kernels), "kernel")
+        lines.append(f"    under stock XLA: {kernels}; loads and stores {_bytes(round(region.stock.bytes))}")
+    lines += _edge_lines(region.edges)
     for (trips, loop, waits), alike in groupby(region.barriers):
         kind = "a while loop" if trips is None else f"a loop of {trips} trips"
         what = f"{_many(waits, 'barrier')} per iteration of {kind}"
@@ -197,6 +240,28 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
     lines.append(f"    {built} in {_time(region.seconds)}; fingerprint {region.fingerprint[:16]}")
     if region.path:
         lines.append(f"    files: {region.path}")
+    return lines
+
+
+def _edge_lines(edges: Sequence[Edge]) -> list[str]:
+    """The numbers of edges by scheme, then those that save most and the largest ones through memory of all
+    units."""
+    if not edges:
+        return []
+    counts = ((scheme, sum(e.times for e in edges if e.scheme == scheme)) for scheme in SCHEMES)
+    told = ", ".join(f"{number:,} {scheme}" for scheme, number in counts if number)
+    lines = [f"    edges: {told}; they save {_bytes(round(sum(e.saved_bytes for e in edges)))}"]
+    shown = [e for e in edges if e.saved_bytes][:_SAVING_EDGES]
+    shown += sorted((e for e in edges if e.scheme == SCHEMES[-1]), key=lambda e: -e.bytes)[:_GLOBAL_EDGES]
+    for edge in shown:
+        saved = f"saves {_bytes(round(edge.saved_bytes))}" if edge.saved_bytes else _bytes(round(edge.bytes))
+        times = f" x{edge.times}" if edge.times > 1 else ""
+        lines.append(f"      {edge.made} -> {edge.read}{times}")
+        lines.append(f"        {edge.scheme}, {saved}: {edge.why}")
+    rest = [e for e in edges if e not in shown]
+    if rest:
+        saved = _bytes(round(sum(e.saved_bytes for e in rest)))
+        lines.append(f"      {_many(sum(e.times for e in rest), 'more edge')}: {saved}")
     return lines
 
 

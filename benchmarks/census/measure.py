@@ -18,6 +18,7 @@ from benchmarks.census.patterns import Function, Pattern, in_loop
 from benchmarks.gpu import peer
 from benchmarks.gpu.peers import NoPeer
 from benchmarks.traffic.count import count
+from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.decisions import cores
@@ -82,7 +83,7 @@ def measure(
     moved = trips * sum(leaf.nbytes for leaf in jax.tree.leaves((operands, results)))
     exact = accuracy.reference(function, operands)
     card = _on_h200(function, operands, moved)
-    theirs = peer.Module(stock.as_text()).cost
+    theirs = Module(stock.as_text()).cost
     try:
         ours, found, first = _first(jax_cocktail.jit(function, options={**OPTIONS, "units": units}), operands)
     except Exception as error:  # what a table of patterns is for
@@ -95,7 +96,7 @@ def measure(
         problem = f"DIFFERS by {errors[0]}; stock XLA by {errors[1]}"
     bytes_of_ours, predicted = _counted(function, operands, text, units, traffic)
     times = _race([lambda: stock(*operands), lambda: ours(*operands)], seconds)
-    mine = peer.Module(text).cost.kernels
+    mine = Module(text).cost.kernels
     return Row(
         pattern.name,
         form,
@@ -129,7 +130,7 @@ def _race(runs: Sequence[Callable[[], Any]], seconds: float) -> list[tuple[float
 
 def _on_h200(function: Function, operands: Any, moved: float) -> Side | None:
     try:
-        cost = peer.Module(peer.compile_for(H200, function, operands)).cost
+        cost = Module(peer.compile_for(H200, function, operands)).cost
     except NoPeer:
         return None
     return Side(cost.kernels, cost.bytes / moved)
@@ -157,7 +158,7 @@ def _counted(
         totals = count(emitted, _operands(prepared, number, values), emitted.mesh.units)
         moved += totals.total("operand", "result", "workspace").bytes
     beside = "\n".join(line for line in text.splitlines() if _OURS not in line)
-    return moved + peer.Module(beside).cost.bytes, predicted
+    return moved + Module(beside).cost.bytes, predicted
 
 
 def _operands(prepared: Prepared, number: int, values: dict[Any, Any]) -> list[np.ndarray[Any, Any]]:

@@ -22,6 +22,7 @@ from benchmarks.gpu.pool import tell
 from benchmarks.gpu.recorded import Recording, recording
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.build.device import build_device_program, device_toolchain
+from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device import store as device_store
 from jax_cocktail.device.spec import DEFAULT, DeviceSpec, spec_for
 from jax_cocktail.errors import BuildError
@@ -300,7 +301,7 @@ def stock_for_card(name: str, settings: Settings) -> dict[str, Any]:
         text = peer.compile_for(DEFAULT, function, arguments)
     except peers.NoPeer as error:
         return {"none": str(error)}
-    return asdict(peer.Module(text).cost)
+    return asdict(Module(text, peer.UNKNOWN_TRIPS).cost)
 
 
 ITEMS: dict[str, Callable[[str, Settings], dict[str, Any]]] = {

@@ -1,18 +1,10 @@
-"""What stock XLA makes of a row for a card that is not here: kernels launched, and bytes they move.
-
-XLA compiles for the card from a description of it. Counted is what the optimised module runs; a loop counts
-its trips, where XLA knows them, a branch its longest side. Bytes are those of operands and results, so that
-what caches spare, and what a slice leaves alone, is counted all the same.
-"""
+"""What stock XLA makes of a row for a card that is not here, for which it compiles from a description.
+`jax_cocktail.cost.hlo` counts the kernels and bytes of the result."""
 
 from __future__ import annotations
 
 import importlib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from math import prod
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -81,105 +73,3 @@ def compile_for(
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments)
     lowered = jax.jit(function, in_shardings=where, out_shardings=where).lower(*shapes)
     return str(lowered.compile(compiler_options={"xla_gpu_autotune_level": 0, **options}).as_text())
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Kernels and bytes of one execution; `decisions`: how often the host or a graph looks at a condition."""
-
-    kernels: float = 0.0
-    bytes: float = 0.0
-    decisions: float = 0.0
-    unknown: bool = False
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.kernels + other.kernels,
-            self.bytes + other.bytes,
-            self.decisions + other.decisions,
-            self.unknown or other.unknown,
-        )
-
-    def times(self, factor: float) -> Cost:
-        """As often as that."""
-        return Cost(self.kernels * factor, self.bytes * factor, self.decisions * factor, self.unknown)
-
-
-_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
-_LINE = re.compile(r"^\s*(?:ROOT )?%([\w.\-]+) = ((?:\([^=]*?\)|\S+)) ([\w\-]+)\((.*)$")
-_SHAPE = re.compile(r"\b(pred|bf16|f8\w+|[sufc]\d+)\[([\d,]*)\]")
-_FREE = frozenset(
-    {
-        "parameter",
-        "constant",
-        "tuple",
-        "get-tuple-element",
-        "bitcast",
-        "after-all",
-        "partition-id",
-        "replica-id",
-        "add-dependency",
-        "opt-barrier",
-        "async-done",
-        "async-update",
-        "copy-done",
-    }
-)
-
-
-def _bytes(text: str) -> int:
-    sizes = {"pred": 1, "bf16": 2}
-    total = 0
-    for dtype, extents in _SHAPE.findall(text):
-        bits = int(re.findall(r"\d+", dtype)[0]) if dtype not in sizes else 0
-        total += (sizes.get(dtype) or max(bits // 8, 1)) * prod(int(x) for x in extents.split(",") if x)
-    return total
-
-
-@dataclass(frozen=True)
-class Module:
-    """A module's text, read."""
-
-    text: str
-
-    @cached_property
-    def _computations(self) -> Mapping[str, list[re.Match[str]]]:
-        found: dict[str, list[re.Match[str]]] = {}
-        current = ""
-        for line in re.sub(r"/\*.*?\*/", "", self.text).splitlines():
-            if head := _HEAD.match(line):
-                current = "ENTRY" if head[1] else head[2]
-                found[current] = []
-            elif (match := _LINE.match(line)) and current:
-                found[current].append(match)
-        return found
-
-    @property
-    def cost(self) -> Cost:
-        """Of one execution of the module."""
-        return self._cost("ENTRY")
-
-    def _cost(self, name: str) -> Cost:
-        lines = self._computations.get(name, [])
-        shapes = {line[1]: _bytes(line[2]) for line in lines}
-        return sum((self._instruction(line, shapes) for line in lines), Cost())
-
-    def _instruction(self, line: re.Match[str], shapes: Mapping[str, int]) -> Cost:
-        name, _, opcode, rest = line.groups()
-        if opcode in _FREE:
-            return Cost()
-        called = lambda key: re.findall(rf"\b{key}=%?([\w.\-]+)", rest)  # noqa: E731
-        if opcode == "while":
-            trips = re.search(r'"known_trip_count":\{"n":"(\d+)"', rest)
-            number = int(trips[1]) if trips else UNKNOWN_TRIPS
-            once = self._cost(called("body")[0]) + self._cost(called("condition")[0]) + Cost(decisions=1)
-            return once.times(number) + Cost(unknown=trips is None)
-        if opcode == "conditional":
-            names = re.search(r"branch_computations=\{([^}]*)\}", rest)
-            sides = re.findall(r"[\w.\-]+", names[1]) if names else called(r"(?:true|false)_computation")
-            return max((self._cost(side) for side in sides), key=lambda c: c.kernels) + Cost(decisions=1)
-        if opcode in ("call", "async-start"):
-            return sum((self._cost(n) for n in called("to_apply") + called("calls")), Cost())
-        operands = re.findall(r"%([\w.\-]+)", rest.split("), ")[0])
-        moved = shapes[name] + sum(shapes.get(operand, 0) for operand in operands)
-        return Cost(kernels=1, bytes=moved)

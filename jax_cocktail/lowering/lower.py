@@ -11,11 +11,8 @@ from typing import Any
 
 import jax
 
-from jax_cocktail.analysis.scopes import Scope, program_scope
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import MEMORY_BOUND, Options
-from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, moved_per_call
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
 from jax_cocktail.lowering import custom_call, decisions, leaving, stopwatch
@@ -28,8 +25,9 @@ from jax_cocktail.lowering.adapter import (
     source_of,
 )
 from jax_cocktail.lowering.arguments import concrete_arguments, donated
-from jax_cocktail.lowering.capture import ASKED_FOR, MEMORY_BOUND_SUBGRAPH, Region, subgraph
+from jax_cocktail.lowering.capture import ASKED_FOR, Region, subgraph
 from jax_cocktail.lowering.choices import element_branch_in
+from jax_cocktail.lowering.describe import described
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.record import record
 from jax_cocktail.lowering.state import STATE, Mark, alone
@@ -44,22 +42,13 @@ from jax_cocktail.lowering.variants import (
     spec_of,
     survey,
     units_of,
-    worth,
 )
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.primitives.side_exit import ALONE
-from jax_cocktail.report import Captured, Left, Report
+from jax_cocktail.report import Left, Report
 from jax_cocktail.schedule.policy import shortlist
 from jax_cocktail.schedule.unit_count import no_price_tells
-
-SCOPES = {
-    Scope.LANE: "lane (L0): one {unit} runs the whole region, in registers",
-    Scope.UNIT: "unit (L1): one {unit} runs the whole region",
-    Scope.DEVICE: "device (L2): units share the region",
-}
-UNIT = {"cpu": "core", "cuda": "block of threads"}
-
 
 _DOUBTFUL = (
     f"a gain of less than {MODEL.stitched_gain:g} times does not count for what has no control flow, since"
@@ -365,7 +354,7 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
         report = replace(report, recursions=recursions.with_ours(prepared.captured.flat, ours))
     return replace(
         report,
-        captured=tuple(_describe(prepared, n, built[n], mark) for n in prepared.taken(plan)),
+        captured=tuple(described(prepared, n, built[n], mark) for n in prepared.taken(plan)),
         left=(*report.left, *skipped),
         choice=decision.choice,
         why=decision.why,
@@ -374,36 +363,6 @@ def _described(report: Report, prepared: Prepared, decision: decisions.Decision,
         trials=trials,
         others=decision.others,
         pressure="" if prepared.machine.is_gpu or plan.candidate.units == 1 else custom_call.pressure(),
-    )
-
-
-def _describe(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
-    region, emitted = prepared.captured.regions[number], artifact.emitted
-    units = emitted.mesh.units
-    grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
-    light = f"{MEMORY_BOUND_SUBGRAPH} at {region.source}" if region.source else MEMORY_BOUND_SUBGRAPH
-    moved = moved_per_call(emitted.program, emitted.plan, units, emitted.machine)
-    return Captured(
-        control_flow=(light,) if region.memory_bound else region.control_flow,
-        operators=region.operators,
-        scope=SCOPES[program_scope(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
-        workspace_bytes=artifact.workspace_bytes,
-        fingerprint=artifact.fingerprint,
-        path=artifact.path,
-        seconds=artifact.seconds,
-        cached=artifact.cached,
-        units=units,
-        waits=barriers_per_call(emitted.program),
-        loaded_bytes=moved.loaded,
-        stored_bytes=moved.stored,
-        barriers=tuple(
-            (loop.trip_count, str(loop.source), waits)
-            for loop, waits in barriers_per_iteration(emitted.program)
-        ),
-        fired=emitted.fired,
-        remarks=(*map(str, emitted.remarks), *map(str, grown)),
-        exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
-        exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
     )
 
 

@@ -53,12 +53,14 @@ class _State(threading.local):
       arguments: (wrapper, positional, keyword) of the innermost call of a wrapper, or None.
       stock: stock XLA runs marked calls with force="auto", because it won for the enclosing call.
       reports: the list that collects reports for `explain`, or None.
+      counts_stock: the reports tell what stock XLA makes of each region.
       recordings: the list that collects traced calls for `trace`, or None.
     """
 
     arguments: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
     stock: bool = False
     reports: list[Report] | None = None
+    counts_stock: bool = False
     recordings: list[Recording] | None = None
 
 
@@ -83,10 +85,10 @@ def alone() -> AbstractContextManager[None]:
 
 
 @contextmanager
-def collecting() -> Iterator[list[Report]]:
+def collecting(counts_stock: bool = False) -> Iterator[list[Report]]:
     """Collects a report for every marked call that is lowered in the block."""
     found: list[Report] = []
-    with in_state(reports=found):
+    with in_state(reports=found, counts_stock=counts_stock):
         yield found
 
 

@@ -21,6 +21,17 @@ from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """The reason why a value is not computed where it is used. `what`: "reader": a consumer reads it from
+    memory, namely `reader`, or None if that is what ends the region or stands in another one; "deep": one
+    lane loop cannot hold all that computes it; "flops": an element would cost so many `flops` again."""
+
+    what: str
+    reader: Statement | None = None
+    flops: int = 0
+
+
 @dataclass(slots=True)
 class Residences:
     """Facts about a program that stitching reads. It fills `mode` and `layout` as it proceeds."""
@@ -70,10 +81,18 @@ class Residences:
         if seen is not None and not self._must_copy(value, seen):
             self.layout[value] = seen
             return "view"
-        if any(not self._fuses(value, use, where) for use, where in self.uses[value]):
-            return "memory"
-        deep = self._depth(operator) >= PROGRAM.lane_loop
-        return "inline" if not deep and self._worth_inlining(operator) else "memory"
+        return "inline" if self.obstacle(operator) is None else "memory"
+
+    def obstacle(self, operator: UOperator) -> Obstacle | None:
+        """The first reason why the consumers cannot, or should not, compute the value where they use it."""
+        value = operator.output
+        for use, where in self.uses[value]:
+            if not self._fuses(value, use, where):
+                return Obstacle("reader", use if where == self.home[value] else None)
+        if self._depth(operator) >= PROGRAM.lane_loop:
+            return Obstacle("deep")
+        flops = self._repeated(operator)
+        return None if flops is None else Obstacle("flops", flops=flops)
 
     def _depth(self, operator: UOperator) -> int:
         """The number of nested operators that compute one element of the result."""
@@ -124,15 +143,16 @@ class Residences:
             return value == use.inputs[1] and value != use.inputs[0]
         return use.kind == "reduce" or (use.is_element and use.kind != "gather")
 
-    def _worth_inlining(self, operator: UOperator) -> bool:
+    def _repeated(self, operator: UOperator) -> int | None:
+        """The flops of an element if they are too many to spend more than once, and consumers would."""
         value = operator.output
-        cost = sum(self.cost.get(x, 0) for x in operator.inputs) + operator.facts.cost
-        if operator.kind in MOVEMENT and not any(self.cost.get(x) for x in operator.inputs):
-            cost = 0
-        spread = any(use is not None and _spreads(use, value) for use, _ in self.uses[value])
-        if cost >= PROGRAM.recomputed_flops and spread:
-            return False
-        return len(self.uses[value]) <= 1 or cost < PROGRAM.recomputed_flops
+        inputs = sum(self.cost.get(x, 0) for x in operator.inputs)
+        cost = inputs + operator.facts.cost
+        if cost < PROGRAM.recomputed_flops or (operator.kind in MOVEMENT and not inputs):
+            return None
+        uses = self.uses[value]
+        again = len(uses) > 1 or any(use is not None and _spreads(use, value) for use, _ in uses)
+        return cost if again else None
 
 
 def survey(program: UProgram) -> Residences:

@@ -9,8 +9,9 @@ from jax import lax
 from jax.scipy.special import zeta
 
 import jax_cocktail
+from jax_cocktail.cost.hlo import Module
 from jax_cocktail.lowering import lower
-from jax_cocktail.report import Captured, Left, Report, Trial
+from jax_cocktail.report import Captured, Edge, Left, Report, Stock, Trial
 
 FORCED = {"force": "cocktail"}
 
@@ -236,3 +237,77 @@ def test_what_a_call_moves():
     assert region.waits >= per_iteration > 0
     line = f"a call: 1 kernel, {region.waits:.0f} barriers; loads {region.loaded_bytes / 2**20:.1f} MiB"
     assert line in str(report) and "no barrier" not in str(report)
+
+
+def normalised(x):
+    centred = x - x.sum(1, keepdims=True) / x.shape[1]
+    squares = centred * centred
+    return centred / squares.sum(1, keepdims=True)
+
+
+def test_edges_are_told_by_the_users_lines():
+    """The squares exist only in registers: one store and one load of 64 * 32 floats fewer."""
+    options = FORCED | {"scope": "memory_bound", "units": 1}
+    (region,) = jax_cocktail.explain(jax_cocktail.jit(normalised, options=options))(
+        jnp.ones((64, 32))
+    ).captured
+    (squares,) = (edge for edge in region.edges if edge.read.startswith("reduce_sum") and "mul" in edge.made)
+    assert f"mul at {__file__}:{line_of(normalised, 'squares = ')} (normalised)" == squares.made
+    assert f"test_explain.py:{line_of(normalised, 'squares.sum')}" in squares.read
+    assert (squares.scheme, squares.bytes, squares.saved_bytes) == ("local", 64 * 32 * 4, 2 * 64 * 32 * 4)
+    assert {edge.scheme for edge in region.edges} == {"local", "regional"} and region.waits == 0
+    assert region.stock is None
+
+
+def test_a_value_that_units_exchange_is_a_global_edge():
+    def function(w, x):
+        return lax.fori_loop(0, 40, lambda i, h: jnp.tanh(h @ w), x)
+
+    arguments = jnp.ones((512, 512)), jnp.ones(512)
+    for units in (1, 2):
+        jitted = jax_cocktail.jit(function, options=FORCED | {"units": units, "profile": "off"})
+        (region,) = jax_cocktail.explain(jitted)(*arguments).captured
+        crossing = [edge for edge in region.edges if edge.scheme == "global"]
+        assert bool(crossing) == bool(region.waits) == (units == 2)
+    (edge,) = crossing
+    assert edge.made.startswith("tanh") and edge.read.startswith("dot")
+    assert (edge.bytes, edge.saved_bytes) == (40 * 512 * 4, 0)
+
+
+def test_stock_is_counted_on_request():
+    """The region is the whole function: its counts are those of what stock XLA makes of the function."""
+
+    def function(x):
+        return lax.fori_loop(0, 7, lambda i, h: jnp.sin(h * 2 + i), x)
+
+    x = jnp.ones((64, 64))
+    expected = Module(jax.jit(function).lower(x).compile().as_text()).cost
+    assert expected.kernels >= 7 and expected.bytes >= 7 * 2 * x.nbytes
+    report = jax_cocktail.explain(jax_cocktail.jit(function, options=FORCED), stock=True)(x)
+    (region,) = report.captured
+    assert region.stock == Stock(expected.kernels, expected.bytes)
+    assert f"under stock XLA: {expected.kernels:.0f} kernels; loads and stores" in str(report)
+
+
+def test_stock_takes_the_constants_of_a_region():
+    """Large constants are operands of our call, and keys have a type of their own."""
+    table = jnp.arange(4096.0)
+
+    def function(x, key):
+        return lax.fori_loop(0, 3, lambda i, h: h * table + jax.random.uniform(key, h.shape), x)
+
+    jitted = jax_cocktail.jit(function, options=FORCED)
+    (region,) = jax_cocktail.explain(jitted, stock=True)(jnp.ones(4096), jax.random.key(0)).captured
+    assert region.stock is not None and region.stock.kernels > 0 and region.stock.bytes > 3 * table.nbytes
+
+
+def test_only_the_largest_edges_are_printed():
+    edges = tuple(Edge(f"exp at a.py:{n} (f)", "add", "local", "a reason", 1024, 2048) for n in range(1, 9))
+    far = Edge("max", "sub at b.py:2 (g)", "global", "another", 4096, 0, times=2)
+    region = Captured((), (), "unit", 0, "f" * 64, "", 0.5, True, edges=(*edges, far))
+    lines = [line.strip() for line in str(Report("f", (region,))).splitlines()]
+    assert "edges: 8 local, 2 global; they save 16.0 KiB" in lines
+    assert "exp at a.py:3 (f) -> add" in lines and "exp at a.py:4 (f) -> add" not in lines
+    assert "local, saves 2.0 KiB: a reason" in lines
+    assert lines[lines.index("max -> sub at b.py:2 (g) x2") + 1] == "global, 4.0 KiB: another"
+    assert "5 more edges: 10.0 KiB" in lines

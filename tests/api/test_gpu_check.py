@@ -20,6 +20,7 @@ from benchmarks import gpu_check
 from benchmarks.gpu import items, peer, peers, pool, report, stock_micro, targets, timing
 from benchmarks.gpu.rows import QUICK, ROWS
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
+from jax_cocktail.cost import hlo
 from jax_cocktail.device.spec import H200, spec_for
 from jax_cocktail.models import largest_difference
 from tests.api.fake_card import FakeCard
@@ -199,9 +200,9 @@ ENTRY %main (n: s32[], x: f32[4]) -> f32[4] {
 )
 def test_module_cost(trips, number, unknown):
     """A loop counts its trips, a branch its longest side."""
-    cost = peer.Module(MODULE.replace("TRIPS", trips)).cost
+    cost = hlo.Module(MODULE.replace("TRIPS", trips), peer.UNKNOWN_TRIPS).cost
     each = (16 + 16) + (16 + 2 * 16) + (1 + 4)
-    assert cost == peer.Cost(3 * number + 1, each * number + 3 * 16, number + 1, unknown)
+    assert cost == hlo.Cost(3 * number + 1, each * number + 3 * 16, number + 1, unknown)
 
 
 def test_target_text():

@@ -11,6 +11,7 @@ from jax import lax
 from benchmarks.gpu import peer
 from benchmarks.gpu.peers import COMMAND_BUFFERS
 from benchmarks.gpu.rows import ROWS
+from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device.spec import H200
 from tests.h200.card import compiled
 
@@ -50,14 +51,14 @@ def kernels(steps, trips=1):
 
 @pytest.mark.parametrize("function", [straight, counted, branching])
 def test_kernels_are_the_steps_of_the_executable(function, tmp_path):
-    cost = peer.Module(peer.compile_for(H200, function, (X,))).cost
+    cost = Module(peer.compile_for(H200, function, (X,))).cost
     found = compiled(jax.jit(function), (X,), tmp_path)
     assert cost.kernels == kernels(found.steps, TRIPS) > 2
     assert cost.decisions == (TRIPS if function is counted else function is branching) and not cost.unknown
 
 
 def test_bytes_are_operands_and_results():
-    cost = peer.Module(peer.compile_for(H200, jnp.tanh, (X,))).cost
+    cost = Module(peer.compile_for(H200, jnp.tanh, (X,))).cost
     assert (cost.kernels, cost.bytes) == (1, 2 * X.nbytes)
 
 
@@ -79,7 +80,7 @@ PER_STEP = {"lstm/1": (25, 64), "nasrnn/1": (4, 1000), "attention/1": (6, 32)}
 @pytest.mark.parametrize("row", PER_STEP)
 def test_models_launch_kernels_in_every_step(row):
     function, arguments = ROWS[row].make(False)
-    cost = peer.Module(peer.compile_for(H200, function, arguments)).cost
+    cost = Module(peer.compile_for(H200, function, arguments)).cost
     least, trips = PER_STEP[row]
     assert least * trips <= cost.kernels <= 2 * least * trips and not cost.unknown
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(arguments))

@@ -48,6 +48,29 @@ def synchronise(program: UProgram, plan: MemoryPlan) -> UProgram:
     return program if plan.most_units <= 1 else _Barriers(plan, program).run(program)
 
 
+class Crossings:
+    """Tells of a planned program where a value goes from units to others. `program` may have its barriers
+    already."""
+
+    def __init__(self, program: UProgram, plan: MemoryPlan) -> None:
+        self._barriers = _Barriers(plan, program)
+
+    def between(self, writer: Statement, reader: Statement, value: Value) -> bool:
+        """True if a barrier of all units must stand between two statements because of a value that one of
+        them stores and the other one reads: units read what others have stored. Both are parallel loops, or
+        statements outside of them. What a join copies, unit 0 stores."""
+        barriers = self._barriers
+        if barriers.plan.most_units <= 1 or (writer is reader and is_parallel(writer)):
+            return False
+        places = list(barriers.whole(value, True, FIRST))
+        meets = [(a.space, a.begin) for a in places]
+        if not meets:
+            return False
+        stores = [a for a in barriers.accesses(writer) if a.write and (a.space, a.begin) in meets]
+        loads = [a for a in barriers.accesses(reader) if not a.write and (a.space, a.begin) in meets]
+        return any(a.conflicts(b) for a in stores or places for b in loads)
+
+
 class _Barriers(Synchroniser):
     def __init__(self, plan: MemoryPlan, program: UProgram) -> None:
         super().__init__(plan, WAIT, alone=FIRST)

@@ -1,0 +1,100 @@
+"""Describes a built region for `explain`."""
+
+from __future__ import annotations
+
+import jax
+import jax.extend.core as jex
+
+from jax_cocktail.analysis.scopes import Scope, program_scope
+from jax_cocktail.compiler import Artifact, Emitted
+from jax_cocktail.cost.hlo import Module
+from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, moved_per_call
+from jax_cocktail.lowering import custom_call
+from jax_cocktail.lowering.capture import MEMORY_BOUND_SUBGRAPH, Region
+from jax_cocktail.lowering.state import STATE, Mark, alone
+from jax_cocktail.lowering.variants import Prepared, units_of, worth
+from jax_cocktail.report import Captured, Edge, Stock
+from jax_cocktail.schedule.sync.edges import edges
+from jax_cocktail.utask.ir import UOperator
+
+SCOPES = {
+    Scope.LANE: "lane (L0): one {unit} runs the whole region, in registers",
+    Scope.UNIT: "unit (L1): one {unit} runs the whole region",
+    Scope.DEVICE: "device (L2): units share the region",
+}
+UNIT = {"cpu": "core", "cuda": "block of threads"}
+NEAR = {"cpu": "", "cuda": "shared memory"}
+
+
+def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -> Captured:
+    """One region that became a custom call."""
+    region, emitted = prepared.captured.regions[number], artifact.emitted
+    units = emitted.mesh.units
+    grown = worth(prepared, number, units_of(mark, prepared.machine))[1]
+    light = f"{MEMORY_BOUND_SUBGRAPH} at {region.source}" if region.source else MEMORY_BOUND_SUBGRAPH
+    moved = moved_per_call(emitted.program, emitted.plan, units, emitted.machine)
+    return Captured(
+        control_flow=(light,) if region.memory_bound else region.control_flow,
+        operators=region.operators,
+        scope=SCOPES[program_scope(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
+        workspace_bytes=artifact.workspace_bytes,
+        fingerprint=artifact.fingerprint,
+        path=artifact.path,
+        seconds=artifact.seconds,
+        cached=artifact.cached,
+        units=units,
+        waits=barriers_per_call(emitted.program),
+        loaded_bytes=moved.loaded,
+        stored_bytes=moved.stored,
+        barriers=tuple(
+            (loop.trip_count, str(loop.source), waits)
+            for loop, waits in barriers_per_iteration(emitted.program)
+        ),
+        fired=emitted.fired,
+        remarks=(*map(str, emitted.remarks), *map(str, grown)),
+        exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
+        exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
+        edges=_edges(emitted),
+        stock=_stock(prepared, region) if STATE.counts_stock else None,
+    )
+
+
+def _edges(emitted: Emitted) -> tuple[Edge, ...]:
+    """The edges of a region. Those from the same lines, for the same reason, are one."""
+    near = NEAR[emitted.machine.platform]
+    found: dict[tuple[str, str, str, str], Edge] = {}
+    for each in edges(emitted.program, emitted.plan, near):
+        key = _named(each.made), _named(each.read), each.scheme, each.why
+        known = found.get(key, Edge(*key, bytes=0.0, saved_bytes=0.0, times=0))
+        found[key] = Edge(
+            *key,
+            bytes=known.bytes + each.bytes,
+            saved_bytes=known.saved_bytes + each.saved_bytes,
+            times=known.times + 1,
+        )
+    return tuple(sorted(found.values(), key=lambda e: (-e.saved_bytes, -e.bytes)))
+
+
+def _named(operator: UOperator) -> str:
+    """``operator at file:line (function)``."""
+    kind = f"reduce_{operator.text('op')}" if operator.kind == "reduce" else operator.kind
+    return f"{kind} at {operator.source}" if operator.source.file else kind
+
+
+def _stock(prepared: Prepared, region: Region) -> Stock:
+    """What stock XLA makes of the region alone, for the device in use."""
+    flat = prepared.captured.flat
+    constants = set(flat.constvars)
+    operands = [v for v in region.operands if v not in constants]
+    jaxpr = flat.template.replace(
+        constvars=list(flat.constvars),
+        invars=operands,
+        eqns=[flat.equations[member] for member in region.members],
+        outvars=list(region.results),
+    )
+    function = jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, list(flat.consts)))
+    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in operands]
+    with alone():
+        text = jax.jit(function).lower(*shapes).compile().as_text()
+    cost = Module(str(text)).cost
+    return Stock(kernels=cost.kernels, bytes=cost.bytes)
