@@ -239,6 +239,7 @@ OWN_BUSINESS = {
     "placement/push_slices.py _SPLIT": "kinds whose attributes it can adapt",
     "recursion/sums.py _MOVES": "primitives of JAX",
     "schedule/loops/layers.py _THROUGH": "between a stacked array and the product that reads a layer of it",
+    "schedule/sync/edges.py _moved": "their results have elements of all operands",
     "schedule/simplify/peephole.py _REWRITES": "kinds that have a local rewrite",
     "schedule/simplify/peephole.py splat": "they repeat the one element of a constant",
     "schedule/simplify/trip_counts.py _MIRRORED": "comparisons with their operands exchanged",

@@ -32,12 +32,13 @@ from jax_cocktail.utask.ir import (
     is_parallel,
     operators_of,
 )
-from jax_cocktail.utask.operators import LEAVES, MOVEMENT, NO_RESULTS
+from jax_cocktail.utask.operators import COPIES, MOVEMENT, NO_RESULTS
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import map_body, map_regions
 from jax_cocktail.utask.types import INTEGERS, Value
 
 LOCAL, REGIONAL, GLOBAL = "local", "regional", "global"
+_MOVING = MOVEMENT | COPIES - {"scatter"}  # which may compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,15 +265,14 @@ def _decide(region: Region, facts: Residences) -> None:
 
 
 def _moves(operator: UOperator) -> bool:
-    return operator.kind in MOVEMENT or operator.kind in ("dynamic_update_slice", "copy")
+    return operator.kind in _MOVING
 
 
 def _moved(operator: UOperator) -> tuple[Value, ...]:
     """The operands of a movement whose elements the result has."""
-    if operator.kind in LEAVES:
-        return ()
-    count = {"concatenate": len(operator.inputs), "dynamic_update_slice": 2, "pad": 2}
-    return operator.inputs[: count.get(operator.kind, 1)]
+    if operator.kind in ("concatenate", "pad"):
+        return operator.inputs
+    return operator.inputs[: operator.facts.updates + 1]
 
 
 def _counts(operator: UOperator) -> bool:
