@@ -160,7 +160,7 @@ def fit(run: Run) -> str:
         times = time(each.predicted), time(what.seconds), f"{each.ratio:.2f}"
         return what.row, what.plan, *times, "kernel" if what.alone else "call"
 
-    text = f"Kendall's tau of all {len(found)}: {tau(found):.2f}.\n\n"
+    text = f"Kendall's tau of all {len(found)}: {tau(each.pair for each in found):.2f}.\n\n"
     return text + table(
         ("program", "plan", "predicted", "measured", "predicted / measured", "timed"), map(cells, found)
     )

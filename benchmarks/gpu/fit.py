@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 from benchmarks.gpu.kernels import Measured, Record, load, measured, path_of, planned, spec_of, store
+from benchmarks.kendall import Pair, tau
 from jax_cocktail.cost.gpu import kernel_spent
 from jax_cocktail.device.tuning import MODEL
 
@@ -22,6 +21,10 @@ class Fitted:
 
     measured: Measured
     predicted: float
+
+    @property
+    def pair(self) -> Pair:
+        return self.predicted, self.measured.seconds
 
     @property
     def ratio(self) -> float:
@@ -44,15 +47,6 @@ def fitted(path: Path, record: Record) -> tuple[Fitted, ...]:
     return tuple(found)
 
 
-def tau(found: Sequence[Fitted]) -> float:
-    """Kendall's rank correlation of predictions and measurements."""
-    pairs = [
-        (a.predicted - b.predicted) * (a.measured.seconds - b.measured.seconds)
-        for a, b in combinations(found, 2)
-    ]
-    return sum(1 if product > 0 else -1 for product in pairs) / len(pairs)
-
-
 def fit(path: Path) -> int:
     """Prints the table. Returns 1 if a kernel is further off than `FURTHEST`, or the ranks differ."""
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -64,6 +58,6 @@ def fit(path: Path) -> int:
         what, times = each.measured, f"{each.predicted * 1e6:14.1f}{each.measured.seconds * 1e6:14.1f}"
         note = f"beyond {FURTHEST}" if not each.fits else "" if what.alone else "a call that jit timed"
         print(f"{what.row:16}{what.plan:28}{times}{each.ratio:8.2f}  {note}".rstrip())
-    rank = tau(found)
+    rank = tau(each.pair for each in found)
     print(f"Kendall tau of {len(found)}: {rank:.2f}, at least {LEAST_TAU}")
     return int(rank < LEAST_TAU or not all(each.fits for each in found))

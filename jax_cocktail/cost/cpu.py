@@ -34,8 +34,8 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.operators import LEAVES, NO_RESULTS, PARTIAL, PRODUCTS, UPDATES, VIEWS
 from jax_cocktail.utask.types import Value
 
-_FREE = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # free in any runtime
-_VIEWS = VIEWS - _FREE  # free in a runtime that has views
+NO_TIME = LEAVES | NO_RESULTS | {"reshape", "broadcast", FAIL}  # free in any runtime
+_VIEWS = VIEWS - NO_TIME  # free in a runtime that has views
 
 
 def stock_price(program: UProgram, cores: int) -> Price:
@@ -52,7 +52,7 @@ def our_price(program: UProgram, units: int) -> Price:
 def statement_price(statement: Statement, rates: Rates, cores: int) -> Price:
     """The price of one execution of a statement, whatever surrounds it."""
     place = _Place(rates, cores)
-    return _statement(statement, replace(place, bandwidth=SERVER.bandwidth(_touched((statement,), 1))))
+    return _statement(statement, replace(place, bandwidth=SERVER.bandwidth(touched_bytes((statement,), 1))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class _Place:
 
 def _priced(region: Region, place: _Place) -> Price:
     units = 1 if place.alone else place.cores
-    inside = replace(place, bandwidth=SERVER.bandwidth(_touched(region.body, units)))
+    inside = replace(place, bandwidth=SERVER.bandwidth(touched_bytes(region.body, units)))
     return sum((_statement(s, inside) for s in region.body), Price())
 
 
@@ -89,7 +89,7 @@ def _loop(loop: LoopUTask, place: _Place) -> Price:
     if loop.parallel and not place.alone:
         # Each unit runs its parts one after the other; those with the most parts finish last. What a part
         # makes stays in the cache that holds the part.
-        near = max(place.bandwidth, SERVER.bandwidth(_touched(loop.body.body, 1)))
+        near = max(place.bandwidth, SERVER.bandwidth(touched_bytes(loop.body.body, 1)))
         alone = replace(place, alone=True, bandwidth=near)
         fetched = _fetched(loop) * (1 / place.bandwidth - 1 / near)
         once = sum((_statement(s, alone) for s in loop.body.body), Price(place.rates.dispatch + fetched))
@@ -102,8 +102,8 @@ def _loop(loop: LoopUTask, place: _Place) -> Price:
 def _stitched(group: StitchedUTask, place: _Place) -> Price:
     """One pass over memory; a product may be part of it."""
     heavy = sum((_heavy(member, place) for member in group.members), Price())
-    flops = sum(_light_flops(member) for member in group.members)
-    moved = sum(_bytes_of_group(group).values())
+    flops = sum(light_flops(member) for member in group.members)
+    moved = sum(bytes_of_group(group).values())
     light = max(flops / place.rates.light, moved / place.bandwidth)
     return heavy + Price(place.rates.dispatch + (0.0 if heavy.seconds > light else light))
 
@@ -111,19 +111,19 @@ def _stitched(group: StitchedUTask, place: _Place) -> Price:
 def _operator(operator: UOperator, place: _Place) -> Price:
     if operator.kind == "wait":
         return Price(SERVER.barrier_seconds)
-    if operator.kind in _FREE or (place.rates.views and operator.kind in _VIEWS):
+    if operator.kind in NO_TIME or (place.rates.views and operator.kind in _VIEWS):
         return Price()
     heavy = _heavy(operator, place)
     if heavy.seconds:
         return heavy + Price(place.rates.dispatch)
-    moved = sum(_bytes_of(operator).values())
+    moved = sum(bytes_of(operator).values())
     return Price(
-        place.rates.dispatch + max(_light_flops(operator) / place.rates.light, moved / place.bandwidth)
+        place.rates.dispatch + max(light_flops(operator) / place.rates.light, moved / place.bandwidth)
     )
 
 
 def _heavy(operator: UOperator, place: _Place) -> Price:
-    flops = _heavy_flops(operator)
+    flops = heavy_flops(operator)
     wide = 0.5 if operator.outputs[0].type.dtype == "float64" else 1.0
     full = 1.0
     if operator.kind == "conv":  # vectors run over output features
@@ -137,16 +137,16 @@ def _heavy(operator: UOperator, place: _Place) -> Price:
 # ---- work of a statement -----------------------------------------------------------------------------------
 
 
-def _light_flops(operator: UOperator) -> float:
+def light_flops(operator: UOperator) -> float:
     if operator.kind in PRODUCTS:
-        return 0.0 if _heavy_flops(operator) else work(operator).flops / SERVER.thin_product
+        return 0.0 if heavy_flops(operator) else work(operator).flops / SERVER.thin_product
     if operator.kind in PARTIAL:
         return 0.0
     values = (*operator.inputs, *operator.outputs) if operator.kind not in UPDATES else operator.inputs[1:]
     return max(v.type.size for v in values) * element_flops(operator)
 
 
-def _heavy_flops(operator: UOperator) -> float:
+def heavy_flops(operator: UOperator) -> float:
     """Flops of a convolution, or of a product with enough rows that arithmetic limits it."""
     if operator.kind == "conv":
         return work(operator).flops
@@ -155,7 +155,7 @@ def _heavy_flops(operator: UOperator) -> float:
     return work(operator).flops if min(rows(operator)) >= SERVER.few_rows else 0.0
 
 
-def _bytes_of(operator: UOperator) -> dict[Value, int]:
+def bytes_of(operator: UOperator) -> dict[Value, int]:
     """The bytes that an operator touches, by value in memory. An element operator counts for one value, since
     both compilers fuse chains of them."""
     if operator.kind in PARTIAL:
@@ -167,7 +167,7 @@ def _bytes_of(operator: UOperator) -> dict[Value, int]:
     return {v: v.type.nbytes for v in values if not v.type.is_scalar}
 
 
-def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
+def bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
     """The bytes that the members read from memory, whole or in part, and write to it, by value."""
     outside = set(group.inputs)
     moved = {v: v.type.nbytes for v in group.outputs if not v.type.is_scalar}
@@ -186,17 +186,17 @@ def _bytes_of_group(group: StitchedUTask) -> dict[Value, int]:
 def _fetched(loop: LoopUTask) -> float:
     """Bytes of arrays outside that a part of a parallel loop reads or writes by slices."""
     slices = [o for s in loop.body.body for o in operators_of(s) if o.kind in PARTIAL | UPDATES]
-    return float(sum(v.type.nbytes for o in slices for v in _bytes_of(o)))
+    return float(sum(v.type.nbytes for o in slices for v in bytes_of(o)))
 
 
-def _touched(statements: Iterable[Statement], units: int) -> float:
+def touched_bytes(statements: Iterable[Statement], units: int) -> float:
     """Bytes that one execution of the statements touches, per unit."""
     whole: dict[Value, int] = {}
     shared = 0.0
     for statement in statements:
         if is_parallel(statement):
             parts = max(statement.trip_count or 1, 1)
-            shared += _touched(statement.body.body, 1) * ceil(parts / units)
+            shared += touched_bytes(statement.body.body, 1) * ceil(parts / units)
         else:
             _collect(statement, whole)
     return sum(whole.values()) + shared
@@ -204,7 +204,7 @@ def _touched(statements: Iterable[Statement], units: int) -> float:
 
 def _collect(statement: Statement, found: dict[Value, int]) -> None:
     for inner in walk(statement):
-        if isinstance(inner, UOperator) and inner.kind not in _FREE:
-            found.update(_bytes_of(inner))
+        if isinstance(inner, UOperator) and inner.kind not in NO_TIME:
+            found.update(bytes_of(inner))
         elif isinstance(inner, StitchedUTask):
-            found.update(_bytes_of_group(inner))
+            found.update(bytes_of_group(inner))

@@ -191,7 +191,7 @@ def units_of(mark: Mark, machine: Machine) -> int:
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     """Plans and prices all candidates if `thorough`, else those worth planning.
 
-    Of candidates with the same source text, only the simplest counts.
+    Of candidates with the same source text that ask for as many units, only the simplest counts.
 
     Raises:
       UnsupportedError: no candidate can be emitted.
@@ -199,14 +199,14 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     machine = prepared.machine
     stock = [stock_price(know_units(program, 1), cores(), machine) for program in prepared.programs]
     total = sum(stock, Price())
-    found: dict[tuple[str, ...], tuple[Plan, list[Price]]] = {}
+    found: dict[tuple[tuple[str, int], ...], tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
     refused: UnsupportedError | None = None
     alone = stock
     for candidate in candidates(prepared.programs, units, machine):
         if thorough or worth_planning(candidate, prices):
             try:
-                planned = [_emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+                planned = [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
             except UnsupportedError as error:  # another candidate may not need the unsupported construct
                 refused = error
                 continue
@@ -218,7 +218,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
                 for program, *both in zip(prepared.programs, ours, alone, strict=True)
             ]
             prices[candidate] = sum(price.seconds for price in ours)
-            found.setdefault(tuple(e.source for e in planned), (Plan(candidate), ours))
+            found.setdefault(tuple((e.source, e.mesh.units) for e in planned), (Plan(candidate), ours))
             shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
             if not thorough and Comparison(shared, total).hopeless():
                 break
@@ -284,7 +284,7 @@ def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewr
     return custom_call.rewrite(prepared.captured, built, mark.function, sync), built
 
 
-def _emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
+def emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     key = candidate, number
     if key not in prepared.emitted:
         program = prepared.programs[number]
@@ -323,7 +323,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
         futures: dict[tuple[Candidate, int], Future[Artifact]] = {}
         try:
             for part in parts:
-                futures[part] = _submitted(pool, _emitted(prepared, *part), limit)
+                futures[part] = _submitted(pool, emitted(prepared, *part), limit)
             yield
             wait(futures.values())
         except KeyboardInterrupt:  # the process would end only when its compilers have

@@ -70,7 +70,7 @@ def test_kernels_survive_their_file(path, tmp_path):
 
 def test_tau_counts_pairs():
     def case(*pairs):
-        return tau([Fitted(Measured("row", "plan", s, True), predicted) for predicted, s in pairs])
+        return tau(pairs)
 
     assert case((1, 1), (2, 2), (3, 3)) == 1
     assert case((3, 1), (2, 2), (1, 3)) == -1
