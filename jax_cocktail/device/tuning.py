@@ -17,6 +17,7 @@ class ProgramTuning:
 
     # Length of the text. Compilers take long for large functions, and spill the registers of large loops.
     lane_loop: int = 48  # operators of a lane loop, and the depth up to which they are nested
+    streams: int = 8  # arrays of a lane loop whose roots share none: roots that share some may still join
     scalar_group: int = 256  # operators of a group of scalars, which is straight-line code
     outlined_loops: int = 32  # lane loops above which each becomes a function
     unrolled_layers: int = 32  # stacked layers that become separate statements, or rows of stacked state

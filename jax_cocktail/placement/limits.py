@@ -61,6 +61,7 @@ class Limits(DivisionTuning):
     packs_rows: bool = False
     has_grids: bool = False
     meets: bool = True
+    delays: bool = True
 
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
@@ -317,6 +318,7 @@ def limits_for(spec: DeviceSpec) -> DeviceLimits:
         packs_rows=True,
         has_grids=True,
         meets=False,  # small values cross without a barrier
+        delays=False,  # what runs before a barrier runs while others are on their way to it
         unit=unit_of(spec),
         crossing=spec.barrier_seconds + 2 * BLOCK.far_seconds,
         start=spec.barrier_seconds / 2,

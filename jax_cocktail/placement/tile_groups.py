@@ -4,7 +4,7 @@ A statement whose results are in a chosen class is *claimed*: it becomes part of
 stay at device scope. Supersteps alternate: mesh statements of superstep 0, tile groups of superstep 0, mesh
 statements of superstep 1 ... A statement that needs more than its own part of a claimed value is one
 superstep later. So every boundary between two supersteps is one crossing, and a claimed statement runs as
-early as possible.
+early as possible, except that a core computes what it reads later when it reads it.
 """
 
 from __future__ import annotations
@@ -166,10 +166,11 @@ class _Divider:
         self.made = {v: n for n, s in enumerate(region.body) for v in s.outputs}
         self.reads = [reads(s) for s in region.body]
         self.needs = [[(self.made[v], v) for v in values if v in self.made] for values in self.reads]
-        self.readers: dict[Value, list[Statement]] = {}
-        for statement, values in zip(region.body, self.reads, strict=True):
+        self.readers: dict[Value, list[int]] = {}
+        for position, values in enumerate(self.reads):
             for value in values:
-                self.readers.setdefault(value, []).append(statement)
+                self.readers.setdefault(value, []).append(position)
+        self.results = frozenset(region.results)
         self.claims: dict[int, Choice] = {}
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.counts: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
@@ -328,14 +329,37 @@ class _Divider:
         known = array in self.made or array in self.region.parameters
         if array in self.region.results or not known:
             return False
-        return all(reads_own_part(s, array, axis, cut.axes) for s in self.readers.get(array, ()))
+        readers = (self.statements[n] for n in self.readers.get(array, ()))
+        return all(reads_own_part(s, array, axis, cut.axes) for s in readers)
 
     # -- supersteps ------------------------------------------------------------------------------------------
     def _supersteps(self) -> dict[int, int]:
         superstep: dict[int, int] = {}
         for position, needs in enumerate(self.needs):
             superstep[position] = max((self._ready(superstep, position, m, v) for m, v in needs), default=0)
+        for position in reversed(range(len(self.statements)) if self.limits.delays else ()):
+            superstep[position] = self._latest(superstep, position)
         return superstep
+
+    def _latest(self, superstep: Mapping[int, int], position: int) -> int:
+        """The superstep of the first readers for an element operator that nothing needs before, if computing
+        it there saves more than it reads again: its own superstep would store what this one loads."""
+        statement, now = self.statements[position], superstep[position]
+        if position not in self.claims or not isinstance(statement, UOperator) or not statement.is_element:
+            return now
+        readers = self.readers.get(statement.outputs[0], [])
+        then = min((superstep[n] for n in readers), default=now)
+        first = [n for n in readers if superstep[n] == then]
+        kept = not self.results.isdisjoint(statement.outputs)
+        if then == now or kept or not all(self._is_local(n, position, statement.outputs[0]) for n in first):
+            return now
+        arrays = {v for v in statement.inputs if not v.type.is_scalar}
+        again = [v for v in arrays if any(superstep[n] == now for n in self._touching(v) if n != position)]
+        return now if len(again) > 1 else then
+
+    def _touching(self, value: Value) -> list[int]:
+        """The positions that make or read a value."""
+        return self.readers.get(value, []) + ([self.made[value]] if value in self.made else [])
 
     def _ready(self, superstep: Mapping[int, int], position: int, maker: int, value: Value) -> int:
         """The first superstep in which the statement can use the value."""

@@ -1,9 +1,9 @@
 """Stitching: groups element operators into lane loops (AStitch, ASPLOS'22, sections 4.1 and 4.3).
 
 Roots are values that must reach memory or a scalar register. In program order, each root joins the latest
-lane loop of its iteration shape that may hold it. That loop also computes the inline operands of the root
-(Local scheme); they never reach memory. In-place updates and concatenations close a group and compute their
-operands on the fly.
+lane loop of its iteration shape that may hold it: on a core, one that has some of its arrays, or few of other
+roots. That loop also computes the inline operands of the root (Local scheme); they never reach memory.
+In-place updates and concatenations close a group and compute their operands on the fly.
 
     t = exp(x)                { t = exp(x)
     y = t * 2         ->        y = t * 2 }     one lane loop; t stays in a register
@@ -227,15 +227,33 @@ class _RegionState:
         needed = operator.inputs if needed is None else needed
         lowest = max([earliest, *(self._bound(x, key, operator) for x in needed)])
         limit = PROGRAM.lane_loop if key else PROGRAM.scalar_group
-        for index in range(len(self.items) - 1, lowest - 1, -1):
+        fitting = [
+            index
+            for index in range(len(self.items) - 1, lowest - 1, -1)
+            if (item := self.items[index]).key == key and not item.barred and len(item.members) < limit
+        ]
+        index = self._chosen(fitting, operator, key, axes)
+        if index is None:
+            index = len(self.items)
+            self.items.append(_Item(key=key))
+        self._fill(self.items[index], index, operator, needed)
+        self.items[index].axes = axes or self.items[index].axes
+
+    def _chosen(
+        self, fitting: Iterable[int], operator: UOperator, key: Shape, axes: tuple[int, ...]
+    ) -> int | None:
+        """The latest item that the root may join: one with some of its arrays, or else one that a core then
+        still runs through at full speed. Threads have other warps meanwhile."""
+        beside, arrays = None, self._arrays(operator, key)
+        for index in fitting:
             item = self.items[index]
-            fits = item.key == key and not item.barred and len(item.members) < limit
-            if fits and self._admits(item, operator, axes):
-                self._fill(item, index, operator, needed)
-                item.axes = axes or item.axes
-                return
-        self.items.append(_Item(key=key, axes=axes))
-        self._fill(self.items[-1], len(self.items) - 1, operator, needed)
+            if not self._admits(item, operator, axes):
+                continue
+            if self.threads > 1 or not key or not arrays.isdisjoint(item.arrays):
+                return index
+            if beside is None and len(arrays | item.arrays) <= PROGRAM.streams:
+                beside = index
+        return beside
 
     def _admits(self, item: _Item, operator: UOperator, axes: tuple[int, ...]) -> bool:
         """True if a group of this shape may also hold the root. A loop that reduces has vectors of as many

@@ -347,6 +347,27 @@ def test_a_product_of_one_term_is_a_multiplication(lhs, rhs, result, attributes,
 
 
 @pytest.mark.parametrize(
+    ("dtypes", "lhs", "rhs", "order", "kind"),
+    [
+        (("float32", "float32"), (6, 40), (6, 40), (0, 1), "reduce"),
+        (("float64", "float64"), (40,), (40,), (0,), "reduce"),
+        (("float32", "float32"), (40, 40), (40, 40), (1, 0), "dot"),  # a transposed array is read in tiles
+        (("bfloat16", "float32"), (40,), (40,), (0,), "dot"),
+        (("int32", "int32"), (40,), (40,), (0,), "dot"),
+    ],
+)
+def test_an_inner_product_is_a_reduction(dtypes, lhs, rhs, order, kind):
+    axes = {"lhs_contract": tuple(range(len(lhs))), "rhs_contract": order, "lhs_batch": (), "rhs_batch": ()}
+    types = [f"{dtypes[0]}[{','.join(map(str, s))}]" for s in (lhs, rhs)]
+    program = build(types, lambda b, x, y: (b.emit("dot", (x, y), dtypes[1], (), **axes),))
+    after = canonicalise(program)
+    verify(after)
+    assert after.entry.body[-1].kind == kind
+    inputs = arguments(program)
+    np.testing.assert_allclose(run(after, inputs)[0], run(program, inputs)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("axes", "shape", "kind"), [((1,), (3,), "reshape"), ((0,), (1,), "reduce"), ((0, 1), (), "reduce")]
 )
 def test_a_reduction_of_one_element_is_a_reshape(axes, shape, kind):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -367,6 +369,25 @@ def test_replicated_values_are_not_split():
     program = build(["float32[4]"], body)
     notes: list[str] = []
     assert place(program, TWO, notes) is program
+
+
+def test_what_is_read_behind_a_barrier_is_computed_there():
+    """`scaled` would be stored before the barrier of the maximum, and loaded behind it; `shared` is read
+    before, too."""
+
+    def body(b, x, y):
+        scaled, shared = elementwise(b, "tanh", y), elementwise(b, "exp", x)
+        parts = b.emit("reduce", (shared,), "float32", (64,), axes=(1,), op="max")
+        most = b.emit("reduce", (parts,), "float32", (), axes=(0,), op="max")
+        spread = b.broadcast(most, (64, 64), ())
+        return [elementwise(b, "add", elementwise(b, "mul", scaled, spread), shared)]
+
+    limits = replace(SMALL, flops=2000)
+    first, *_, last = parallel(placed(build(["float32[64,64]"] * 2, body), limits=limits))
+    assert "exp" in kinds(first.body) and "tanh" not in kinds(first.body)
+    assert "tanh" in kinds(last.body) and "exp" not in kinds(last.body)
+    early = parallel(placed(build(["float32[64,64]"] * 2, body), limits=replace(limits, delays=False)))
+    assert "tanh" in kinds(early[0].body)
 
 
 def test_one_unit_places_nothing():

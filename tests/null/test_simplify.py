@@ -326,6 +326,39 @@ def test_invariant_carries_of_a_while_loop():
     assert len(loop.initial) == 2 and len(loop.condition.parameters) == 2
 
 
+def test_arrays_that_no_trip_reads_need_no_initial_value():
+    def body(b, x, w):
+        return counted(b, 3, [x, w], lambda i, c, d: [add(b, c, c), elementwise(b, "neg", c)])
+
+    check([V, V], body, ["empty", "loop", "add", "neg"])
+
+
+def test_what_every_trip_gives_to_a_carry_that_none_reads_is_the_outer_value():
+    def body(b, x, w):
+        outer = elementwise(b, "neg", w)
+        return counted(b, 3, [x, x], lambda i, c, d: [add(b, c, w), outer])
+
+    check([V, V], body, ["neg", "loop", "add"])
+
+
+def test_carries_that_another_one_takes_keep_their_initial_value():
+    check([V, V], lambda b, x, w: counted(b, 3, [x, w], lambda i, c, d: [d, add(b, c, c)]), ["loop", "add"])
+
+
+def test_a_loop_that_may_have_no_trip_keeps_its_initial_values():
+    def body(b, x, w):
+        zero, one = b.constant(0, "int32"), b.constant(1, "int32")
+        return while_loop(
+            b,
+            [zero, x, w],
+            lambda n, c, d: elementwise(b, "lt", n, b.constant(3, "int32"), dtype="bool"),
+            lambda n, c, d: [add(b, n, one), add(b, c, c), elementwise(b, "neg", c)],
+        )[1:]
+
+    smaller = simplify(build([V, V], body))
+    assert "empty" not in kinds(smaller)
+
+
 def test_dead_carries_go_even_when_they_feed_themselves():
     def body(b, x, y):
         return counted(b, 3, [x, y], lambda i, c, d: [add(b, c, c), add(b, d, c)])[:1]
@@ -357,7 +390,7 @@ def test_loop_without_live_output_goes():
 
 def test_equal_carries_merge():
     def body(b, x, w):
-        return counted(b, 3, [x, x, w], lambda i, c, d, e: [add(b, c, w), add(b, d, w), add(b, c, d)])
+        return counted(b, 3, [x, x, w], lambda i, c, d, e: [add(b, c, w), add(b, d, w), add(b, e, d)])
 
     check([V, V], body, ["loop", "add", "add"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jax_cocktail.compiler import transform
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.ir import StitchedUTask, UOperator, walk
 from jax_cocktail.utask.rewrite import rewrite
@@ -38,6 +39,25 @@ def test_two_results_of_one_shape_share_a_loop():
     (group,) = groups(build(["float32[8]"], body))
     assert kinds(group) == ["exp", "mul"]
     assert len(group.outputs) == 2
+
+
+def test_a_core_runs_through_the_arrays_of_one_update_at_a_time():
+    """The roots come by kind, as in an optimiser: first all moments, then all parameters."""
+    count = 12
+
+    def body(b, *arrays):
+        moments = [elementwise(b, "add", arrays[k], arrays[count + k]) for k in range(count)]
+        return (*moments, *(elementwise(b, "mul", m, m) for m in moments))
+
+    program = build(["float32[64,64]"] * (2 * count), body)
+    for group in (found := groups(program)):
+        made = {v for member in group.members for v in member.outputs}
+        assert all(v in made for member in group.members if member.kind == "mul" for v in member.inputs)
+        assert len({*group.inputs, *group.outputs}) <= PROGRAM.streams // 3 * 4
+    assert 4 <= len(found) < count
+    flat = rewrite(transform(program), lambda s: list(s.members) if isinstance(s, StitchedUTask) else s)
+    threads = [s for s in walk(stitch(flat, 256).entry) if isinstance(s, StitchedUTask)]
+    assert len(threads) < len(found)  # each thread waits once for all of its loads
 
 
 def test_value_read_only_in_its_loop_stays_in_registers():

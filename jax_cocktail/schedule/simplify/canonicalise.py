@@ -1,9 +1,10 @@
 """Brings contractions to the forms that the templates take, once no pass looks for sums any more.
 
 dot: several contracted axes become one (by a reshape, and a transpose unless they are adjacent); a product of
-one term is a multiplication, as in XLA, so it keeps a negative zero. conv: channels last, kernel (spatial,
-input feature, output feature), batch groups as feature groups. A transpose is a view if memory allows, else a
-copy: `stitch` decides. reduce: of one element is no arithmetic, as in XLA.
+one term is a multiplication, as in XLA, so it keeps a negative zero; one of two long vectors is a reduction,
+which passes over memory share and units divide. conv: channels last, kernel (spatial, input feature,
+output feature), batch groups as feature groups. A transpose is a view if memory allows, else a copy: `stitch`
+decides. reduce: of one element is no arithmetic, as in XLA.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def _dot(b: Builder, operator: UOperator) -> bool:
     if prod(operator.inputs[0].type.shape[d] for d in operator.ints("lhs_contract")) == 1:
         _multiply(b, operator)
         return True
+    if _is_inner(operator):
+        _reduce(b, operator)
+        return True
     if len(operator.ints("lhs_contract")) == 1:
         return False
     pairs = sorted(zip(operator.ints("lhs_contract"), operator.ints("rhs_contract"), strict=True))
@@ -75,6 +79,21 @@ def _multiply(b: Builder, operator: UOperator) -> None:
         spread.append(b.broadcast(b.convert(plain, result.dtype), result.shape, axes))
         first += len(free)
     b.define(operator.outputs, "and" if result.dtype == "bool" else "mul", spread)
+
+
+def _is_inner(operator: UOperator) -> bool:
+    """True for the inner product of arrays whose axes correspond, if their products need no wider type."""
+    x, y = (value.type for value in operator.inputs)
+    pairs = sorted(zip(operator.ints("lhs_contract"), operator.ints("rhs_contract"), strict=True))
+    plain = x == y and operator.output.type.dtype == x.dtype and x.dtype in ("float32", "float64")
+    return plain and pairs == [(axis, axis) for axis in range(x.rank)]
+
+
+def _reduce(b: Builder, operator: UOperator) -> None:
+    x, y = operator.inputs
+    products = b.binary("mul", x, y)
+    axes = tuple(range(x.type.rank))
+    b.define(operator.outputs, "reduce", (products,), axes=axes, op="sum")
 
 
 def _gather_axes(b: Builder, x: Value, axes: tuple[int, ...]) -> tuple[Value, int]:

@@ -1,16 +1,17 @@
 """Hoisting: moves loop-invariant work out of the loop.
 
-Only work that is worth a buffer moves: anchors, expensive element operators, and producers of an anchor's
-operand (so that transposed weights are one view outside). Cheap invariant element operators stay: they fuse
-into the body's lane loops at no cost.
+Only work that is worth a buffer moves: anchors, expensive element operators, producers of an anchor's operand
+(so that transposed weights are one view outside), and arrays that get one from the loop. Cheap invariant
+element operators stay: they fuse into the body's lane loops at no cost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.schedule.simplify.unread_carries import unread_carries
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
@@ -25,7 +26,7 @@ def hoist(program: UProgram, remark: Listener = nobody) -> UProgram:
 
 def _loop(loop: LoopUTask, remark: Listener) -> list[Statement]:
     body = loop.body
-    wanted = _wanted(body, _invariant(body))
+    wanted = _wanted(body, _invariant(body), unread_carries(loop).values())
     moved = [s for s in body.body if isinstance(s, UOperator) and s.outputs[0] in wanted]
     if moved:
         what = ", ".join(f"{count} {kind}" for kind, count in Counter(m.kind for m in moved).items())
@@ -48,8 +49,9 @@ def _invariant(body: Region) -> dict[Value, UOperator]:
     return found
 
 
-def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
-    """First results of the operators that leave: those worth it, and the operands of these and of matmuls."""
+def _wanted(body: Region, invariant: Mapping[Value, UOperator], kept: Iterable[Value]) -> set[Value]:
+    """First results of the operators that leave: those worth it, the operands of these and of matmuls, and
+    arrays that every trip would store again, only to be kept."""
     made = {v: s for s in invariant.values() for v in s.outputs}
     wanted: set[Value] = set()
 
@@ -60,6 +62,9 @@ def _wanted(body: Region, invariant: Mapping[Value, UOperator]) -> set[Value]:
             for operand in operator.inputs:
                 want(operand)
 
+    for value in kept:
+        if not value.type.is_scalar:
+            want(value)
     for statement in body.body:
         if statement.outputs[0] in invariant and _is_worth(invariant[statement.outputs[0]]):
             want(statement.outputs[0])

@@ -8,9 +8,11 @@ values. Both repeat until nothing changes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.schedule.simplify.peephole import peephole, splat
+from jax_cocktail.schedule.simplify.unread_carries import unread_carries
 from jax_cocktail.utask.ir import (
     Attributes,
     BranchUTask,
@@ -19,6 +21,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     UProgram,
+    is_a,
 )
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
@@ -101,7 +104,7 @@ class _Rewriter:
             self._run_once(loop, body)
             return
         loop = self._merge_equal(self._drop_invariant(with_operands(loop, self._now)))
-        body.append(map_regions(loop, self._region))
+        body.append(self._drop_unread(map_regions(loop, self._region), body))
 
     def _run_once(self, loop: LoopUTask, body: list[Statement]) -> None:
         assert loop.index is not None
@@ -124,6 +127,22 @@ class _Rewriter:
             for value in (carried, loop.outputs[i], *tested):
                 self._replace((value,), (initial,))
         return loop.keep(kept)
+
+    def _drop_unread(self, loop: LoopUTask, body: list[Statement]) -> LoopUTask:
+        """An array that no trip reads needs no initial value, and no carry if all trips give the same."""
+        inside = {value for s in loop.body.body for value in s.outputs}.union(loop.body.parameters)
+        initial, dropped = list(loop.initial), set[int]()
+        for k, result in unread_carries(loop).items():
+            type_ = result.type
+            if result not in inside:
+                dropped.add(k)
+                self._replace((loop.outputs[k],), (result,))
+            elif not type_.is_scalar and not is_a(self._definitions.get(loop.initial[k]), "empty"):
+                initial[k] = self._fresh.make(type_)
+                self._operator(UOperator("empty", (), (initial[k],), (), loop.source), body)
+        if dropped or initial != list(loop.initial):
+            loop = replace(loop, initial=tuple(initial))
+        return loop.keep([k for k in range(len(initial)) if k not in dropped])
 
     def _merge_equal(self, loop: LoopUTask) -> LoopUTask:
         """Carries with equal initial and next values become one."""
