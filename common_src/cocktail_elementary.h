@@ -216,4 +216,22 @@ CK_HALF_1(ck_erf)
 CK_HALF_1(ck_erf_inv)
 CK_HALF_2(ck_pow)
 
+// log(exp(x0) + exp(x1) + ...) of the numbers so far: their maximum, and the sum of exp(x - maximum).
+template <class T>
+struct CkLogSum {
+  T most;
+  f64 sum;
+};
+
+// Takes one more number and returns the logarithm. Equal infinities add no NaN.
+template <class T>
+CK_INLINE T ck_log_sum(CkLogSum<T>* total, T x) {
+  T most = total->most, gap = most - x;
+  bool higher = x > most;
+  f64 ratio = x == most ? 1.0 : f64(ck_exp(higher ? gap : -gap));
+  total->sum = higher ? total->sum * ratio + 1.0 : total->sum + ratio;
+  total->most = higher ? x : most;
+  return total->most + ck_log(T(total->sum));
+}
+
 #endif  // COCKTAIL_ELEMENTARY_H

@@ -8,6 +8,7 @@ struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 #define CK_EXPORT extern "C" __attribute__((visibility("default")))
 #define CK_INLINE static inline __attribute__((always_inline))
 #define CK_NOINLINE static __attribute__((noinline))
+#define CK_INLINED __attribute__((always_inline))  // of a lambda
 #define CK_TABLE static const
 
 #include "cocktail_features.h"

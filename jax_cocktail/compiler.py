@@ -3,7 +3,8 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
-        -> simplify -> canonicalise -> split_reductions              # translated; placed from recover on
+        -> simplify -> canonicalise
+        -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
         -> sink -> fuse                                              # planned: in lane loops,
@@ -57,6 +58,7 @@ from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
 from jax_cocktail.schedule.split_reductions import split_reductions
+from jax_cocktail.schedule.split_scans import split_scans
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
 from jax_cocktail.schedule.sync.exchange import exchange
 from jax_cocktail.schedule.sync.plan_tail import Observer, Planned, TailPass, finish, run_passes
@@ -97,6 +99,7 @@ def passes(
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
+    table.append(("split_scans", partial(split_scans, machine=machine)))
     divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)
     if machine.spec is not None:
         limits = limits_for(machine.spec)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from math import prod
 from typing import cast
 
-from jax_cocktail.codegen import contraction, linalg, ordering, windows
+from jax_cocktail.codegen import contraction, linalg, ordering, scans, windows
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.exchange import emit_exchange
 from jax_cocktail.codegen.failure import emit_fail
-from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
+from jax_cocktail.codegen.kernel import Expression, Index, Load
 from jax_cocktail.codegen.lanes import emit_copy
-from jax_cocktail.codegen.mapping import lane_nest, rows_over
-from jax_cocktail.codegen.reduction import functor, identity, step
-from jax_cocktail.codegen.text import COMPUTE
+from jax_cocktail.codegen.mapping import lane_nest
+from jax_cocktail.codegen.reduction import step
 from jax_cocktail.codegen.writer import (
-    Writer,
     axes_of,
     call,
     clamped,
@@ -26,70 +23,14 @@ from jax_cocktail.codegen.writer import (
     indices_of,
     iterated,
     joined,
-    replaced,
     variable,
 )
-from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import UOperator
 
 
 def emit_anchor(context: Context, operator: UOperator) -> None:
     if any(v.type.size for v in operator.outputs):
         ANCHORS[operator.kind](context, operator)
-
-
-def _emit_cumulative(context: Context, operator: UOperator) -> None:
-    """Scans along one axis; every other axis runs in parallel."""
-    (x,) = operator.inputs
-    axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
-    shape, dtype, writer = x.type.shape, x.type.dtype, context.writer
-    source = context.array(x)
-    outer = replaced(shape, axis, 1)
-    # long running sums of f32 lose digits: they are kept in f64
-    wide = "f64" if COMPUTE[dtype] == "f32" and op in ("sum", "prod") else COMPUTE[dtype]
-    by_block = context.target.has_threads and prod(outer) * BLOCK.scan_threads < context.target.threads
-    if by_block and not x.type.is_scalar:
-        _emit_scan(context, operator, outer, wide)
-        return
-    with context.result(operator.output) as target, rows_over(context, outer) as indices:
-        start = identity("max" if op == "logsumexp" else op, dtype)
-        total = writer.var(wide, writer.fresh("a"), start)
-        with writer.loop(Name("k"), shape[axis]):
-            along = variable(Name("k"))
-            if operator["reverse"]:
-                along = along * -1 + (shape[axis] - 1)
-            here = replaced(indices, axis, along)
-            if op == "logsumexp":
-                context.needs.add("math")
-                _logaddexp(writer, total, source.read(here), COMPUTE[dtype])
-            else:
-                writer.set(total, step(op, total, source.read(here)))
-            writer.add(target.store(here, total if wide == COMPUTE[dtype] else code("f32({})", total)))
-
-
-def _emit_scan(context: Context, operator: UOperator, outer: Sequence[int], wide: str) -> None:
-    """The whole block scans one row after the other."""
-    (x,) = operator.inputs
-    axis, op = cast(int, operator["axis"]), cast(str, operator["op"])
-    source, target = context.array(x), context.array(operator.output)
-    context.needs |= {"block", "math"} if op == "logsumexp" else {"block"}
-    name = "CkLogAddExp" if op == "logsumexp" else functor(op)
-    reverse = "true" if operator["reverse"] else "false"
-    with context.writer.nest(outer) as indices:
-        here = [code("&{}, {}", array.at(indices), array.strides[axis]) for array in (source, target)]
-        scan = "ck_block_scan<{}, {}>({}, {}, {});"
-        context.writer.line(scan, name, wide, joined(", ", here), x.type.shape[axis], reverse)
-
-
-def _logaddexp(writer: Writer, total: Name, element: Expression, compute: str) -> None:
-    """log(exp(total) + exp(x)) without overflow; equal infinities add no NaN."""
-    x, high, gap = Name("x"), Name("high"), Name("gap")
-    writer.let(compute, x, element)
-    writer.let(compute, high, call("ck_max", total, x))
-    writer.let(compute, gap, code("-{}", call("ck_abs", code("{} - {}", total, x))))
-    double = code("{} + {}", high, call("ck_log", f"{compute}(2)"))
-    sum_ = code("{} + {}", high, call("ck_log1p", call("ck_exp", gap)))
-    writer.set(total, code("{} == {} ? {} : {}", total, x, double, sum_))
 
 
 def _emit_scatter(context: Context, operator: UOperator) -> None:
@@ -188,9 +129,9 @@ ANCHORS: dict[str, Emitter] = {
     **contraction.EMITTERS,
     **linalg.EMITTERS,
     **ordering.EMITTERS,
+    **scans.EMITTERS,
     **windows.EMITTERS,
     "copy": _emit_copy,
-    "cumulative": _emit_cumulative,
     "scatter": _emit_scatter,
     "dynamic_update_slice": _emit_update,
     "exchange": emit_exchange,

@@ -7,8 +7,8 @@ from jax_cocktail.device.target import Target
 CPU = Target(
     name="cpu",
     headers=(
-        *("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "lapack", "sort"),
-        *("units", "trace"),
+        *("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "lapack"),
+        *("sort", "scan", "units", "trace"),
     ),
     lanes="CK_LANES",
     reduction='_Pragma("omp simd{clauses}")',

@@ -1,16 +1,15 @@
-"""Emits operators that compare elements: argmax, argmin, sort, top_k."""
+"""Emits operators that order elements: sort, top_k."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import cast
 
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
 from jax_cocktail.codegen.kernel import Expression, Index, Load, Name
-from jax_cocktail.codegen.mapping import group_elements_again, group_rows, groups_for, lane_loop
+from jax_cocktail.codegen.mapping import lane_loop
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS
-from jax_cocktail.codegen.writer import axes_of, call, code, indices_of, iterated, replaced, variable
+from jax_cocktail.codegen.writer import call, code, replaced, variable
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.ir import UOperator
@@ -18,54 +17,6 @@ from jax_cocktail.utask.types import FLOATS
 
 Indices = Sequence[Index]
 _X, _K, _FROM = Name("x"), Name("k"), Name("from")
-
-
-def emit_arg_reduce(context: Context, operator: UOperator) -> None:
-    """First position of the largest (smallest) element along an axis; NaN wins."""
-    (x,) = operator.inputs
-    axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
-    source, writer = context.array(x), context.writer
-    compare = ">" if operator["op"] == "max" else "<"
-    outer = [n for d, n in enumerate(shape) if d != axis]
-    if context.target.has_threads:
-        _emit_group_arg(context, operator)
-        return
-    with context.result(operator.output) as target, writer.nest(outer) as indices:
-        first = (*indices[:axis], Index(), *indices[axis:])
-        best = writer.var(COMPUTE[dtype], writer.fresh("a"), source.read(first))
-        at = writer.var("i64", writer.fresh("n"), "0")
-        with writer.loop(_K, shape[axis]):
-            writer.let(COMPUTE[dtype], _X, source.read(replaced(first, axis, variable(_K))))
-            wins = code("{} {} {}", _X, compare, best)
-            if dtype in FLOATS:
-                wins = code("({}) | (({} != {}) & ({} == {}))", wins, _X, _X, best, best)
-            with writer.block(code("if ({})", wins)):
-                writer.line("{} = {}; {} = {};", best, _X, at, _K)
-        writer.add(target.store(indices, code("{}({})", COMPUTE[operator.output.type.dtype], at)))
-
-
-def _emit_group_arg(context: Context, operator: UOperator) -> None:
-    """The same with a group of threads for each row."""
-    (x,) = operator.inputs
-    axis, shape, dtype = cast(int, operator["axis"]), x.type.shape, x.type.dtype
-    source, writer = context.array(x), context.writer
-    context.needs.add("block")
-    axes = axes_of(shape)
-    indices = indices_of(axes)
-    kept = iterated([*axes[:axis], *axes[axis + 1 :]])
-    groups = groups_for(prod(n for _, n in kept), shape[axis], *context.block)
-    is_max = operator["op"] == "max"
-    out = (*indices[:axis], *indices[axis + 1 :])
-    integer = COMPUTE[operator.output.type.dtype]
-    with context.result(operator.output) as target, group_rows(context, groups, kept) as row:
-        kind = f"CkArg<{'true' if is_max else 'false'}, {COMPUTE[dtype]}>"
-        seen = writer.var(kind, writer.fresh("a"), f"{{ck_group_lane<{groups.size}>()}}")
-        with group_elements_again(context, groups, axes[axis]):
-            writer.let(COMPUTE[dtype], _X, source.read(indices))
-            writer.line("ck_arg_take({}, {}, {});", seen, _X, indices[axis])
-        position = code("{}(ck_arg_position<{}>({}))", integer, groups.size, seen)
-        at = writer.var(integer, writer.fresh("n"), position)  # by all threads, of which some store it
-        writer.add(target.store(out, code("{}", at), row.stores))
 
 
 def emit_sort(context: Context, operator: UOperator) -> None:
@@ -159,4 +110,4 @@ def _emit_ordered(
         context.fence()
 
 
-EMITTERS: dict[str, Emitter] = {"arg_reduce": emit_arg_reduce, "sort": emit_sort, "top_k": emit_top_k}
+EMITTERS: dict[str, Emitter] = {"sort": emit_sort, "top_k": emit_top_k}

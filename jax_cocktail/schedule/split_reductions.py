@@ -45,12 +45,12 @@ def _change(statement: Statement, fresh: FreshValues, tuning: PartialTuning) -> 
     if not is_a(statement, "reduce"):
         return statement
     (x,), (result,), axes = statement.inputs, statement.outputs, statement.ints("axes")
-    division = _division(x.type, axes, tuning)
-    if division is None:
+    found = division(x.type, axes, tuning)
+    if found is None:
         return statement
     b, op = Builder(fresh, statement.source), statement.text("op")
     wide = op in _COMBINES and x.type.dtype in FLOATS and x.type.dtype.endswith("16")
-    total = _Splitter(b, op, tuning).total(b.convert(x, "float32") if wide else x, axes, division)
+    total = _Splitter(b, op, tuning).total(b.convert(x, "float32") if wide else x, axes, found)
     if wide:
         b.define((result,), "convert", (total,))
         return b.out
@@ -60,7 +60,7 @@ def _change(statement: Statement, fresh: FreshValues, tuning: PartialTuning) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Division:
+class Division:
     """Each index of the axes `whole` is a part. So is each of `parts` runs of `axis`, if that is not None;
     the runs have `length` elements."""
 
@@ -69,8 +69,21 @@ class _Division:
     parts: int = 1
     length: int = 0
 
+    def split(self, b: Builder, x: Value) -> Value:
+        """The runs of `axis`, which becomes two axes: parts, elements."""
+        assert self.axis is not None
+        run, shape = run_of(b, x, self.axis, 0, self.parts * self.length), list(x.type.shape)
+        shape[self.axis : self.axis + 1] = [self.parts, self.length]
+        return b.reshape(run, shape)
 
-def _division(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) -> _Division | None:
+    def rest(self, b: Builder, x: Value) -> Value | None:
+        """What the runs leave over; None if that is nothing."""
+        if self.axis is None or (done := self.parts * self.length) == x.type.shape[self.axis]:
+            return None
+        return run_of(b, x, self.axis, done, x.type.shape[self.axis] - done)
+
+
+def division(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) -> Division | None:
     """Of a reduction of `x`; None if it should stay as it is."""
     wanted, whole = _wanted(x, reduced, tuning), list[int]()
     axes = [d for d in sorted(reduced) if x.shape[d] != 1]
@@ -79,13 +92,13 @@ def _division(x: TensorType, reduced: tuple[int, ...], tuning: PartialTuning) ->
         if extent > tuning.spread * wanted or axis == axes[-1]:
             parts = _parts(extent, wanted, tuning)
             if extent >= 2 * parts:
-                return _Division(tuple(whole), axis, parts, extent // parts)
+                return Division(tuple(whole), axis, parts, extent // parts)
             break
         whole.append(axis)
         wanted = -(-wanted // extent)
         if wanted == 1:
             break
-    return _Division(tuple(whole)) if whole else None
+    return Division(tuple(whole)) if whole else None
 
 
 def _parts(extent: int, wanted: int, tuning: PartialTuning) -> int:
@@ -117,21 +130,19 @@ class _Splitter:
     op: str
     tuning: PartialTuning
 
-    def total(self, x: Value, axes: tuple[int, ...], division: _Division) -> Value:
+    def total(self, x: Value, axes: tuple[int, ...], parts: Division) -> Value:
         """The result of all parts, and of what they leave over."""
-        found, axis = self._of_parts(x, axes, division), division.axis
-        if axis is None or (done := division.parts * division.length) == x.type.shape[axis]:
+        found, rest = self._of_parts(x, axes, parts), parts.rest(self.b, x)
+        if rest is None:
             return found
-        rest = self._reduce(self._run(x, axis, done, x.type.shape[axis] - done), axes)
-        return self.b.binary(_COMBINES.get(self.op, self.op), found, rest)
+        return self.b.binary(_COMBINES.get(self.op, self.op), found, self._reduce(rest, axes))
 
-    def _of_parts(self, x: Value, axes: tuple[int, ...], division: _Division) -> Value:
-        shape, outer = list(x.type.shape), list(division.whole)
+    def _of_parts(self, x: Value, axes: tuple[int, ...], found: Division) -> Value:
+        shape, outer = list(x.type.shape), list(found.whole)
         inner = [d for d in axes if d not in outer]
-        if (axis := division.axis) is not None:
-            x = self._run(x, axis, 0, division.parts * division.length)
-            shape[axis : axis + 1] = [division.parts, division.length]
-            x = self.b.reshape(x, shape)
+        if (axis := found.axis) is not None:
+            x = found.split(self.b, x)
+            shape = list(x.type.shape)
             outer = [d + (d > axis) for d in outer] + [axis]
             inner = [d + (d >= axis) for d in inner]
         parts, dtype = self._reduce(x, inner), x.type.dtype
@@ -139,16 +150,16 @@ class _Splitter:
             parts = self.b.convert(parts, "float64")
         left = tuple(sorted(d - sum(i < d for i in inner) for d in outer))
         many = prod(shape[d] for d in outer) > PROGRAM.sum_block
-        again = _division(parts.type, left, self.tuning) if many else None
-        found = self._reduce(parts, left) if again is None else self.total(parts, left, again)
-        return self.b.convert(found, dtype)
-
-    def _run(self, x: Value, axis: int, start: int, length: int) -> Value:
-        """A run of one axis."""
-        starts = tuple(start if d == axis else 0 for d in range(x.type.rank))
-        shape = [length if d == axis else n for d, n in enumerate(x.type.shape)]
-        return self.b.slice(x, starts, shape)
+        again = division(parts.type, left, self.tuning) if many else None
+        total = self._reduce(parts, left) if again is None else self.total(parts, left, again)
+        return self.b.convert(total, dtype)
 
     def _reduce(self, x: Value, axes: tuple[int, ...] | list[int]) -> Value:
         kept = [n for d, n in enumerate(x.type.shape) if d not in axes]
         return self.b.emit("reduce", (x,), x.type.dtype, kept, axes=tuple(axes), op=self.op)
+
+
+def run_of(b: Builder, x: Value, axis: int, start: int, length: int) -> Value:
+    """A run of one axis."""
+    starts = [start if d == axis else 0 for d in range(x.type.rank)]
+    return b.slice(x, starts, [length if d == axis else n for d, n in enumerate(x.type.shape)])

@@ -4,6 +4,7 @@
 #include "cocktail_arith.h"
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
+#include "cocktail_scan.h"
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
@@ -47,21 +48,14 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, w0_f32, 0, p1, 0, w64_f32, 0);
     }
     {
-      i32 s6[1];
-      f32 a7 = w64_f32[0];
-      i64 n8 = 0;
-      for (i64 k = 0; k < 11; ++k) {
-        const f32 x = w64_f32[k];
-        if ((x > a7) | ((x != x) & (a7 == a7))) {
-          a7 = x; n8 = k;
-        }
-      }
-      s6[0] = i32(n8);
-      v16 = s6[0];
+      i32 s7[1];
+      const i64 n6 = ck_arg_row<true, f32>(11, [&](i64 k) CK_INLINED { return w64_f32[k]; });
+      s7[0] = i32(n6);
+      v16 = s7[0];
     }
     {
-      const i32 t9 = v7 + i32(1);
-      v18 = t9;
+      const i32 t8 = v7 + i32(1);
+      v18 = t8;
     }
     v6 = v16;
     v7 = v18;
