@@ -13,18 +13,20 @@ CK_INLINE bool ck_precedes(T x, T best) {
   return (MAX ? x > best : x < best) | ((x != x) & (best == best));
 }
 
-// The first position of the largest (smallest) element of a row; `read(k)` is its element k. NaN wins. Few
-// blocks have an element that precedes the best of those before them, and only these are searched.
+// The first position of the largest (smallest) element of a row; `read(k)` is its element k. NaN wins. The
+// first block is searched, and of the others the few with an element that precedes the best before them.
 template <bool MAX, class T, class Read>
 CK_INLINE i64 ck_arg_row(i64 n, Read read) {
   T best = read(0);
   i64 at = 0;
   for (i64 first = 0; first < n; first += CK_SCAN_STRIP) {
     i64 count = n - first < CK_SCAN_STRIP ? n - first : CK_SCAN_STRIP;
-    i32 found = 0;
-    CK_LANES
-    for (i64 k = 0; k < count; ++k) found |= i32(ck_precedes<MAX>(read(first + k), best));
-    if (CK_LIKELY(!found)) continue;
+    if (first > 0) {
+      i32 found = 0;
+      CK_LANES
+      for (i64 k = 0; k < count; ++k) found |= i32(ck_precedes<MAX>(read(first + k), best));
+      if (CK_LIKELY(!found)) continue;
+    }
     for (i64 k = 0; k < count; ++k) {
       T x = read(first + k);
       if (ck_precedes<MAX>(x, best)) best = x, at = first + k;

@@ -192,7 +192,7 @@ class _Edges:
         """An edge to a lane loop or anchor, which reads `seen`."""
         made, origin = self.made[value]
         size, layouts = value.type.nbytes * origin.times, self.plan.layouts
-        if value.type.is_scalar and seen not in layouts:
+        if seen not in layouts and (seen.type.is_scalar or value.type.is_scalar):
             loaded = seen.type.nbytes * site.times
             return Edge(made, read, LOCAL, "it is one element: a variable", size, loaded)
         held = seen if seen in layouts else value
