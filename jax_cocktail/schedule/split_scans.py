@@ -12,7 +12,8 @@ they follow from the shape and the kind of machine alone:
                              y = s + t
 
 Running totals are split on GPUs only: a core adds elements nearly as fast as its memory delivers them, and
-the third phase reads and writes all of them again. Those by logsumexp stay whole. 16-bit floats are added in
+the third phase reads and writes all of them again. A block takes a row by all its threads: on a GPU, rows are
+split that keep it busy for longer than a barrier. Those by logsumexp stay whole. 16-bit floats are added in
 f32 until the end, and f32 sums of parts in f64.
 """
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -44,19 +46,23 @@ def split_scans(program: UProgram, machine: Machine) -> UProgram:
     tuning = BLOCK_PARTIALS if machine.is_gpu else CORE_PARTIALS
     tuning = replace(tuning, column_most=_LAST)  # positions lose no digits, and sums have wide totals
     kinds = ("arg_reduce", "cumulative") if machine.is_gpu else ("arg_reduce",)
-    change = partial(_change, fresh=FreshValues(program), tuning=tuning, kinds=kinds)
+    row_bytes = tuning.bytes if machine.is_gpu else 0
+    change = partial(_change, fresh=FreshValues(program), tuning=tuning, kinds=kinds, row_bytes=row_bytes)
     found = rewrite(program, change)
     return program if found is program else simplify(found)
 
 
 def _change(
-    statement: Statement, fresh: FreshValues, tuning: PartialTuning, kinds: tuple[str, ...]
+    statement: Statement, fresh: FreshValues, tuning: PartialTuning, kinds: tuple[str, ...], row_bytes: int
 ) -> Statement | list[Statement]:
     if not is_a(statement, *kinds):
         return statement
     (x,), (result,) = statement.inputs, statement.outputs
     axis = cast(int, statement["axis"])
     if x.type.shape[axis] > _LAST or statement["op"] == "logsumexp":
+        return statement
+    inside = prod(x.type.shape[axis + 1 :])
+    if inside == 1 and x.type.shape[axis] * ITEM_SIZE[x.type.dtype] < row_bytes:
         return statement
     found = division(x.type, (axis,), tuning)
     if found is None or found.axis is None:

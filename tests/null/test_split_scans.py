@@ -80,6 +80,18 @@ def test_the_first_extreme_is_found(shape, op, machine):
     assert (run(found, [last])[0] == shape[axis] - 1).all()
 
 
+@pytest.mark.parametrize(("shape", "axis", "whole"), [((63, 3800), 1, True), ((3800, 63), 0, False)])
+def test_blocks_take_short_rows_whole(shape, axis, whole):
+    """Of a matrix that units of a core divide further; one thread takes a column."""
+
+    def body(b, x):
+        return (b.emit("arg_reduce", (x,), "int32", (63,), axis=axis, op="max"),)
+
+    program = build([f"float32[{shape[0]},{shape[1]}]"], body)
+    assert (split_scans(program, GPU) is program) == whole
+    assert split_scans(program, HOST) is not program
+
+
 def test_only_gpus_split_running_totals():
     program = totals((1 << 20,), 0)
     assert split_scans(program, HOST) is program
