@@ -6,7 +6,6 @@ cache runs all trips of its loop there, while a larger one streams them from fur
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jax_cocktail.analysis.axes import rule
@@ -17,6 +16,7 @@ from jax_cocktail.utask.operators import FREE, PRODUCTS
 from jax_cocktail.utask.rewrite import Inside, fold
 from jax_cocktail.utask.types import Value
 
+_Pass = tuple[int, tuple[int, ...]]  # its number, and the axes that it reduces
 _MOVES_NOTHING = FREE | {"dynamic_update_slice"}
 
 
@@ -36,22 +36,40 @@ def streaming_seconds(
 
 
 def reused_bytes(statements: Sequence[Statement], axes: Mapping[Value, int]) -> float:
-    """Bytes of the divided arrays that these statements touch more than once, a few of which fusion keeps in
-    registers. 0 if there is more among them than plain operators: products and nested uTasks read more than
-    what is divided."""
-    touches: Counter[Value] = Counter()
+    """Bytes of the divided arrays that these statements touch in more than one pass. 0 if there is more among
+    them than plain operators: products and nested uTasks read more than what is divided.
+
+    A pass is what needs no whole row before: element operators, reductions along the same axes. What reads
+    a result of a reduction is in the next pass."""
+    passes: dict[Value, set[_Pass]] = {}
+    ready: dict[Value, int] = {}  # the first pass that can read a value
     views: set[Value] = set()
-    for statement in statements:
+    for position, statement in enumerate(statements):
         if not isinstance(statement, UOperator) or statement.kind in PRODUCTS:
             return 0.0
+        number = max((ready.get(v, 0) for v in statement.inputs), default=0)
+        ready.update(dict.fromkeys(statement.outputs, number + (not statement.is_element)))
         if statement.kind in _MOVES_NOTHING:
             views.update(statement.outputs)
-        else:
-            tie = rule(statement).along([axes.get(v) for v in statement.outputs])
-            tied = tie.inputs if tie is not None else (None,) * len(statement.inputs)
-            read = (v for v, axis in zip(statement.inputs, tied, strict=True) if axis is not None)
-            touches.update((*dict.fromkeys(read), *statement.outputs))
-    return float(sum(v.type.nbytes for v, times in touches.items() if times > 1 and v not in views))
+            continue
+        tie = rule(statement).along([axes.get(v) for v in statement.outputs])
+        tied = tie.inputs if tie is not None else (None,) * len(statement.inputs)
+        read = (v for v, axis in zip(statement.inputs, tied, strict=True) if axis is not None)
+        for value in (*read, *statement.outputs):
+            passes.setdefault(value, set()).add((number, _along(statement, position)))
+    return float(sum(v.type.nbytes for v, found in passes.items() if v not in views and _several(found)))
+
+
+def _along(operator: UOperator, position: int) -> tuple[int, ...]:
+    """Equal for operators that may share a pass; () if the operator joins any."""
+    if operator.kind == "reduce":
+        return operator.ints("axes")
+    return () if operator.is_element else (-1, position)
+
+
+def _several(passes: set[_Pass]) -> bool:
+    """True if there are two, apart from operators that join the other one."""
+    return len({number for number, _ in passes}) > 1 or sum(along != () for _, along in passes) > 1
 
 
 def _touched(body: Region) -> dict[Value, None]:

@@ -82,12 +82,14 @@ class Limits(DivisionTuning):
 
     def communicating(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
         """The number of parts of a communicating axis: a barrier follows every execution. If what one unit
-        computes and reads again leaves its cache, units take smaller parts in turn."""
+        computes and reads again leaves its cache, units take smaller parts in turn, the smallest if none is
+        small enough."""
         parts, size = self.parts(cut, units), reused_bytes(statements, cut.axes)
         if (parts is None and units > 1) or size <= (parts or 1) * self.cache.near:
             return parts
         least = int(size / (self.kept * self.cache.near)) + 1
-        return next(iter(self.even_parts(cut, units, 2 * least, least)), parts)
+        fitting = self.even_parts(cut, units, 2 * least, least)
+        return fitting[0] if fitting else max(self.even_parts(cut, units, least), default=parts)
 
     def rank(
         self,

@@ -379,6 +379,21 @@ def test_a_reduction_of_one_element_is_a_reshape(axes, shape, kind):
     assert [s.kind for s in after.entry.body] == [kind]
 
 
+def test_an_element_of_a_reshaped_array_is_one_of_the_array():
+    def body(b, x):
+        flat = b.reshape(elementwise(b, "exp", x), (105,))
+        return b.reshape(b.slice(flat, (53,), (1,)), ()), b.slice(flat, (53,), (2,))
+
+    program = build(["float32[3,5,7]"], body)
+    after = canonicalise(program)
+    verify(after)
+    slices = operators(after.entry, "slice")
+    assert [s.inputs[0].type.shape for s in slices] == [(3, 5, 7), (105,)]
+    inputs = arguments(program)
+    for x, y in zip(run(after, inputs), run(program, inputs), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 # -- gates ---------------------------------------------------------------------------------------------------
 def _joined(size):
     """Two gates side by side, for a product with weights that gives the next state."""

@@ -4,7 +4,8 @@ dot: several contracted axes become one (by a reshape, and a transpose unless th
 one term is a multiplication, as in XLA, so it keeps a negative zero; one of two long vectors is a reduction,
 which passes over memory share and units divide. conv: channels last, kernel (spatial, input feature,
 output feature), batch groups as feature groups. A transpose is a view if memory allows, else a copy: `stitch`
-decides. reduce: of one element is no arithmetic, as in XLA.
+decides. reduce: of one element is no arithmetic, as in XLA. slice: of one element of a reshaped array is one
+of the array itself, which may then be divided along any axis.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from dataclasses import replace
 from math import prod
 from typing import cast
 
+import numpy as np
+
+from jax_cocktail.schedule.simplify.dead_code import remove_dead_code
 from jax_cocktail.utask.builder import Builder
-from jax_cocktail.utask.ir import Attribute, Statement, UOperator, UProgram, is_a
+from jax_cocktail.utask.ir import Attribute, Statement, UOperator, UProgram, is_a, operators_in
 from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
@@ -22,8 +26,9 @@ from jax_cocktail.utask.types import TensorType, Value
 
 
 def canonicalise(program: UProgram) -> UProgram:
-    """Returns its argument if every dot, conv and reduce is canonical already."""
+    """Returns its argument if every dot, conv, reduce and slice is canonical already."""
     fresh = FreshValues(program)
+    reshaped = {o.output: o.inputs[0] for o in operators_in(program.entry) if o.kind == "reshape"}
 
     def change(statement: Statement) -> Statement | list[Statement]:
         if is_a(statement, *PRODUCTS):
@@ -32,9 +37,20 @@ def canonicalise(program: UProgram) -> UProgram:
             return b.out if found else statement
         if is_a(statement, "reduce") and _has_one_term(statement):
             return replace(statement, kind="reshape", attributes=())
+        if is_a(statement, "slice") and statement.output.type.size == 1 and statement.inputs[0] in reshaped:
+            return _element(Builder(fresh, statement.source), statement, reshaped[statement.inputs[0]])
         return statement
 
-    return rewrite(program, change)
+    found = rewrite(program, change)
+    return program if found is program else remove_dead_code(found)
+
+
+def _element(b: Builder, operator: UOperator, x: Value) -> list[Statement]:
+    """The element of `x` that is the only one of a slice of the reshaped `x`."""
+    place = np.ravel_multi_index(operator.ints("starts"), operator.inputs[0].type.shape)
+    starts = tuple(int(n) for n in np.unravel_index(place, x.type.shape))
+    b.define(operator.outputs, "reshape", (b.slice(x, starts, (1,) * x.type.rank),))
+    return b.out
 
 
 def _has_one_term(reduction: UOperator) -> bool:
