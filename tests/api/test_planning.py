@@ -14,6 +14,7 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.device.spec import A100, B200, H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import candidates
+from jax_cocktail.schedule.sync.edges import GLOBAL, edges
 
 pytestmark = pytest.mark.one_jax  # long, and about passes, of which jax knows nothing
 
@@ -41,3 +42,7 @@ def test_every_candidate_is_planned(row, target):
             seconds = time.process_time() - start
             print(f"{seconds:7.3f} {row} {target} {candidate.text!r} {len(emitted.source)}")
             assert seconds < MOST_SECONDS
+            alone = emitted.plan.most_units == 1
+            for edge in edges(emitted.program, emitted.plan):
+                assert edge.bytes > 0 and edge.saved_bytes >= 0
+                assert not (alone and edge.scheme == GLOBAL)
