@@ -34,6 +34,8 @@ class _Crossings:
         self.loop = loop
         self.tile_group_of = tile_group_of
         self.maker = {v: n for n, s in enumerate(loop.body.body) for v in s.outputs}
+        self.reads = [reads(statement) for statement in loop.body.body]
+        self.next = dict(zip(loop.carried, loop.body.results, strict=True))
 
     def paths(self, start: int) -> list[float]:
         """Longest paths from carry `start` to every result of the body."""
@@ -42,7 +44,7 @@ class _Crossings:
         origin = {carried: self._origin(start)}
         for position, statement in enumerate(body.body):
             found = _NEVER
-            for value in reads(statement):
+            for value in self.reads[position]:
                 if value in distance:
                     made = origin.get(value, value)
                     found = max(found, distance[value] + self._crosses(position, value, made))
@@ -54,8 +56,7 @@ class _Crossings:
         """The result (of this or an earlier iteration) that determines the division of a carry."""
         value = self.loop.body.results[carry]
         for _ in self.loop.carried:
-            if value in self.loop.carried:
-                value = self.loop.body.results[self.loop.carried.index(value)]
+            value = self.next.get(value, value)
         return value
 
     def _crosses(self, position: int, value: Value, made: Value) -> int:

@@ -43,10 +43,11 @@ def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
     pinned = _pin_results(program, layouts, classes)
     aliases = _alias_inputs(program, layouts, classes, live, pinned)
     groups = classes.groups()
+    number = {classes.find(root): result for result, root in reversed(pinned.items())}
     for group in groups:
-        for result, leader in pinned.items():
-            if classes.find(leader) == classes.find(group[0]):
-                slots.update((root, Slot("output", result)) for root in group if root not in slots)
+        result = number.get(classes.find(group[0]))
+        if result is not None:
+            slots.update((root, Slot("output", result)) for root in group if root not in slots)
     operators = (s for s in walk(program.entry) if isinstance(s, UOperator))
     scratch = max((scratch_bytes(s) for s in operators), default=0)
     free = [g for g in groups if g[0] not in slots]
