@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.cost.reuse import reused_bytes
-from jax_cocktail.device.host import Cache
 from jax_cocktail.placement.bound import recurrence_bound
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
@@ -390,45 +388,6 @@ def test_what_is_read_behind_a_barrier_is_computed_there():
     assert "tanh" in kinds(last.body) and "exp" not in kinds(last.body)
     early = parallel(placed(build(["float32[64,64]"] * 2, body), limits=replace(limits, delays=False)))
     assert "tanh" in kinds(early[0].body)
-
-
-def rows_of(shape, passes: int):
-    """An array that is passed over once, or again behind a reduction of its rows."""
-
-    def body(b, x):
-        y = elementwise(b, "mul", elementwise(b, "exp", x), x)
-        if passes == 1:
-            return [y, b.emit("reduce", (y,), "float32", shape[:1], axes=(1,), op="sum")]
-        most = b.emit("reduce", (y,), "float32", shape[:1], axes=(1,), op="max")
-        return [elementwise(b, "sub", y, b.broadcast(most, shape, (0,)))]
-
-    return build([f"float32[{','.join(map(str, shape))}]"], body)
-
-
-@pytest.mark.parametrize(
-    ("columns", "passes", "trips"),
-    [
-        (1024, 1, 2),  # units divide it
-        (1024, 2, 32),  # two arrays of 256 KB, of which a third of 48 KB stay in a cache
-        (8192, 2, 64),  # no cache holds a row
-    ],
-)
-def test_small_parts_are_for_arrays_that_are_passed_over_again(columns, passes, trips):
-    limits = replace(SMALL, cache=Cache(48 << 10, 1 << 20, 1e10, 1e10))
-    (loop,) = parallel(placed(rows_of((64, columns), passes), limits=limits))
-    assert loop.trip_count == trips
-
-
-def test_passes_over_rows_and_columns_are_two():
-    def body(b, x):
-        return [b.emit("reduce", (x,), "float32", (64, 8), axes=(d,), op="max") for d in (1, 2)]
-
-    program = build(["float32[64,8,8]"], body)
-    (x,) = program.entry.parameters
-    one, two = program.entry.body
-    axes = {x: 0, one.output: 0, two.output: 0}
-    assert reused_bytes([one, two], axes) == x.type.nbytes
-    assert reused_bytes([one], axes) == reused_bytes([two], axes) == 0
 
 
 def test_one_unit_places_nothing():

@@ -66,8 +66,8 @@ class Crossings:
         meets = [(a.space, a.begin) for a in places]
         if not meets:
             return False
-        stores = [a for a in barriers._accesses(writer) if a.write and (a.space, a.begin) in meets]
-        loads = [a for a in barriers._accesses(reader) if not a.write and (a.space, a.begin) in meets]
+        stores = [a for a in barriers.known_accesses(writer) if a.write and (a.space, a.begin) in meets]
+        loads = [a for a in barriers.known_accesses(reader) if not a.write and (a.space, a.begin) in meets]
         return any(a.conflicts(b) for a in stores or places for b in loads)
 
 

@@ -140,7 +140,7 @@ class Synchroniser(ABC):
         line = Line(state, self.barrier)
         body: list[Statement] = []
         for position, statement in enumerate(region.body):
-            accesses = self._accesses(statement)
+            accesses = self.known_accesses(statement)
             line.begin(position, accesses)
             if self.enters(statement):
                 after, left = self.nested(statement, line, position, dict.fromkeys(accesses, position))
@@ -217,7 +217,7 @@ class Synchroniser(ABC):
         """True for a loop or branch whose regions may need barriers."""
         return isinstance(statement, LoopUTask | BranchUTask)
 
-    def _accesses(self, statement: Statement) -> list[Access]:
+    def known_accesses(self, statement: Statement) -> list[Access]:
         """The accesses of a statement, cached because loops are walked several times."""
         if id(statement) not in self._known:
             self._known[id(statement)] = statement, list(self.accesses(statement))
