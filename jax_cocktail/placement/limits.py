@@ -82,14 +82,18 @@ class Limits(DivisionTuning):
 
     def communicating(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> int | None:
         """The number of parts of a communicating axis: a barrier follows every execution. If what one unit
-        computes and reads again leaves its cache, units take smaller parts in turn, the smallest if none is
-        small enough."""
+        computes and reads again leaves its cache, units take smaller parts in turn. If none is small
+        enough, they take the smallest, unless these are short pieces of every row."""
         parts, size = self.parts(cut, units), reused_bytes(statements, cut.axes)
         if (parts is None and units > 1) or size <= (parts or 1) * self.cache.near:
             return parts
         least = int(size / (self.kept * self.cache.near)) + 1
         fitting = self.even_parts(cut, units, 2 * least, least)
-        return fitting[0] if fitting else max(self.even_parts(cut, units, least), default=parts)
+        if fitting:
+            return fitting[0]
+        largest = max(cut.axes, key=lambda value: value.type.nbytes)
+        in_rows = cut.axes[largest] == largest.type.rank - 1
+        return parts if in_rows else max(self.even_parts(cut, units, least), default=parts)
 
     def rank(
         self,

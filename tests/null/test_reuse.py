@@ -15,31 +15,32 @@ from jax_cocktail.utask.ir import is_parallel, walk
 from tests.null.programs import arguments, build, elementwise
 
 
-def rows_of(shape, passes: int):
-    """An array that is passed over once, or again behind a reduction of its rows."""
+def rows_of(shape, passes: int, along: int = 1):
+    """An array that is passed over once, or again behind a reduction of its rows (or columns)."""
 
     def body(b, x):
         y = elementwise(b, "mul", elementwise(b, "exp", x), x)
         if passes == 1:
             return [y, b.emit("reduce", (y,), "float32", shape[:1], axes=(1,), op="sum")]
-        most = b.emit("reduce", (y,), "float32", shape[:1], axes=(1,), op="max")
-        return [elementwise(b, "sub", y, b.broadcast(most, shape, (0,)))]
+        most = b.emit("reduce", (y,), "float32", (shape[1 - along],), axes=(along,), op="max")
+        return [elementwise(b, "sub", y, b.broadcast(most, shape, (1 - along,)))]
 
     return build([f"float32[{','.join(map(str, shape))}]"], body)
 
 
 @pytest.mark.parametrize(
-    ("columns", "passes", "trips"),
+    ("shape", "passes", "along", "trips"),
     [
-        (1024, 1, 2),  # units divide it
-        (1024, 2, 32),  # two arrays of 256 KB, of which a third of 48 KB stay in a cache
-        (8192, 2, 64),  # no cache holds a row
+        ((64, 1024), 1, 1, 2),  # units divide it
+        ((64, 1024), 2, 1, 32),  # two arrays of 256 KB, of which a third of 48 KB stay in a cache
+        ((64, 8192), 2, 1, 64),  # no cache holds a row
+        ((8192, 64), 2, 0, 2),  # nor a column; and pieces of rows are slow to read
     ],
 )
-def test_small_parts_are_for_arrays_that_are_passed_over_again(columns, passes, trips):
+def test_small_parts_are_for_arrays_that_are_passed_over_again(shape, passes, along, trips):
     cache = Cache(48 << 10, 1 << 20, 1e10, 1e10)
     limits = Limits(flops=20, bytes=1e9, light=4, least_part=2, pack_trips=3, cache=cache)
-    program = rows_of((64, columns), passes)
+    program = rows_of(shape, passes, along)
     after = place(program, UnitMesh(units=2), limits=limits)
     (loop,) = (s for s in walk(after.entry) if is_parallel(s))
     assert loop.trip_count == trips
