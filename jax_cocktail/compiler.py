@@ -36,12 +36,13 @@ from jax_cocktail.build.device import build_device_program, check_registers, dev
 from jax_cocktail.build.host import build_program, host_toolchain
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.codegen.gpu import launch_plan
-from jax_cocktail.codegen.machines import HOST
+from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.codegen.stamps import StampTable, beside_counters, stamps_of, with_counters
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
@@ -102,7 +103,7 @@ def passes(
     table.append(("split_scans", partial(split_scans, machine=machine)))
     divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)
     if machine.spec is not None:
-        limits = limits_for(machine.spec)
+        limits = limits_for(machine.spec, machine.target.threads)
         divide = partial(divide, limits=in_cluster(limits, machine.spec) if candidate.cluster else limits)
     table.append(("place", divide))
     several = candidate.units > 1
@@ -232,6 +233,7 @@ def emit(
     A division over units whose parts cannot be written in place is given up, with a remark. `trace`: the
     level of the stamps of a traced program (see `codegen.stamps`); 0: it is not traced.
     """
+    machine = with_threads(machine, candidate.threads)
     with _uncollected():
         try:
             return _emit(program, machine, observers, candidate, trace)
@@ -304,26 +306,46 @@ def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> 
 
 
 def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int) -> Artifact:
-    """A kernel that runs out of registers is built once more with a function for every lane loop; the one
-    that spills less is taken, and told about."""
+    """Assumes that the registers suffice, asks the compiler, and builds in other ways if they do not
+    (AStitch, ASPLOS'22, section 4.4). The program that spills least is taken, and told about."""
     toolchain = device_toolchain(spec.arch)
-    machine, limit = emitted.machine, cache_limit_bytes
-    built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=limit)
-    seconds = emitted.seconds + built.seconds
-    if built.spills:
-        outlining = replace(machine, target=replace(machine.target, outline_limit=0))
-        divided = emit_program(emitted.program, emitted.plan, outlining, stamps=emitted.stamps)
-        other = build_device_program(divided, toolchain, spec, cache_limit_bytes=limit)
+    built = build_device_program(emitted.source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
+    seconds, remarks = emitted.seconds + built.seconds, list(emitted.remarks)
+    for way, machine in _other_ways(emitted.machine) if built.spills else ():
+        stamps = _stamps_for(emitted, machine)
+        source = emit_program(emitted.program, emitted.plan, machine, stamps=stamps)
+        other = build_device_program(source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
         seconds += other.seconds
-        if sum(other.spills.values()) < sum(built.spills.values()):
-            built, emitted = other, replace(emitted, source=divided, machine=outlining)
-    check = check_registers(built, spec, machine.target.threads)
+        before, after = sum(built.spills.values()), sum(other.spills.values())
+        if after < before:
+            built, emitted = other, replace(emitted, source=source, machine=machine, stamps=stamps)
+            remarks.append(Remark("build", True, f"{way}: spills {after} bytes of a thread, not {before}"))
+        if not after:
+            break
+    check = check_registers(built, spec, emitted.target.threads)
     if not check.launches:
         raise BuildError(
             check.remark, "plan for fewer threads, or leave the function to stock XLA with force='stock'"
         )
     if check.remark:
-        note = Remark("build", False, check.remark)
-        emitted = replace(emitted, remarks=(*emitted.remarks, note))
-    launch = launch_plan(emitted.program, emitted.plan, machine.target.threads)
+        remarks.append(Remark("build", False, check.remark))
+    emitted = replace(emitted, remarks=tuple(remarks))
+    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch)
+
+
+def _stamps_for(emitted: Emitted, machine: Machine) -> StampTable | None:
+    """The stamps of a traced program on another machine, whose blocks may have more warps to write them."""
+    if emitted.stamps is None:
+        return None
+    return stamps_of(emitted.program, emitted.plan, machine, emitted.stamps.level)
+
+
+def _other_ways(machine: Machine) -> Iterator[tuple[str, Machine]]:
+    """Ways to build a program whose threads run out of registers: a function for every lane loop, and blocks
+    of the usual size. In larger blocks a thread has fewer registers; in smaller ones it has more to do."""
+    outlining = replace(machine, target=replace(machine.target, outline_limit=0))
+    yield "each lane loop is a function", outlining
+    usual = with_threads(machine, BLOCK.threads)
+    if usual is not machine:
+        yield f"{BLOCK.threads} threads per block in place of {machine.target.threads}", usual

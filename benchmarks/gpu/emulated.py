@@ -29,7 +29,7 @@ def row(row: Row) -> dict[str, Any]:
     """The emulated program against stock XLA on the host, with exact products."""
     function, arguments = row.make(True)
     expected = jax.jit(function)(*arguments)
-    compiler.limits_for = lambda _: EAGER  # small work is divided all the same
+    compiler.limits_for = lambda *_: EAGER  # small work is divided all the same
     emulation = Emulation(launches=[]).install(_Patch())
     options = {"force": "cocktail", "strict": True, "units": UNITS}
     found = {}

@@ -15,6 +15,7 @@ from typing import Any
 from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Node, Nodes, Parts, Repeat, Work
 from jax_cocktail.device.spec import DeviceSpec, card_like
 from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
+from jax_cocktail.device.tuning import BLOCK
 
 Record = Mapping[str, Any]
 
@@ -109,7 +110,8 @@ def store(kernels: Kernels, path: Path) -> None:
 
 
 def _plain_kernel(kernel: Kernel) -> list[Any]:
-    return [_plain(kernel.nodes), kernel.units, kernel.read, kernel.shared, kernel.cluster]
+    size = () if kernel.threads == BLOCK.threads else (kernel.threads,)  # older records have no other
+    return [_plain(kernel.nodes), kernel.units, kernel.read, kernel.shared, kernel.cluster, *size]
 
 
 def _kernel(plain: list[Any]) -> Kernel:
@@ -169,7 +171,7 @@ def planned(record: Record) -> Kernels:
         survey(prepared, spec.units, thorough=True)
         plans[row] = {
             candidate.name: tuple(
-                kernel_of(each.program, each.mesh.units, spec, each.plan)
+                kernel_of(each.program, each.mesh.units, spec, each.plan, each.target.threads)
                 for (other, _), each in sorted(prepared.emitted.items(), key=lambda item: item[0][1])
                 if other == candidate
             )

@@ -15,6 +15,7 @@ from typing import Protocol
 from jax_cocktail.cost.gpu import call_seconds, kernel_spent, seen_by_units
 from jax_cocktail.cost.kernel import kernel_of
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.target import Target
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.utask.ir import UProgram, is_parallel, walk
 from jax_cocktail.utask.plan import MemoryPlan
@@ -31,6 +32,9 @@ class Planned(Protocol):
 
     @property
     def mesh(self) -> UnitMesh: ...
+
+    @property
+    def target(self) -> Target: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,10 @@ class Prediction:
 def predict(planned: Planned | UProgram, spec: DeviceSpec) -> Prediction:
     """The prediction for a planned program; without a plan, on as many units as find work."""
     units = _units(planned, spec)
-    program, plan = (planned, None) if isinstance(planned, UProgram) else (planned.program, planned.plan)
-    kernel = kernel_of(program, units, spec, plan)
+    if isinstance(planned, UProgram):
+        kernel = kernel_of(planned, units, spec)
+    else:
+        kernel = kernel_of(planned.program, units, spec, planned.plan, planned.target.threads)
     found = kernel_spent(kernel, spec)
     moved = {"shared": found.bytes.shared, "l2": found.bytes.l2, "memory": found.bytes.memory}
     rates = {"shared": spec.shared_rate, "l2": spec.l2_rate, "memory": spec.memory_rate}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.device.machine import Machine
@@ -20,3 +22,11 @@ def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
         raise UnsupportedError(f"no code is made for the platform {spec.platform}")
     target = _TARGETS[spec.platform]
     return Machine(target() if threads is None else target(threads), spec)
+
+
+def with_threads(machine: Machine, threads: int) -> Machine:
+    """The machine with this many threads per block; 0 leaves it as it is, as does a host."""
+    if machine.spec is None or threads in (0, machine.target.threads):
+        return machine
+    sized = _TARGETS[machine.spec.platform](threads)
+    return replace(machine, target=replace(sized, outline_limit=machine.target.outline_limit))

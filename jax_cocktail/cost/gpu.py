@@ -62,9 +62,15 @@ class Spent:
         return Spent(clock, barriers, self.bytes * factor, self.flops * factor, self.arithmetic * factor)
 
 
-def gpu_price(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Price:
-    """The price of one call of a planned program on that many units of a device."""
-    kernel = kernel_of(program, units, spec, plan)
+def gpu_price(
+    program: UProgram,
+    units: int,
+    spec: DeviceSpec,
+    plan: MemoryPlan | None = None,
+    threads: int = BLOCK.threads,
+) -> Price:
+    """The price of one call of a planned program on that many units of a device, blocks of `threads`."""
+    kernel = kernel_of(program, units, spec, plan, threads)
     return Price(call_seconds(kernel_spent(kernel, spec), kernel, spec))
 
 
@@ -97,7 +103,7 @@ def kernel_spent(
     spec = seen_by_units(spec, kernel.cluster)
     together = 1 if _crosses(kernel.nodes) else _co_resident(kernel, spec)
     units = max(min(kernel.units, spec.units * together), 1)
-    timer = _Timer(spec, templates, unknown_trips, units, together)
+    timer = _Timer(spec, templates.sized(kernel.threads), unknown_trips, units, together)
     sharers = min(units, spec.units) if any(isinstance(n, Parts) for n in _all(kernel.nodes)) else 1
     rate = min(spec.memory_rate, 2 * sharers * spec.memory_rate / spec.units)
     loading = Spent(np.full(units, kernel.read / rate), bytes=Levels(memory=kernel.read))
@@ -106,7 +112,8 @@ def kernel_spent(
 
 def _co_resident(kernel: Kernel, spec: DeviceSpec) -> int:
     """Blocks of a kernel without barriers that run side by side on one multiprocessor."""
-    fit = spec.resident_units(BLOCK.threads, BLOCK.usual_registers, kernel.shared)
+    registers = min(BLOCK.usual_registers, spec.most_registers(kernel.threads))
+    fit = spec.resident_units(kernel.threads, registers, kernel.shared)
     return max(1, min(fit, kernel.units // spec.units))
 
 

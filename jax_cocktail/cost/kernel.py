@@ -108,36 +108,45 @@ Nodes = tuple[Node, ...]
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """The nodes of a program, on so many units. `read`: bytes of operands; `shared`: of a block's shared
-    memory; `cluster`: the units are one."""
+    memory; `cluster`: the units are one; `threads`: of a block."""
 
     nodes: Nodes
     units: int
     read: int = 0
     shared: int = 0
     cluster: bool = False
+    threads: int = BLOCK.threads
 
 
-def kernel_of(program: UProgram, units: int, spec: DeviceSpec, plan: MemoryPlan | None = None) -> Kernel:
-    """The kernel of a planned program.
+def kernel_of(
+    program: UProgram,
+    units: int,
+    spec: DeviceSpec,
+    plan: MemoryPlan | None = None,
+    threads: int = BLOCK.threads,
+) -> Kernel:
+    """The kernel of a planned program, with blocks of so many threads.
 
     `plan`: determines the data in shared memory. Without a plan, or if no unit waits for another, so that the
     first-level cache is never emptied, all data that fits stays there.
     """
-    unit = unit_of(spec)
+    unit = unit_of(spec, threads)
     crosses = units > 1 and any(o.kind in BARRIERS for o in operators_in(program.entry))
     if plan is not None and crosses:
         unit = replace(unit, near=min(unit.near, plan.resident_bytes + plan.own_bytes))
-    outlined = _lane_loops(program) > PROGRAM.outlined_loops
-    walker = _Walker(spec, unit, max(units, 1), crosses, plan, _own_values(program, plan), outlined)
+    outlined = outlines_loops(program)
+    walker = _Walker(spec, unit, max(units, 1), crosses, plan, _own_values(program, plan), outlined, threads)
     read = sum(v.type.nbytes for v in program.entry.parameters)
     shared = 0 if plan is None else plan.resident_bytes + plan.own_bytes + plan.template_bytes
     nodes = walker.region(program.entry, _Place())
-    return Kernel(nodes, walker.units, read, shared, plan is not None and plan.cluster)
+    return Kernel(nodes, walker.units, read, shared, plan is not None and plan.cluster, threads)
 
 
-def _lane_loops(program: UProgram) -> int:
+def outlines_loops(program: UProgram) -> bool:
+    """True if the lane loops of a planned program become functions: its text is long."""
     groups = (s for s in walk(program.entry) if isinstance(s, StitchedUTask))
-    return sum(not any(v.type.is_scalar for v in group.outputs) for group in groups)
+    loops = sum(not any(v.type.is_scalar for v in group.outputs) for group in groups)
+    return loops > PROGRAM.outlined_loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +170,7 @@ class _Walker:
     plan: MemoryPlan | None
     own: frozenset[Value]  # values that every unit has in its own memory
     outlined: bool
+    threads: int
 
     def region(self, region: Region, place: _Place) -> Nodes:
         place = replace(place, near=self._near(region.body, place))
@@ -254,7 +264,7 @@ class _Walker:
             return layouts[value].strides if value in layouts else row_major(value.type.shape)
 
         holds = place.again and not self.outlined
-        return Memory(is_far, strides, room, self.outlined, holds)
+        return Memory(is_far, strides, room, self.outlined, holds, self.threads)
 
 
 def _own_values(program: UProgram, plan: MemoryPlan | None) -> frozenset[Value]:

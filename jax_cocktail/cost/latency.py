@@ -24,7 +24,6 @@ from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
 
 Counts = Counter[str]
 _COPIES_TOGETHER = 4  # loads of a thread in `ck_copy`
-_WARPS = BLOCK.threads // WARP
 _HIDDEN_LINES = 128  # of shared memory, read while a product of few rows starts and ends
 
 
@@ -40,13 +39,18 @@ def clocks(counts: Mapping[str, float], templates: Templates, spec: DeviceSpec) 
 class Memory:
     """Where the arrays of a statement are. `is_far`: reads of a value come from the second-level cache;
     `strides`: of a value, in elements; `room`: bytes of scratch; `outlined`: statements are functions;
-    `holds`: the matrix of a product of few rows stays in registers."""
+    `holds`: the matrix of a product of few rows stays in registers; `threads`: of the block."""
 
     is_far: Callable[[Value], bool]
     strides: Callable[[Value], Strides]
     room: int
     outlined: bool
     holds: bool = False
+    threads: int = BLOCK.threads
+
+    @property
+    def warps(self) -> int:
+        return self.threads // WARP
 
 
 def counts_of(statement: UOperator | StitchedUTask, memory: Memory) -> Counts:
@@ -118,7 +122,7 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
             read.visit(value)
             written = maker.inputs[maker.facts.updates] if maker.kind in UPDATES else value
             sizes.append(written.type.size)
-    rounds = above(max(sizes), BLOCK.threads)
+    rounds = above(max(sizes), memory.threads)
     found = Counter({"stage": 1, "round": rounds})
     found["operation"], found["division"] = rounds * read.flops, rounds * read.divisions
     found["far_load"] = above(rounds, BLOCK.most_together) * bool(read.far)
@@ -129,7 +133,7 @@ def _elements(statement: UOperator | StitchedUTask, members: list[UOperator], me
 
 def copy_counts(value: Value, memory: Memory) -> Counts:
     """A copy of a whole array, by `ck_copy`."""
-    rounds = above(value.type.nbytes, BLOCK.load_bytes * BLOCK.threads)
+    rounds = above(value.type.nbytes, BLOCK.load_bytes * memory.threads)
     far = above(rounds, _COPIES_TOGETHER) * memory.is_far(value)
     return Counter({"stage": 1, "round": rounds, "far_load": far})
 
@@ -137,8 +141,8 @@ def copy_counts(value: Value, memory: Memory) -> Counts:
 def _gathered(operator: UOperator, memory: Memory) -> Counts:
     """Reductions and other templates that combine the elements of rows."""
     size, rows = max(v.type.size for v in operator.inputs), max(v.type.size for v in operator.outputs)
-    teams = 1 if rows < BLOCK.whole_rows else _WARPS
-    rounds = above(rows, teams) * above(above(size, rows), BLOCK.threads // teams)
+    teams = 1 if rows < BLOCK.whole_rows else memory.warps
+    rounds = above(rows, teams) * above(above(size, rows), memory.threads // teams)
     finds = operator.outputs[-1].type.dtype != operator.inputs[0].type.dtype  # where an element is
     found = Counter({"argument" if finds else "reduction": 1})
     found["compare" if finds else "operation"] = rounds * operator.facts.cost
@@ -163,7 +167,7 @@ def _dot(operator: UOperator, memory: Memory) -> Counts:
     work = 8 if "float64" in dtypes else 4
     sizes = ITEM_SIZE[a.type.dtype], ITEM_SIZE[b.type.dtype], work
     form = DotForm(*axes.read, *axes.written, *sizes, mma, terms)
-    plan = dot_plan(form, BLOCK.threads, memory.room)
+    plan = dot_plan(form, memory.threads, memory.room)
     far = any(map(memory.is_far, operator.inputs[::2])), any(map(memory.is_far, operator.inputs[1::2]))
     if plan.turned:
         form, far = form.turned(), (far[1], far[0])
@@ -179,17 +183,17 @@ _Far = tuple[bool, bool]  # the left operand is in far memory; the right one
 
 
 def _serial(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
-    rounds = above(batch * f.m * f.n, BLOCK.threads)
+    rounds = above(batch * f.m * f.n, memory.threads)
     return Counter({"stage": 1, "operation": rounds * f.k * 2, "far_load": rounds * any(far)})
 
 
 def _slim(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Counts:
     """Few rows: `ck_dot_columns` and `ck_dot_lanes`."""
     items = batch * above(f.n, p.columns)
-    parts = p.parts if batch == 1 or items < _WARPS else 1
+    parts = p.parts if batch == 1 or items < memory.warps else 1
     inside, depth = (1, p.kv) if p.path == "columns" else (p.lanes, p.v)
     groups = parts * (WARP // p.lanes if p.path == "columns" else p.lanes)
-    teams = _WARPS // parts if p.path == "columns" else BLOCK.threads // (parts * inside)
+    teams = memory.warps // parts if p.path == "columns" else memory.threads // (parts * inside)
     rounds, steps = above(items, teams), above(f.k // depth, groups)
     lines = batch * f.k * f.n * f.b_size / 128 - _HIDDEN_LINES
     found = Counter({"gemv": 1, "gemv_round": rounds - 1})
@@ -206,7 +210,7 @@ def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Cou
     """`ck_dot_tiles`, and `ck_dot_whole` for packed matrices."""
     size, mma = f.a_size if f.mma else f.w_size, p.path == "mma"
     sides = (f.m, f.a_m, f.a_k, f.a_size, p.bm), (f.n, f.b_n, f.b_k, f.b_size, p.bn)
-    copies = 0 if f.is_packed else sum(_copies(f.k, p.bk, size, *side) for side in sides)
+    copies = 0 if f.is_packed else sum(_copies(f.k, p.bk, size, memory.threads, *side) for side in sides)
     tiles, steps = batch * above(f.m, p.bm) * above(f.n, p.bn), f.terms * above(f.k, p.bk)
     ahead = 0 if steps == p.stages else p.stages - 1
     found = Counter({"tile_step": tiles * (steps + ahead)})
@@ -222,14 +226,16 @@ def _tiles(f: DotForm, p: DotPlan, batch: int, far: _Far, memory: Memory) -> Cou
     return found
 
 
-def _copies(k: int, bk: int, size: int, rows: int, s_row: int, s_k: int, own: int, tile: int) -> int:
+def _copies(
+    k: int, bk: int, size: int, threads: int, rows: int, s_row: int, s_k: int, own: int, tile: int
+) -> int:
     """Copies of one thread for one tile of an operand."""
     along = along_k(s_row, s_k)
     line, lines = (bk, tile) if along else (tile, bk)
     dense = (s_k if along else s_row) == 1
     extent, step = (k, s_row) if along else (rows, s_k)
     v = vector(own, 16 // max(own, size), extent, step) if dense else 1
-    return above(lines * (line // v), BLOCK.threads)
+    return above(lines * (line // v), threads)
 
 
 def _axis(conv: UOperator, from_last: int) -> ConvAxis:
@@ -254,16 +260,16 @@ def _conv(operator: UOperator, memory: Memory) -> Counts:
     boxes = dtype in FLOATS and set(operator.ints("lhs_dilation")) <= {1}
     sizes = (rows, columns, depth, features, groups, ITEM_SIZE[dtype], work, step)
     case = ConvCase(*sizes, x_axis, y_axis, boxes)
-    plan = conv_plan(case, BLOCK.threads, memory.room)
+    plan = conv_plan(case, memory.threads, memory.room)
     if plan.kind == "simple":
-        rounds = above(rows * columns * groups, BLOCK.threads)
+        rounds = above(rows * columns * groups, memory.threads)
         far = any(map(memory.is_far, (x, w)))
         return Counter({"stage": 1, "operation": rounds * depth * 2, "far_load": rounds * far})
     if plan.kind == "few":
         return Counter({"stage": 1, "far_load": 1, "box_clock": plan.cost // 64})
     tiles = groups * above(rows, plan.rows) * above(columns, plan.columns)
     steps = tiles * above(depth, plan.depth)
-    copies = above(plan.rows * plan.depth // case.a_chunk, BLOCK.threads)
+    copies = above(plan.rows * plan.depth // case.a_chunk, memory.threads)
     found = Counter({"conv_step": steps, "conv_copy": steps * copies})
     if plan.kind == "fma":
         found["fma"] = steps * plan.depth // (plan.slices * 4) * plan.height * plan.width // 4

@@ -38,7 +38,7 @@ def stock_price(program: UProgram, cores: int, machine: Machine) -> Price:
 def our_price(program: UProgram, units: int, machine: Machine, plan: MemoryPlan | None = None) -> Price:
     """The price of one call of a planned program on that many units. `plan`: what is in shared memory."""
     if machine.spec is not None:
-        return gpu_price(program, units, machine.spec, plan)
+        return gpu_price(program, units, machine.spec, plan, machine.target.threads)
     return price_cpu.our_price(program, units)
 
 
@@ -73,4 +73,4 @@ def barriers_per_call(program: UProgram) -> float:
 def moved_per_call(program: UProgram, plan: MemoryPlan, units: int, machine: Machine) -> Moved:
     """The bytes that all units together load and store in one call, as predicted."""
     vector = 0 if machine.is_gpu else VECTOR_BYTES
-    return traffic(program, plan, units, vector=vector).total()
+    return traffic(program, plan, units, vector=vector, threads=machine.target.threads).total()

@@ -83,15 +83,17 @@ def traffic(
     units: int = 1,
     executions: Executions | None = None,
     vector: int = VECTOR_BYTES,
+    threads: int = BLOCK.threads,
 ) -> Traffic:
     """The prediction for one call of a program on so many units.
 
     `executions`: of the regions, as the interpreter observed them; without it, a loop of unknown length has
     as many trips as prices assume, and a branch takes each side equally often. `vector`: bytes of a vector
-    register of a CPU; 0: a unit is a block of threads.
+    register of a CPU; 0: a unit is a block of `threads` threads.
     """
     count = min(units, plan.most_units)
-    model = _Model(plan, tuple(defaultdict[str, Moved](Moved) for _ in range(count)), executions, vector)
+    moved = tuple(defaultdict[str, Moved](Moved) for _ in range(count))
+    model = _Model(plan, moved, executions, vector, threads)
     model.entry(program)
     return Traffic(tuple({n: m for n, m in sorted(unit.items()) if m.bytes} for unit in model.moved))
 
@@ -105,6 +107,7 @@ class _Model:
     moved: tuple[defaultdict[str, Moved], ...]
     executions: Executions | None
     vector: int
+    threads: int
     part_depth: int = 0
     kept: dict[Value, float] = field(default_factory=dict)
 
@@ -195,7 +198,7 @@ class _Model:
         self.part_depth += loop.parallel
         before = self.kept
         if not self.vector and not loop.parallel and trips >= BLOCK.held_trips:
-            self.kept = self.kept | dict.fromkeys(kept_matrices(loop, self.plan), 1 / trips)
+            self.kept = self.kept | dict.fromkeys(kept_matrices(loop, self.plan, self.threads), 1 / trips)
         self.region(loop.body, inside)
         self.transfer(loop.body.results, loop.carried, inside)
         self.kept = before
@@ -341,7 +344,7 @@ class _Model:
             if value in self.kept:
                 count *= self.kept[value]
             elif not self.kept.keys().isdisjoint(product.inputs):
-                count *= BLOCK.threads / _WARP  # every warp has a part of the matrix
+                count *= self.threads / _WARP  # every warp has a part of the matrix
             if not self.vector and not value.type.is_scalar:
                 seen = self.plan.layouts[value]
                 run = neighbours(zip(seen.shape, seen.strides, strict=True))
@@ -372,9 +375,9 @@ def _sectors(run: int, item: int) -> float:
     return -(-run * item // _SECTOR) * _SECTOR / (run * item)
 
 
-def kept_matrices(loop: LoopUTask, plan: MemoryPlan) -> Iterable[Value]:
+def kept_matrices(loop: LoopUTask, plan: MemoryPlan, threads: int) -> Iterable[Value]:
     """The larger operands of products of few rows that no iteration changes, as many as registers hold."""
-    inside, steady, left = set(defined_in(loop)), set[Value](), BLOCK.held_bytes
+    inside, steady, left = set(defined_in(loop)), set[Value](), BLOCK.held_bytes(threads)
     for statement in walk(loop.body):
         if isinstance(statement, LoopUTask) and statement.parallel and statement.index is not None:
             steady.add(statement.index)

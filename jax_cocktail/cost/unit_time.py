@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, log2, prod
 from typing import cast
 
@@ -40,7 +41,8 @@ class Unit:
 
     `near`: bytes that it keeps in shared memory; `near_rate`, `far_rate`: bytes per second from there and
     from L2; `memory_rate`: its share of the device's; `products`, `convolutions`, `elements`: flops of each;
-    `tensors`, `halves`: flops on tensor cores of products of float32 that may be rounded, and of 16 bits.
+    `tensors`, `halves`: flops on tensor cores of products of float32 that may be rounded, and of 16 bits;
+    `lanes`: its threads; `held`: bytes of matrices that their registers keep while a loop runs.
     """
 
     near: float
@@ -52,7 +54,8 @@ class Unit:
     elements: float
     tensors: float
     halves: float
-    lanes: int = BLOCK.threads
+    lanes: int
+    held: int
 
     def near_share(self, touched: float) -> float:
         """The share of so many repeatedly read bytes that fits into shared memory."""
@@ -68,9 +71,12 @@ class Unit:
         return ceil(size / self.lanes) * self.lanes * cost / self.elements
 
 
-def unit_of(spec: DeviceSpec) -> Unit:
-    """The unit of a device; its rates are those of the device over its multiprocessors."""
-    peak = spec.flops / spec.units
+@cache
+def unit_of(spec: DeviceSpec, threads: int = BLOCK.threads) -> Unit:
+    """The unit of a device, a block of so many threads; its rates are those of the device over its
+    multiprocessors. Fewer warps than usual hide less latency, so their arithmetic is slower."""
+    busy = min(1.0, threads / BLOCK.threads)
+    peak = busy * spec.flops / spec.units
     return Unit(
         near=BLOCK.near_share * spec.shared_bytes,
         near_rate=spec.shared_rate / spec.units,
@@ -79,8 +85,10 @@ def unit_of(spec: DeviceSpec) -> Unit:
         products=BLOCK.product_share * peak,
         convolutions=BLOCK.convolution_share * peak,
         elements=BLOCK.element_share * peak / 2,
-        tensors=BLOCK.tensor_share * spec.tensor_flops / spec.units,
-        halves=BLOCK.tensor_share * spec.half_flops / spec.units,
+        tensors=busy * BLOCK.tensor_share * spec.tensor_flops / spec.units,
+        halves=busy * BLOCK.tensor_share * spec.half_flops / spec.units,
+        lanes=threads,
+        held=BLOCK.held_bytes(threads),
     )
 
 
@@ -145,16 +153,18 @@ def seconds_by_share(
     steady = [] if carried is None else [o for o in products if o.kind == "dot" and len(set(o.inputs)) == 2]
 
     def seconds(share: float) -> float:
-        held = _held(steady, part, share, changing)
+        held = _held(steady, part, share, changing, unit.held)
         rate = unit.rate(_touched(operands, share, part.far | held))
         return sum(term(share, rate) for term in terms)
 
     return seconds
 
 
-def _held(products: Iterable[UOperator], part: Part, share: float, changing: Container[Value]) -> set[Value]:
-    """Matrices of products of few rows that stay in registers while a loop repeats them."""
-    held, left = set[Value](), float(BLOCK.held_bytes)
+def _held(
+    products: Iterable[UOperator], part: Part, share: float, changing: Container[Value], room: float
+) -> set[Value]:
+    """Matrices of products of few rows that stay in registers while a loop repeats them; `room`: bytes."""
+    held, left = set[Value](), room
     for product in products:
         (few, taken), *_, (matrix, size) = sorted(
             _sizes(_operands(product, part), share).items(), key=lambda item: item[1]

@@ -12,6 +12,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+THREADS = 256  # of the blocks that the figures are for
+LEAST_THREADS = 128  # a warp for each of the four schedulers
+# The share of a link that grows with the number of warps [E], from emulated kernels of 64 to 1024 threads.
+# Smaller blocks save something where all warps take part whatever the size of an array: ...
+TOGETHER: Mapping[str, float] = {"stage": 0.1, "gemv": 0.3, "gemv_round": 0.3}
+# ... not where warps without an element are idle, or where a value of every warp goes to all others.
+BESIDE: Mapping[str, float] = {
+    "reduction": 0.5,
+    "argument": 0.5,
+    "round": 0.25,
+    "operation": 0.25,
+    "division": 0.25,
+    "compare": 0.25,
+    "tile_step": 0.25,
+    "tile_copy": 0.5,
+    "mma": 0.5,
+    "mma_word": 0.5,
+    "fma": 0.5,
+    "conv_step": 0.25,
+    "conv_copy": 0.5,
+    "box_clock": 0.25,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Templates:
@@ -73,6 +96,12 @@ class Templates:
     conv_copy: float
     box_clock: float
 
+    def sized(self, threads: int) -> Templates:
+        """The same for blocks of so many threads, whose warps take turns to issue."""
+        more = max(threads, LEAST_THREADS) / THREADS - 1
+        shares = {**TOGETHER, **(BESIDE if more > 0 else {})} if more else {}
+        return replace(self, **{name: getattr(self, name) * (1 + s * more) for name, s in shares.items()})
+
 
 # [E] from an emulation of the machine code that nvcc 13.0 makes for sm_90, not fitted row by row.
 FIRST = Templates(
@@ -112,6 +141,7 @@ SECOND = replace(
     FIRST,
     operation=2.5,
     division=10,
+    compare=15,
     behind_division=0.0,
     foreign=30,
     gemv=320,

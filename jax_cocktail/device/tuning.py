@@ -138,13 +138,17 @@ class BlockTuning:
     """Thread blocks of generated programs: their shape, their memory, and the rates that they reach."""
 
     threads: int = 256  # [E] of a block: eight warps of 32 hide most latency, and their barrier stays cheap
+    sizes: tuple[int, ...] = (64, 128, 256, 512, 1024)  # other numbers of threads that may be worth it
+    size_gain: float = 1.05  # [E] what the model must promise of one: it knows no registers
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
     usual_registers: int = 128  # [E] of a thread, before the compiler says
     few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
 
     # Products whose matrix stays in registers while a loop runs [E].
-    held_bytes: int = 160 << 10  # of a block's 256 KB of registers
-    held_beside_tiles: int = 32 << 10  # the same in a loop with products by tiles, which fill registers
+    block_registers: int = 64 << 10  # [D] of 32 bits: all that a multiprocessor has
+    thread_registers: int = 255  # [D] at most
+    beside_held: int = 95  # registers of a thread for everything but held matrices, ...
+    beside_held_and_tiles: int = 223  # ... and in a loop with products by tiles, which fill registers
     held_rows: int = 8  # of the other operand, at most
     held_row_elements: int = 2048  # of all these rows: a warp holds them while it multiplies
     held_rows_together: int = 24  # of all products that one call makes: a thread holds their sums at once
@@ -199,6 +203,15 @@ class BlockTuning:
     reduce_seconds: float = 80e-9  # [E] shuffles, one exchange through shared memory
     ramp_seconds: float = 1.6e-6  # [E] from the first block's start to the last one's end, beside the launch
     cooperative_seconds: float = 0.5e-6  # [E] delay of the launch of blocks with barriers
+
+    def held_bytes(self, threads: int, beside_tiles: bool = False) -> int:
+        """Bytes of matrices that the registers of a block of so many threads keep while a loop runs.
+
+        `beside_tiles`: the loop has products by tiles.
+        """
+        own = min(self.block_registers // threads, self.thread_registers)
+        others = self.beside_held_and_tiles if beside_tiles else self.beside_held
+        return 4 * threads * max(own - others, 0)
 
 
 @dataclass(frozen=True, slots=True)

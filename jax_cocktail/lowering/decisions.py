@@ -257,7 +257,7 @@ def _from_facts(facts: Any) -> Decision:
         raise ValueError("not a decision")
     candidate, skip = facts["plan"]["candidate"], tuple(_typed(n, int) for n in facts["plan"]["skip"])
     for name, value in candidate.items():
-        _typed(value, int if name == "units" else bool)
+        _typed(value, int if name in ("units", "threads") else bool)
     trials = tuple(Trial(_typed(t["name"], str), _number(t["seconds"])) for t in facts["trials"])
     thorough, others = _typed(facts["thorough"], bool), _number(facts["others"])
     plan = Plan(Candidate(**candidate), skip)

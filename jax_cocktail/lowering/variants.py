@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ import jax.extend.core as jex
 
 from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
-from jax_cocktail.codegen.machines import HOST
+from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
+from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
@@ -32,7 +33,15 @@ from jax_cocktail.lowering.state import Mark
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
 from jax_cocktail.runtime.cuda.driver import driver_version
-from jax_cocktail.schedule.policy import Growth, candidates, model_profiler, worth_planning, worth_taking
+from jax_cocktail.schedule.policy import (
+    Growth,
+    better_size,
+    block_sizes,
+    candidates,
+    model_profiler,
+    worth_planning,
+    worth_taking,
+)
 from jax_cocktail.schedule.unit_count import asks_units, know_units
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.ir import UProgram
@@ -199,7 +208,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     machine = prepared.machine
     stock = [stock_price(know_units(program, 1), cores(), machine) for program in prepared.programs]
     total = sum(stock, Price())
-    found: dict[tuple[tuple[str, int], ...], tuple[Plan, list[Price]]] = {}
+    found: dict[_Text, tuple[Plan, list[Price]]] = {}
     prices: dict[Candidate, float] = {}
     refused: UnsupportedError | None = None
     alone = stock
@@ -210,18 +219,18 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
             except UnsupportedError as error:  # another candidate may not need the unsupported construct
                 refused = error
                 continue
-            ours = [our_price(e.program, e.mesh.units, machine, e.plan) for e in planned]
+            ours = _prices(prepared, candidate, planned, alone)
             if candidate == SINGLE:
                 alone = ours
-            ours = [
-                _presumed(program, candidate, *both)
-                for program, *both in zip(prepared.programs, ours, alone, strict=True)
-            ]
             prices[candidate] = sum(price.seconds for price in ours)
-            found.setdefault(tuple((e.source, e.mesh.units) for e in planned), (Plan(candidate), ours))
+            found.setdefault(_text(planned), (Plan(candidate), ours))
             shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
             if not thorough and Comparison(shared, total).hopeless():
                 break
+    for candidate in _resized(prepared, prices, alone, thorough):
+        with suppress(UnsupportedError):
+            planned = [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+            found.setdefault(_text(planned), (Plan(candidate), _prices(prepared, candidate, planned, alone)))
     if refused is not None and not found:
         raise refused
     plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
@@ -239,6 +248,51 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     return Survey(tuple(plans), seconds, Comparison(cheapest, total), trusted)
 
 
+_Text = tuple[tuple[str, int], ...]  # of programs, each with the units that it asks for
+
+
+def _text(planned: Sequence[Emitted]) -> _Text:
+    return tuple((each.source, each.mesh.units) for each in planned)
+
+
+def _prices(
+    prepared: Prepared,
+    candidate: Candidate,
+    planned: Sequence[Emitted],
+    alone: Sequence[Price],
+    threads: int = 0,
+) -> list[Price]:
+    """Of the planned programs. `alone`: their prices for one unit; `threads`: of a block; 0: those of the
+    plan."""
+    machines = (with_threads(e.machine, threads) for e in planned)
+    ours = (our_price(e.program, e.mesh.units, m, e.plan) for e, m in zip(planned, machines, strict=True))
+    triples = zip(prepared.programs, ours, alone, strict=True)
+    return [_presumed(program, candidate, price, one) for program, price, one in triples]
+
+
+def _resized(
+    prepared: Prepared, prices: Mapping[Candidate, float], alone: Sequence[Price], thorough: bool
+) -> Iterator[Candidate]:
+    """The cheapest candidate with other numbers of threads per block: the one that promises to be cheaper,
+    all of them if `thorough`. Its plan is priced for all sizes, since planning takes longer. Of programs with
+    outlined functions the model knows too little: where their matrices are depends on registers."""
+    machine = prepared.machine
+    if not machine.is_gpu or not prices:
+        return
+    best = min(prices, key=lambda candidate: prices[candidate])
+    planned = [emitted(prepared, best, n) for n in range(len(prepared.programs))]
+
+    def seconds(threads: int) -> float:
+        return sum(price.seconds for price in _prices(prepared, best, planned, alone, threads))
+
+    sizes: tuple[int, ...] = block_sizes(machine) if thorough else ()
+    if not thorough and not any(outlines_loops(e.program) for e in planned):
+        sizes = (better_size(seconds, machine),)
+    for size in sizes:
+        if size != machine.target.threads:
+            yield replace(best, threads=size)
+
+
 def _doubtful(prepared: Prepared, ours: Sequence[Price], stock: Sequence[Price]) -> set[int]:
     """The numbers of memory-bound regions of which the model cannot tell whether they gain anything."""
     regions = prepared.captured.regions
@@ -253,7 +307,9 @@ def _doubtful(prepared: Prepared, ours: Sequence[Price], stock: Sequence[Price])
 def possible(prepared: Prepared, plan: Plan, units: int) -> bool:
     """True if `survey` could have found the plan: a stored one may come from a file that was changed."""
     known = candidates(prepared.programs, units, prepared.machine)
-    return plan.candidate in known and set(plan.skip) < set(range(len(prepared.programs)))
+    usual, size = replace(plan.candidate, threads=0), plan.candidate.threads
+    sized = not size or size in block_sizes(prepared.machine)
+    return sized and usual in known and set(plan.skip) < set(range(len(prepared.programs)))
 
 
 def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Price) -> Price:
@@ -262,6 +318,8 @@ def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Pric
     If the program has a variant for several units whose amount of work is known only at run time, the units
     are assumed to share the work of one.
     """
+    if candidate.units == 1:
+        return price
     shared = alone * (1 / candidate.units)
     return shared if asks_units(program) and shared.seconds < price.seconds else price
 

@@ -313,19 +313,20 @@ class DeviceLimits(Limits):
         return longest
 
 
-def limits_for(spec: DeviceSpec) -> DeviceLimits:
-    """The limits of placement on a device."""
+def limits_for(spec: DeviceSpec, threads: int = BLOCK.threads) -> DeviceLimits:
+    """The limits of placement on a device, for blocks of so many threads."""
+    unit = unit_of(spec, threads)
     return DeviceLimits(
         light=BLOCK.light,
         pack_trips=BLOCK.pack_trips,
         lanes=1,
         takes_operands=False,
-        dense_bytes=unit_of(spec).near,
+        dense_bytes=unit.near,
         packs_rows=True,
         has_grids=True,
         meets=False,  # small values cross without a barrier
         delays=False,  # what runs before a barrier runs while others are on their way to it
-        unit=unit_of(spec),
+        unit=unit,
         crossing=spec.barrier_seconds + 2 * BLOCK.far_seconds,
         start=spec.barrier_seconds / 2,
     )

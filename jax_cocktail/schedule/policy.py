@@ -57,6 +57,32 @@ def worth_planning(candidate: Candidate, prices: Mapping[Candidate, float]) -> b
     return divided < whole <= MODEL.unsure * divided or whole < divided
 
 
+def block_sizes(machine: Machine) -> tuple[int, ...]:
+    """Numbers of threads that a block may have; none on a host."""
+    spec = machine.spec
+    if spec is None:
+        return ()
+    return tuple(n for n in BLOCK.sizes if n % spec.warp == 0 and n <= spec.threads_per_block)
+
+
+def better_size(seconds: Callable[[int], float], machine: Machine) -> int:
+    """The number of threads per block for which a program is cheapest; the machine's own if no other one is
+    cheaper by a sure margin (the adaptive thread mapping of AStitch, ASPLOS'22, section 3.3).
+
+    `seconds`: the price by the number of threads. Prices have one valley, so the search goes downhill.
+    """
+    usual, sizes = machine.target.threads, block_sizes(machine)
+    known = {usual: seconds(usual)}
+    best = usual
+    for direction in (reversed([n for n in sizes if n < usual]), [n for n in sizes if n > usual]):
+        for size in direction:
+            known[size] = seconds(size)
+            if known[size] >= known[best]:
+                break
+            best = size
+    return best if known[best] * BLOCK.size_gain <= known[usual] else usual
+
+
 def shortlist(seconds: Sequence[float], thorough: bool) -> tuple[int, ...]:
     """The candidates to time, best first, as positions in `seconds`, their prices.
 

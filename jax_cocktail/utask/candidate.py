@@ -22,16 +22,20 @@ class Candidate:
         units; False if one after the other. Requires several units and `distribute`.
       cluster: True if the units are thread blocks of one cluster, which have a barrier in hardware and
         reach each other's shared memory; at most `MOST_IN_CLUSTER` of them.
+      threads: of a unit that is a block of threads; 0: as many as the target has by default.
     """
 
     units: int = 1
     distribute: bool = True
     pipeline: bool = False
     cluster: bool = False
+    threads: int = 0
 
     def __post_init__(self) -> None:
         if self.units < 1:
             raise ValueError(f"a candidate has at least one unit, not {self.units}")
+        if self.threads < 0:
+            raise ValueError(f"a block has no {self.threads} threads")
         if self.units == 1:  # two names for one thing
             object.__setattr__(self, "cluster", False)
         if self.units == 1 or not self.distribute:
@@ -43,12 +47,15 @@ class Candidate:
     def text(self) -> str:
         """Every field, for keys."""
         flags = f"distribute={self.distribute:d} pipeline={self.pipeline:d} cluster={self.cluster:d}"
-        return f"units={self.units} {flags}"
+        size = f" threads={self.threads}" if self.threads else ""  # keys without it are older
+        return f"units={self.units} {flags}{size}"
 
     @property
     def name(self) -> str:
         """A name for people: the differences from the usual candidate."""
         count = "1 unit" if self.units == 1 else f"{self.units} units"
+        if self.threads:
+            count += f" of {self.threads} threads"
         if self.cluster:
             count += " in a cluster"
         if self.pipeline:

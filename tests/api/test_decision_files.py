@@ -44,6 +44,7 @@ def edit(folder, *way):
         *(("plan", "candidate", "units", units) for units in (2.5, NAN, "2", True, 0, -1)),
         *(("plan", "candidate", name, [1]) for name in ("distribute", "pipeline", "cluster")),
         ("plan", "candidate", "extra", 1),
+        *(("plan", "candidate", "threads", value) for value in (True, "64", -64)),
         ("plan", "candidate", []),
         *(("plan", "skip", skip) for skip in ([0.5], 7, [[0]])),
         *(("trials", 0, "seconds", seconds) for seconds in (NAN, -1.0, 10**400, "1", None)),
@@ -69,6 +70,7 @@ def test_values_of_other_types_are_not_believed(folder, way):
     [
         *(("candidate", {"units": units}) for units in (10**9, 10**18)),
         ("candidate", {"units": 2, "cluster": True}),
+        ("candidate", {"units": 2, "threads": 128}),  # no block of threads is a unit here
         *(("skip", skip) for skip in ([0], [99], [-1])),
     ],
 )

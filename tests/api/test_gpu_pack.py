@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     """A pack of two rows, never written to."""
     folder = tmp_path_factory.mktemp("pack")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiler, "limits_for", lambda _: EAGER)
+        patch.setattr(compiler, "limits_for", lambda *_: EAGER)
         patch.setattr(pack, "machine_of", lambda spec: Machine(cuda(THREADS), spec))
         patch.setattr(pack, "build", emulated)
         emulate(patch)

@@ -107,6 +107,7 @@ class Emulation:
 
         how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}
         monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
+        monkeypatch.setattr(variants, "better_size", lambda _, machine: machine.target.threads)
         monkeypatch.setattr(variants, "emit", self.emit)
         monkeypatch.setattr(variants, "build", self.build)
         monkeypatch.setattr(custom_call, "_bound", bound)
@@ -122,7 +123,7 @@ def check_program(program: Any, seed: int, units: int, limits: Limits = EAGER, *
     emulation = Emulation(launches=[], seed=seed, **how)
     options = {"force": "cocktail", "strict": True, "units": units}
     with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
-        patch.setattr(compiler, "limits_for", lambda _: limits)
+        patch.setattr(compiler, "limits_for", lambda *_: limits)
         emulation.install(patch)
         check_state(jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state), stock)
     return emulation
@@ -138,7 +139,7 @@ def check_launches(
 ) -> Emitted:
     """The function's program on emulated units equals stock in every launch, which is (kernel, seed). It is
     compiled once; returns what was emitted."""
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     emulation.launches = []
     emulation.install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}

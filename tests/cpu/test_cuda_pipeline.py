@@ -33,7 +33,7 @@ def instance(batch: int, hidden: int, depth: int, steps: int = 5) -> tuple[Any, 
 
 def check(arguments: tuple[Any, ...], units: int, monkeypatch: Any, **how: Any) -> Emulation:
     stock = jax.jit(lstm)(*arguments)
-    monkeypatch.setattr(compiler, "limits_for", lambda _: NEAR)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: NEAR)
     emulation = Emulation(launches=[], pipeline=True, **how).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     ours = jax_cocktail.jit(lstm, options=options)

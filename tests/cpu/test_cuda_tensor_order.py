@@ -100,7 +100,7 @@ CASES = {
 def check(monkeypatch, case, kernels=("ck_resident", "ck_portable"), ordered=True, **how):
     function, x, w = CASES[case]
     limits = EagerGrids(last=True, has_grids=False, packs_rows=True)  # divides columns, not rows
-    monkeypatch.setattr(compiler, "limits_for", lambda _: limits)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: limits)
     emulation = Emulation(launches=[], distribute=False, **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 4})
     wide = jax.tree.map(lambda v: v.astype("d"), (x, w))

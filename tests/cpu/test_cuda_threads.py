@@ -20,7 +20,7 @@ KERNELS = ("ck_resident", "ck_portable")
 
 def run(monkeypatch, function, arguments, units, **how):
     """Both kernels' results, and what was launched."""
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], **how).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": units})
     found = []

@@ -86,7 +86,7 @@ CASES = {
 def check(monkeypatch, name, units, kernels=KERNELS, **how):
     """Equals stock, in blocks of two axes."""
     function, given, limits = CASES[name]()
-    monkeypatch.setattr(compiler, "limits_for", lambda _: limits)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: limits)
     emulation = Emulation(launches=[], distribute=False, **how).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     with jax.default_matmul_precision("highest"):

@@ -90,7 +90,7 @@ def test_parts_check_for_themselves(monkeypatch):
         parts = [s for s in walk(entry) if is_parallel(s)]
         assert parts and can_fail(entry)
         assert any(can_fail(s.body) for s in parts) == (name == "rows")
-        monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+        monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
         text = emit(program, machine_of(SPEC, 64), candidate=Candidate(3)).source
         (line,) = (line for line in text.splitlines() if "ck_fail" in line)
         assert ("unit->index == 0" in line) == (name == "lanes")
@@ -100,7 +100,7 @@ def test_parts_check_for_themselves(monkeypatch):
 @pytest.mark.parametrize("units, cluster", [(1, False), (3, False), (3, True)])
 def test_on_an_emulated_card(case, units, cluster, outline_limit, monkeypatch):
     function, good, bad = case
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], outline_limit=outline_limit, cluster=cluster).install(monkeypatch)
     ours = jax_cocktail.jit(function, options={**OURS, "units": units})
     for seed in range(2):

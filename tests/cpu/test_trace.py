@@ -87,7 +87,7 @@ def test_it_costs_little():
 
 # ---- the emulation -----------------------------------------------------------------------------------------
 def emulated(program, level, monkeypatch, *, outlined=False, pipeline=False):
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     machine = machine_of(SPEC, THREADS)
     if outlined:
         machine = replace(machine, target=replace(machine.target, outline_limit=0))

@@ -78,7 +78,7 @@ class Variant:
         """The compiler with these limits, as long as the block runs."""
         changes: dict[str, object] = {}
         if self.limits is not None:
-            changes |= {"place": partial(place, limits=self.limits), "limits_for": lambda _: self.limits}
+            changes |= {"place": partial(place, limits=self.limits), "limits_for": lambda *_: self.limits}
         if self.loops is not None:
             changes["distribute"] = partial(loops.distribute, limits=self.loops)
             waves = wavefronts.Limits(flops=self.loops.flops, trips=self.loops.trips)

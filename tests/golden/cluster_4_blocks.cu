@@ -5,9 +5,9 @@
 #define CK_RESULTS 2
 #define CK_MOST_UNITS 4
 #define CK_RESIDENT_UNITS 4
-#define CK_SHARED_BYTES 409600
-#define CK_OWN_BYTES 10304
-#define CK_RESIDENT_BYTES 65536
+#define CK_SHARED_BYTES 1343488
+#define CK_OWN_BYTES 20544
+#define CK_RESIDENT_BYTES 0
 #define CK_ONE_CLUSTER 1
 #include "cocktail_base.h"
 #include "cocktail_units.h"
@@ -16,22 +16,21 @@
 #include "cocktail_block.h"
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
-#include "cocktail_program.h"
 
 template <bool RESIDENT>
 CK_INLINE void ck_body(const void* const* operands, void* const* results,
                        u8* workspace, CkUnit* unit) {
   f32* const o0_f32 = (f32*)(unit->own + 0);
-  f32* const o8192_f32 = (f32*)(unit->own + 8192);
+  f32* const o16384_f32 = (f32*)(unit->own + 16384);
   const f32* const p0 = (const f32*)(operands[0]);
   const f32* const p1 = (const f32*)(operands[1]);
   const f32* const p2 = (const f32*)(operands[2]);
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
-  f32* const w0_f32 = (f32*)(ck_part<RESIDENT>(unit, workspace + 0, 0, 65536, 0));
-  f32* const w262144_f32 = (f32*)(workspace + 262144);
-  f32* const w393216_f32 = (f32*)(workspace + 393216);
-  f32* const w401408_f32 = (f32*)(workspace + 401408);
+  f32* const w0_f32 = (f32*)(workspace + 0);
+  f32* const w1048576_f32 = (f32*)(workspace + 1048576);
+  f32* const w1310720_f32 = (f32*)(workspace + 1310720);
+  f32* const w1327104_f32 = (f32*)(workspace + 1327104);
   i64 v109;
   i64 v123;
   i64 v154;
@@ -41,7 +40,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   if (unit->index == 0) {
     {
       #pragma unroll 8
-      for (i32 i1 = ck_lane(); i1 < 2048; i1 += 128) {
+      for (i32 i1 = ck_lane(); i1 < 4096; i1 += 128) {
         r1[i1] = 0.0f;
       }
     }
@@ -49,7 +48,7 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
   if (unit->index == 0) {
     {
       #pragma unroll 8
-      for (i32 i2 = ck_lane(); i2 < 8192; i2 += 128) {
+      for (i32 i2 = ck_lane(); i2 < 16384; i2 += 128) {
         r0[i2] = 0.0f;
       }
     }
@@ -59,113 +58,127 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
       const i64 t1 = i64(v52) * i64(4LL);
       v56 = t1;
     }
-    const f32* const d58 = p0 + ck_clamp_index(v56, 12) * 128;
+    const f32* const d58 = p0 + ck_clamp_index(v56, 12) * 256;
     ck_block_barrier();
     {
       const i32 n2 = ck_clamp_index(v56, 12);
       for (i32 i0 = 0; i0 < 4; ++i0) {
-        ck_dot_fixed<f32, f32, f32, 4, 512, 128, 128, 1, 512, 1, 512, 1>(1, d58 + 2048 * i0, 0, p1, 0, (w262144_f32 + 512 * n2) + 8192 * i0, 0);
+        ck_dot_fixed<f32, f32, f32, 4, 1024, 256, 256, 1, 1024, 1, 1024, 1>(1, d58 + 4096 * i0, 0, p1, 0, (w1048576_f32 + 1024 * n2) + 16384 * i0, 0);
         ck_block_barrier();
       }
     }
   }
   for (i32 v61 = unit->index; v61 < 4; v61 += unit->count) {
     {
-      const i64 t3 = i64(v61) * i64(32LL);
+      const i64 t3 = i64(v61) * i64(64LL);
       v63 = t3;
     }
-    const f32* const d65 = p2 + ck_clamp_index(v63, 96) * 1;
+    const f32* const d65 = p2 + ck_clamp_index(v63, 192) * 1;
     ck_block_barrier();
     {
       const i32 n4 = ck_clamp_index(i64(v61), 3);
-      #pragma unroll 8
-      for (i32 l = ck_lane(); l < 16384; l += 128) {
-        const i32 i2 = l % 32;
-        const i32 i1 = l / 32;
-        ck_move<RESIDENT>(&w0_f32[16384 * n4 + 32 * i1 + i2], &d65[128 * i1 + i2], true);
+      {
+        i32 at = ck_lane();
+        for (; at < 64640; at += 1024) {
+          f32 h5[8];
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 64;
+            const i32 i1 = l / 64;
+            const f32 t6 = d65[256 * i1 + i2];
+            h5[j] = t6;
+          }
+          #pragma unroll
+          for (i32 j = 0; j < 8; ++j) {
+            const i32 l = at + 128 * j;
+            const i32 i2 = l % 64;
+            const i32 i1 = l / 64;
+            w0_f32[65536 * n4 + 64 * i1 + i2] = h5[j];
+          }
+        }
       }
-      ck_moved<RESIDENT>();
     }
   }
   ck_block_barrier();
   if (unit->index == 0) {
     {
-      ck_copy(w401408_f32, r1, 8192);
+      ck_copy(w1327104_f32, r1, 16384);
     }
   }
   for (i32 v107 = 0; v107 < 2; ++v107) {
     ck_arrive(unit);
     {
-      const i64 t6 = i64(v107) * i64(2LL);
-      v109 = t6;
+      const i64 t7 = i64(v107) * i64(2LL);
+      v109 = t7;
     }
     ck_wait(unit);
     for (i32 v115 = unit->index; v115 < 4; v115 += unit->count) {
-      const f32* const d120 = w0_f32 + ck_clamp_index(i64(v115), 3) * 16384;
+      const f32* const d120 = w0_f32 + ck_clamp_index(i64(v115), 3) * 65536;
       {
-        const i64 t7 = i64(v115) * i64(32LL);
-        v123 = t7;
+        const i64 t8 = i64(v115) * i64(64LL);
+        v123 = t8;
       }
-      const f32* const d124 = w262144_f32 + ck_clamp_index(v109, 3) * 8192 + ck_clamp_index(v123, 96) * 1;
-      const f32* const d126 = w401408_f32 + ck_clamp_index(v123, 96) * 1;
+      const f32* const d124 = w1048576_f32 + ck_clamp_index(v109, 3) * 16384 + ck_clamp_index(v123, 192) * 1;
+      const f32* const d126 = w1327104_f32 + ck_clamp_index(v123, 192) * 1;
       ck_block_barrier();
       {
-        ck_dot_fixed<f32, f32, f32, 16, 128, 128, 128, 1, 128, 1, 128, 1>(1, r1, 0, d120, 0, o0_f32, 0);
+        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1>(1, r1, 0, d120, 0, o0_f32, 0);
       }
       ck_block_barrier();
       {
-        const i32 n8 = ck_clamp_index(v109, 3);
-        const i32 n9 = ck_clamp_index(v123, 96);
-        const i32 n10 = ck_clamp_index(v123, 96);
-        const i32 n11 = ck_clamp_index(v123, 96);
+        const i32 n9 = ck_clamp_index(v109, 3);
+        const i32 n10 = ck_clamp_index(v123, 192);
+        const i32 n11 = ck_clamp_index(v123, 192);
+        const i32 n12 = ck_clamp_index(v123, 192);
         {
           i32 at = ck_lane();
-          for (; at < 384; at += 256) {
-            f32 h12[2];
+          for (; at < 896; at += 256) {
             f32 h13[2];
             f32 h14[2];
             f32 h15[2];
+            f32 h16[2];
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
-              const i32 i1 = l % 32;
-              const i32 i0 = l / 32;
-              const f32 t16 = d124[512 * i0 + i1 + 384];
-              const f32 t17 = o0_f32[128 * i0 + i1 + 96];
-              const f32 t18 = t16 + t17;
-              const f32 t19 = ck_logistic(t18);
-              const f32 t20 = d124[512 * i0 + i1 + 128];
-              const f32 t21 = o0_f32[128 * i0 + i1 + 32];
-              const f32 t22 = t20 + t21;
-              const f32 t23 = ck_logistic(t22);
-              const f32 t24 = d126[128 * i0 + i1];
-              const f32 t25 = t23 * t24;
-              const f32 t26 = d124[512 * i0 + i1];
-              const f32 t27 = o0_f32[128 * i0 + i1];
-              const f32 t28 = t26 + t27;
-              const f32 t29 = ck_logistic(t28);
-              const f32 t30 = d124[512 * i0 + i1 + 256];
-              const f32 t31 = o0_f32[128 * i0 + i1 + 64];
-              const f32 t32 = t30 + t31;
-              const f32 t33 = ck_tanh(t32);
-              const f32 t34 = t29 * t33;
-              const f32 t35 = t25 + t34;
-              const f32 t36 = ck_tanh(t35);
-              const f32 t37 = t19 * t36;
-              h12[j] = t37;
-              h13[j] = t37;
-              h14[j] = t35;
-              h15[j] = t37;
+              const i32 i1 = l % 64;
+              const i32 i0 = l / 64;
+              const f32 t17 = d124[1024 * i0 + i1 + 768];
+              const f32 t18 = o0_f32[256 * i0 + i1 + 192];
+              const f32 t19 = t17 + t18;
+              const f32 t20 = ck_logistic(t19);
+              const f32 t21 = d124[1024 * i0 + i1 + 256];
+              const f32 t22 = o0_f32[256 * i0 + i1 + 64];
+              const f32 t23 = t21 + t22;
+              const f32 t24 = ck_logistic(t23);
+              const f32 t25 = d126[256 * i0 + i1];
+              const f32 t26 = t24 * t25;
+              const f32 t27 = d124[1024 * i0 + i1];
+              const f32 t28 = o0_f32[256 * i0 + i1];
+              const f32 t29 = t27 + t28;
+              const f32 t30 = ck_logistic(t29);
+              const f32 t31 = d124[1024 * i0 + i1 + 512];
+              const f32 t32 = o0_f32[256 * i0 + i1 + 128];
+              const f32 t33 = t31 + t32;
+              const f32 t34 = ck_tanh(t33);
+              const f32 t35 = t30 * t34;
+              const f32 t36 = t26 + t35;
+              const f32 t37 = ck_tanh(t36);
+              const f32 t38 = t20 * t37;
+              h13[j] = t38;
+              h14[j] = t38;
+              h15[j] = t36;
+              h16[j] = t38;
             }
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
-              const i32 i1 = l % 32;
-              const i32 i0 = l / 32;
-              o8192_f32[32 * i0 + i1] = h12[j];
-              r0[2048 * n8 + n9 + 128 * i0 + i1] = h13[j];
-              w401408_f32[n10 + 128 * i0 + i1] = h14[j];
-              w393216_f32[n11 + 128 * i0 + i1] = h15[j];
+              const i32 i1 = l % 64;
+              const i32 i0 = l / 64;
+              o16384_f32[64 * i0 + i1] = h13[j];
+              r0[4096 * n9 + n10 + 256 * i0 + i1] = h14[j];
+              w1327104_f32[n11 + 256 * i0 + i1] = h15[j];
+              w1310720_f32[n12 + 256 * i0 + i1] = h16[j];
             }
           }
         }
@@ -173,76 +186,76 @@ CK_INLINE void ck_body(const void* const* operands, void* const* results,
     }
     ck_arrive(unit);
     {
-      const i64 t38 = v109 + i64(1LL);
-      v154 = t38;
+      const i64 t39 = v109 + i64(1LL);
+      v154 = t39;
     }
     ck_wait(unit);
     for (i32 v157 = unit->index; v157 < 4; v157 += unit->count) {
-      const f32* const d162 = w0_f32 + ck_clamp_index(i64(v157), 3) * 16384;
+      const f32* const d162 = w0_f32 + ck_clamp_index(i64(v157), 3) * 65536;
       {
-        const i64 t39 = i64(v157) * i64(32LL);
-        v165 = t39;
+        const i64 t40 = i64(v157) * i64(64LL);
+        v165 = t40;
       }
-      const f32* const d166 = w262144_f32 + ck_clamp_index(v154, 3) * 8192 + ck_clamp_index(v165, 96) * 1;
-      const f32* const d168 = w401408_f32 + ck_clamp_index(v165, 96) * 1;
+      const f32* const d166 = w1048576_f32 + ck_clamp_index(v154, 3) * 16384 + ck_clamp_index(v165, 192) * 1;
+      const f32* const d168 = w1327104_f32 + ck_clamp_index(v165, 192) * 1;
       ck_block_barrier();
       {
-        ck_dot_fixed<f32, f32, f32, 16, 128, 128, 128, 1, 128, 1, 128, 1>(1, w393216_f32, 0, d162, 0, o0_f32, 0);
+        ck_dot_fixed<f32, f32, f32, 16, 256, 256, 256, 1, 256, 1, 256, 1>(1, w1310720_f32, 0, d162, 0, o0_f32, 0);
       }
       ck_block_barrier();
       {
-        const i32 n40 = ck_clamp_index(v154, 3);
-        const i32 n41 = ck_clamp_index(v165, 96);
-        const i32 n42 = ck_clamp_index(v165, 96);
-        const i32 n43 = ck_clamp_index(v165, 96);
+        const i32 n41 = ck_clamp_index(v154, 3);
+        const i32 n42 = ck_clamp_index(v165, 192);
+        const i32 n43 = ck_clamp_index(v165, 192);
+        const i32 n44 = ck_clamp_index(v165, 192);
         {
           i32 at = ck_lane();
-          for (; at < 384; at += 256) {
-            f32 h44[2];
+          for (; at < 896; at += 256) {
             f32 h45[2];
             f32 h46[2];
             f32 h47[2];
+            f32 h48[2];
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
-              const i32 i1 = l % 32;
-              const i32 i0 = l / 32;
-              const f32 t48 = d166[512 * i0 + i1 + 384];
-              const f32 t49 = o0_f32[128 * i0 + i1 + 96];
-              const f32 t50 = t48 + t49;
-              const f32 t51 = ck_logistic(t50);
-              const f32 t52 = d166[512 * i0 + i1 + 128];
-              const f32 t53 = o0_f32[128 * i0 + i1 + 32];
-              const f32 t54 = t52 + t53;
-              const f32 t55 = ck_logistic(t54);
-              const f32 t56 = d168[128 * i0 + i1];
-              const f32 t57 = t55 * t56;
-              const f32 t58 = d166[512 * i0 + i1];
-              const f32 t59 = o0_f32[128 * i0 + i1];
-              const f32 t60 = t58 + t59;
-              const f32 t61 = ck_logistic(t60);
-              const f32 t62 = d166[512 * i0 + i1 + 256];
-              const f32 t63 = o0_f32[128 * i0 + i1 + 64];
-              const f32 t64 = t62 + t63;
-              const f32 t65 = ck_tanh(t64);
-              const f32 t66 = t61 * t65;
-              const f32 t67 = t57 + t66;
-              const f32 t68 = ck_tanh(t67);
-              const f32 t69 = t51 * t68;
-              h44[j] = t69;
-              h45[j] = t69;
-              h46[j] = t67;
-              h47[j] = t69;
+              const i32 i1 = l % 64;
+              const i32 i0 = l / 64;
+              const f32 t49 = d166[1024 * i0 + i1 + 768];
+              const f32 t50 = o0_f32[256 * i0 + i1 + 192];
+              const f32 t51 = t49 + t50;
+              const f32 t52 = ck_logistic(t51);
+              const f32 t53 = d166[1024 * i0 + i1 + 256];
+              const f32 t54 = o0_f32[256 * i0 + i1 + 64];
+              const f32 t55 = t53 + t54;
+              const f32 t56 = ck_logistic(t55);
+              const f32 t57 = d168[256 * i0 + i1];
+              const f32 t58 = t56 * t57;
+              const f32 t59 = d166[1024 * i0 + i1];
+              const f32 t60 = o0_f32[256 * i0 + i1];
+              const f32 t61 = t59 + t60;
+              const f32 t62 = ck_logistic(t61);
+              const f32 t63 = d166[1024 * i0 + i1 + 512];
+              const f32 t64 = o0_f32[256 * i0 + i1 + 128];
+              const f32 t65 = t63 + t64;
+              const f32 t66 = ck_tanh(t65);
+              const f32 t67 = t62 * t66;
+              const f32 t68 = t58 + t67;
+              const f32 t69 = ck_tanh(t68);
+              const f32 t70 = t52 * t69;
+              h45[j] = t70;
+              h46[j] = t70;
+              h47[j] = t68;
+              h48[j] = t70;
             }
             #pragma unroll
             for (i32 j = 0; j < 2; ++j) {
               const i32 l = at + 128 * j;
-              const i32 i1 = l % 32;
-              const i32 i0 = l / 32;
-              o8192_f32[32 * i0 + i1] = h44[j];
-              r0[2048 * n40 + n41 + 128 * i0 + i1] = h45[j];
-              w401408_f32[n42 + 128 * i0 + i1] = h46[j];
-              r1[n43 + 128 * i0 + i1] = h47[j];
+              const i32 i1 = l % 64;
+              const i32 i0 = l / 64;
+              o16384_f32[64 * i0 + i1] = h45[j];
+              r0[4096 * n41 + n42 + 256 * i0 + i1] = h46[j];
+              w1327104_f32[n43 + 256 * i0 + i1] = h47[j];
+              r1[n44 + 256 * i0 + i1] = h48[j];
             }
           }
         }

@@ -148,6 +148,6 @@ DIVIDED = {
     ),
     # blocks that synchronise by the hardware barrier of a thread-block cluster
     "cluster_4_blocks": Divided(
-        partial(stacked_lstm, 1, 4, 16, 128), Candidate(4, cluster=True), on_gpu=True
+        partial(stacked_lstm, 1, 4, 16, 256), Candidate(4, cluster=True), on_gpu=True
     ),
 }

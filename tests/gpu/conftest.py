@@ -45,14 +45,14 @@ def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Car
     wanted = os.environ.get("JAX_COCKTAIL_TEST_EMULATED") == "1"
     if not wanted and request.node.get_closest_marker("emulated") is None:
         pytest.skip(why_no_gpu())
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     return Card(Emulation(launches=[]).install(monkeypatch))
 
 
 @pytest.fixture
 def eager(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work of any size is divided."""
-    monkeypatch.setattr(compiler, "limits_for", lambda _: EAGER)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import passes, schedule
 from jax_cocktail.device.spec import H200, DeviceSpec
+from jax_cocktail.device.target import Target
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram, is_parallel, walk
@@ -22,6 +23,7 @@ class OnDevice:
     program: UProgram
     plan: MemoryPlan
     mesh: UnitMesh
+    target: Target
 
     @property
     def parts(self) -> list[int]:
@@ -37,7 +39,7 @@ def plan_for(program: UProgram, candidate: Candidate | None = None, spec: Device
         verify(program)
     planned = schedule(program, machine, candidate.units if candidate.cluster else 0)
     mesh = set_resource(planned.plan, min(candidate.units, spec.units))
-    return OnDevice(planned.program, planned.plan, mesh)
+    return OnDevice(planned.program, planned.plan, mesh, machine.target)
 
 
 def recurrence(batch: int, size: int, trips: int | None) -> UProgram:

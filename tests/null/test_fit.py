@@ -86,6 +86,20 @@ def test_a_kernel_fits_within_the_factor():
     assert fits(5.0, alone=False)
 
 
+@pytest.mark.parametrize("threads", [64, 128, 512, 1024])
+def test_larger_blocks_take_longer_turns(threads):
+    """Of the same counts, more warps make no link shorter; fewer warps none longer, and a link that does not
+    depend on them stays."""
+    usual, sized = FIRST.sized(256), FIRST.sized(threads)
+    assert usual == FIRST and (FIRST.sized(64) == FIRST.sized(128))
+    for name in FIRST.__slots__:
+        one, other = getattr(usual, name), getattr(sized, name)
+        assert one <= other if threads > 256 else other <= one
+    assert sized.line == FIRST.line and sized.publish == FIRST.publish
+    assert (sized.gemv - FIRST.gemv) * (threads - 256) > 0
+    assert (sized.reduction > FIRST.reduction) == (threads > 256)
+
+
 def test_every_figure_of_a_generation_counts():
     """A name that nothing counts would be a figure that nobody can be wrong about."""
     one = {name: clocks({name: 1.0}, FIRST, H200) for name in FIRST.__slots__}

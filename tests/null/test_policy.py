@@ -119,6 +119,51 @@ def test_clusters_where_there_are_some():
         Candidate(17, cluster=True)
 
 
+def test_block_sizes_are_candidates():
+    """Keys and names of candidates of the usual size stay as they were."""
+    assert "threads" not in Candidate(4).text and "threads" not in Candidate(4).name
+    sized = Candidate(4, threads=128)
+    assert sized.text == f"{Candidate(4).text} threads=128"
+    assert sized.name == "4 units of 128 threads"
+    assert Candidate(16, cluster=True, threads=64).name == "16 units of 64 threads in a cluster"
+    assert policy.block_sizes(HOST) == ()
+    assert policy.block_sizes(machine_of(H200)) == (64, 128, 256, 512, 1024)
+    small = replace(H200, threads_per_block=512)
+    assert policy.block_sizes(machine_of(small)) == (64, 128, 256, 512)
+    with pytest.raises(ValueError, match="a block has no -1 threads"):
+        Candidate(4, threads=-1)
+
+
+@pytest.mark.parametrize(
+    ("prices", "best", "asked"),
+    [
+        ({64: 9, 128: 2, 256: 4, 512: 5}, 128, [256, 128, 64, 512]),  # downhill, until it rises
+        ({128: 5, 256: 4, 512: 3, 1024: 2}, 1024, [256, 128, 512, 1024]),
+        ({128: 5, 256: 4, 512: 5}, 256, [256, 128, 512]),
+        ({64: 5, 128: 3.9, 256: 4, 512: 5}, 256, [256, 128, 64, 512]),  # too little to be sure
+    ],
+)
+def test_another_block_size_must_promise_something(prices, best, asked):
+    seen = []
+
+    def seconds(threads):
+        seen.append(threads)
+        return prices[threads]
+
+    assert policy.better_size(seconds, machine_of(H200)) == best
+    assert seen == asked
+
+
+def test_a_program_is_emitted_for_the_threads_of_its_candidate():
+    program, machine = recurrence(1, 64, 16), machine_of(H200)
+    usual, sized = (emit(program, machine, candidate=Candidate(1, threads=n)) for n in (0, 64))
+    assert (usual.target.threads, sized.target.threads) == (256, 64)
+    assert "#define CK_THREADS 64\n" in sized.source
+    assert usual.fingerprint != sized.fingerprint
+    assert emit(program, machine, candidate=Candidate(1)).fingerprint == usual.fingerprint
+    assert emit(program, HOST, candidate=Candidate(1, threads=64)).machine is HOST
+
+
 def test_a_cluster_too_small_is_not_planned():
     """Sixteen units are at best so many times as fast as one, and their shared memory is faster than L2."""
     near, prices = Candidate(16, cluster=True), {Candidate(1): 1.0, Candidate(132): 0.01}

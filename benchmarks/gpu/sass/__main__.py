@@ -5,6 +5,7 @@ python -m benchmarks.gpu.sass nasrnn/64 --plan "132 units, loops undivided"
 python -m benchmarks.gpu.sass --all       the rows that were measured on a card, as a table
 python -m benchmarks.gpu.sass --probes    the probes of single latencies
 python -m benchmarks.gpu.sass --traffic lstm/1    bytes of a launch by memory, predicted and counted
+python -m benchmarks.gpu.sass --sizes attention/1    with other numbers of threads per block
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from benchmarks.gpu.sass.machine import machine_for
 from benchmarks.gpu.sass.probes import table
 from benchmarks.gpu.sass.programs import CARDS, card_of, record
 from benchmarks.gpu.sass.report import MEASURED, Estimate, estimate, measured_seconds, told_lines
+from benchmarks.gpu.sass.sizes import sizes_of, told_sizes
 
 HEAD = (
     f"{'row':18}{'plan':28}{'steps':>6}{'cycles a step':>15}{'crossings':>28}"
     f"{'us':>9}{'measured':>10}{'ratio':>7}"
 )
+
+SIZES = (128, 256, 512)
+SIZES_HEAD = f"{'row':16}{'threads':>8}{'predicted':>12}{'rank':>6}{'emulated':>12}{'rank':>6}{'cycles':>12}"
 
 
 def told(row: str, found: Estimate) -> str:
@@ -60,6 +65,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--probes", action="store_true", help="emulate the probes of single latencies")
     parser.add_argument("--traffic", action="store_true", help="bytes of a launch, in place of cycles")
+    parser.add_argument("--sizes", action="store_true", help="128, 256 and 512 threads per block")
     parser.add_argument("--plan", default="", help="the name of another plan than the cheapest by the model")
     parser.add_argument("--arch", default="sm_90", choices=sorted(CARDS))
     parser.add_argument("--steps", type=int, default=3, help="iterations of the outermost loop to emulate")
@@ -77,6 +83,11 @@ def main(arguments: list[str]) -> int:
     if asked.traffic:
         for row in MEASURED if asked.all else asked.rows:
             print(*told_traffic(row, grid_traffic(row, spec, asked.plan)), sep="\n", flush=True)
+        return 0
+    if asked.sizes:
+        print(SIZES_HEAD)
+        for row in MEASURED if asked.all else asked.rows:
+            print(*told_sizes(row, sizes_of(row, spec, SIZES)), sep="\n", flush=True)
         return 0
     print(HEAD)
     for row in MEASURED if asked.all else asked.rows:

@@ -19,6 +19,7 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec
 from jax_cocktail.lowering.variants import Prepared, prepare, survey
+from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.plan import LaunchPlan
 
 RECORD = Path(__file__).parents[2] / "results" / "gpu_check_nvidia_h100_80gb_hbm3.json"
@@ -27,10 +28,11 @@ CARDS = {spec.arch: spec for spec in (A100, H200, B200)}
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A program of a row. `plan`: its name; `operands`: their contents, or bytes if other parts of the call
-    compute them."""
+    """A program of a row. `plan`: its name; `translated`: before all passes; `operands`: their contents, or
+    bytes if other parts of the call compute them."""
 
     plan: str
+    translated: UProgram
     emitted: Emitted
     operands: tuple[Content, ...]
 
@@ -78,7 +80,12 @@ def planned(row: str, spec: DeviceSpec, plan: str = "") -> tuple[Planned, ...]:
     numbers = prepared.taken(chosen)
     values = dict(zip(closed.jaxpr.invars, jax.tree.leaves(arguments), strict=True))
     return tuple(
-        Planned(chosen.name, prepared.emitted[chosen.candidate, n], _operands(prepared, n, values))
+        Planned(
+            chosen.name,
+            prepared.programs[n],
+            prepared.emitted[chosen.candidate, n],
+            _operands(prepared, n, values),
+        )
         for n in numbers
     )
 
@@ -91,6 +98,14 @@ def _operands(prepared: Prepared, number: int, known: Mapping[Any, Any]) -> tupl
         np.asarray(known[var]) if var in known else of.nbytes
         for var, of in zip(region.operands, types, strict=True)
     )
+
+
+def spilled(program: Planned) -> int:
+    """Bytes of a thread that a program spills."""
+    emitted = program.emitted
+    spec = emitted.machine.spec
+    assert spec is not None, "a program for a GPU"
+    return sum(build_device_program(emitted.source, device_toolchain(spec.arch), spec).spills.values())
 
 
 def compiled(program: Planned, *, lines: bool = False) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.gpu.sass import decode
@@ -64,11 +64,18 @@ def estimate(
 ) -> tuple[Estimate, list[tuple[Planned, Program, Emulated]]]:
     """Emulates a row, and returns what it was made of: for each program the slowest block. `lines`: compile
     with source lines."""
+    return estimated(row, spec, planned(row, spec, plan), iterations=iterations, lines=lines)
+
+
+def estimated(
+    row: str, spec: DeviceSpec, programs: Iterable[Planned], *, iterations: int = 3, lines: bool = False
+) -> tuple[Estimate, list[tuple[Planned, Program, Emulated]]]:
+    """The same for planned programs of the row."""
     machine, steps = machine_for(spec.arch, record()), STEPS.get(row, 1)
     cycles, total, seconds = 0.0, Counter[str](), 0.0
     slowest = []
     name = ""
-    for each in planned(row, spec, plan):
+    for each in programs:
         name, program = each.plan, compiled(each, lines=lines)
         found = [emulated(program, machine, iterations=iterations, unit=unit) for unit in units_of(program)]
         ends = [block.total(iterations_of(row, each, block)) for block in found]
