@@ -70,7 +70,8 @@ def _emit_arg_columns(context: Context, operator: UOperator, side: int) -> None:
     axis, shape, writer = cast(int, operator["axis"]), x.type.shape, context.writer
     source = context.array(x)
     context.needs.add("scan")
-    with context.result(operator.output) as target, writer.nest(_without(shape, axis, side)) as indices:
+    outer = replaced(replaced(shape, axis, 1), side, 1)
+    with context.result(operator.output) as target, writer.nest(outer) as indices:
         here = replaced(replaced(indices, axis, variable(_K)), side, variable(_COLUMN))
         read = code("[&](i32 k, i64 c) CK_INLINED {{ return {}; }}", source.read(here))
         head = code("ck_arg_columns<{}>({}, {}, {}, ", _arg_types(operator), shape[axis], shape[side], read)
@@ -87,11 +88,6 @@ def _arg_types(operator: UOperator) -> str:
     return f"{is_max}, {COMPUTE[operator.inputs[0].type.dtype]}"
 
 
-def _without(shape: Shape, *axes: int) -> Shape:
-    """The shape with one position along these axes."""
-    return tuple(1 if d in axes else n for d, n in enumerate(shape))
-
-
 def _emit_group_arg(context: Context, operator: UOperator) -> None:
     """The same with a group of threads for each row."""
     (x,) = operator.inputs
@@ -102,11 +98,10 @@ def _emit_group_arg(context: Context, operator: UOperator) -> None:
     indices = indices_of(axes)
     kept = iterated([*axes[:axis], *axes[axis + 1 :]])
     groups = groups_for(prod(n for _, n in kept), shape[axis], *context.block)
-    is_max = operator["op"] == "max"
     out = (*indices[:axis], *indices[axis + 1 :])
     integer = COMPUTE[operator.output.type.dtype]
     with context.result(operator.output) as target, group_rows(context, groups, kept) as row:
-        kind = f"CkArg<{'true' if is_max else 'false'}, {COMPUTE[dtype]}>"
+        kind = f"CkArg<{_arg_types(operator)}>"
         seen = writer.var(kind, writer.fresh("a"), f"{{ck_group_lane<{groups.size}>()}}")
         with group_elements_again(context, groups, axes[axis]):
             writer.let(COMPUTE[dtype], _X, source.read(indices))
@@ -165,7 +160,8 @@ def _emit_column_totals(context: Context, operator: UOperator, side: int) -> Non
     axis, shape, writer = cast(int, operator["axis"]), x.type.shape, context.writer
     context.needs.add("scan")
     kind, counts = _total_type(operator), (shape[axis], shape[side], _start(operator))
-    with context.result(operator.output) as target, writer.nest(_without(shape, axis, side)) as indices:
+    outer = replaced(replaced(shape, axis, 1), side, 1)
+    with context.result(operator.output) as target, writer.nest(outer) as indices:
         here = replaced(replaced(indices, axis, _along(operator)), side, variable(_COLUMN))
         head = code("ck_scan_columns<{}>({}, {}, {}, ", kind, *counts)
         with writer.block(code("{}[&](i64 k, i64 c, {}& total) CK_INLINED", head, kind)):

@@ -215,7 +215,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     for candidate in candidates(prepared.programs, units, machine):
         if thorough or worth_planning(candidate, prices):
             try:
-                planned = [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+                planned = _planned(prepared, candidate)
             except UnsupportedError as error:  # another candidate may not need the unsupported construct
                 refused = error
                 continue
@@ -229,7 +229,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
                 break
     for candidate in _resized(prepared, prices, alone, thorough):
         with suppress(UnsupportedError):
-            planned = [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
+            planned = _planned(prepared, candidate)
             found.setdefault(_text(planned), (Plan(candidate), _prices(prepared, candidate, planned, alone)))
     if refused is not None and not found:
         raise refused
@@ -249,6 +249,10 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
 
 
 _Text = tuple[tuple[str, int], ...]  # of programs, each with the units that it asks for
+
+
+def _planned(prepared: Prepared, candidate: Candidate) -> list[Emitted]:
+    return [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
 
 
 def _text(planned: Sequence[Emitted]) -> _Text:
@@ -280,7 +284,7 @@ def _resized(
     if not machine.is_gpu or not prices:
         return
     best = min(prices, key=lambda candidate: prices[candidate])
-    planned = [emitted(prepared, best, n) for n in range(len(prepared.programs))]
+    planned = _planned(prepared, best)
 
     def seconds(threads: int) -> float:
         return sum(price.seconds for price in _prices(prepared, best, planned, alone, threads))

@@ -31,7 +31,7 @@ from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import FLOATS, TensorType, Value
 
-_COMBINES = {"sum": "add", "prod": "mul"}  # elementwise kinds; other reductions have the name of theirs
+COMBINES = {"sum": "add", "prod": "mul"}  # elementwise kinds; other reductions have the name of theirs
 
 
 def split_reductions(program: UProgram, machine: Machine) -> UProgram:
@@ -49,7 +49,7 @@ def _change(statement: Statement, fresh: FreshValues, tuning: PartialTuning) -> 
     if found is None:
         return statement
     b, op = Builder(fresh, statement.source), statement.text("op")
-    wide = op in _COMBINES and x.type.dtype in FLOATS and x.type.dtype.endswith("16")
+    wide = adds_narrow(op, x.type.dtype)
     total = _Splitter(b, op, tuning).total(b.convert(x, "float32") if wide else x, axes, found)
     if wide:
         b.define((result,), "convert", (total,))
@@ -57,6 +57,11 @@ def _change(statement: Statement, fresh: FreshValues, tuning: PartialTuning) -> 
     last = b.out.pop()
     assert isinstance(last, UOperator) and last.outputs == (total,)
     return [*b.out, replace(last, outputs=(result,))]
+
+
+def adds_narrow(op: str, dtype: str) -> bool:
+    """True if sums or products of this type would be rounded too often before the end."""
+    return op in COMBINES and dtype in FLOATS and dtype.endswith("16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ class _Splitter:
         found, rest = self._of_parts(x, axes, parts), parts.rest(self.b, x)
         if rest is None:
             return found
-        return self.b.binary(_COMBINES.get(self.op, self.op), found, self._reduce(rest, axes))
+        return self.b.binary(COMBINES.get(self.op, self.op), found, self._reduce(rest, axes))
 
     def _of_parts(self, x: Value, axes: tuple[int, ...], found: Division) -> Value:
         shape, outer = list(x.type.shape), list(found.whole)

@@ -30,14 +30,14 @@ import numpy as np
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import BLOCK_PARTIALS, CORE_PARTIALS, PartialTuning
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.split_reductions import Division, division, run_of
+from jax_cocktail.schedule.split_reductions import COMBINES, Division, adds_narrow, division, run_of
 from jax_cocktail.utask.builder import Builder
+from jax_cocktail.utask.interpreter.common import identity_element, numpy_dtype
 from jax_cocktail.utask.ir import Statement, UOperator, UProgram, is_a
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
-from jax_cocktail.utask.types import FLOATS, ITEM_SIZE, Value
+from jax_cocktail.utask.types import ITEM_SIZE, Value
 
-_ADDS = {"sum": "add", "prod": "mul"}  # elementwise kinds; others have the name of theirs
 _LAST = np.iinfo(np.int32).max
 
 
@@ -88,7 +88,7 @@ def _position(b: Builder, operator: UOperator, x: Value, found: Division) -> Val
     rest = found.rest(b, x)
     if rest is not None:
         beyond = best(rest, axis)
-        one = [1 if d == axis else n for d, n in enumerate(x.type.shape)]
+        one = _sized(x, axis, 1)
         values = _joined(b, (values, b.reshape(_picked(b, rest, beyond, axis), one)), axis)
         inside = _joined(b, (inside, b.reshape(beyond, one)), axis)
     part = best(values, axis)
@@ -118,8 +118,8 @@ def _picked(b: Builder, x: Value, at: Value, axis: int) -> Value:
 def _totals(b: Builder, operator: UOperator, x: Value, found: Division) -> Value:
     """The running totals of all parts, and of what they leave over."""
     axis, op, dtype = cast(int, operator["axis"]), operator.text("op"), x.type.dtype
-    x = b.convert(x, "float32") if _is_narrow(op, dtype) else x
-    wide = "float64" if op in _ADDS and x.type.dtype == "float32" else x.type.dtype
+    x = b.convert(x, "float32") if adds_narrow(op, dtype) else x
+    wide = "float64" if op in COMBINES and x.type.dtype == "float32" else x.type.dtype
 
     def scan(y: Value, along: int) -> Value:
         return b.emit("cumulative", (y,), y.type, axis=along, op=op, reverse=operator["reverse"])
@@ -131,7 +131,7 @@ def _totals(b: Builder, operator: UOperator, x: Value, found: Division) -> Value
         """Running totals that begin with the totals `before`, of all axes but `along`."""
         others = [d for d in range(y.type.rank) if d != along]
         spread = b.broadcast(before, y.type.shape, others)
-        return b.convert(b.binary(_ADDS.get(op, op), spread, b.convert(y, wide)), y.type.dtype)
+        return b.convert(b.binary(COMBINES.get(op, op), spread, b.convert(y, wide)), y.type.dtype)
 
     parts = scan(found.split(b, x), axis + 1)
     ends = b.reshape(last(parts, axis + 1), _without(parts, axis + 1))
@@ -140,32 +140,19 @@ def _totals(b: Builder, operator: UOperator, x: Value, found: Division) -> Value
         tail = scan(tail, axis)
         ends = _joined(b, (ends, last(tail, axis)), axis)
     ends, count = scan(b.convert(ends, wide), axis), ends.type.shape[axis]
-    nothing = b.full(_neutral(op, wide), wide, [1 if d == axis else n for d, n in enumerate(ends.type.shape)])
+    nothing = b.full(identity_element(op, numpy_dtype(wide)), wide, _sized(ends, axis, 1))
     kept = run_of(b, ends, axis, 1 if operator["reverse"] else 0, count - 1)
     before = _joined(b, (kept, nothing) if operator["reverse"] else (nothing, kept), axis)
     whole = after(run_of(b, before, axis, 0, found.parts), parts, axis + 1)
-    whole = b.reshape(
-        whole, [found.parts * found.length if d == axis else n for d, n in enumerate(x.type.shape)]
-    )
+    whole = b.reshape(whole, _sized(x, axis, found.parts * found.length))
     if tail is not None:
         end = run_of(b, before, axis, found.parts, 1)
         whole = _joined(b, (whole, after(b.reshape(end, _without(end, axis)), tail, axis)), axis)
     return b.convert(whole, dtype)
 
 
-def _is_narrow(op: str, dtype: str) -> bool:
-    """True if running totals of this type would be rounded too often."""
-    return op in _ADDS and dtype in FLOATS and dtype.endswith("16")
-
-
-def _neutral(op: str, dtype: str) -> object:
-    """The element that changes no total."""
-    if op in _ADDS:
-        return int(op == "prod")
-    if dtype in FLOATS:
-        return -np.inf if op == "max" else np.inf
-    limits = np.iinfo(dtype)
-    return limits.min if op == "max" else limits.max
+def _sized(x: Value, axis: int, extent: int) -> list[int]:
+    return [extent if d == axis else n for d, n in enumerate(x.type.shape)]
 
 
 def _without(x: Value, axis: int) -> list[int]:
@@ -173,6 +160,5 @@ def _without(x: Value, axis: int) -> list[int]:
 
 
 def _joined(b: Builder, parts: Sequence[Value], axis: int) -> Value:
-    shape = list(parts[0].type.shape)
-    shape[axis] = sum(part.type.shape[axis] for part in parts)
+    shape = _sized(parts[0], axis, sum(part.type.shape[axis] for part in parts))
     return b.emit("concatenate", parts, parts[0].type.dtype, shape, dimension=axis)
