@@ -22,7 +22,7 @@ from jax_cocktail.cost.value import Price
 from jax_cocktail.cost.work import once_stopped, trips
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES, Templates
-from jax_cocktail.device.tuning import BLOCK, MODEL
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Statement, UProgram
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.rewrite import Inside, fold
@@ -96,10 +96,10 @@ def kernel_spent(
     kernel: Kernel,
     spec: DeviceSpec,
     templates: Templates = TEMPLATES,
-    unknown_trips: int = MODEL.unknown_trips,
+    unknown_trips: int | None = None,
 ) -> Spent:
-    """The cost of one launch, with operands read from memory once. Loops of unknown trip count run
-    `unknown_trips` times."""
+    """The cost of one launch, with operands read from memory once. `unknown_trips`: of loops of unknown trip
+    count, instead of those that prices assume."""
     spec = seen_by_units(spec, kernel.cluster)
     together = 1 if _crosses(kernel.nodes) else _co_resident(kernel, spec)
     units = max(min(kernel.units, spec.units * together), 1)
@@ -134,7 +134,7 @@ def _crosses(nodes: Iterable[Node]) -> bool:
 class _Timer:
     spec: DeviceSpec
     templates: Templates
-    unknown_trips: int
+    unknown_trips: int | None
     units: int
     together: int  # blocks on one multiprocessor, which share its rates but not its latencies
 
@@ -165,7 +165,8 @@ class _Timer:
         if isinstance(node, Work):
             return self._work(node, alone)
         if isinstance(node, Repeat):
-            number = self.unknown_trips if node.trips is None else node.trips
+            assumed = node.likely if self.unknown_trips is None else self.unknown_trips
+            number = assumed if node.trips is None else node.trips
             return self.all(node.body, alone).times(once_stopped(number) if node.doubled else number)
         if isinstance(node, Choice):
             return self._choice(node, alone)

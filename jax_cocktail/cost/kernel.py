@@ -16,9 +16,9 @@ import numpy as np
 from jax_cocktail.cost.latency import Memory, copy_counts, counts_of
 from jax_cocktail.cost.turns import turns
 from jax_cocktail.cost.unit_time import WHOLE, Unit, device_flops, operand_bytes, operator_seconds, unit_of
-from jax_cocktail.cost.work import may_stop_inside, work
+from jax_cocktail.cost.work import may_stop_inside, runs, work
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.device.tuning import BLOCK, PROGRAM
+from jax_cocktail.device.tuning import BLOCK, MODEL, PROGRAM
 from jax_cocktail.utask.exchange import value_words
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -76,12 +76,13 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A loop; `trips` is None if the number is known only at run time. `doubled`: it may stop inside a trip
-    (see `cost.work`)."""
+    """A loop; `trips` is None if the number is known only at run time, and then prices assume `likely`.
+    `doubled`: it may stop inside a trip (see `cost.work`)."""
 
     body: Nodes
     trips: int | None
     doubled: bool = False
+    likely: int = MODEL.unknown_trips
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class _Walker:
         nodes: list[Node] = [Work({"scalar": 2}), *self._copies(loop.body.results, loop.carried, inside)]
         for region in loop.regions:
             nodes += self.region(region, inside)
-        return Repeat(tuple(nodes), loop.trip_count, may_stop_inside(loop))
+        return Repeat(tuple(nodes), loop.trip_count, may_stop_inside(loop), runs(loop))
 
     def _copies(self, values: Iterable[Value], targets: Iterable[Value], place: _Place) -> list[Work]:
         """Copies between the arrays that a region leaves and those that the next trip reads."""

@@ -63,6 +63,11 @@ def region_work(region: Region) -> Work:
 
 def runs(loop: LoopUTask) -> int:
     """The number of runs of the body, assumed if it is known only at run time."""
+    return sure_runs(loop) if loop.likely_trips is None else loop.likely_trips
+
+
+def sure_runs(loop: LoopUTask) -> int:
+    """The same for what pays only if there are enough: a bound of the number promises none."""
     return MODEL.unknown_trips if loop.trip_count is None else loop.trip_count
 
 

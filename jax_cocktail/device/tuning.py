@@ -43,6 +43,7 @@ class ModelTuning:
     """The cost model on every machine, and how far choices rely on it [E]."""
 
     unknown_trips: int = 16  # of a loop whose trip count is known only at run time
+    likely_trips: int = 256  # at most, of one that the program bounds: many bounds are never reached
     flops_per_byte: int = 8  # a core does so many while it moves a byte
 
     many_statements: int = 1000  # a longer program takes long to plan, so it gets only the usual candidates

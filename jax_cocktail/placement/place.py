@@ -20,7 +20,7 @@ from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.parallel import scalar_constants
 from jax_cocktail.analysis.trips import goes_by_trips, side_by_side
-from jax_cocktail.cost.work import has_loop, runs, total
+from jax_cocktail.cost.work import has_loop, sure_runs, total
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement.explain import (
     first_source,
@@ -222,7 +222,7 @@ class _Placer:
             if (apart := goes_by_trips(statement, self.units, self.constants)) is not None:
                 return self._trips(apart)
             wave, before = wave_of(statement, self.units, self.limits, self.fresh), self.placed
-            body = self.region(statement.body, runs(statement), statement, wave)
+            body = self.region(statement.body, sure_runs(statement), statement, wave)
             if self.placed == before and self.limits.pays((statement,)):
                 apart = side_by_side(statement, self.constants)
                 if apart is not None:

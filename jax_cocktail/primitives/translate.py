@@ -10,6 +10,7 @@ import numpy as np
 from jax_cocktail.errors import UnsupportedError, VerificationError
 from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
 from jax_cocktail.primitives.rule import RULES, physical_type
+from jax_cocktail.schedule.simplify.likely_trips import expect_trips
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import UProgram
 from jax_cocktail.utask.types import Value
@@ -29,7 +30,7 @@ def translate(program: Program, name: str, donated: tuple[int, ...] = ()) -> UPr
     builder = Builder()
     parameters = [builder.value(t.dtype, t.shape) for t in map(physical_type, program.inputs)]
     results = inline(builder, program, parameters)
-    return UProgram(name, builder.finish(parameters, results), donated)
+    return expect_trips(UProgram(name, builder.finish(parameters, results), donated))
 
 
 def inline(builder: Builder, program: Program, arguments: Sequence[Value]) -> list[Value]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from jax_cocktail.cost.work import runs
+from jax_cocktail.cost.work import sure_runs
 from jax_cocktail.device.tuning import FACTORS
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a, is_parallel, walk
@@ -81,7 +81,8 @@ class _Packer:
     def _statement(self, statement: Statement) -> Sequence[Statement]:
         if isinstance(statement, UOperator):
             return self._product(statement) if self._is_wide(statement) else (statement,)
-        begins, number = is_parallel(statement), runs(statement) if isinstance(statement, LoopUTask) else 1
+        begins = is_parallel(statement)
+        number = sure_runs(statement) if isinstance(statement, LoopUTask) else 1
         alone = begins or self.frames[-1].alone
         return (map_regions(statement, lambda r: self.region(r, _Frame(number, alone, begins))),)
 

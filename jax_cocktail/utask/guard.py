@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, operators_in
+from jax_cocktail.utask.types import Value
+
+
+def asked(condition: Region) -> tuple[Value, ...]:
+    """The values of a condition without any of which it is false: its result, and the operands of `and`."""
+    found = dict.fromkeys(condition.results)
+    for operator in reversed(list(operators_in(condition))):
+        if operator.kind == "and" and operator.output in found:
+            found.update(dict.fromkeys(operator.inputs))
+    return tuple(found)
 
 
 def asks_for(condition: Region, position: int) -> bool:
     """True if a condition is false whenever its parameter at this position is."""
-    asked = set(condition.results)
-    for operator in reversed(list(operators_in(condition))):
-        if operator.kind == "and" and operator.output in asked:
-            asked.update(operator.inputs)
-    return condition.parameters[position] in asked
+    return condition.parameters[position] in asked(condition)
 
 
 def stopping_branch(loop: LoopUTask) -> int | None:

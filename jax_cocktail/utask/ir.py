@@ -139,6 +139,9 @@ class LoopUTask:
 
     `stops_by`: position of a carried bool[] that the condition tests, so the trip that returns false is the
     last one. The rest of such a trip may be the first region of a branch on it (`stopping_branch`).
+
+    `likely_trips`: what prices assume of a loop with a condition, where the program bounds the number. The
+    two iterations in one of a loop that is unrolled with a guard count as two.
     """
 
     initial: tuple[Value, ...]
@@ -150,10 +153,13 @@ class LoopUTask:
     parallel: bool = False
     first: int = 0
     stops_by: int | None = None
+    likely_trips: int | None = None
 
     def __post_init__(self) -> None:
         if (self.condition is None) == (self.trip_count is None):
             raise ValueError("a loop has either a condition or a trip count")
+        if self.likely_trips is not None and self.trip_count is not None:
+            raise ValueError("a counted loop needs no likely trips")
         if self.parallel and self.trip_count is None:
             raise ValueError("a parallel loop has a trip count")
         if self.first < 0 or (self.first and not self.parallel):

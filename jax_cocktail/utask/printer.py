@@ -157,6 +157,7 @@ class _Printer:
 
     def _loop(self, loop: LoopUTask) -> None:
         kind = f"loop trips {loop.trip_count}" if loop.condition is None else "loop"
+        kind = kind if loop.likely_trips is None else f"{kind} of about {loop.likely_trips} trips"
         kind = f"parallel {kind}" if loop.parallel else kind
         kind = f"{kind} first {loop.first}" if loop.first else kind
         kind = kind if loop.stops_by is None else f"{kind} stops by {loop.stops_by}"

@@ -245,7 +245,7 @@ OWN_BUSINESS = {
     "schedule/simplify/peephole.py _REWRITES": "kinds that have a local rewrite",
     "schedule/simplify/peephole.py splat": "they repeat the one element of a constant",
     "schedule/simplify/trip_counts.py _MIRRORED": "comparisons with their operands exchanged",
-    "schedule/simplify/trip_counts.py counter_of": "comparisons of a counter that goes up",
+    "schedule/simplify/trip_counts.py _counter": "comparisons of a counter that goes up",
     "schedule/simplify/trip_counts.py trips_of": "comparisons that count the bound, too",
     "stitch/residence.py Residences": "always memory: nothing computes them where they are read",
     "utask/infer/anchors.py _arg_reduce": "values of the attribute `op`",

@@ -9,11 +9,12 @@ chunks (`chunks`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jax_cocktail.utask.guard import asked
 from jax_cocktail.utask.ir import LoopUTask, Region, Statement, UOperator, UProgram, is_a
 from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
@@ -53,8 +54,21 @@ def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:
     condition = loop.condition
     if condition is None:
         return None
+    return _counter(loop, condition, condition.results[0], definitions)
+
+
+def counters_of(loop: LoopUTask, definitions: Definitions) -> Iterator[Counter]:
+    """The counters of a while loop: each ends it, whatever else its condition asks for."""
+    condition = loop.condition
+    if condition is not None:
+        found = (_counter(loop, condition, value, definitions) for value in asked(condition))
+        yield from (counter for counter in found if counter is not None)
+
+
+def _counter(loop: LoopUTask, condition: Region, truth: Value, definitions: Definitions) -> Counter | None:
+    """The counter whose comparison is a value of the condition."""
     inside = {v: s for s in condition.body for v in s.outputs}
-    compare = inside.get(condition.results[0])
+    compare = inside.get(truth)
     if not isinstance(compare, UOperator) or compare.kind not in _MIRRORED:
         return None
     left, right = compare.inputs
@@ -65,7 +79,7 @@ def counter_of(loop: LoopUTask, definitions: Definitions) -> Counter | None:
         return None
     prefix = _invariant_slice(right, condition, inside)
     position = condition.parameters.index(left)
-    step = _step(loop, position, definitions)
+    step = step_of(loop, position, definitions)
     if prefix is None or not step or (step > 0) != (test in ("lt", "le")):
         return None
     return Counter(position, step, test, right, prefix)
@@ -90,7 +104,8 @@ def _invariant_slice(
     return tuple(s for s in condition.body if isinstance(s, UOperator) and s.outputs[0] in wanted)
 
 
-def _step(loop: LoopUTask, position: int, definitions: Definitions) -> int | None:
+def step_of(loop: LoopUTask, position: int, definitions: Definitions) -> int | None:
+    """By how much every iteration moves a carry, if that is a constant."""
     inside = dict(definitions) | {v: s for s in loop.body.body for v in s.outputs}
     made = inside.get(loop.body.results[position])
     carry = loop.carried[position]
@@ -136,4 +151,4 @@ def _counted(loop: LoopUTask, definitions: Definitions, fresh: FreshValues) -> L
     if trips is None:
         return loop
     body = replace(loop.body, parameters=(fresh.make(TensorType("int64")), *loop.body.parameters))
-    return replace(loop, body=body, condition=None, trip_count=trips)
+    return replace(loop, body=body, condition=None, trip_count=trips, likely_trips=None)

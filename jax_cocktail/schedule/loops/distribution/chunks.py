@@ -43,15 +43,17 @@ def by_chunks(
     names: dict[Value, Value] = {}
     prefix = tuple(copied(s, names, fresh) for s in counter.prefix)
     bound = names.get(counter.bound, counter.bound)
+    rounds, left = (None, None) if loop.likely_trips is None else divmod(loop.likely_trips, chunk.trip_count)
     whole = LoopUTask(
         initial=loop.initial,
         outputs=between,
         condition=_has_room(loop, counter, bound, chunk.trip_count, fresh),
         body=Region(chunk.initial, divided, chunk.outputs),
         source=loop.source,
+        likely_trips=rounds,
     )
     rest = copied(loop, {}, fresh)
-    return (*prefix, whole, replace(rest, initial=between, outputs=loop.outputs))
+    return (*prefix, whole, replace(rest, initial=between, outputs=loop.outputs, likely_trips=left))
 
 
 def _has_room(loop: LoopUTask, counter: Counter, bound: Value, steps: int, fresh: FreshValues) -> Region:

@@ -47,6 +47,7 @@ def run_ahead(
         condition=copied_region(_condition(loop), {}, fresh),
         body=Region(chunk.initial, (*regrouper.b.out, *again), after),
         source=loop.source,
+        likely_trips=None if loop.likely_trips is None else max(loop.likely_trips - 1, 0) // steps,
     )
     return (*first, whole), len(ahead)
 
@@ -81,6 +82,7 @@ def _limited(
         condition=condition,
         body=Region((done, *body.parameters), (*body.body, *b.out), (following, *body.results)),
         source=loop.source,
+        likely_trips=None if loop.likely_trips is None else min(loop.likely_trips, steps),
     )
     return (*front.out, whole), rest.outputs
 
