@@ -18,10 +18,22 @@ from jax_cocktail.errors import (
 from jax_cocktail.report import Report
 
 if TYPE_CHECKING:
-    from jax_cocktail.api import Trace, clear_cache, explain, jit, load, recursive, replace_jit, trace
+    from jax_cocktail.api import (
+        CacheInfo,
+        Trace,
+        cache_info,
+        clear_cache,
+        explain,
+        jit,
+        load,
+        recursive,
+        replace_jit,
+        trace,
+    )
 
 __all__ = [
     "BuildError",
+    "CacheInfo",
     "CocktailError",
     "CocktailWarning",
     "Options",
@@ -32,6 +44,7 @@ __all__ = [
     "UnsupportedError",
     "VerificationError",
     "__version__",
+    "cache_info",
     "clear_cache",
     "explain",
     "jit",
@@ -43,7 +56,18 @@ __all__ = [
 ]
 
 _NEEDS_JAX = frozenset(
-    {"Trace", "clear_cache", "explain", "jit", "load", "recursive", "replace_jit", "trace"}
+    {
+        "CacheInfo",
+        "Trace",
+        "cache_info",
+        "clear_cache",
+        "explain",
+        "jit",
+        "load",
+        "recursive",
+        "replace_jit",
+        "trace",
+    }
 )
 
 

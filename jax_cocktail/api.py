@@ -15,9 +15,19 @@ from jax.extend import source_info_util
 from jax_cocktail import cache, config
 from jax_cocktail.build import job
 from jax_cocktail.config import SCOPES, Options, Scope
-from jax_cocktail.lowering import custom_call, decisions, failure_call, intercept, marked, variants
+from jax_cocktail.lowering import (
+    custom_call,
+    decisions,
+    failure_call,
+    intercept,
+    marked,
+    plan_cache,
+    variants,
+)
 from jax_cocktail.lowering.lower import MARK_LOST
 from jax_cocktail.lowering.marked import Marked, marked_of
+from jax_cocktail.lowering.plan_cache import CacheInfo as CacheInfo
+from jax_cocktail.lowering.plan_cache import cache_info as cache_info
 from jax_cocktail.lowering.record import unrecorded
 from jax_cocktail.lowering.replacement import Replacement
 from jax_cocktail.lowering.state import STATE, collecting, in_state, recording
@@ -211,7 +221,7 @@ def _lowered(
 
 
 def clear_cache() -> None:
-    """Removes all built programs, stored decisions and GPU measurements from the cache folder on disk, and
+    """Removes all built programs, plans, decisions and GPU measurements from the cache folder on disk, and
     frees what this process keeps of recent compilations. What could not be built is tried again.
 
     The folder is ``$JAX_COCKTAIL_CACHE_DIR``, else ``$XDG_CACHE_HOME/jax_cocktail``, else
@@ -225,6 +235,7 @@ def clear_cache() -> None:
     cache.clear_cache()
     job.forget_failures()
     decisions.forget()
+    plan_cache.forget()
     variants.forget()
     marked.forget()
     permissions.forget()

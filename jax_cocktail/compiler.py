@@ -67,7 +67,8 @@ from jax_cocktail.schedule.unit_count import know_units
 from jax_cocktail.schedule.vmap.recover import recover_elements
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.failure import lines_of
+from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
@@ -151,12 +152,30 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
-    """A built program.
+class Executable:
+    """A built program as its calls need it.
 
-    `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `aliases`: (operand, result)
-    pairs that share memory; `seconds`: time spent in our passes and the host compiler; `cached`: the latter
-    did not run; `path`: of the built program; `launch`: how a GPU runs it, None for the CPU.
+    `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `path`: of the built program;
+    `aliases`: (operand, result) pairs that share memory; `failures`: the messages of its error codes;
+    `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program.
+    """
+
+    binary: bytes
+    digest: str
+    path: str
+    aliases: tuple[tuple[int, int], ...]
+    workspace_bytes: int
+    failures: tuple[str, ...]
+    launch: LaunchPlan | None = None
+    stamps: StampTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A program that was planned and built, with all that is known of it.
+
+    `seconds`: time spent in our passes and the host compiler; `cached`: the latter did not run; `key`: of the
+    binary in the cache, "" if it is not there. For the rest see `Executable`.
     """
 
     binary: bytes
@@ -166,6 +185,15 @@ class Artifact:
     cached: bool
     path: str
     launch: LaunchPlan | None = None
+    key: str = ""
+
+    @property
+    def executable(self) -> Executable:
+        """What a call needs to know."""
+        failures = lines_of(operators_in(self.emitted.program.entry))
+        place = self.binary, self.digest, self.path
+        sizes = self.aliases, self.workspace_bytes, failures
+        return Executable(*place, *sizes, self.launch, self.emitted.stamps)
 
     @property
     def workspace_bytes(self) -> int:
@@ -302,6 +330,7 @@ def build(emitted: Emitted, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES) -> 
         seconds=emitted.seconds + built.seconds,
         cached=built.cached,
         path=built.path,
+        key=built.key,
     )
 
 
@@ -331,7 +360,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
         remarks.append(Remark("build", False, check.remark))
     emitted = replace(emitted, remarks=tuple(remarks))
     launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
-    return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch)
+    return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch, built.key)
 
 
 def _stamps_for(emitted: Emitted, machine: Machine) -> StampTable | None:

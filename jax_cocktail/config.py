@@ -18,6 +18,7 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.spec import ARCHES
 
 VERSION = "0.1.0"
+CACHED, FRESH = "cached", "fresh"  # of the option `plans`
 CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
 
 
@@ -80,6 +81,11 @@ class Options:
         "auto times stock XLA and the best few of our candidates; full times all of them, for longer; off"
         " never measures: it uses the stored decision, or the cost model if there is none",
         choices=("auto", "off", "full"),
+    )
+    plans: str = _option(
+        CACHED,
+        "cached takes programs from the plan cache; fresh plans every program, whatever is known of it",
+        choices=(CACHED, FRESH),
     )
     units: int = _option(
         0,
@@ -192,9 +198,10 @@ def options(**values: Any) -> Iterator[None]:
     Args:
       **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``scope``:
         ``"control_flow"`` or ``"memory_bound"``. ``strict``: a bool. ``dump_to``: a path.
-        ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``. ``units``: an int, 0
-        for one per core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"`` or
-        ``"sync"``. ``trace``: 0 to 3. `REGISTRY` describes them.
+        ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``. ``plans``:
+        ``"cached"`` or ``"fresh"``. ``units``: an int, 0 for one per core or multiprocessor. ``gpu_arch``:
+        such as ``"sm_90"``. ``errors``: ``"deferred"`` or ``"sync"``. ``trace``: 0 to 3. `REGISTRY` describes
+        them.
 
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.

@@ -18,6 +18,7 @@ _FOLDER = os.environ.get("TEST_TMPDIR") or str(
     Path(tempfile.gettempdir()) / f"jax_cocktail-tests-{getpass.getuser()}"
 )
 os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
+os.environ.setdefault("JAX_COCKTAIL_PLANS", "fresh")  # a test may have changed a pass
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.gpu.launching import Call
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.compiler import Artifact
+from jax_cocktail.config import FRESH, options
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering import variants
 from jax_cocktail.utask.plan import LaunchPlan
@@ -69,6 +70,7 @@ def recording(prelude: str = "", operands: bool = True) -> Iterator[Recording]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(variants, "build", built))
         patches.enter_context(mock.patch.object(jax.ffi, "ffi_call", called))
+        patches.enter_context(options(plans=FRESH))  # what the plan cache has is not built
         yield found
 
 

@@ -87,7 +87,8 @@ class KernelFacts:
 @dataclass(frozen=True, slots=True)
 class DeviceBuilt:
     """A compiled program. `binary`: a fatbin with machine code and PTX from nvcc, a cubin from NVRTC;
-    `digest`: its SHA-256; `kernels`: facts by kernel name; `seconds`: the time to compile or read it."""
+    `digest`: its SHA-256; `kernels`: facts by kernel name; `seconds`: the time to compile or read it; `key`:
+    of its entry in the cache, "" if it has none."""
 
     binary: bytes
     digest: str
@@ -96,6 +97,7 @@ class DeviceBuilt:
     cached: bool
     arch: str = ""
     kernels: Mapping[str, KernelFacts] = field(default_factory=dict)
+    key: str = ""
 
     @property
     def spills(self) -> Mapping[str, int]:
@@ -245,7 +247,8 @@ def build_device_program(
     job = make_job(source, (*flags, *options), (), includes, headers, toolchain, CUDA)
     built = obtain(job, cache_limit_bytes)
     kernels = _kernels(built.facts)
-    return DeviceBuilt(built.binary, built.digest, built.path, built.seconds, built.cached, arch, kernels)
+    made = built.binary, built.digest, built.path, built.seconds, built.cached
+    return DeviceBuilt(*made, arch, kernels, built.key)
 
 
 def _remedy(log: str) -> str:

@@ -55,7 +55,7 @@ Facts = Mapping[str, object]  # values that JSON can represent
 @dataclass(frozen=True, slots=True)
 class Built:
     """A compiled program. `digest`: SHA-256 of `binary`; `seconds`: the time to compile or read it; `facts`:
-    properties of the binary, recorded at compilation."""
+    properties of the binary, recorded at compilation; `key`: of its entry in the cache, "" if it has none."""
 
     binary: bytes
     digest: str
@@ -63,6 +63,7 @@ class Built:
     seconds: float
     cached: bool
     facts: Facts = field(default_factory=dict)
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def _obtain(job: Job, limit_bytes: int) -> Built:
         return _obtain_in(cache.prepare_root(), job, limit_bytes)
     except (OSError, RuntimeError) as problem:  # the latter: a file system without locks
         try:
-            found = _obtain_in(private_root(), job, limit_bytes)
+            found = replace(_obtain_in(private_root(), job, limit_bytes), key="")
         except (OSError, RuntimeError) as error:
             raise BuildError(
                 f"there is no folder to compile in ({_reason(problem)}; {_reason(error)})",
@@ -255,7 +256,7 @@ def _load(job: Job, folder: Path) -> Built | None:
         job.language.check(facts)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Built(entry.binary, entry.digest, entry.path, entry.seconds, True, facts)
+    return Built(entry.binary, entry.digest, entry.path, entry.seconds, True, facts, job.key)
 
 
 def private_root() -> Path:

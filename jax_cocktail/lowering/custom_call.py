@@ -19,7 +19,7 @@ from jax_cocktail import config
 from jax_cocktail.build.host import build_runtime, host_toolchain
 from jax_cocktail.build.library import open_built
 from jax_cocktail.cache import prepare_root
-from jax_cocktail.compiler import Artifact
+from jax_cocktail.compiler import Executable
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering import gpu_call
 from jax_cocktail.lowering.adapter import is_key, with_attribute
@@ -150,13 +150,13 @@ def register_quietly() -> None:
                 register(platform)
 
 
-def load(artifact: Artifact) -> None:
+def load(executable: Executable) -> None:
     """Loads a program for the CPU that was built for this machine. XLA would report a program that cannot be
     loaded only when it is called, too late for stock XLA to run instead. Raises BuildError."""
-    if artifact.launch is not None or _library is None:
+    if executable.launch is not None or _library is None:
         return
-    binary, problem = artifact.binary, ctypes.create_string_buffer(1024)
-    if not _library.ck_cpu_load(artifact.digest.encode(), binary, len(binary), problem, len(problem)):
+    binary, problem = executable.binary, ctypes.create_string_buffer(1024)
+    if not _library.ck_cpu_load(executable.digest.encode(), binary, len(binary), problem, len(problem)):
         raise BuildError(
             problem.value.decode(errors="replace"),
             "set TMPDIR to a folder with room that allows execution, or raise the limits of the process",
@@ -181,27 +181,27 @@ class Invocation:
     workspace_bytes: int
 
 
-def _on_cpu(artifact: Artifact, region: Region) -> Invocation:
-    workspace = artifact.workspace_bytes
+def _on_cpu(executable: Executable, region: Region) -> Invocation:
+    workspace = executable.workspace_bytes
     as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
     exit_flag = len(region.results) if region.exits else -1
     launch = (0 if as_result else workspace, int(as_result), exit_flag)  # struct Launch of runtime.cc
-    return Invocation(TARGET, gpu_call.failures_of(artifact), launch, workspace if as_result else 0)
+    return Invocation(TARGET, gpu_call.failures_of(executable), launch, workspace if as_result else 0)
 
 
-def _on_gpu(artifact: Artifact, plan: LaunchPlan, name: str, sync: bool) -> Invocation:
-    attributes = gpu_call.attributes_of(artifact, name, sync)
-    target = gpu_call.target_of(artifact, sync)
-    return Invocation(target, attributes, plan.attribute, artifact.workspace_bytes)
+def _on_gpu(executable: Executable, plan: LaunchPlan, name: str, sync: bool) -> Invocation:
+    attributes = gpu_call.attributes_of(executable, name, sync)
+    target = gpu_call.target_of(executable, sync)
+    return Invocation(target, attributes, plan.attribute, executable.workspace_bytes)
 
 
 def _bound(
-    artifact: Artifact, launch: Sequence[int], operands: Sequence[Any], results: Sequence[Any]
+    executable: Executable, launch: Sequence[int], operands: Sequence[Any], results: Sequence[Any]
 ) -> Mapping[str, Any]:
     """The attributes that bind the binary to what it was compiled for; they permit this process to run it."""
     passed, returned = ([(x.dtype.name, x.shape) for x in values] for values in (operands, results))
-    signature = trust.signature(passed, returned, artifact.aliases)
-    digest = trust.digest_of(launch, signature, artifact.digest)
+    signature = trust.signature(passed, returned, executable.aliases)
+    digest = trust.digest_of(launch, signature, executable.digest)
     trust.admit(digest)
     return {
         "digest": digest,
@@ -211,13 +211,13 @@ def _bound(
 
 
 def rewrite(
-    captured: Capture, artifacts: Mapping[int, Artifact], name: str = "", sync: bool = False
+    captured: Capture, executables: Mapping[int, Executable], name: str = "", sync: bool = False
 ) -> Rewritten:
-    """Replaces every region that has an artifact by a custom call.
+    """Replaces every region that has an executable by a custom call.
 
     Args:
       captured: the marked jaxpr and its regions.
-      artifacts: compiled programs by region number.
+      executables: compiled programs by region number.
       name: the function's name, for error messages.
       sync: wait for the end of every call on a GPU.
     """
@@ -231,12 +231,12 @@ def rewrite(
         else:
             (number,) = step
             region = captured.regions[number]
-            if number in artifacts:
-                artifact = artifacts[number]
-                plan = artifact.launch
-                invocation = _on_gpu(artifact, plan, name, sync) if plan else _on_cpu(artifact, region)
+            if number in executables:
+                executable = executables[number]
+                plan = executable.launch
+                invocation = _on_gpu(executable, plan, name, sync) if plan else _on_cpu(executable, region)
                 stock = [flat.equations[member] for member in region.members]
-                call, flag, ring = _call(region, artifact, invocation, stock)
+                call, flag, ring = _call(region, executable, invocation, stock)
                 equations += call
                 flags += flag
                 rings += ring
@@ -246,14 +246,14 @@ def rewrite(
 
 
 def _call(
-    region: Region, artifact: Artifact, invocation: Invocation, stock: Sequence[Any]
+    region: Region, executable: Executable, invocation: Invocation, stock: Sequence[Any]
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """The equations of one custom call, which read and define the variables of the region; its exit flag and
     its rings, if it has them. `stock`: the equations that it replaces, which run again after a side exit."""
     operands = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in region.operands]
     results = [physical_type(atom) for atom in region.program.outputs]
     shapes = [jax.ShapeDtypeStruct(t.shape, np.dtype(_numpy_name(t.dtype))) for t in results]
-    stamps = artifact.emitted.stamps
+    stamps = executable.stamps
     if stamps is not None:
         shapes.append(jax.ShapeDtypeStruct(stamps.shape, np.uint32))
     if invocation.workspace_bytes:
@@ -261,8 +261,8 @@ def _call(
 
     def call(*values: Any) -> list[Any]:
         plain = [jax.random.key_data(v) if is_key(v) else v for v in values]
-        function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(artifact.aliases))
-        bound = _bound(artifact, invocation.launch, plain, shapes)
+        function = jax.ffi.ffi_call(invocation.target, shapes, input_output_aliases=dict(executable.aliases))
+        bound = _bound(executable, invocation.launch, plain, shapes)
         outputs = function(*plain, **bound, **invocation.attributes, binary=np.empty(0, np.uint8))
         pairs = zip(outputs[: len(results)], region.program.outputs, strict=True)
         rings = outputs[len(results) : len(results) + (stamps is not None)]
@@ -273,7 +273,7 @@ def _call(
         traced = open_jaxpr(jax.make_jaxpr(call)(*operands))
     names = dict(zip(traced.invars, region.operands, strict=True))
     # It comes after the trace, because JAX remembers for long what it has traced.
-    binary = np.frombuffer(artifact.binary, np.uint8)
+    binary = np.frombuffer(executable.binary, np.uint8)
     again: list[Any] = []
     returned, rings = traced.outvars[: len(results)], traced.outvars[len(results) :]
     if region.exits:

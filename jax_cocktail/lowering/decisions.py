@@ -192,7 +192,7 @@ def key_of(
     no position in the user's program. It uses the jaxpr's text, so a process that finds a decision for stock
     XLA need not capture anything.
     """
-    parts = [jaxpr_text(jaxpr), *_machine(), os.environ.get("XLA_FLAGS", ""), str(units)]
+    parts = [jaxpr_text(jaxpr), *machine_facts(), os.environ.get("XLA_FLAGS", ""), str(units)]
     parts += [device] if device else []
     parts += [f"{name}={value}" for name, value in sorted((options or {}).items())]
     parts += ["memory-bound"] if memory_bound else []
@@ -200,7 +200,8 @@ def key_of(
 
 
 @functools.cache
-def _machine() -> tuple[str, ...]:
+def machine_facts() -> tuple[str, ...]:
+    """What every key covers of this machine: processor and cores, versions, and our compiler's sources."""
     model = ""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -255,24 +256,29 @@ def _from_facts(facts: Any) -> Decision:
     damaged or in another format. A file may contain anything: every value must have the type of its field."""
     if facts["format"] != _FORMAT or facts["choice"] not in ("cocktail", "stock"):
         raise ValueError("not a decision")
-    candidate, skip = facts["plan"]["candidate"], tuple(_typed(n, int) for n in facts["plan"]["skip"])
+    trials = tuple(Trial(typed(t["name"], str), number_of(t["seconds"])) for t in facts["trials"])
+    thorough, others = typed(facts["thorough"], bool), number_of(facts["others"])
+    why, kept = typed(facts["why"], str), typed(facts["kept"], str)
+    return Decision(facts["choice"], plan_of(facts["plan"]), trials, why, thorough, others, kept)
+
+
+def plan_of(facts: Any) -> Plan:
+    """Parses a plan. Raises ValueError, KeyError, TypeError or AttributeError."""
+    candidate, skip = facts["candidate"], tuple(typed(n, int) for n in facts["skip"])
     for name, value in candidate.items():
-        _typed(value, int if name in ("units", "threads") else bool)
-    trials = tuple(Trial(_typed(t["name"], str), _number(t["seconds"])) for t in facts["trials"])
-    thorough, others = _typed(facts["thorough"], bool), _number(facts["others"])
-    plan = Plan(Candidate(**candidate), skip)
-    why, kept = _typed(facts["why"], str), _typed(facts["kept"], str)
-    return Decision(facts["choice"], plan, trials, why, thorough, others, kept)
+        typed(value, int if name in ("units", "threads") else bool)
+    return Plan(Candidate(**candidate), skip)
 
 
-def _typed(value: Any, kind: type[T]) -> T:
-    """The value, if it has exactly this type: a bool is no int."""
+def typed(value: Any, kind: type[T]) -> T:
+    """The value, if it has exactly this type: a bool is no int. Raises TypeError."""
     if type(value) is not kind:
         raise TypeError(f"not of type {kind.__name__}: {value!r}")
     return value
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """A finite number that is not negative. Raises ValueError."""
     number = float(value) if type(value) in (int, float) else math.nan
     if not 0 <= number < math.inf:
         raise ValueError(f"not a number: {value!r}")

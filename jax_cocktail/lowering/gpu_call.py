@@ -14,13 +14,11 @@ import numpy as np
 
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
 from jax_cocktail.build.library import open_built
-from jax_cocktail.compiler import Artifact
+from jax_cocktail.compiler import Executable
 from jax_cocktail.device.spec import DEFAULT, DeviceSpec, card_like, spec_for
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.runtime import trust
 from jax_cocktail.runtime.cuda import measure as gpu_measure
-from jax_cocktail.utask.failure import lines_of
-from jax_cocktail.utask.ir import operators_in
 
 TARGET = "jax_cocktail_gpu"
 # Runs at every execution, never from a command buffer. XLA attaches this trait to the target's name.
@@ -135,23 +133,22 @@ def _in_python() -> tuple[Any, Any, Any, Any]:
     return module.initialize, module.execute, module.execute_nograph, module
 
 
-def target_of(artifact: Artifact, sync: bool) -> str:
+def target_of(executable: Executable, sync: bool) -> str:
     """The target to call. A program that can fail or is waited for must not run from a command buffer."""
-    assert artifact.launch is not None
-    return TARGET_WITHOUT_GRAPH if sync or artifact.launch.can_fail else TARGET
+    assert executable.launch is not None
+    return TARGET_WITHOUT_GRAPH if sync or executable.launch.can_fail else TARGET
 
 
-def failures_of(artifact: Artifact) -> Mapping[str, str]:
+def failures_of(executable: Executable) -> Mapping[str, str]:
     """The messages for the handler, one line for every error code; nothing if the program cannot fail."""
-    lines = lines_of(operators_in(artifact.emitted.program.entry))
-    return {"failures": "\n".join(lines)} if lines else {}
+    return {"failures": "\n".join(executable.failures)} if executable.failures else {}
 
 
-def attributes_of(artifact: Artifact, name: str, sync: bool) -> Mapping[str, Any]:
+def attributes_of(executable: Executable, name: str, sync: bool) -> Mapping[str, Any]:
     """Attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call."""
-    assert artifact.launch is not None
+    assert executable.launch is not None
     return {
         "name": name,
         "sync": np.int64(sync),
-        **(failures_of(artifact) if artifact.launch.can_fail else {}),
+        **(failures_of(executable) if executable.launch.can_fail else {}),
     }

@@ -28,19 +28,20 @@ from jax_cocktail.lowering.arguments import concrete_arguments, donated
 from jax_cocktail.lowering.capture import ASKED_FOR, Region, subgraph
 from jax_cocktail.lowering.choices import element_branch_in
 from jax_cocktail.lowering.describe import described
+from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.record import record
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.variants import (
     Prepared,
-    Survey,
+    artifact,
     building,
     device_of,
+    known_survey,
     possible,
     prepare,
     rewritten,
     spec_of,
-    survey,
     units_of,
 )
 from jax_cocktail.primitives import CONTROL_FLOW
@@ -155,7 +156,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if force == "auto":
         decision = _decide(prepared, mark, key, known, again)
     else:
-        plan = prepared.forced(known.plan if known is not None else survey(prepared, units).best)
+        plan = prepared.forced(known.plan if known is not None else known_survey(prepared, units, mark).best)
         decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
         decision = replace(decision, why=f'the option force is "{force}"')
     if force == "auto" and decision.choice == "stock" and not decision.measured:
@@ -203,7 +204,7 @@ def _decide(
     if before is not None and obstacle:
         return before
     thorough = mark.options.profile == "full"
-    found = survey(prepared, units_of(mark, prepared.machine), thorough)
+    found = known_survey(prepared, units_of(mark, prepared.machine), mark, thorough)
     if found.comparison.hopeless() and not thorough and known is None:
         decision = decisions.Decision("stock", found.best, why=f"not measured: {found.comparison}")
         decisions.store(key, decision)
@@ -339,7 +340,7 @@ def _arguments(closed: Any, mark: Mark, platform: str) -> tuple[list[Any] | None
 
 def _described(report: Report, prepared: Prepared, decision: decisions.Decision, mark: Mark) -> Report:
     plan, regions = decision.plan, prepared.captured.regions
-    built = prepared.built[plan]
+    built = {n: artifact(prepared, (plan.candidate, n), mark) for n in prepared.taken(plan)}
     skipped: tuple[Left, ...] = ()
     for region in (regions[n] for n in plan.skip):
         doubtful = region.memory_bound and not decision.measured

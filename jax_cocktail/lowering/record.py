@@ -30,7 +30,7 @@ def record(prepared: Prepared, plan: Plan, mark: Mark, arguments: Sequence[Any])
     count = len(found) - len(rewritten.rings)
     rings = [np.asarray(halves).view(np.uint64) for halves in found[count:]]
     origin = min(map(begin_of, rings), default=0)
-    tables = (artifact.emitted.stamps for artifact in built.values())
+    tables = (executable.stamps for executable in built.values())
     regions = (
         read(number, words, table.rows, table.level, origin)
         for number, (words, table) in enumerate(zip(rings, tables, strict=True))

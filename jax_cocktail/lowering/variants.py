@@ -14,8 +14,10 @@ import jax.extend.core as jex
 
 from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
+from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.codegen.machines import HOST, with_threads
-from jax_cocktail.compiler import Artifact, Emitted, build, emit, identity
+from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
+from jax_cocktail.config import FRESH
 from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.device.machine import Machine
@@ -23,10 +25,11 @@ from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.dump import Dump
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
-from jax_cocktail.lowering import custom_call, gpu_call
+from jax_cocktail.lowering import custom_call, gpu_call, plan_cache
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
-from jax_cocktail.lowering.decisions import Plan, cores
+from jax_cocktail.lowering.decisions import Plan, cores, machine_facts
+from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.rerun import Rewritten
 from jax_cocktail.lowering.state import Mark
@@ -44,9 +47,11 @@ from jax_cocktail.schedule.policy import (
 )
 from jax_cocktail.schedule.unit_count import asks_units, know_units
 from jax_cocktail.utask.candidate import SINGLE, Candidate
-from jax_cocktail.utask.ir import UProgram
+from jax_cocktail.utask.failure import lines_of
+from jax_cocktail.utask.ir import UProgram, operators_in
 
-Built = dict[int, Artifact]  # by region number; regions that stay with stock XLA have no entry
+Part = tuple[Candidate, int]  # a way to compile the region with this number
+Built = dict[int, Executable]  # by region number; regions that stay with stock XLA have no entry
 
 
 @dataclass(eq=False, slots=True)
@@ -61,6 +66,7 @@ class Prepared:
     captured: Capture
     programs: tuple[UProgram, ...]
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
+    artifacts: dict[tuple[Candidate, int], Artifact] = field(default_factory=dict)
     built: dict[Plan, Built] = field(default_factory=dict)
     rewritten: dict[Plan, Rewritten] = field(default_factory=dict)
 
@@ -86,24 +92,6 @@ class Prepared:
         """The digests of the built programs that have side exits."""
         regions, built = self.captured.regions, self.built[plan]
         return tuple(built[n].digest for n in self.taken(plan) if regions[n].exits)
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Plans with different programs and their prices in seconds, the simplest first.
-
-    `comparison` compares the cheapest with stock XLA. `trusted`: the cheapest without memory-bound regions
-    whose predicted gain is smaller than the model's error; None if nothing else was captured.
-    """
-
-    plans: tuple[Plan, ...]
-    seconds: tuple[float, ...]
-    comparison: Comparison
-    trusted: Plan | None
-
-    @property
-    def best(self) -> Plan:
-        return self.plans[self.seconds.index(min(self.seconds))]
 
 
 _RECENT = 32
@@ -195,6 +183,31 @@ def units_of(mark: Mark, machine: Machine) -> int:
     if mark.options.units:
         return mark.options.units
     return custom_call.units() or cores() if machine.spec is None else machine.spec.units
+
+
+def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = False) -> Survey:
+    """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
+    if mark.options.plans == FRESH:
+        return survey(prepared, units, thorough)
+    parts = [*map(_whole_identity, prepared.programs), *machine_facts(), str(prepared.machine.spec)]
+    parts += [str([region.memory_bound for region in prepared.captured.regions]), str((units, thorough))]
+    found = plan_cache.survey(plan_cache.key_of(parts), lambda: survey(prepared, units, thorough))
+    if all(possible(prepared, plan, units) for plan in found.plans):
+        return found
+    return survey(prepared, units, thorough)  # somebody has changed the file
+
+
+def _whole_identity(program: UProgram, candidate: Candidate = SINGLE) -> str:
+    """What is built of a program depends on nothing else of it: its identity, and its messages."""
+    return "\n".join((identity(program, candidate), *lines_of(operators_in(program.entry))))
+
+
+def _program_key(prepared: Prepared, candidate: Candidate, number: int) -> str:
+    """The key of a built program in the plan cache. Raises BuildError if there is no compiler."""
+    machine, program = prepared.machine, prepared.programs[number]
+    compiler = host_toolchain() if machine.spec is None else device_toolchain(machine.spec.arch)
+    parts = (_whole_identity(program, candidate), *machine_facts(), str(machine.spec), repr(compiler))
+    return plan_cache.key_of(parts)
 
 
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
@@ -341,7 +354,7 @@ def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewr
     for number in prepared.taken(plan):
         program = prepared.programs[number]
         emitted = emit(program, prepared.machine, candidate=plan.candidate, trace=level)
-        built[number] = _ready(emitted, mark.options.cache_limit_bytes)
+        built[number] = _ready(emitted, mark.options.cache_limit_bytes).executable
     sync = mark.options.errors == "sync"
     return custom_call.rewrite(prepared.captured, built, mark.function, sync), built
 
@@ -376,34 +389,62 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     """
     custom_call.register(prepared.machine.platform)
     todo = [plan for plan in plans if plan not in prepared.built]
-    parts = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
-    if not parts:
-        yield
-        return
-    limit = mark.options.cache_limit_bytes
-    with ThreadPoolExecutor(max_workers=min(len(parts), 4)) as pool:
-        futures: dict[tuple[Candidate, int], Future[Artifact]] = {}
+    wanted = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
+    ready = {part: found for part in wanted if (found := _known(prepared, part, mark)) is not None}
+    parts, futures = [part for part in wanted if part not in ready], dict[Part, Future[Artifact]]()
+    with ThreadPoolExecutor(max_workers=min(max(len(parts), 1), 4)) as pool:  # has no thread without work
         try:
             for part in parts:
-                futures[part] = _submitted(pool, emitted(prepared, *part), limit)
+                futures[part] = _submitted(pool, emitted(prepared, *part), mark.options.cache_limit_bytes)
             yield
             wait(futures.values())
         except KeyboardInterrupt:  # the process would end only when its compilers have
             pool.shutdown(wait=False, cancel_futures=True)
             command.stop_all()
             raise
-    artifacts = {part: future.result() for part, future in futures.items() if future.exception() is None}
+    for part, future in futures.items():
+        if future.exception() is None:
+            ready[part] = _kept(prepared, part, future.result(), mark)
     if mark.options.dump_to:
-        for part, artifact in artifacts.items():
-            _dumped(prepared, *part, mark).finish(artifact)
+        for part in ready:
+            _dumped(prepared, *part, mark).finish(artifact(prepared, part, mark))
     for plan in todo:
-        if all((plan.candidate, n) in artifacts for n in prepared.taken(plan)):
-            prepared.built[plan] = {n: artifacts[plan.candidate, n] for n in prepared.taken(plan)}
+        if all((plan.candidate, n) in ready for n in prepared.taken(plan)):
+            prepared.built[plan] = {n: ready[plan.candidate, n] for n in prepared.taken(plan)}
     failures = [error for future in futures.values() if (error := future.exception()) is not None]
     if not any(plan in prepared.built for plan in plans):
         raise failures[0]
     for error in failures:
         warnings.warn(f"a candidate for {mark.function} is left out: {error}", CocktailWarning, stacklevel=2)
+
+
+def _known(prepared: Prepared, part: Part, mark: Mark) -> Executable | None:
+    """The program from the plan cache, loaded; None if it is to be planned and built."""
+    if mark.options.plans == FRESH:
+        return None
+    with suppress(BuildError):  # there is no compiler, or the program cannot be loaded
+        found = plan_cache.program(_program_key(prepared, *part))
+        if found is not None:
+            custom_call.load(found)
+            return found
+    return None
+
+
+def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executable:
+    """A program that was built now; the plan cache keeps it."""
+    prepared.artifacts[part] = made
+    plan_cache.count_compiled(not made.cached)
+    if mark.options.plans != FRESH and made.key:
+        plan_cache.add_program(_program_key(prepared, *part), made)
+    return made.executable
+
+
+def artifact(prepared: Prepared, part: Part, mark: Mark) -> Artifact:
+    """A program with all that is known of it. One that came from the plan cache is planned now."""
+    if part not in prepared.artifacts:
+        planned = emitted(prepared, *part)
+        prepared.artifacts[part] = build(planned, cache_limit_bytes=mark.options.cache_limit_bytes)
+    return prepared.artifacts[part]
 
 
 def _submitted(pool: ThreadPoolExecutor, emitted: Emitted, limit_bytes: int) -> Future[Artifact]:
@@ -416,9 +457,9 @@ def _submitted(pool: ThreadPoolExecutor, emitted: Emitted, limit_bytes: int) -> 
 
 def _ready(emitted: Emitted, limit_bytes: int) -> Artifact:
     """Builds a program and loads it."""
-    artifact = build(emitted, cache_limit_bytes=limit_bytes)
-    custom_call.load(artifact)
-    return artifact
+    made = build(emitted, cache_limit_bytes=limit_bytes)
+    custom_call.load(made.executable)
+    return made
 
 
 def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Rewritten:

@@ -18,7 +18,7 @@ import pytest
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.cuda import cuda
-from jax_cocktail.compiler import Artifact, Emitted
+from jax_cocktail.compiler import Artifact, Emitted, Executable
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.lowering import custom_call, variants
@@ -57,7 +57,8 @@ class Emulation:
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()
         built = emulator.build(emitted.source, sanitizer=self.sanitizer)
-        return Artifact(emitted.source.encode(), digest, emitted, 0.0, False, str(built.path))
+        self._built[digest] = Artifact(emitted.source.encode(), digest, emitted, 0.0, False, str(built.path))
+        return self._built[digest]
 
     def launch(self, artifact: Artifact, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """One launch on copies of the arguments; donated ones become results."""
@@ -93,6 +94,7 @@ class Emulation:
         return bound
 
     def __post_init__(self) -> None:
+        self._built: dict[str, Artifact] = {}  # by the digest of the source
         self._artifacts: dict[str, Artifact] = {}  # by the digest of the call
 
     def install(self, monkeypatch: Any) -> Emulation:
@@ -100,9 +102,9 @@ class Emulation:
 
         attributes = custom_call._bound
 
-        def bound(artifact: Artifact, *rest: Any) -> Any:
-            found = attributes(artifact, *rest)
-            self._artifacts[found["digest"]] = artifact
+        def bound(executable: Executable, *rest: Any) -> Any:
+            found = attributes(executable, *rest)
+            self._artifacts[found["digest"]] = self._built[executable.digest]
             return found
 
         how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}

@@ -1,0 +1,239 @@
+"""The plan cache: what planning and building has found, for this process and for later ones.
+
+It is ATB's tiling cache for whole programs: a local table in the process, a global one in the cache folder.
+A survey is found by its programs and the machine, an executable by its program, the candidate and the
+compiler. Names and positions in the user's program count for neither, so equal layers of different functions
+share both. An executable refers to its binary in the cache of compiled programs, and is not found without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+from jax_cocktail import cache
+from jax_cocktail.compiler import Artifact, Executable
+from jax_cocktail.cost.price import Comparison, Price
+from jax_cocktail.lowering.decisions import Plan, number_of, plan_of, typed
+from jax_cocktail.lowering.recent import keep
+from jax_cocktail.utask.plan import LaunchPlan
+
+MOST_HERE = 64  # entries that this process keeps of each kind
+_FOLDER = "plans"
+_FORMAT = 1
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Plans with different programs and their prices in seconds, the simplest first.
+
+    `comparison` compares the cheapest with stock XLA. `trusted`: the cheapest without memory-bound regions
+    whose predicted gain is smaller than the model's error; None if nothing else was captured.
+    """
+
+    plans: tuple[Plan, ...]
+    seconds: tuple[float, ...]
+    comparison: Comparison
+    trusted: Plan | None
+
+    @property
+    def best(self) -> Plan:
+        return self.plans[self.seconds.index(min(self.seconds))]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """How often this process looked something up: `here`: it was known in the process; `stored`: it was in
+    the cache folder; `made`: it was in neither, and was made."""
+
+    here: int = 0
+    stored: int = 0
+    made: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What the caches have saved this process.
+
+    Attributes:
+      surveys: comparisons of all candidates of a call: one that is found is neither planned nor priced.
+      programs: planned and built programs: for one that is found, no pass and no compiler runs.
+      compiled: runs of a host or device compiler for programs.
+    """
+
+    surveys: Lookups
+    programs: Lookups
+    compiled: int
+
+
+class _Table(Generic[V]):
+    """Values of one kind, here and in the cache folder, with counters."""
+
+    def __init__(self, kind: str, parsed: Callable[[Any], V | None]) -> None:
+        self._kind, self._parsed = kind, parsed
+        self._here: dict[tuple[str, str], V] = {}
+        self._counts = [0, 0, 0]
+        self._lock = threading.Lock()
+
+    def find(self, key: str) -> V | None:
+        """The value with this key. A stored one that is damaged does not count."""
+        place = str(cache.cache_dir()), key
+        if (known := self._here.get(place)) is not None:
+            self._count(0)
+            return known
+        found = None
+        with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            found = self._parsed(_sealed(cache.read_record(_FOLDER, f"{self._kind}-{key}")))
+        if found is not None:
+            keep(self._here, place, found, MOST_HERE)
+        self._count(2 if found is None else 1)
+        return found
+
+    def add(self, key: str, value: V, facts: dict[str, Any]) -> None:
+        """Keeps a value that was made now. `facts`: what is stored of it."""
+        keep(self._here, (str(cache.cache_dir()), key), value, MOST_HERE)
+        with suppress(OSError):
+            cache.write_record(_FOLDER, f"{self._kind}-{key}", _seal(facts))
+
+    def lookups(self) -> Lookups:
+        return Lookups(*self._counts)
+
+    def forget(self) -> None:
+        self._here.clear()
+
+    def _count(self, which: int) -> None:
+        with self._lock:
+            self._counts[which] += 1
+
+
+def _seal(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts with their digest: a damaged size would not be noticed before the program runs."""
+    return {"format": _FORMAT, "facts": facts, "sha256": _digest(facts)}
+
+
+def _sealed(record: Any) -> Any:
+    """The facts in a record. Raises ValueError, KeyError or TypeError if it is damaged."""
+    if record["format"] != _FORMAT or record["sha256"] != _digest(record["facts"]):
+        raise ValueError("not what this version writes")
+    return record["facts"]
+
+
+def _digest(facts: Any) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def key_of(parts: Sequence[str]) -> str:
+    """The SHA-256 of length-prefixed texts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode(errors="surrogateescape")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+# ---- surveys -----------------------------------------------------------------------------------------------
+
+
+def _survey(facts: Any) -> Survey:
+    plans = tuple(map(plan_of, facts["plans"]))
+    seconds = tuple(map(number_of, facts["seconds"]))
+    ours, stock = (_price(facts["comparison"][side]) for side in ("ours", "stock"))
+    if not plans or len(plans) != len(seconds):
+        raise ValueError("not a survey")
+    trusted = None if facts["trusted"] is None else plan_of(facts["trusted"])
+    return Survey(plans, seconds, Comparison(ours, stock), trusted)
+
+
+def _price(facts: Any) -> Price:
+    return Price(**{name: number_of(value) for name, value in facts.items()})
+
+
+_surveys = _Table("survey", _survey)
+
+
+def survey(key: str, make: Callable[[], Survey]) -> Survey:
+    """The survey with this key; `make` makes it if it is not known."""
+    found = _surveys.find(key)
+    if found is None:
+        found = make()
+        _surveys.add(key, found, asdict(found))
+    return found
+
+
+# ---- executables -------------------------------------------------------------------------------------------
+
+
+def _executable(facts: Any) -> Executable | None:
+    """What a record describes; None if its binary is gone or is another one."""
+    key, digest = typed(facts["key"], str), typed(facts["digest"], str)
+    entry = cache.load(cache.entry_folder(cache.cache_dir(), key), key)
+    if entry is None or entry.digest != digest:
+        return None
+    launch = facts["launch"]
+    return Executable(
+        entry.binary,
+        digest,
+        entry.path,
+        aliases=tuple((typed(a, int), typed(b, int)) for a, b in facts["aliases"]),
+        workspace_bytes=typed(facts["workspace_bytes"], int),
+        failures=tuple(typed(line, str) for line in facts["failures"]),
+        launch=None if launch is None else LaunchPlan.from_attribute([typed(n, int) for n in launch]),
+    )
+
+
+_programs = _Table("program", _executable)
+_compiled = 0
+
+
+def program(key: str) -> Executable | None:
+    """The built program with this key; None if it has to be built."""
+    return _programs.find(key)
+
+
+def add_program(key: str, artifact: Artifact) -> None:
+    """Keeps a program that was built now."""
+    executable = artifact.executable
+    launch = None if executable.launch is None else list(executable.launch.attribute)
+    facts = {
+        "key": artifact.key,
+        "digest": executable.digest,
+        "aliases": [list(pair) for pair in executable.aliases],
+        "workspace_bytes": executable.workspace_bytes,
+        "failures": list(executable.failures),
+        "launch": launch,
+    }
+    _programs.add(key, executable, facts)
+
+
+def count_compiled(number: int) -> None:
+    """Counts runs of the compiler."""
+    global _compiled
+    _compiled += number
+
+
+def cache_info() -> CacheInfo:
+    """How often this process found what it needed in the caches, and how often it had to make it.
+
+    A program is looked up when it is to be called for the first time, a survey when candidates are to be
+    compared. What a function has compiled stays with it and is not looked up again.
+
+    Example::
+
+      info = jax_cocktail.cache_info()
+      print(info.programs.stored, "programs from earlier processes,", info.compiled, "compiled")
+    """
+    return CacheInfo(_surveys.lookups(), _programs.lookups(), _compiled)
+
+
+def forget() -> None:
+    """Removes every plan, here and in the cache folder."""
+    _surveys.forget()
+    _programs.forget()
+    cache.clear_records(_FOLDER)
