@@ -4,16 +4,6 @@
 
 #include "cocktail_arith.h"
 
-// OpenMP's own max and min need not propagate NaN.
-#pragma omp declare reduction(ck_max : f32 : omp_out = ck_max(omp_out, omp_in)) \
-    initializer(omp_priv = -__builtin_inff())
-#pragma omp declare reduction(ck_max : f64 : omp_out = ck_max(omp_out, omp_in)) \
-    initializer(omp_priv = -__builtin_inf())
-#pragma omp declare reduction(ck_min : f32 : omp_out = ck_min(omp_out, omp_in)) \
-    initializer(omp_priv = __builtin_inff())
-#pragma omp declare reduction(ck_min : f64 : omp_out = ck_min(omp_out, omp_in)) \
-    initializer(omp_priv = __builtin_inf())
-
 #define CK_OPERATOR(name, function)    \
   struct name {                        \
     template <class T>                 \

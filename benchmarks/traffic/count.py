@@ -28,7 +28,7 @@ from jax_cocktail.utask.interpreter.common import numpy_dtype
 
 Array = npt.NDArray[np.generic]
 COUNTER, COUNTED = (Path(__file__).with_name(name) for name in ("counter.cc", "counted.h"))
-PLAIN = ("-fno-builtin", "-fno-tree-loop-distribute-patterns", "-fno-openmp-simd")
+PLAIN = ("-fno-builtin", "-fno-tree-loop-distribute-patterns")
 BORDER = 64  # bytes, on which arrays begin
 OTHER, OWN, WORKSPACE = "other", "own", "workspace"
 

@@ -42,7 +42,6 @@ PROGRAM_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=fast",
-    "-fopenmp-simd",
     "-fwrapv",
     "-fno-strict-aliasing",
     "-fno-exceptions",

@@ -7,12 +7,10 @@ from jax_cocktail.device.target import Target
 CPU = Target(
     name="cpu",
     headers=(
-        *("base", "index", "arith", "reduce", "math", "random", "dot", "conv", "linalg", "lapack"),
+        *("base", "index", "arith", "reduce", "rows", "math", "random", "dot", "conv", "linalg", "lapack"),
         *("sort", "scan", "units", "trace"),
     ),
     lanes="CK_LANES",
-    reduction='_Pragma("omp simd{clauses}")',
-    clause=" reduction({op}:{name})",
     copy="__builtin_memcpy({target}, {source}, {size});",
     table="static const",
     wait="if (ck_wait(unit)) {end}",

@@ -1,11 +1,16 @@
 """Emits groups that reduce: one pass, several accumulators (AStitch, ASPLOS'22, section 4.3).
 
-The pass also stores the elements that reach memory. On a core, reductions along rows have vector lanes along
-the row. Reductions down columns have a strip of accumulators, and those along long rows a run of them:
+The pass also stores the elements that reach memory. On a core, reductions down columns have a strip of
+accumulators, one for each vector lane. Those along rows have a run of them, and combine the run in the end:
 
-    for row: a1 = 0; a2 = 0                          for strip of columns: a1[...] = 0
-      for element: e[...] = ...                        for row: for column in strip
-        a1 = a1 + e; a2 = max(a2, e)                     e[...] = ...; a1[column] = a1[column] + e
+    for strip of columns: a1[...] = 0                for row: a1[...] = 0; a2[...] = 0
+      for row: for column in strip                     for run of the row: for element in run
+        e[...] = ...; a1[column] = a1[column] + e        e[...] = ...
+                                                         a1[lane] = a1[lane] + e; a2[lane] = max(a2[lane], e)
+                                                       y1 = sum of a1; y2 = maximum of a2
+
+Combining the lanes of a short row takes longer than adding its elements. So a core does it for many rows at
+once: transposed, the lanes of a row lie in as many vectors, which are added.
 
 Sums of many elements are added in f32 by blocks, and the blocks in f64.
 """
@@ -33,12 +38,12 @@ from jax_cocktail.codegen.lanes import (
 )
 from jax_cocktail.codegen.mapping import Groups, Row, group_batches, group_elements, group_rows, groups_for
 from jax_cocktail.codegen.passes import hoisted
-from jax_cocktail.codegen.reduction import functor, identity, step, vector_operator
+from jax_cocktail.codegen.reduction import functor, identity, step
 from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, code, down, indices_of, iterated, joined
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
-from jax_cocktail.utask.types import Shape
+from jax_cocktail.utask.types import ITEM_SIZE, Shape
 
 SUM_BLOCK = PROGRAM.sum_block
 COLUMN_BLOCK = 128  # the same of a long column, whose elements come one after the other, not in lanes
@@ -46,6 +51,9 @@ RUNS = (
     (96, 32),
     (256, 64),
 )  # from so many elements of a row on, runs of so many have accumulators of their own
+SHORTEST_RUN = 9  # of shorter rows, compilers take several side by side
+LANES = 16  # accumulators of each row, and rows, that ck_fold_rows takes
+MOST_FOLDED = 255  # elements of a row: those of a longer one take much longer than its lanes
 STRIP = 1024  # columns whose accumulators are held together: they stay in the first-level cache
 
 Totals = Sequence[Expression]  # an accumulator for each reduction
@@ -197,7 +205,7 @@ def _set(writer: Writer, place: Expression, value: Expression) -> None:
 # -- a core --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """One accumulator per result element; the innermost reduced axis runs in vector lanes."""
+    """One accumulator per result element."""
 
     context: Context
     most: ClassVar[int] = SUM_BLOCK  # terms of a sum in f32
@@ -217,17 +225,6 @@ class _Rows:
     def results(self, reductions: Sequence[_Reduction], totals: Totals) -> Iterator[Totals]:
         """Around what is done with each result. Yields the results."""
         yield totals
-
-    def pragma(self, reductions: Sequence[_Reduction], totals: Totals) -> Expression:
-        """What stands before the innermost loop over rows, if the target has a spelling for it."""
-        target, operators = self.context.target, [vector_operator(r.op, r.dtype) for r in reductions]
-        if any(operator.startswith("ck_") for operator in operators):
-            self.context.needs.add("reduce")
-        if not target.reduction or "" in operators:
-            return ""
-        pairs = zip(operators, totals, strict=True)
-        clauses = joined("", [code(target.clause, op=op, name=total) for op, total in pairs])
-        return code(target.reduction, clauses=clauses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,43 +270,106 @@ class _Columns:
         with self.at():
             yield totals
 
-    def pragma(self, reductions: Sequence[_Reduction], totals: Totals) -> Expression:
-        return ""
-
 
 @dataclass(frozen=True, slots=True)
 class _Runs(_Columns):
-    """An accumulator for each element of a run: a long row is added run by run, and the accumulators at its
-    end. One vector of them would wait for itself at each step."""
+    """An accumulator for each element of a run: a row is added run by run, and the accumulators at its end.
+    One vector of them would wait for itself at each step. A short row is one run, which may not fill them."""
 
     most: ClassVar[int] = COLUMN_BLOCK
+
+    def new(self, type_: str, first: Expression) -> Expression:
+        return _Columns.new(replace(self, count=self.size), type_, first)
 
     @contextmanager
     def results(self, reductions: Sequence[_Reduction], totals: Totals) -> Iterator[Totals]:
         self.context.needs.add("reduce")
-        arrays = [
-            (r, total.pointer) for r, total in zip(reductions, totals, strict=True) if isinstance(total, Load)
-        ]
+        arrays = zip(reductions, _arrays(totals), strict=True)
         yield [call(f"ck_fold_lanes<{functor(r.op)}, {self.size}>", array) for r, array in arrays]
+
+
+def _arrays(totals: Totals) -> list[Pointer]:
+    return [total.pointer for total in totals if isinstance(total, Load)]
+
+
+@dataclass(frozen=True, slots=True)
+class _InRuns:
+    """How rows are added run by run.
+
+    Attributes:
+      inner: the loops around the lanes.
+      form: the lanes; `rest`: those of what the runs leave over.
+    """
+
+    inner: Axes
+    form: _Runs
+    rest: _Runs | None = None
 
 
 def _emit_rows(n: _Nest) -> None:
     kept, inner, merged = n.merge()
+    runs = _in_runs(n, inner)
+    if runs is not None and len(inner) == 1 and kept and _folds_rows(n, kept[-1][1], inner[0][1]):
+        _emit_folded(n, kept, merged, runs)
+        return
     with n.context.writer.loops(kept):
-        if inner and inner[-1][1] >= RUNS[0][0] and not n.is_empty:
-            _emit_runs(n, inner, merged)
+        if runs is not None:
+            _emit_totals(n, runs.inner, merged, runs.form, runs.rest)
         else:
             _emit_totals(n, inner, merged, _Rows(n.context))
 
 
-def _emit_runs(n: _Nest, inner: Axes, merged: Merged) -> None:
+def _in_runs(n: _Nest, inner: Axes) -> _InRuns | None:
+    """None if rows are added element by element. This and the order of the terms of a row do not depend on
+    the number of rows, which units share out."""
+    if not inner or n.is_empty or any(each.dtype == "bool" for each in n.reductions):
+        return None
     lane, count = inner[-1]
-    size = max(size for least, size in RUNS if count >= least)
-    number, column = Name(f"{lane.text}r"), Name(f"{lane.text}c")
-    runs = _Runs(n.context, lane, column, code("{} * {}", size, number), size, size)
-    full = count - count % size
-    rest = replace(runs, begin=str(full), count=count % size) if full < count else None
-    _emit_totals(n, [*inner[:-1], (number, count // size)], merged, runs, rest)
+    if count >= RUNS[0][0]:
+        size = max(size for least, size in RUNS if count >= least)
+        number, column = Name(f"{lane.text}r"), Name(f"{lane.text}c")
+        runs = _Runs(n.context, lane, column, code("{} * {}", size, number), size, size)
+        full = count - count % size
+        rest = replace(runs, begin=str(full), count=count % size) if full < count else None
+        return _InRuns([*inner[:-1], (number, count // size)], runs, rest)
+    if len(inner) == 1 and count < SHORTEST_RUN:
+        return None
+    size = max(LANES, 1 << (count - 1).bit_length())
+    return _InRuns(inner[:-1], _Runs(n.context, lane, lane, "", count, size))
+
+
+def _folds_rows(n: _Nest, rows: int, length: int) -> bool:
+    """True if there are enough rows to combine the lanes of several at once."""
+    wide = all(ITEM_SIZE[each.dtype] >= 4 or COMPUTE[each.dtype] == "f32" for each in n.reductions)
+    return wide and rows >= LANES and length <= MOST_FOLDED
+
+
+def _emit_folded(n: _Nest, kept: Axes, merged: Merged, runs: _InRuns) -> None:
+    """Combines the lanes of several rows at once. Rows that are left over share a table with rows before."""
+    context, writer = n.context, n.context.writer
+    context.needs.add("rows")
+    row, count = kept[-1]
+    block, end = Name(f"{row.text}b"), Name(f"{row.text}e")
+    place = code("{} - {}", row, block)
+    with writer.loops(kept[:-1]):
+        tables = [Pointer(writer.fresh("t"), each.type(wide=False)) for each in n.reductions]
+        for table in tables:
+            writer.line("alignas(64) {} {}[{}];", table.type, table, LANES * LANES)
+        with writer.loop(block, count, step=LANES):
+            last = code("{} + {}", block, LANES)
+            writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
+            with writer.loop(row, end, start=block):
+                totals, _ = _accumulated(n, runs.inner, merged, runs.form, runs.rest)
+                for each, array, table in zip(n.reductions, _arrays(totals), tables, strict=True):
+                    keep = (
+                        f"ck_keep_row<{functor(each.op)}, {runs.form.size}>({{}}, {{}} + {LANES} * ({{}}));"
+                    )
+                    writer.line(keep, array, table, place)
+            for each, table in zip(n.reductions, tables, strict=True):
+                writer.line(f"ck_fold_rows<{functor(each.op)}>({{}});", table)
+            with writer.loop(row, end, context.target.lanes, start=block):
+                for each, table in zip(n.reductions, tables, strict=True):
+                    each.finish(n.loops, merged, Load(table, place), wide=False)
 
 
 def _emit_columns(n: _Nest) -> None:
@@ -336,6 +396,16 @@ def _emit_totals(
     n: _Nest, inner: Axes, merged: Merged, form: _Rows | _Columns, rest: _Columns | None = None
 ) -> None:
     """Computes and stores what a pass over the inner axes accumulates. `rest`: of the last one."""
+    totals, long = _accumulated(n, inner, merged, form, rest)
+    with form.results(n.reductions, totals) as results:
+        for reduction, result, wide in zip(n.reductions, results, long, strict=True):
+            reduction.finish(n.loops, merged, result, wide)
+
+
+def _accumulated(
+    n: _Nest, inner: Axes, merged: Merged, form: _Rows | _Columns, rest: _Columns | None
+) -> tuple[Totals, Sequence[bool]]:
+    """The accumulators after a pass over the inner axes, and whether they are wide."""
     long = [each.is_long(_positions(inner), form.most) for each in n.reductions]
     pairs = list(zip(n.reductions, long, strict=True))
     totals = [form.new(r.type(wide), identity(r.op, r.dtype)) for r, wide in pairs]
@@ -345,14 +415,12 @@ def _emit_totals(
             if any(long):
                 _emit_blocks(n, inner[-1], merged, form, totals, long)
             else:
-                with writer.loops(inner[-1:], form.pragma(n.reductions, totals), hoisted), form.at():
+                with writer.loops(inner[-1:], finish=hoisted), form.at():
                     writer.add(*n.take(totals, merged))
             if rest is not None:
                 with rest.at():
                     writer.add(*n.take(totals, merged))
-    with form.results(n.reductions, totals) as results:
-        for (reduction, wide), result in zip(pairs, results, strict=True):
-            reduction.finish(n.loops, merged, result, wide)
+    return totals, long
 
 
 def _emit_blocks(
@@ -371,8 +439,7 @@ def _emit_blocks(
         writer.let("i64", end, code("{} < {} ? {} : {}", last, count, last, count))
         pairs = list(zip(totals, long, strict=True))
         parts = [form.new("f32", "0") if wide else total for total, wide in pairs]
-        pragma = form.pragma(n.reductions, parts)
-        with writer.loop(name, end, pragma, start=block, finish=hoisted), form.at():
+        with writer.loop(name, end, start=block, finish=hoisted), form.at():
             writer.add(*n.take(parts, merged))
         with form.each():
             for (total, wide), part in zip(pairs, parts, strict=True):

@@ -27,15 +27,6 @@ def identity(op: str, dtype: str) -> str:
     return f"{'ck_lowest' if lowest else 'ck_highest'}<{compute}>()"
 
 
-def vector_operator(op: str, dtype: str) -> str:
-    """The OpenMP name of the reduction; "" if lanes do not pay."""
-    if dtype == "bool":
-        return ""
-    if op in ("max", "min"):
-        return f"ck_{op}" if dtype in FLOATS else op
-    return _INFIX[op]
-
-
 def functor(op: str) -> str:
     """The functor by which a group of threads combines its results."""
     return f"Ck{op.capitalize()}"

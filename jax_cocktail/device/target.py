@@ -18,7 +18,6 @@ class Target:
       threads: the threads of a unit that run the same text; 1 if a unit is one thread.
       index: the type of the variables of lane loops.
       lanes: the text before a loop whose iterations are independent.
-      reduction: the same for a loop that reduces, with `{clauses}`; `clause`: one of `{op}` into `{name}`.
       copy: copies `{size}` bytes from `{source}` to `{target}`.
       table: the beginning of a static array of constants.
       wait: the second half of a barrier, behind which a unit may leave by `{end}`.
@@ -52,8 +51,6 @@ class Target:
     threads: int = 1
     index: str = "i64"
     lanes: str = ""
-    reduction: str = ""
-    clause: str = ""
     wait: str = "ck_wait(unit);"
     block_barrier: str = ""
     prologue: tuple[str, ...] = ()

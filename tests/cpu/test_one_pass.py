@@ -245,10 +245,60 @@ def test_a_column_is_added_in_registers(x: np.ndarray) -> None:
 
 def test_one_loop_has_all_accumulators() -> None:
     source = emitted(looped(moments(-1)), np.ones((2, 64, 50), np.float32))[0].source
-    (pragma,) = re.findall(r"omp simd(.*)\"", source)
-    assert re.sub(r"\d+", "", pragma) == " ".join(
-        ["", *(f"reduction({op}:a)" for op in ("ck_max", "ck_min", "+", "+"))]
-    )
+    loop = source[source.index("alignas(64)") : source.index("ck_fold_rows")]
+    assert re.findall("ck_keep_row<(.*?)>", loop) == [f"Ck{op}, 64" for op in ("Max", "Min", "Sum", "Sum")]
+    assert loop.count("50 * i0 + i1]") == 1, "one load for all"
+
+
+LENGTHS = (2, 7, 8, 10, 17, 32, 50, 95, 130)  # longer rows may be split, if there are many elements
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "uint8", "bool"])
+def test_lanes_of_many_rows_are_combined_at_once(dtype: str) -> None:
+    """A row has the same bits, however many there are."""
+
+    def reduced(x: jax.Array) -> tuple[jax.Array, ...]:
+        if dtype == "bool":
+            return x.any(-1), x.all(-1)
+        return x.max(-1), x.min(-1), x.sum(-1, dtype=x.dtype), (x * x).sum(-1, dtype=x.dtype)
+
+    with jax.enable_x64(True):
+        for length in LENGTHS:
+            numbers = np.random.default_rng(length).standard_normal((37, length)) * 5
+            x = jnp.asarray(np.abs(numbers) if dtype == "uint8" else numbers).astype(dtype)
+            many, few = (ours(looped(reduced), each[None]) for each in (x, x[30:35]))
+            for a, b in zip(many, few, strict=True):
+                np.testing.assert_array_equal(np.asarray(a)[:, 30:35], np.asarray(b))
+            if dtype == "float32":
+                wide = np.asarray(x, np.float64)
+                exact = wide.max(-1), wide.min(-1), wide.sum(-1), (wide * wide).sum(-1)
+                stock = jax.jit(reduced)(x)
+                for a, b, c in zip(many, stock, exact, strict=True):
+                    unit = np.finfo(np.float32).eps * max(1.0, np.abs(c).max())
+                    assert np.abs(a[0] - c).max() <= 2 * np.abs(b - c).max() + unit
+            else:
+                rtol = 0.02 if dtype == "bfloat16" else 1e-12
+                check(many, jax.jit(looped(reduced))(x[None]), rtol, rtol)
+
+
+def test_nan_wins_in_a_row_of_many() -> None:
+    x = np.random.default_rng(3).standard_normal((1, 40, 33)).astype(np.float32)
+    x[0, 7, 32] = x[0, 39, 0] = np.nan
+    x[0, 8, 5], x[0, 9, 6] = np.inf, -np.inf
+    found = ours(looped(moments(-1)), x)
+    check(found, jax.jit(looped(moments(-1)))(x))
+    assert [int(np.isnan(each).sum()) for each in found] == [2, 2, 2, 2]
+
+
+def test_lanes_run_through_a_group_of_channels() -> None:
+    """They are not combined in each of its rows."""
+    x = np.random.default_rng(4).standard_normal((1, 2, 300, 4, 10), np.float32)
+    function = looped(moments((1, 3)))
+    source = emitted(function, x)[0].source
+    assert re.findall("ck_fold_lanes<(.*?)>", source) == [
+        f"Ck{op}, 16" for op in ("Max", "Min", "Sum", "Sum")
+    ]
+    check(ours(function, x), jax.jit(function)(x))
 
 
 # -- a GPU, emulated -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 #include "cocktail_base.h"
 #include "cocktail_index.h"
 #include "cocktail_arith.h"
-#include "cocktail_reduce.h"
 #include "cocktail_math.h"
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
@@ -17,7 +16,6 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     {
       for (i64 i0 = 0; i0 < 4; ++i0) {
         f32 a1 = -__builtin_inff();
-        _Pragma("omp simd reduction(ck_max:a1)")
         for (i64 i1 = 0; i1 < 8; ++i1) {
           const f32 t2 = r0[8 * i0 + i1];
           a1 = ck_max(a1, t2);
@@ -29,7 +27,6 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       for (i64 i0 = 0; i0 < 4; ++i0) {
         f32 a3 = f32(0);
         const f32 t5 = w128_f32[i0];
-        _Pragma("omp simd reduction(+:a3)")
         for (i64 i1 = 0; i1 < 8; ++i1) {
           const f32 t4 = r0[8 * i0 + i1];
           const f32 t6 = t4 - t5;

@@ -234,7 +234,6 @@ OWN_BUSINESS = {
     "codegen/element.py ElementWriter": "they round, so their result is read as a narrow float",
     "codegen/element.py NO_HEADER": "how C spells them",
     "codegen/outline.py gives_register": "the threads work on one scalar together",
-    "codegen/reduction.py vector_operator": "values of the attribute `op`",
     "cost/cpu.py NO_TIME": "free in a runtime without views",
     "placement/place.py _read_by_parts": "a trip reads few elements of their operands",
     "placement/push_slices.py _SPLIT": "kinds whose attributes it can adapt",
