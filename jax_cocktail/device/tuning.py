@@ -111,6 +111,11 @@ class DivisionTuning:
     flops: float = 20_000
     bytes: float = 64 << 10
 
+    # Most bytes of a part in each row of an array that leaves the cache for the part to be a short piece.
+    # [M] On two AVX-512 cores, parts of 128 bytes of each row take 1.4 times as long as rows (batch norm of
+    # `benchmarks.census`).
+    piece_bytes: int = 512
+
     again: float = 0.1  # largest share of a nested uTask's work that every part may recompute
     balance: float = 0.7  # least share of busy units
     most: int = 4  # parts per unit

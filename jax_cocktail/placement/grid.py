@@ -21,10 +21,11 @@ from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.parallel import parallel_fault
 from jax_cocktail.cost.work import Work, has_loop, total
 from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.placement.light import is_light
 from jax_cocktail.placement.limits import GridOffer, Limits
 from jax_cocktail.placement.parts import Tiling, blocks_of
 from jax_cocktail.placement.tile import Sources, Tiler
-from jax_cocktail.placement.tile_groups import is_light, work_inside
+from jax_cocktail.placement.tile_groups import work_inside
 from jax_cocktail.utask.builder import INDEX
 from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator, is_parallel
 from jax_cocktail.utask.layout import divisors

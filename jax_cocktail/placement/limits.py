@@ -16,6 +16,7 @@ from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import BLOCK, PROGRAM, DivisionTuning
 from jax_cocktail.utask.ir import Region, Statement, UOperator, is_a
 from jax_cocktail.utask.layout import divisors
+from jax_cocktail.utask.operators import PRODUCTS
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
 Divided = Callable[[], float]
@@ -104,13 +105,25 @@ class Limits(DivisionTuning):
         communicating: Communicating,
     ) -> tuple[float, float]:
         """A sort key for classes that compete for statements: most shared work first, then least time lost.
-        Every part of a product reads the whole operand that is not cut.
+        Every part of a product reads the whole operand that is not cut. A class whose
+        parts are short pieces of each row comes last.
 
         `independent`: the result of `independent` for the loops among the statements; `communicating`:
         returns the result of `communicating` for the other statements.
         """
         again = Work(0.0, sum(v.type.nbytes for s in statements for v in _whole_operands(s, cut)))
-        return again.weight - total(statements).weight, independent[0]
+        gain = 0.0 if self.has_short_pieces(cut, units, statements) else total(statements).weight
+        return again.weight - gain, independent[0]
+
+    def has_short_pieces(self, cut: AxisClass, units: int, statements: Sequence[Statement]) -> bool:
+        """True if a part of what streams through the caches is many short runs: a core fetches the lines
+        behind a run, too, which are those of its neighbour."""
+        if units == 1 or any(has_loop(s) or is_a(s, *PRODUCTS) for s in statements):
+            return False
+        largest = max(cut.axes, key=lambda value: value.type.nbytes)
+        kind, axis = largest.type, cut.axes[largest]
+        run = prod(kind.shape[axis:]) * ITEM_SIZE[kind.dtype] // units
+        return kind.nbytes > self.cache.near and run <= self.piece_bytes
 
     def independent(
         self,
@@ -322,6 +335,7 @@ def limits_for(spec: DeviceSpec, threads: int = BLOCK.threads) -> DeviceLimits:
         lanes=1,
         takes_operands=False,
         dense_bytes=unit.near,
+        piece_bytes=0,  # a block fetches no lines that it does not ask for
         packs_rows=True,
         has_grids=True,
         meets=False,  # small values cross without a barrier

@@ -32,13 +32,14 @@ from jax_cocktail.placement.explain import (
 )
 from jax_cocktail.placement.grid import Grid, best_grid, divided, numbers_of_parts, same_grid
 from jax_cocktail.placement.groups import NO_WAVE, Group, Wave, carried_by_parts, wave_of
+from jax_cocktail.placement.light import is_light, light_positions
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.parts import Packed, Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
 from jax_cocktail.placement.tile import Sources, pack, tile, updated
-from jax_cocktail.placement.tile_groups import Division, TileGroup, divide, is_light, light_positions
+from jax_cocktail.placement.tile_groups import Division, TileGroup, divide
 from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
     BranchUTask,

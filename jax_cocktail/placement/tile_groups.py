@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from itertools import chain
 
 from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.cost.work import Work, has_loop, total, trips, work
+from jax_cocktail.placement.light import light_positions
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.parts import Tiling
 from jax_cocktail.utask.ir import (
@@ -33,7 +34,7 @@ from jax_cocktail.utask.ir import (
     regions_of,
     walk,
 )
-from jax_cocktail.utask.operators import UPDATES
+from jax_cocktail.utask.operators import STATIC_VIEWS, UPDATES
 from jax_cocktail.utask.types import Value
 
 
@@ -112,36 +113,29 @@ class Division:
         )
 
 
-def is_light(statement: Statement, limit: float) -> bool:
-    """True if a value is recomputed wherever a part of it is needed."""
-    return (
-        isinstance(statement, UOperator)
-        and statement.is_element
-        and len(statement.outputs) == 1
-        and work(statement).flops <= limit
-    )
-
-
-def light_positions(statements: Sequence[Statement], limit: float) -> frozenset[int]:
-    """Statements that are light together with all statements that they depend on."""
-    needed: dict[Value, frozenset[int]] = {}  # for values of light statements: the light positions needed
-    heavy: set[Value] = set()
-    flops = [work(s).flops if is_light(s, limit) else inf for s in statements]
-    for position, statement in enumerate(statements):
-        own = frozenset({position})
-        if flops[position] < inf and heavy.isdisjoint(statement.inputs):
-            own = own.union(*(needed.get(v, frozenset()) for v in statement.inputs))
-        if heavy.isdisjoint(statement.inputs) and sum(flops[n] for n in own) <= limit:
-            needed[statement.outputs[0]] = own
-        else:
-            heavy.update(statement.outputs)
-    return frozenset(n for own in needed.values() for n in own)
-
-
 def divide(region: Region, units: int, limits: Limits, kept: Collection[int] = ()) -> Division:
     """Chooses classes, most work first, and assigns statements to supersteps. `kept`: positions that stay at
     device scope. Results may overwrite parameters of the region."""
-    return _Divider(region, units, limits, kept).divide()
+    divider = _Divider(region, units, limits, kept)
+    found = divider.divide()
+    if not divider.avoids_pieces or not (bytes_ := _handed_bytes(found, region, limits)):
+        return found
+    others = _Divider(region, units, replace(limits, piece_bytes=0), kept).divide()
+    return found if bytes_ <= _handed_bytes(others, region, limits) else others
+
+
+def _handed_bytes(division: Division, region: Region, limits: Limits) -> int:
+    """The bytes that leave the caches from one superstep to a later one: rows that are cut whole take less
+    time than short pieces of them, but not if arrays must then be stored in between."""
+    made: set[Value] = set()
+    handed: set[Value] = set()
+    for superstep in division.supersteps:
+        groups = (group.positions for group in superstep.tile_groups)
+        statements = [region.body[n] for n in chain(superstep.mesh, *groups)]
+        handed |= made.intersection(v for s in statements for v in reads(s))
+        stored = (s for s in statements if not is_a(s, *STATIC_VIEWS))
+        made |= {v for s in stored for v in s.outputs if v.type.nbytes > limits.cache.near}
+    return sum(value.type.nbytes for value in handed)
 
 
 def barrier_free(region: Region, limits: Limits) -> Iterator[AxisClass]:
@@ -175,6 +169,7 @@ class _Divider:
         self.divided: dict[tuple[int, ...], float] = {}  # positions of loops -> seconds with divided bodies
         self.counts: dict[tuple[int, tuple[int, ...]], int | None] = {}  # class, positions -> parts
         self.refused: list[tuple[AxisClass, str]] = []
+        self.avoids_pieces = False  # other classes went before one that has short pieces of rows
         self.apart: list[tuple[AxisClass, list[int]]] = []  # without a crossing; the positions that they fit
 
     def divide(self) -> Division:
@@ -234,6 +229,7 @@ class _Divider:
         loops = [n for n in positions if has_loop(self.statements[n])]
         others = partial(self._communicating, cut, [n for n in positions if n not in loops])
         found = [self.statements[n] for n in positions]
+        self.avoids_pieces |= self.limits.has_short_pieces(cut, self.units, found)
         return self.limits.rank(cut, self.units, found, self._independent(cut, loops), others)
 
     def _independent(self, cut: AxisClass, loops: Sequence[int]) -> tuple[float, int | None]:

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import jax_cocktail
+from jax_cocktail.compiler import emit
+from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.emulated import Emulation
 
 ROWS, COLUMNS = 1100, 48
@@ -112,3 +115,50 @@ def test_blocks_of_threads_add_parts(body, monkeypatch):
     result = np.asarray(ours(function)(x))
     assert emulation.launches
     np.testing.assert_allclose(result, np.asarray(jax.jit(function)(x)), rtol=2e-5, atol=2e-5)
+
+
+# -- rows or short pieces of them ----------------------------------------------------------------------------
+def normalised(x):
+    mean = x.mean(0)
+    return (x - mean) / (1 + jnp.abs(x).mean(0)), mean
+
+
+def gradients(x):
+    return jax.vjp(normalised, x)[1]((jnp.sin(x), x[0]))[0]
+
+
+def shares(x):
+    e = jnp.exp(x)
+    return e / e.sum(0)
+
+
+def barriers(function, x):
+    """Those of the program for two units."""
+    (program,) = prepare(jax.make_jaxpr(function)(x), "test", memory_bound=True).programs
+    return emit(program, candidate=Candidate(units=2, distribute=True)).source.count("ck_wait(unit)")
+
+
+def test_units_share_rows_of_what_leaves_the_cache():
+    """Columns need no barrier, but a part of 32 columns would be a short piece of each row."""
+    large, small, wide = (np.ones(shape, np.float32) for shape in ((16384, 64), (512, 64), (1024, 1024)))
+    assert barriers(normalised, large) > 0
+    assert barriers(normalised, small) == 0
+    assert barriers(normalised, wide) == 0
+    assert barriers(shares, large) == 0, "the exponentials would be stored between the barriers"
+
+
+@pytest.mark.parametrize("function", [normalised, gradients, shares])
+def test_shared_rows_give_the_bits_of_one_unit(function):
+    x = np.random.default_rng(6).standard_normal((16384, 64), np.float32)
+    options = {"force": "cocktail", "scope": "memory_bound", "strict": True, "profile": "off"}
+    found = [
+        jax.tree.leaves(jax_cocktail.jit(function, options={**options, "units": n})(x)) for n in (1, 2, 3)
+    ]
+    with jax.enable_x64(True):
+        exact = jax.tree.leaves(jax.jit(function)(x.astype(np.float64)))
+    stock = jax.tree.leaves(jax.jit(function)(x))
+    for one, two, three, theirs, wanted in zip(*found, stock, exact, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+        unit = 2 * np.finfo(np.float32).eps * np.abs(wanted).max()
+        assert np.abs(one - wanted).max() <= 2 * np.abs(theirs - wanted).max() + unit
