@@ -358,8 +358,25 @@ CK_INLINE f32 ck_round_to_odd(f64 x) {
   return (error != 0 && ck_is_finite(nearest)) ? ck_bitcast<f32>(odd) : nearest;
 }
 
+// x limited to an integer type of at most 16 bits. The bits of floats of one sign are ordered as integers:
+// negative numbers are below all positive ones if signed, and beyond them if unsigned.
+template <class To>
+CK_INLINE f32 ck_limited(f32 x) {
+  i32 bits = ck_bitcast<i32>(x), high = ck_bitcast<i32>(f32(ck_highest<To>()));
+  bits = bits < high ? bits : high;
+  if constexpr (CkType<To>::is_signed) {
+    u32 size = u32(bits), low = ck_bitcast<u32>(f32(ck_lowest<To>()));
+    return ck_bitcast<f32>(size < low ? size : low);
+  } else {
+    return ck_bitcast<f32>(bits > 0 ? bits : 0);
+  }
+}
+
 template <class To, class From>
 CK_INLINE To ck_float_to_int(From x) {
+  if constexpr (sizeof(To) <= 2 && sizeof(From) == 4) {
+    return To(x == x ? i32(ck_limited<To>(x)) : 0);
+  }
   constexpr int bits = CkType<To>::width - (CkType<To>::is_signed ? 1 : 0);
   const From above = From(2) * From(u64(1) << (bits - 1));
   const From below = CkType<To>::is_signed ? -above : From(0);

@@ -330,6 +330,12 @@ def test_cxx_is_respected(root: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         build.host_toolchain()
 
 
+def test_other_compilers_get_no_flags_of_gcc() -> None:
+    gcc, clang = "g++ 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.", "clang version 16.0.6"
+    flags = [build.program_flags(job.Toolchain(("c++",), version, "")) for version in (gcc, clang)]
+    assert set(flags[0]) - set(flags[1]) == {"-fno-thread-jumps"} and set(flags[1]) <= set(flags[0])
+
+
 def test_size_limit_evicts_the_least_recently_used(root: Path) -> None:
     toolchain = build.host_toolchain()
     paths = [Path(build.build_program(_program(code), toolchain).path) for code in (20, 21, 22)]
