@@ -88,13 +88,20 @@ class Ceilings:
         )
 
 
-def measure() -> Ceilings:
-    """Measures each rate as the best of a few samples."""
-    library = ctypes.CDLL(build_program(SOURCE, host_toolchain()).path)
+def loops() -> ctypes.CDLL:
+    """The loops, compiled. Each returns the work that it has done."""
+    built = build_program(SOURCE, host_toolchain(), symbols=("ck_multiply_add", "ck_read"))
+    library = ctypes.CDLL(built.path)
     for function in (library.ck_multiply_add, library.ck_read):
         function.restype = ctypes.c_int64
     library.ck_multiply_add.argtypes = [ctypes.c_int64]
     library.ck_read.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    return library
+
+
+def measure() -> Ceilings:
+    """Measures each rate as the best of a few samples."""
+    library = loops()
     cores = len(os.sched_getaffinity(0))
     l2, l3 = cache_bytes(2, 1 << 20), cache_bytes(3, 16 << 20)
     sizes = (l2 // 2, max(l3 // (4 * cores), 2 * l2), 4 * l3 // cores)

@@ -204,13 +204,20 @@ def _include(folders: Sequence[Path]) -> list[str]:
 
 
 def build_program(
-    source: str, toolchain: Toolchain, *, cache_limit_bytes: int = DEFAULT_LIMIT_BYTES
+    source: str,
+    toolchain: Toolchain,
+    *,
+    symbols: Sequence[str] = _PROGRAM_SYMBOLS,
+    cache_limit_bytes: int = DEFAULT_LIMIT_BYTES,
 ) -> Built:
-    """Compiles a program's text to a shared object, or takes it from the cache. Raises BuildError."""
+    """Compiles a program's text to a shared object, or takes it from the cache. Raises BuildError.
+
+    `symbols`: what the object must define.
+    """
     folders = program_folders("cpu_src")
     headers = [path for path in headers_of(folders) if not path.name.startswith(_RUNTIME)]
     flags = program_flags(toolchain)
-    includes, language = _include(folders), _language(_PROGRAM_SYMBOLS, flags)
+    includes, language = _include(folders), _language(symbols, flags)
     job = make_job(source, flags, PROGRAM_LIBRARIES, includes, headers, toolchain, language)
     return obtain(job, cache_limit_bytes)
 

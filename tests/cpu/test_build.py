@@ -13,8 +13,10 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks import ceilings
 from jax_cocktail import cache, files
 from jax_cocktail.build import host as build
 from jax_cocktail.build import job, library
@@ -334,6 +336,12 @@ def test_other_compilers_get_no_flags_of_gcc() -> None:
     gcc, clang = "g++ 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.", "clang version 16.0.6"
     flags = [build.program_flags(job.Toolchain(("c++",), version, "")) for version in (gcc, clang)]
     assert set(flags[0]) - set(flags[1]) == {"-fno-thread-jumps"} and set(flags[1]) <= set(flags[0])
+
+
+def test_loops_that_measure_the_machine(root: Path) -> None:
+    library, data = ceilings.loops(), np.ones(4096, np.float32)
+    assert library.ck_read(data.ctypes.data, data.nbytes, 3) == 3 * data.nbytes
+    assert library.ck_multiply_add(8) == 8 * library.ck_multiply_add(1) > 0
 
 
 def test_size_limit_evicts_the_least_recently_used(root: Path) -> None:
