@@ -8,7 +8,7 @@
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
         -> sink -> fuse                                              # planned: in lane loops,
-        -> result_copies -> plan -> explicit_copies                  # with its memory,
+        -> result_copies -> plan -> divided_copies -> explicit_copies  # with its memory,
         -> residency -> barriers -> block_barriers                   # and with barriers
 
       -> emit -> build ]

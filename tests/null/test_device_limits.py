@@ -153,7 +153,7 @@ def test_a_tiny_program_is_one_block(program):
 def test_a_recurrence_is_split_and_its_weights_stay(batch):
     """Rows would be domains, but then every unit read all weights in every step."""
     found = plan_for(recurrence(batch, 512, 100))
-    assert set(found.parts) == {128}
+    assert set(found.parts) == ({128} if batch == 1 else {32, 128})  # 32 parts of the first state are copied
     if batch == 1:  # the state crosses as tagged words
         assert waits(found.program) == []
         assert sum(o.kind == "exchange" for o in operators_in(found.program.entry)) == 1

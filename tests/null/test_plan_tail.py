@@ -79,7 +79,8 @@ def test_barriers_and_memory_are_dumped(tmp_path):
 
 
 def test_trials_plan_for_the_host():
-    assert [name for name, _ in tail_passes()] == ["result_copies", "plan", "explicit_copies", "barriers"]
+    names = ["result_copies", "plan", "divided_copies", "explicit_copies", "barriers"]
+    assert [name for name, _ in tail_passes()] == names
     seen = []
     program = compiler.transform(PROGRAM, candidate=Candidate(2))
     planned = finish(program, observe=lambda name, *_: seen.append(name))

@@ -360,7 +360,7 @@ def test_weights_that_stay_are_copied_for_every_unit(name, copies):
 def test_rows_and_columns_where_all_would_read_all():
     """Units in groups by rows: a step costs what it reads, and more columns stay with each unit."""
     found = plan_for(recurrence(64, 512, 100))
-    assert grids(found.program) and set(found.parts) == {128}
+    assert grids(found.program) and set(found.parts) == {32, 128}  # 32 parts of the first state are copied
     part = max(p.bytes for p in found.plan.parts.values())
     assert 512 * 4 * 4 < part <= H200.shared_bytes
 

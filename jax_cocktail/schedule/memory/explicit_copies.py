@@ -50,17 +50,23 @@ def explicit_copies(program: UProgram, plan: MemoryPlan) -> tuple[UProgram, Memo
     return copied, replace(plan, layouts={**plan.layouts, **layouts}, slots={**plan.slots, **slots})
 
 
-def _initial_copies(loop: LoopUTask, plan: MemoryPlan, fresh: FreshValues) -> dict[int, UOperator]:
-    """The copies that the loop starts with, by the positions of the carries."""
-    copies: dict[int, UOperator] = {}
+def copied_carries(loop: LoopUTask, plan: MemoryPlan) -> list[int]:
+    """The positions of the carries that the loop starts by copying into or out of shared memory."""
+    found = []
     for k, (source, target) in enumerate(zip(loop.initial, loop.carried, strict=True)):
         if target not in plan.layouts or not target.type.size or source not in plan.layouts:
             continue
         spaces = {plan.slot(source).space, plan.slot(target).space}
         crosses = not spaces <= {"own", "private"}  # memory of one unit
         if crosses and not plan.same_place(source, target):
-            copies[k] = UOperator("copy", (source,), (fresh.make(source.type),), (), loop.source)
-    return copies
+            found.append(k)
+    return found
+
+
+def _initial_copies(loop: LoopUTask, plan: MemoryPlan, fresh: FreshValues) -> dict[int, UOperator]:
+    """The copies that the loop starts with, by the positions of the carries."""
+    sources = {k: loop.initial[k] for k in copied_carries(loop, plan)}
+    return {k: UOperator("copy", (v,), (fresh.make(v.type),), (), loop.source) for k, v in sources.items()}
 
 
 def _from_copies(loop: LoopUTask, copies: dict[int, UOperator]) -> LoopUTask:

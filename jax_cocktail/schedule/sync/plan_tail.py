@@ -1,6 +1,6 @@
 """The end of planning: memory, then barriers.
 
-    result_copies -> plan -> explicit_copies -> residency -> barriers -> block_barriers
+    result_copies -> plan -> divided_copies -> explicit_copies -> residency -> barriers -> block_barriers
 
 `finish` runs these passes on a stitched program for the compiler, and `trial` for the passes that try a
 program (`exchange`, `double_buffer`). These count only the barriers between units, so a trial plans for the
@@ -18,7 +18,8 @@ from jax_cocktail.codegen.gpu import near_words_bytes
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.errors import PlacementError
-from jax_cocktail.schedule.memory.explicit_copies import explicit_copies
+from jax_cocktail.schedule.memory.divided_copies import divided_copies
+from jax_cocktail.schedule.memory.explicit_copies import copied_carries, explicit_copies
 from jax_cocktail.schedule.memory.plan import plan_memory
 from jax_cocktail.schedule.memory.residency import resident_parts
 from jax_cocktail.schedule.memory.result_copies import result_copies
@@ -27,7 +28,7 @@ from jax_cocktail.schedule.sync.barriers import synchronise
 from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
 from jax_cocktail.stitch.fuse import stitch
 from jax_cocktail.utask.exchange import tagged_words
-from jax_cocktail.utask.ir import UProgram, operators_in
+from jax_cocktail.utask.ir import LoopUTask, UProgram, operators_in, walk
 from jax_cocktail.utask.operators import BARRIERS
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan
 
@@ -53,6 +54,7 @@ def tail_passes(machine: Machine = HOST, cluster: int = 0) -> tuple[tuple[str, T
     first: tuple[tuple[str, TailPass], ...] = (
         ("result_copies", _result_copies),
         ("plan", plan),
+        ("divided_copies", partial(_divided_copies, plan=plan)),
         ("explicit_copies", _explicit_copies),
     )
     if machine.spec is None:
@@ -101,6 +103,21 @@ def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
     if machine.spec is None:
         return replace(planned, plan=plan_memory(planned.program))
     return _near_planned(planned, machine, cluster)
+
+
+def _divided_copies(planned: Planned, plan: TailPass) -> Planned:
+    """Planned anew, unless a loop would then copy a second time."""
+    program = divided_copies(planned.program, planned.plan)
+    if program is planned.program:
+        return planned
+    again = plan(Planned(program))
+    fewer = _copies(again) < _copies(planned)
+    return again if fewer and again.plan.shared_bytes <= planned.plan.shared_bytes else planned
+
+
+def _copies(planned: Planned) -> int:
+    loops = (s for s in walk(planned.program.entry) if isinstance(s, LoopUTask))
+    return sum(len(copied_carries(loop, planned.plan)) for loop in loops)
 
 
 def _explicit_copies(planned: Planned) -> Planned:
