@@ -13,7 +13,7 @@ from jax_cocktail.schedule.memory.explicit_copies import copied_carries
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UProgram, is_a, is_parallel, operators_in, walk
-from tests.null.programs import build, elementwise, counted
+from tests.null.programs import build, counted, elementwise
 from tests.oracle.mesh_interpreter import run_mesh
 
 
