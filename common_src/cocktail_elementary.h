@@ -38,17 +38,31 @@ CK_INLINE f32 ck_limit(f32 x, f32 low, f32 high) {
   return x < low ? low : x;  // NaN passes
 }
 
+// x - n ln 2.
+CK_INLINE f32 ck_without_ln2(f32 x, f32 n) { return ck_fma(n, -1.42860677e-6f, ck_fma(n, -0.693145752f, x)); }
 // x = n ln 2 + r with |r| <= ln 2 / 2.
-CK_INLINE f32 ck_reduce_exp(f32 x, i32* n) {
-  f32 nearest = ck_nearest(x * 1.44269504f, n);
-  return ck_fma(nearest, -1.42860677e-6f, ck_fma(nearest, -0.693145752f, x));
-}
+CK_INLINE f32 ck_reduce_exp(f32 x, i32* n) { return ck_without_ln2(x, ck_nearest(x * 1.44269504f, n)); }
 
-CK_INLINE f32 ck_exp(f32 x) {
-  i32 n;
-  f32 r = ck_reduce_exp(ck_limit(x, -104.0f, 89.0f), &n);
+// exp(r) for |r| <= ln 2 / 2.
+CK_INLINE f32 ck_exp_of_rest(f32 r) {
   f32 q = ck_horner(r, 1.38254452e-3f, 8.36938433e-3f, 4.16682288e-2f, 1.66665152e-1f, 4.9999994e-1f);
-  return ck_scale(ck_fma(q, r * r, r) + 1.0f, n);
+  return ck_fma(q, r * r, r) + 1.0f;
+}
+// x = n ln 2 + r. The integer n is at most 128, which gives infinity; it stays in the low bits of a float, from
+// which both factors of 2^n are taken. Below -104 it is of no use, and the result is 0.
+CK_INLINE f32 ck_exp(f32 x) {
+  i32 bits = ck_bitcast<i32>(ck_fma(x, 1.44269504f, 12582912.0f));
+  bits = bits < 0x4b400080 ? bits : 0x4b400080;
+  f32 r = ck_without_ln2(x, ck_bitcast<f32>(bits) - 12582912.0f);
+  u32 half = (u32(bits) << 22) & 0xff800000u, rest = (u32(bits) << 23) - half;
+  f32 value = ck_exp_of_rest(r) * ck_bitcast<f32>(half + 0x3f800000u) * ck_bitcast<f32>(rest + 0x3f800000u);
+  return x < -104.0f ? 0.0f : value;
+}
+// exp(x) for |x| < 80.
+CK_INLINE f32 ck_exp_moderate(f32 x) {
+  i32 n;
+  f32 r = ck_reduce_exp(x, &n);
+  return ck_exp_of_rest(r) * ck_power_of_two(n);
 }
 
 CK_INLINE f32 ck_exp2(f32 x) {
@@ -60,11 +74,14 @@ CK_INLINE f32 ck_exp2(f32 x) {
   return ck_scale(ck_fma(q, r, 1.0f), n);
 }
 
+// exp(r) - 1 for |r| <= ln 2 / 2.
+CK_INLINE f32 ck_expm1_of_rest(f32 r) {
+  f32 q = ck_horner(r, 1.95675239e-4f, 1.39349082e-3f, 8.33390094e-3f, 4.16664667e-2f, 1.66666642e-1f, 0.5f);
+  return ck_fma(q, r * r, r);
+}
 CK_INLINE f32 ck_expm1(f32 x) {
   i32 n;
-  f32 r = ck_reduce_exp(ck_limit(x, -18.0f, 89.0f), &n);
-  f32 q = ck_horner(r, 1.95675239e-4f, 1.39349082e-3f, 8.33390094e-3f, 4.16664667e-2f, 1.66666642e-1f, 0.5f);
-  f32 p = ck_fma(q, r * r, r);  // exp(r) - 1
+  f32 p = ck_expm1_of_rest(ck_reduce_exp(ck_limit(x, -18.0f, 89.0f), &n));
   i32 half = n >> 1, rest = n - half;
   f32 scale = ck_power_of_two(half);
   f32 value = ck_fma(p, scale, scale - ck_power_of_two(-rest)) * ck_power_of_two(rest);
@@ -111,13 +128,14 @@ CK_INLINE f32 ck_log1p(f32 x) {
   return x < -1.0f ? ck_nan() : value;
 }
 
+// With more = exp(2 |x|) - 1. From 9.02 on the result is 1.
 CK_INLINE f32 ck_tanh(f32 x) {
   f32 a = __builtin_fabsf(x);
-  f32 big = 1.0f - ck_quotient(2.0f, ck_exp(2.0f * a) + 1.0f);
-  f32 s = a * a;
-  f32 p = ck_horner(s, -5.70009183e-3f, 2.06341185e-2f, -5.37379384e-2f, 1.33314162e-1f, -3.33332807e-1f);
-  f32 small = ck_fma(p * s, a, a);
-  return ck_copysign(a < 0.625f ? small : big, x);
+  i32 n;
+  f32 p = ck_expm1_of_rest(ck_reduce_exp(2.0f * (a > 10.0f ? 10.0f : a), &n));
+  f32 scale = ck_power_of_two(n);
+  f32 more = ck_fma(p, scale, scale - 1.0f);
+  return ck_copysign(ck_quotient(more, more + 2.0f), x);
 }
 
 CK_INLINE f32 ck_logistic(f32 x) { return ck_quotient(1.0f, 1.0f + ck_exp(-x)); }
@@ -131,7 +149,7 @@ CK_INLINE f32 ck_erf(f32 x) {
   f32 t = (a > 4.0f ? 4.0f : a) - 2.0f;  // log(erfc(a))
   f32 q = ck_horner(t, -2.03878717e-5f, 1.39904601e-4f, -7.32012093e-4f, 3.56515823e-3f, -1.6468348e-2f,
                     -9.23750162e-1f, -4.41815996f, -5.36494112f);
-  f32 big = 1.0f - ck_exp(q);
+  f32 big = 1.0f - ck_exp_moderate(q);
   f32 value = a < 0.9f ? small : big;
   return ck_copysign(a != a ? a : value, x);
 }

@@ -4,6 +4,7 @@
 
 #include "cocktail_arith.h"
 #include "cocktail_elementary.h"
+#include "cocktail_inverse.h"
 #include "cocktail_random.h"
 #include "cocktail_special.h"
 #include "cocktail_trig.h"

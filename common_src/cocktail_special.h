@@ -8,21 +8,8 @@
   CK_INLINE f64 NAME(f64 x) { return FUNCTION(x); }        \
   CK_INLINE f32 NAME(f32 x) { return f32(FUNCTION(f64(x))); } \
   CK_HALF_1(NAME)
-CK_LIBRARY(ck_cbrt, __builtin_cbrt)
 CK_LIBRARY(ck_tan, __builtin_tan)
-CK_LIBRARY(ck_asin, __builtin_asin)
-CK_LIBRARY(ck_acos, __builtin_acos)
-CK_LIBRARY(ck_atan, __builtin_atan)
-CK_LIBRARY(ck_sinh, __builtin_sinh)
-CK_LIBRARY(ck_cosh, __builtin_cosh)
-CK_LIBRARY(ck_asinh, __builtin_asinh)
-CK_LIBRARY(ck_acosh, __builtin_acosh)
-CK_LIBRARY(ck_atanh, __builtin_atanh)
 CK_LIBRARY(ck_erfc, __builtin_erfc)
-
-CK_INLINE f64 ck_atan2(f64 y, f64 x) { return __builtin_atan2(y, x); }
-CK_INLINE f32 ck_atan2(f32 y, f32 x) { return f32(__builtin_atan2(f64(y), f64(x))); }
-CK_HALF_2(ck_atan2)
 
 CK_LIBRARY(ck_lgamma, ck_log_gamma)
 
