@@ -128,14 +128,14 @@ CK_INLINE f32 ck_log1p(f32 x) {
   return x < -1.0f ? ck_nan() : value;
 }
 
-// With more = exp(2 |x|) - 1. From 9.02 on the result is 1.
+// With more = exp(2 |x|) - 1. From 9.02 on the result is 1, and below 2^-12 it is x.
 CK_INLINE f32 ck_tanh(f32 x) {
   f32 a = __builtin_fabsf(x);
   i32 n;
   f32 p = ck_expm1_of_rest(ck_reduce_exp(2.0f * (a > 10.0f ? 10.0f : a), &n));
   f32 scale = ck_power_of_two(n);
   f32 more = ck_fma(p, scale, scale - 1.0f);
-  return ck_copysign(ck_quotient(more, more + 2.0f), x);
+  return a < 2.44140625e-4f ? x : ck_copysign(ck_quotient(more, more + 2.0f), x);
 }
 
 CK_INLINE f32 ck_logistic(f32 x) { return ck_quotient(1.0f, 1.0f + ck_exp(-x)); }
