@@ -48,15 +48,15 @@ CK_INLINE f32 ck_exp_of_rest(f32 r) {
   f32 q = ck_horner(r, 1.38254452e-3f, 8.36938433e-3f, 4.16682288e-2f, 1.66665152e-1f, 4.9999994e-1f);
   return ck_fma(q, r * r, r) + 1.0f;
 }
-// x = n ln 2 + r. The integer n is at most 128, which gives infinity; it stays in the low bits of a float, from
-// which both factors of 2^n are taken. Below -104 it is of no use, and the result is 0.
+// x = n ln 2 + r. The integer n is at most 128, which gives infinity. It stays in the low bits of a float, from
+// which both factors of 2^n are taken. Below -104 the result is 0, whatever these bits are.
 CK_INLINE f32 ck_exp(f32 x) {
   i32 bits = ck_bitcast<i32>(ck_fma(x, 1.44269504f, 12582912.0f));
   bits = bits < 0x4b400080 ? bits : 0x4b400080;
   f32 r = ck_without_ln2(x, ck_bitcast<f32>(bits) - 12582912.0f);
   u32 half = (u32(bits) << 22) & 0xff800000u, rest = (u32(bits) << 23) - half;
-  f32 value = ck_exp_of_rest(r) * ck_bitcast<f32>(half + 0x3f800000u) * ck_bitcast<f32>(rest + 0x3f800000u);
-  return x < -104.0f ? 0.0f : value;
+  f32 value = ck_exp_of_rest(r) * ck_bitcast<f32>(half + 0x3f800000u);
+  return x < -104.0f ? 0.0f : value * ck_bitcast<f32>(rest + 0x3f800000u);
 }
 // exp(x) for |x| < 80.
 CK_INLINE f32 ck_exp_moderate(f32 x) {

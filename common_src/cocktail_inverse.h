@@ -1,5 +1,5 @@
-// Hyperbolic functions, inverse functions and the cube root. Those of f32 are branch-free and call no library,
-// like those of cocktail_elementary.h; their polynomials are weighted minimax fits made for this file.
+// Hyperbolic and inverse functions, and the cube root. Those of f32 are branch-free and call no library, like
+// those of cocktail_elementary.h; their polynomials are weighted minimax fits made for this file.
 #ifndef COCKTAIL_INVERSE_H
 #define COCKTAIL_INVERSE_H
 
@@ -105,7 +105,7 @@ CK_INLINE f32 ck_acos(f32 x) {
 
 // ---- the cube root ----------------------------------------------------------------------------------------
 
-// A third of the exponent, a step of Halley, and a step of Newton whose error is computed in f64. Cubes of the
+// A third of the exponent, a step of Halley, and a step of Newton whose error is computed in f64. Cubes of
 // numbers on the way neither overflow nor underflow.
 CK_INLINE f32 ck_cbrt(f32 x) {
   f32 a = __builtin_fabsf(x);

@@ -47,8 +47,8 @@ class Row:
     """`function` of as many vectors as `arity` says, or of the rows of a matrix with two columns (arity 0).
 
     exact: the result is rounded at most once. differs: "" nowhere; "denormal": an operand or the result is
-    denormal, or so close to it that stock XLA's own steps are; "order": the places of denormal operands; "sign":
-    only the sign of a zero.
+    denormal, or so close to it that stock XLA's own steps are; "order": the places of denormal operands;
+    "sign": only the sign of a zero.
     """
 
     name: str
