@@ -48,8 +48,8 @@ CK_INLINE f32 ck_exp_of_rest(f32 r) {
   f32 q = ck_horner(r, 1.38254452e-3f, 8.36938433e-3f, 4.16682288e-2f, 1.66665152e-1f, 4.9999994e-1f);
   return ck_fma(q, r * r, r) + 1.0f;
 }
-// x = n ln 2 + r. The integer n is at most 128, which gives infinity. It stays in the low bits of a float, from
-// which both factors of 2^n are taken. Below -104 the result is 0, whatever these bits are.
+// x = n ln 2 + r. The integer n is at most 128, which gives infinity. It stays in the low bits of a float,
+// from which both factors of 2^n are taken. Below -104 the result is 0, whatever these bits are.
 CK_INLINE f32 ck_exp(f32 x) {
   i32 bits = ck_bitcast<i32>(ck_fma(x, 1.44269504f, 12582912.0f));
   bits = bits < 0x4b400080 ? bits : 0x4b400080;
