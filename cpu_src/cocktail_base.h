@@ -65,6 +65,9 @@ CK_INLINE T ck_quotient(T a, T b) {
   return a / b;
 }
 
+// True if threads may skip one of two ways to a number. Here the lanes of a vector take both.
+constexpr bool kCkSkipsWays = false;
+
 // lgamma writes a global sign; the reentrant one does not.
 extern "C" double lgamma_r(double, int*);
 CK_INLINE f64 ck_log_gamma(f64 x) {

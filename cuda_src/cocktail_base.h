@@ -23,6 +23,9 @@
 CK_INLINE f32 ck_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 CK_INLINE f64 ck_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 
+// True if threads may skip one of two ways to a number.
+constexpr bool kCkSkipsWays = true;
+
 // a / b, for f32 as cocktail_ptx.h says.
 template <class T>
 CK_INLINE T ck_quotient(T a, T b) {
