@@ -4,7 +4,7 @@
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise
-        -> split_reductions -> split_scans                           # translated; placed from recover on
+        -> split_moments -> split_reductions -> split_scans          # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
         -> sink -> fuse                                              # planned: in lane loops,
@@ -58,6 +58,7 @@ from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
+from jax_cocktail.schedule.split_moments import split_moments
 from jax_cocktail.schedule.split_reductions import split_reductions
 from jax_cocktail.schedule.split_scans import split_scans
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
@@ -100,6 +101,7 @@ def passes(
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
+    table.append(("split_moments", partial(split_moments, machine=machine)))
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
     table.append(("split_scans", partial(split_scans, machine=machine)))
     divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)

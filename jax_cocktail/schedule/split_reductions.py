@@ -31,6 +31,8 @@ from jax_cocktail.utask.rewrite import rewrite
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import FLOATS, TensorType, Value
 
+Axes = tuple[int, ...]
+
 COMBINES = {"sum": "add", "prod": "mul"}  # elementwise kinds; other reductions have the name of theirs
 
 
@@ -80,6 +82,16 @@ class Division:
         run, shape = run_of(b, x, self.axis, 0, self.parts * self.length), list(x.type.shape)
         shape[self.axis : self.axis + 1] = [self.parts, self.length]
         return b.reshape(run, shape)
+
+    def parted(self, b: Builder, x: Value, axes: tuple[int, ...]) -> tuple[Value, Axes, Axes]:
+        """The operand of a reduction of `axes` with an axis of parts, the axes that each part reduces, and
+        those of the parts in the result of that."""
+        outer, inner = list(self.whole), [d for d in axes if d not in self.whole]
+        if (axis := self.axis) is not None:
+            x = self.split(b, x)
+            outer = [d + (d > axis) for d in outer] + [axis]
+            inner = [d + (d >= axis) for d in inner]
+        return x, tuple(inner), tuple(sorted(d - sum(i < d for i in inner) for d in outer))
 
     def rest(self, b: Builder, x: Value) -> Value | None:
         """What the runs leave over; None if that is nothing."""
@@ -143,25 +155,23 @@ class _Splitter:
         return self.b.binary(COMBINES.get(self.op, self.op), found, self._reduce(rest, axes))
 
     def _of_parts(self, x: Value, axes: tuple[int, ...], found: Division) -> Value:
-        shape, outer = list(x.type.shape), list(found.whole)
-        inner = [d for d in axes if d not in outer]
-        if (axis := found.axis) is not None:
-            x = found.split(self.b, x)
-            shape = list(x.type.shape)
-            outer = [d + (d > axis) for d in outer] + [axis]
-            inner = [d + (d >= axis) for d in inner]
+        x, inner, left = found.parted(self.b, x, axes)
         parts, dtype = self._reduce(x, inner), x.type.dtype
         if self.op == "sum" and dtype == "float32":
             parts = self.b.convert(parts, "float64")
-        left = tuple(sorted(d - sum(i < d for i in inner) for d in outer))
-        many = prod(shape[d] for d in outer) > PROGRAM.sum_block
+        many = prod(parts.type.shape[d] for d in left) > PROGRAM.sum_block
         again = division(parts.type, left, self.tuning) if many else None
         total = self._reduce(parts, left) if again is None else self.total(parts, left, again)
         return self.b.convert(total, dtype)
 
-    def _reduce(self, x: Value, axes: tuple[int, ...] | list[int]) -> Value:
-        kept = [n for d, n in enumerate(x.type.shape) if d not in axes]
-        return self.b.emit("reduce", (x,), x.type.dtype, kept, axes=tuple(axes), op=self.op)
+    def _reduce(self, x: Value, axes: tuple[int, ...]) -> Value:
+        return reduction(self.b, x, axes, self.op)
+
+
+def reduction(b: Builder, x: Value, axes: Axes, op: str) -> Value:
+    """Appends a reduction."""
+    kept = [n for d, n in enumerate(x.type.shape) if d not in axes]
+    return b.emit("reduce", (x,), x.type.dtype, kept, axes=axes, op=op)
 
 
 def run_of(b: Builder, x: Value, axis: int, start: int, length: int) -> Value:

@@ -18,6 +18,7 @@ from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.lowering.capture import capture
 from jax_cocktail.primitives import translate
 from jax_cocktail.utask.candidate import SINGLE, Candidate
+from jax_cocktail.utask.ir import BranchUTask, walk
 from tests.cpu.emulated import Emulation
 
 Function = Callable[..., Any]
@@ -333,3 +334,79 @@ def test_threads_reduce_one_row_for_several_results(monkeypatch: pytest.MonkeyPa
     source = emulation.launches[0][0].source
     loops = source.count("i1 = ck_lane() % 32; i1 < 300")
     assert loops == 1 and len(re.findall("= ck_group_reduce<", source)) == 4
+
+
+# -- mean and variance of large arrays -----------------------------------------------------------------------
+def mean_and_variance(axes: Any) -> Function:
+    return lambda x: (x.mean(axes), x.var(axes), x.std(axes, ddof=1, keepdims=True))
+
+
+LARGE = {  # shape and axes: one pass over memory
+    "all": ((700, 400), (0, 1)),
+    "a prime": ((1000003,), (0,)),
+    "columns": ((6007, 40), (0,)),
+    "images": ((12, 30, 31, 24), (0, 1, 2)),
+}
+VALUES: dict[str, Callable[[Any, int], Any]] = {  # from normal numbers, and their number
+    "normal": lambda x, n: x,
+    "far from zero": lambda x, n: x + 1e4,
+    "rising": lambda x, n: x + np.linspace(1e4, 2e4, n),
+    "an outlier at the beginning": lambda x, n: np.where(np.arange(n) < 30, x + 1e6, x),
+    "constant": lambda x, n: 0 * x + 0.1,
+    "large": lambda x, n: x * 1e15,
+}
+
+
+def large(name: str, values: str = "normal", dtype: str = "float32") -> np.ndarray:
+    shape = LARGE[name][0]
+    x = np.random.default_rng(7).standard_normal(shape).reshape(-1)
+    return np.asarray(VALUES[values](x, x.size).reshape(shape), dtype)
+
+
+@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize("name", LARGE)
+def test_moments_in_one_pass_are_as_exact_as_in_two(name: str, values: str) -> None:
+    x, axes = large(name, values), LARGE[name][1]
+    function = mean_and_variance(axes)
+    found = ours(function, x, scope="memory_bound")
+    exact = mean_and_variance(axes)(x.astype(np.float64))
+    mean, variance, deviation = (np.abs(y).max() for y in exact)
+    sums = 2e-6  # of f32
+    bounds = (mean + deviation) * sums, variance * sums + (mean * sums) ** 2, (mean + deviation) * sums
+    for a, b, c, bound in zip(found, jax.jit(function)(x), exact, bounds, strict=True):
+        mine, theirs = (np.abs(np.asarray(y, np.float64) - c).max() for y in (a, b))
+        assert mine <= 2 * theirs + bound
+    for a, b in zip(found, ours(function, x, scope="memory_bound", units=2), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", LARGE)
+def test_moments_of_other_types(name: str, dtype: str) -> None:
+    with jax.enable_x64(True):
+        x = jnp.asarray(large(name, "far from zero" if dtype == "float64" else "normal")).astype(dtype)
+        function = mean_and_variance(LARGE[name][1])
+        found, wanted = ours(function, x, scope="memory_bound"), jax.jit(function)(x)
+        check(found, wanted, *([1e-12] * 2 if dtype == "float64" else [2e-2] * 2))
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("name", LARGE)
+def test_special_numbers_have_the_moments_of_stock(name: str, special: float) -> None:
+    x = large(name)
+    x.reshape(-1)[[5, x.size // 2]] = special
+    function = mean_and_variance(LARGE[name][1])
+    found = ours(function, x, scope="memory_bound")
+    for a, b in zip(found, jax.jit(function)(x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_moments_are_stored_by_parts_alone() -> None:
+    """No array is made on the way, and the second sums need no branch."""
+    x = large("columns")
+    made, operands = emitted(looped(lambda x: (x - x.mean(0)) / x.std(0)), x[None])
+    assert "split_moments" in made.fired
+    assert not any(isinstance(statement, BranchUTask) for statement in walk(made.program.entry))
+    moved = count(made, operands)
+    assert moved.total("operand").loaded == 3 * x.nbytes, "two of them from the cache"
+    assert moved.total("result", "workspace", "own").stored <= 1.3 * x.nbytes
