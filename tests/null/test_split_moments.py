@@ -20,6 +20,7 @@ from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UProgram, is_parallel, operators_in, walk
 from jax_cocktail.utask.types import Value
 from tests.null.programs import build
+from tests.oracle.mesh_interpreter import run_mesh
 
 Shape = tuple[int, ...]
 Centre = Callable[[Builder, Value, Value], Value]  # from the sum and the mean
@@ -170,3 +171,16 @@ def test_one_tile_computes_both_sums_in_its_cache(case: tuple[Shape, Shape], uni
             tiles += [o.output for o in operators_in(loop) if o.inputs[:1] == (parameter,)]
     assert len(tiles) == 1, "one loop reads the array"
     assert tiles[0].type.nbytes <= 768 << 10, "by tiles that stay in the cache"
+
+
+@pytest.mark.parametrize("units", [1, 2, 3])
+@pytest.mark.parametrize("case", [((5003, 64), (0,)), ((331, 40, 30), (0, 1)), ((263001,), (0,))], ids=str)
+def test_units_share_the_parts(case: tuple[Shape, Shape], units: int) -> None:
+    program = moments(*case)
+    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    emitted = emit(program, candidate=candidate)
+    assert "split_moments" in emitted.fired
+    x = np.random.default_rng(3).standard_normal(case[0]).astype(np.float32)
+    found = run_mesh(emitted.program, emitted.plan, [x], units)
+    for result, expected in zip(found, run(program, [x]), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-3)
