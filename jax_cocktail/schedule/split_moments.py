@@ -12,14 +12,17 @@ The last line is exact for any c, which need not be the mean. No large terms of 
 LeVeque, Algorithms for computing the sample variance, 1983): r_p is nearly zero, the error of c_p as a mean.
 The numbers of the parts are combined in f64, in a fixed order.
 
-A part is read twice while it is in the cache of a core: placement takes tiles that fit (`cost.reuse`).
-Smaller arrays stay as they are, and so do those with kept axes that placement would divide: all but a few
-columns. So do those of a GPU, where a unit has one tile, whatever it reads again (`placement.limits`).
+A part is read twice while it is in the cache of a core: placement takes tiles that fit (`cost.reuse`). These
+arrays stay as they are:
+
+- smaller ones, and those with kept axes that placement would divide: all but a few columns;
+- those whose deviations have other sums, too, for which the array is read again anyway;
+- those of a GPU, where a unit has one tile, whatever it reads again (`placement.limits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, prod
@@ -116,6 +119,23 @@ def _pair(
     return None
 
 
+def _has_company(body: Sequence[Statement], pair: _Pair) -> bool:
+    """True if another reduction can share the pass of the squares. The array is then read again anyway."""
+    (x,), axes = pair.total.inputs, pair.total.ints("axes")
+    early, late = set(pair.total.outputs), set(pair.squares.outputs)  # values that need these
+    for statement in body:
+        if not isinstance(statement, UOperator) or statement is pair.squares:
+            continue
+        if not late.isdisjoint(statement.inputs):
+            late.update(statement.outputs)
+        elif not early.isdisjoint(statement.inputs):
+            early.update(statement.outputs)
+            shape = statement.inputs[0].type.shape
+            if is_a(statement, "reduce") and shape == x.type.shape and statement.ints("axes") == axes:
+                return True
+    return False
+
+
 def _deviations(operand: Value, definitions: Definitions) -> Iterator[tuple[Value, UOperator]]:
     """The array and the broadcast whose difference is squared; both ways if both are broadcasts."""
     square = definitions.get(operand)
@@ -170,7 +190,7 @@ class _Moments:
 
 def _region(region: Region, fresh: FreshValues) -> Region:
     inner = map_body(region, lambda s: map_regions(s, partial(_region, fresh=fresh)))
-    pairs = tuple(_pairs(inner))
+    pairs = [pair for pair in _pairs(inner) if not _has_company(inner.body, pair)]
     first, second = {p.total: p for p in pairs}, {p.squares: p for p in pairs}
     made: dict[UOperator, tuple[_Moments, ...]] = {}
 

@@ -136,8 +136,27 @@ def test_any_centre_gives_the_same_result(name: str, rows: int) -> None:
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_another_sum_of_deviations_keeps_both(late: bool) -> None:
+    """It shares the second pass, unless it needs the squares."""
+    n = 1 << 19
+
+    def body(b: Builder, x: Value) -> tuple[Value, ...]:
+        def total(x: Value) -> Value:
+            return b.emit("reduce", (x,), "float32", (), axes=(0,), op="sum")
+
+        d = b.binary("sub", x, b.broadcast(b.binary("mul", total(x), b.constant(1 / n, "float32")), (n,), ()))
+        squares = total(b.binary("mul", d, d))
+        scaled = b.binary("mul", d, b.broadcast(squares, (n,), ())) if late else d
+        return squares, total(b.emit("integer_pow", (scaled,), d.type, exponent=4))
+
+    program = simplify(build([f"float32[{n}]"], body))
+    found = split_moments(program, HOST)
+    assert (found is not program) == late
+
+
 def test_a_sum_of_squares_that_is_a_total_itself() -> None:
-    """As in the kurtosis: the squared deviations have a mean, and deviations from it."""
+    """The squared deviations have a mean, and deviations from it."""
     n = 1 << 19
 
     def body(b: Builder, x: Value) -> tuple[Value, ...]:
@@ -153,6 +172,7 @@ def test_a_sum_of_squares_that_is_a_total_itself() -> None:
     program = simplify(build([f"float32[{n}]"], body))
     found = split_moments(program, HOST)
     verify(found)
+    assert found is not program
     x = np.random.default_rng(2).standard_normal(n).astype(np.float32)
     for result, expected in zip(run(found, [x]), run(program, [x]), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-1)
