@@ -60,7 +60,8 @@ class _Parts:
 
 
 def _parts(x: TensorType, axes: Axes) -> _Parts | None:
-    """None if the array stays as it is. Less than one run of the axis is left over."""
+    """None if the array stays as it is. Every tile fits into the second level of cache, and less than one run
+    of the axis is left over."""
     limits, near = DivisionTuning(), SERVER.shared.near
     kept = [d for d, n in enumerate(x.shape) if n != 1 and d not in axes]
     run = prod(x.shape[kept[0] :]) * ITEM_SIZE[x.dtype] if kept else 0
@@ -75,9 +76,10 @@ def _parts(x: TensorType, axes: Axes) -> _Parts | None:
     least = ceil(x.nbytes / (limits.kept * near))
     even = [n for n in divisors(found.parts) if n >= least]
     tiles = x.shape[found.whole[0]] if found.whole else min(even, default=0)
-    second_level, _ = SERVER.levels[1]
+    cache, _ = SERVER.levels[1]
     totals = 8 * tiles * prod(x.shape[d] for d in kept)
-    return _Parts(found, tiles) if x.nbytes <= tiles * second_level and totals < CORE_PARTIALS.bytes else None
+    # `split_reductions` would cut longer totals without regard to tiles
+    return _Parts(found, tiles) if x.nbytes <= tiles * cache and totals < CORE_PARTIALS.bytes else None
 
 
 # -- what is there -------------------------------------------------------------------------------------------
@@ -254,8 +256,8 @@ def _centre(b: Builder, pair: _Pair, m: _Moments) -> Value:
 
 
 def _combined(b: Builder, values: Value, m: _Moments) -> Value:
-    """The sum of the values of all parts: first of those in a tile if they are many, since `split_reductions`
-    would cut them without regard to tiles."""
+    """The sum of the values of all parts. If they are many, those of a tile are added first, since
+    `split_reductions` would cut them without regard to tiles."""
     if not m.parts:
         return values
     outer, *inner = m.parts
