@@ -3,7 +3,7 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
-        -> simplify -> canonicalise
+        -> simplify -> canonicalise -> collapse_axes
         -> split_moments -> split_reductions -> split_scans          # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
@@ -47,6 +47,7 @@ from jax_cocktail.errors import BuildError, PlacementError
 from jax_cocktail.placement.limits import in_cluster, limits_for
 from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
+from jax_cocktail.schedule.collapse_axes import collapse_axes
 from jax_cocktail.schedule.join_products import join_products
 from jax_cocktail.schedule.loops.concat_gates import stack_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
@@ -101,6 +102,8 @@ def passes(
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
+    if not machine.is_gpu:  # threads load the elements of short groups side by side
+        table.append(("collapse_axes", collapse_axes))
     table.append(("split_moments", partial(split_moments, machine=machine)))
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
     table.append(("split_scans", partial(split_scans, machine=machine)))

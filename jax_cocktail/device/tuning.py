@@ -142,6 +142,16 @@ class PartialTuning:
 
 
 @dataclass(frozen=True, slots=True)
+class CollapseTuning:
+    """Groups along an axis whose elements a core computes side by side [E]."""
+
+    group: int = 24  # [M] most elements of a group: longer ones fill vector registers by themselves
+    rows: int = 16  # fewest elements of each column: combining the columns of a group takes as long as some
+    width: int = 16  # fewest columns
+    table: int = 8  # times as many elements are computed from a table, at least
+
+
+@dataclass(frozen=True, slots=True)
 class BlockTuning:
     """Thread blocks of generated programs: their shape, their memory, and the rates that they reach."""
 
@@ -260,6 +270,7 @@ FACTORS = FactorTuning()
 BATCH = BatchTuning()
 CORE_PARTIALS = PartialTuning(parts=64)
 BLOCK_PARTIALS = PartialTuning(parts=256)
+COLLAPSE = CollapseTuning()
 BLOCK = BlockTuning()
 STOCK = StockTuning()
 TRACE = TraceTuning()
