@@ -43,11 +43,12 @@ CK_INLINE f32 ck_without_ln2(f32 x, f32 n) { return ck_fma(n, -1.42860677e-6f, c
 // x = n ln 2 + r with |r| <= ln 2 / 2.
 CK_INLINE f32 ck_reduce_exp(f32 x, i32* n) { return ck_without_ln2(x, ck_nearest(x * 1.44269504f, n)); }
 
-// exp(r) for |r| <= ln 2 / 2.
-CK_INLINE f32 ck_exp_of_rest(f32 r) {
+// exp(r) - 1, with an error that is small beside 1, and exp(r), for |r| <= ln 2 / 2.
+CK_INLINE f32 ck_exp_of_rest_minus_one(f32 r) {
   f32 q = ck_horner(r, 1.38254452e-3f, 8.36938433e-3f, 4.16682288e-2f, 1.66665152e-1f, 4.9999994e-1f);
-  return ck_fma(q, r * r, r) + 1.0f;
+  return ck_fma(q, r * r, r);
 }
+CK_INLINE f32 ck_exp_of_rest(f32 r) { return ck_exp_of_rest_minus_one(r) + 1.0f; }
 // x = n ln 2 + r. The integer n is at most 128, which gives infinity. It stays in the low bits of a float,
 // from which both factors of 2^n are taken. Below -104 the result is 0, whatever these bits are.
 CK_INLINE f32 ck_exp(f32 x) {

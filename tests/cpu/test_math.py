@@ -94,6 +94,23 @@ def test_bessel_infinity_and_poles(library: Library) -> None:
     assert (library.call("lgamma_f32", "f32", poles) == math.inf).all()
 
 
+@pytest.mark.parametrize("name", ["erfc", "lgamma", "digamma", "bessel_i0e", "bessel_i1e"])
+def test_special_functions_of_every_size(library: Library, name: str) -> None:
+    """Of f32 against those of f64, which compute otherwise."""
+    bits = np.arange(0, 1 << 32, 50021, dtype=np.uint64).astype(np.uint32)
+    centers = np.array([0.5, 1, 2, 5, 6, 8, 9.19, 10.05, 1.4616321, -1, -2.5, -3], np.float32)
+    close = (centers.view(np.int32)[:, None] + np.arange(-99, 100)).astype(np.int32).view(np.float32)
+    x = np.concatenate([bits.view(np.float32), close.ravel()])
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = library.call(f"{name}_f64", "f64", x.astype("d"))
+        expected = exact.astype(np.float32)
+    actual = library.call(f"{name}_f32", "f32", x)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(actual[~finite], expected[~finite])
+    allowed = next(case.ulp for case in CASES if case.name == name)
+    assert ulps(actual[finite], exact[finite]) <= allowed
+
+
 def test_denormals_where_the_processor_has_them(library: Library) -> None:
     x = np.array([1e-40, -1e-40, 1e-45], np.float32)
     np.testing.assert_allclose(
