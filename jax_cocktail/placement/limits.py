@@ -64,6 +64,11 @@ class Limits(DivisionTuning):
     meets: bool = True
     delays: bool = True
 
+    @property
+    def reread(self) -> float:
+        """Bytes from which on an array is worth reading once for several tile groups."""
+        return self.cache.near
+
     def suffices(self, amount: Work) -> bool:
         return amount.flops >= self.flops or amount.bytes >= self.bytes
 
@@ -215,6 +220,11 @@ class DeviceLimits(Limits):
 
     unit: Unit
     start: float
+
+    @property
+    def reread(self) -> float:
+        """A block has no cache of its own, and its parts are cut for their time."""
+        return inf
 
     def leaves_cache(self, region: Region) -> bool:
         """A block has no cache of its own, and its program is for small work."""

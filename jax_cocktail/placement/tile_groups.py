@@ -19,6 +19,7 @@ from jax_cocktail.analysis.axes import rule
 from jax_cocktail.analysis.classes import AxisClass, axis_classes
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.cost.work import Work, has_loop, total, trips, work
+from jax_cocktail.placement.joined import joined
 from jax_cocktail.placement.light import light_positions
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.parts import Tiling
@@ -194,7 +195,8 @@ class _Divider:
     def _claim(self) -> None:
         heavy = [n for n in range(len(self.statements)) if n not in self.light | self.kept]
         candidates = set(heavy)
-        classes = axis_classes([self.statements[n] for n in heavy])
+        statements = [self.statements[n] for n in heavy]
+        classes = joined(axis_classes(statements), statements, self.statements, self.limits.reread)
         found = []
         for cut in classes:
             places = {heavy[c.position] for c in cut.crossings}

@@ -162,3 +162,44 @@ def test_shared_rows_give_the_bits_of_one_unit(function):
         np.testing.assert_array_equal(one, three)
         unit = 2 * np.finfo(np.float32).eps * np.abs(wanted).max()
         assert np.abs(one - wanted).max() <= 2 * np.abs(theirs - wanted).max() + unit
+
+
+# -- rows and columns of one array ---------------------------------------------------------------------------
+def gradients_of_rows(x, y):
+    """With the sums that are the gradients of a scale and a shift."""
+    z = x / (1 + jnp.abs(x).max(-1, keepdims=True))
+    return y - y.mean(-1, keepdims=True) * z, (y * z).sum(0), y.sum(0)
+
+
+def several_of_rows(x, y):
+    return x - x.max(-1, keepdims=True), x.sum(-1), jnp.abs(y).sum(-1)
+
+
+def parallel_loops(function, *given):
+    (program,) = prepare(jax.make_jaxpr(function)(*given), "test", memory_bound=True).programs
+    source = emit(program, candidate=Candidate(units=2, distribute=True)).source
+    return source.count("= unit->index;")
+
+
+def test_an_array_is_read_in_one_loop_for_rows_and_columns():
+    large = np.ones((8192, 192), np.float32)
+    assert parallel_loops(gradients_of_rows, large, large) == 2, "with the loop that adds the parts of sums"
+    assert parallel_loops(lambda x: several_of_rows(x, x), large) == 1
+    assert parallel_loops(several_of_rows, large, large) == 2, "of two arrays"
+
+
+@pytest.mark.parametrize("rows", [8192, 8195])  # parts of the second leave a remainder
+@pytest.mark.parametrize("function", [gradients_of_rows, several_of_rows])
+def test_shared_reads_give_the_bits_of_one_unit(function, rows):
+    random = np.random.default_rng(8)
+    given = [random.standard_normal((rows, 192), np.float32) for _ in range(2)]
+    given[0][9, 1], given[1][5, 7] = np.inf, np.nan
+    options = {"force": "cocktail", "scope": "memory_bound", "strict": True, "profile": "off"}
+    found = [
+        jax.tree.leaves(jax_cocktail.jit(function, options={**options, "units": n})(*given))
+        for n in (1, 2, 3)
+    ]
+    for one, two, three, theirs in zip(*found, jax.tree.leaves(jax.jit(function)(*given)), strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+        np.testing.assert_allclose(one, theirs, rtol=1e-5, atol=2e-4)
