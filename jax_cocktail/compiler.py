@@ -3,7 +3,7 @@
     trace (JAX) -> capture -> translate -> [
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
-        -> simplify -> canonicalise -> collapse_axes
+        -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_moments -> split_reductions -> split_scans          # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
@@ -55,6 +55,7 @@ from jax_cocktail.schedule.loops.layers import separate_layers
 from jax_cocktail.schedule.loops.wavefront.pipeline import pipeline
 from jax_cocktail.schedule.order_factors import order_factors
 from jax_cocktail.schedule.pack_factors import pack_factors
+from jax_cocktail.schedule.share_exponentials import share_exponentials
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
@@ -102,8 +103,9 @@ def passes(
     if candidate.distribute:
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
-    if not machine.is_gpu:  # threads load the elements of short groups side by side
-        table.append(("collapse_axes", collapse_axes))
+    if not machine.is_gpu:
+        # threads load the elements of short groups side by side, and compute an exponential sooner than store it
+        table += [("collapse_axes", collapse_axes), ("share_exponentials", share_exponentials)]
     table.append(("split_moments", partial(split_moments, machine=machine)))
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
     table.append(("split_scans", partial(split_scans, machine=machine)))
