@@ -9,6 +9,8 @@ Ours is forced (scope="memory_bound"). Columns:
     stock, ours   kernels: instructions that one call runs, our custom calls included; bytes: moved, over
                   those of inputs and outputs; ms: of the fastest call. Stock's bytes are operands and results
                   of its kernels. Ours are counted loads and stores of operands, results and workspace.
+    far           our bytes that move in and out of the cores' caches, as simulated: what a row loads again
+                  while it is in a cache is among the bytes, but not here
     ratio         stock / ours, of the fastest calls; (median): of the median ones
     model         the same ratio as the cost model predicts it
     first s       our first call, compilers included, with an empty cache
@@ -33,7 +35,9 @@ from typing import Any
 from benchmarks.census.measure import FORMS, Row, Side, measure
 from benchmarks.census.patterns import PATTERNS
 
-SIDES = f"|{'stock: kernels':>15}{'bytes':>7}{'ms':>9} |{'ours: kernels':>14}{'bytes':>7}{'ms':>9} |"
+SIDES = (
+    f"|{'stock: kernels':>15}{'bytes':>7}{'ms':>9} |{'ours: kernels':>14}{'bytes':>7}{'far':>6}{'ms':>9} |"
+)
 HEAD = f"{'pattern':24}{'form':9}{SIDES}{'ratio':>7}{'(median)':>9}{'model':>7}{'first s':>9}"
 ON_CARD = f" |{'H200: kernels':>14}{'bytes':>7}"
 
@@ -41,7 +45,7 @@ ON_CARD = f" |{'H200: kernels':>14}{'bytes':>7}"
 def line(row: Row) -> str:
     """A row of the table."""
     ours, ratio = row.ours, row.ratio
-    text = f"{row.pattern:24}{row.form:9}|{_side(row.stock, 15)} |{_side(ours, 14)} |"
+    text = f"{row.pattern:24}{row.form:9}|{_side(row.stock, 15)} |{_side(ours, 14, far=True)} |"
     middle = _ratio(row.stock.median, ours.median) if ours else None
     text += _number(ratio, 7) + f"{f'({_number(middle, 1)})':>9}" + _number(row.predicted, 7)
     text += _number(ours and ours.first, 9)
@@ -85,11 +89,12 @@ def _ratio(theirs: float | None, ours: float | None) -> float | None:
     return theirs / ours if theirs and ours else None
 
 
-def _side(side: Side | None, width: int) -> str:
+def _side(side: Side | None, width: int, far: bool = False) -> str:
     if side is None:
-        return f"{'-':>{width}}{'-':>7}{'-':>9}"
+        return f"{'-':>{width}}{'-':>7}{'-' * far:>{6 * far}}{'-':>9}"
     milliseconds = None if side.seconds is None else side.seconds * 1e3
-    return f"{side.kernels:{width}.0f}{_number(side.traffic, 7)}{_number(milliseconds, 9)}"
+    moved = _number(side.traffic, 7) + (_number(side.far, 6) if far else "")
+    return f"{side.kernels:{width}.0f}{moved}{_number(milliseconds, 9)}"
 
 
 def _number(number: float | None, width: int) -> str:

@@ -30,6 +30,7 @@ FORMS = ("straight", "loop")
 OPTIONS = {"scope": "memory_bound", "force": "cocktail", "profile": "off", "strict": True}
 _OURS = 'custom_call_target="jax_cocktail'
 _FEWEST_CALLS = 5
+_SEEN = ("operand", "result", "workspace")  # memories that are not those of one unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Side:
       traffic: bytes moved, over those of inputs and outputs; None if not counted.
       seconds, median: the fastest call and the median one; None on a machine that is not here.
       first: seconds of the first call, compilation included.
+      far: bytes that move in and out of simulated caches of the cores, over the same; None if not counted.
     """
 
     kernels: float
@@ -48,6 +50,7 @@ class Side:
     seconds: float | None = None
     median: float | None = None
     first: float | None = None
+    far: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ def measure(
     errors = accuracy.error(found, exact), accuracy.error(results, exact)
     if errors[0].exceeds(errors[1]):
         problem = f"DIFFERS by {errors[0]}; stock XLA by {errors[1]}"
-    bytes_of_ours, predicted = _counted(function, operands, text, units, traffic)
+    (near, far), predicted = _counted(function, operands, text, units, traffic)
     there = jax.device_put(operands)  # arrays of NumPy would be copied in every call
     times = race([lambda: stock(*there), lambda: ours(*there)], seconds)
     mine = Module(text).cost.kernels
@@ -102,7 +105,7 @@ def measure(
         pattern.name,
         form,
         Side(theirs.kernels, theirs.bytes / moved, *times[0], stock_first),
-        Side(mine, None if bytes_of_ours is None else bytes_of_ours / moved, *times[1], first),
+        Side(mine, near and near / moved, *times[1], first, far and far / moved),
         card,
         predicted,
         problem,
@@ -139,27 +142,29 @@ def _on_h200(function: Function, operands: Any, moved: float) -> Side | None:
 
 def _counted(
     function: Function, operands: Any, text: str, units: int, traffic: bool
-) -> tuple[float | None, float | None]:
-    """The bytes that our custom calls and the kernels beside them move, and the speedup that the cost model
-    predicts. Memory that only one unit sees does not count: it is as large as a cache."""
+) -> tuple[tuple[float, float] | tuple[None, None], float | None]:
+    """The bytes that our custom calls and the kernels beside them move, those of them that leave the caches,
+    and the speedup that the cost model predicts. Memory that only one unit sees does not count: it is as
+    large as a cache."""
     closed = jax.make_jaxpr(function)(*operands)
     units = units or custom_call.units() or cores()
     prepared = prepare(closed, "census", memory_bound=True)
     if not prepared.programs:
-        return None, None
+        return (None, None), None
     found = survey(prepared, units)
     predicted = found.comparison.stock.seconds / found.comparison.ours.seconds
     if not traffic:
-        return None, predicted
+        return (None, None), predicted
     plan = prepared.forced(found.best)
     values = dict(zip(closed.jaxpr.invars, jax.tree.leaves(operands), strict=True))
-    moved = 0
+    beside = Module("\n".join(line for line in text.splitlines() if _OURS not in line)).cost.bytes
+    near = far = beside
     for number in prepared.taken(plan):
         emitted = prepared.emitted[plan.candidate, number]
         totals = count(emitted, _operands(prepared, number, values), emitted.mesh.units)
-        moved += totals.total("operand", "result", "workspace").bytes
-    beside = "\n".join(line for line in text.splitlines() if _OURS not in line)
-    return moved + Module(beside).cost.bytes, predicted
+        near += totals.total(*_SEEN).bytes
+        far += totals.far.total(*_SEEN).bytes
+    return (near, far), predicted
 
 
 def _operands(prepared: Prepared, number: int, values: dict[Any, Any]) -> list[np.ndarray[Any, Any]]:

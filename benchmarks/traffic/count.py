@@ -2,8 +2,11 @@
 
 The program is compiled as for a call, but it announces every access (`counter.cc`), and every copy of an
 array (`counted.h`). A vector counts as one access of all its bytes, and a byte counts each time that it is
-loaded, whether a cache holds it or not. g++ announces the accesses of a loop before it vectorises it, clang
-afterwards. Neither takes loads out of the loops of OpenMP before that, so these are plain loops here.
+loaded, whether a cache holds it or not. Beside these, the counter simulates a cache for each unit, and counts
+the lines that move between it and what lies behind it.
+
+g++ announces the accesses of a loop before it vectorises it, clang afterwards. Neither takes loads out of the
+loops of OpenMP before that, so these are plain loops here.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +28,7 @@ from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.cost.traffic import Moved, Traffic
+from jax_cocktail.device.host import SERVER
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 
 Array = npt.NDArray[np.generic]
@@ -35,14 +40,24 @@ OTHER, OWN, WORKSPACE = "other", "own", "workspace"
 
 @dataclass(frozen=True, slots=True)
 class Counted(Traffic):
-    """What one call moved, and its results."""
+    """What one call moved, and its results. `far`: what moved in and out of the caches of the units."""
 
     results: tuple[Array, ...]
+    far: Traffic
 
 
-def count(emitted: Emitted, values: Sequence[Array], units: int = 1, flags: Sequence[str] = ()) -> Counted:
-    """Runs a program for the host once, on so many units if it has work for them. `flags`: of the compiler,
-    after those of a call.
+def count(
+    emitted: Emitted,
+    values: Sequence[Array],
+    units: int = 1,
+    flags: Sequence[str] = (),
+    cached: int = int(SERVER.shared.near),
+) -> Counted:
+    """Runs a program for the host once, on so many units if it has work for them.
+
+    Args:
+      flags: of the compiler, after those of a call.
+      cached: bytes of the cache of a unit, a multiple of 64 KiB; by default those that plans rely on.
 
     Raises:
       ValueError: a value is not what the program takes.
@@ -67,19 +82,25 @@ def count(emitted: Emitted, values: Sequence[Array], units: int = 1, flags: Sequ
         ctypes.c_int64(plan.own_bytes),
         ctypes.cast(library.ck_traffic_program, ctypes.c_void_p),
     )
-    library.ck_traffic_begin(begins, sizes, ctypes.c_int64(len(arrays)), own_bytes)
+    library.ck_traffic_begin(begins, sizes, ctypes.c_int64(len(arrays)), own_bytes, ctypes.c_int64(cached))
     places = [(ctypes.c_void_p * max(len(of), 1))(*(a.ctypes.data for a in of)) for of in (operands, results)]
     base, wanted = ctypes.c_void_p(workspace.ctypes.data), ctypes.c_int64(units)
     code = _runtime().ck_cpu_run(entry, ctypes.c_int64(plan.most_units), own_bytes, *places, base, wanted)
     if code:
         raise RuntimeError(f"the program ended with code {code}")
-    used = range(min(units, plan.most_units))
-    return Counted(tuple(_counted(library, n, [*names, WORKSPACE]) for n in used), tuple(results))
+    used, names = range(min(units, plan.most_units)), [*names, WORKSPACE]
+    near, far = (
+        tuple(_counted(found, n, names) for n in used)
+        for found in (library.ck_traffic_counts, library.ck_traffic_far)
+    )
+    return Counted(near, tuple(results), Traffic(far))
 
 
-def _counted(library: ctypes.CDLL, unit: int, names: Sequence[str]) -> Mapping[str, Moved]:
-    library.ck_traffic_counts.restype = ctypes.POINTER(ctypes.c_uint64)
-    found = library.ck_traffic_counts(ctypes.c_int64(unit))
+def _counted(counts: Any, unit: int, names: Sequence[str]) -> Mapping[str, Moved]:
+    counts.restype = ctypes.POINTER(ctypes.c_uint64)
+    found = counts(ctypes.c_int64(unit))
+    if not found:
+        return {}
     moved = (Moved(found[2 * i], found[2 * i + 1]) for i in range(len(names) + 2))
     return {name: each for name, each in zip([OTHER, OWN, *names], moved, strict=True) if each.bytes}
 

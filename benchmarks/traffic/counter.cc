@@ -1,8 +1,16 @@
-// Counts the bytes that a program loads and stores, by unit and by memory.
+// Counts the bytes that a program loads and stores, by unit and by memory, and those of them that a cache
+// does not keep.
 //
 // The program is compiled with -fsanitize=thread, so it announces every access of memory; here is what it
 // calls instead of the sanitizer. Registers, spilled ones among them, announce nothing, nor do atomic
 // operations, with which units wait for each other.
+//
+// Every unit has a cache of its own. It replaces the line that was used least recently. A line moves when it is
+// loaded and not there, and when it goes after it was stored to, at the end of the call at the latest. A line
+// that is stored before it is loaded is not fetched: programs store whole lines. Sets depend on the place in an
+// array, not on addresses, so that a count can be repeated.
+#include <stdlib.h>
+
 typedef unsigned char u8;
 typedef unsigned u32;
 typedef long long i64;
@@ -32,17 +40,89 @@ Memory memories[kMostMemories];
 i64 memory_count, own_bytes;
 Counts counts[kMostUnits];
 
+const u64 kLine = 64, kSets = 1024;
+
+struct Line {
+  u64 tag;  // 0: nothing is there
+  u64 used;
+  i64 memory;
+  bool stored;
+};
+
+struct Cache {
+  Line* lines;                     // kSets sets of `ways`
+  u64 now;                         // the number of accesses so far
+  Line* last[kMostMemories + 2];   // the line that was used last, by memory
+  Counts moved;                    // bytes of lines
+};
+
+u64 ways;  // of a cache; 0: none is simulated
+Cache* caches[kMostUnits];
+
 thread_local Counts* mine;
+thread_local Cache* cache;
 thread_local Memory own;
 
+// One access of at most one line.
+void Touch(i64 memory, u64 place, int stored) {
+  const u64 number = place / kLine, tag = (number << 11 | u64(memory)) + 1;
+  Line* line = cache->last[memory];
+  if (line == nullptr || line->tag != tag) {
+    Line* const set = cache->lines + (number ^ u64(memory) * 389) % kSets * ways;
+    line = set;
+    for (u64 i = 0; i < ways; ++i) {
+      if (set[i].tag == tag) {
+        line = set + i;
+        break;
+      }
+      if (set[i].used < line->used) line = set + i;
+    }
+    if (line->tag != tag) {
+      if (line->stored) cache->moved.bytes[line->memory][1] += kLine;
+      if (!stored) cache->moved.bytes[memory][0] += kLine;
+      *line = {tag, 0, memory, false};
+    }
+    cache->last[memory] = line;
+  }
+  line->used = ++cache->now;
+  line->stored |= stored != 0;
+}
+
 void Count(const void* at, u64 size, int stored) {
-  if (mine == nullptr) return;
+  if (mine == nullptr || size == 0) return;
   const u64 address = reinterpret_cast<u64>(at);
   i64 found = address - own.begin < own.end - own.begin;
+  u64 begin = own.begin;
   for (i64 i = 0; found == 0 && i < memory_count; ++i) {
-    if (address - memories[i].begin < memories[i].end - memories[i].begin) found = i + 2;
+    if (address - memories[i].begin < memories[i].end - memories[i].begin) {
+      found = i + 2;
+      begin = memories[i].begin;
+    }
   }
   mine->bytes[found][stored] += size;
+  if (cache == nullptr || found == 0) return;
+  const u64 first = address - begin, last = first + size - 1;
+  for (u64 place = first; place / kLine <= last / kLine; place += kLine) Touch(found, place, stored);
+}
+
+// Starts with an empty cache.
+Cache* NewCache() {
+  Cache* made = static_cast<Cache*>(calloc(1, sizeof(Cache)));
+  made->lines = static_cast<Line*>(calloc(kSets * ways, sizeof(Line)));
+  return made;
+}
+
+void FreeCache(Cache* old) {
+  if (old != nullptr) free(old->lines);
+  free(old);
+}
+
+// What was stored leaves the cache; what only one unit has seen goes with the call.
+void Flush() {
+  for (u64 i = 0; i < kSets * ways; ++i) {
+    const Line& line = cache->lines[i];
+    if (line.stored && line.memory != 1) cache->moved.bytes[line.memory][1] += kLine;
+  }
 }
 
 }  // namespace
@@ -90,10 +170,16 @@ CK_ATOMICS(32, u32)
 CK_ATOMICS(64, u64)
 extern "C" void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-// What a call will touch: `begins` and `bytes` of `count` arrays. Forgets what was counted before.
-extern "C" void ck_traffic_begin(const u64* begins, const u64* bytes, i64 count, i64 own) {
+// What a call will touch: `begins` and `bytes` of `count` arrays; `cached`: bytes of the cache of a unit.
+// Forgets what was counted before.
+extern "C" void ck_traffic_begin(const u64* begins, const u64* bytes, i64 count, i64 own, i64 cached) {
   memory_count = count;
   own_bytes = own;
+  ways = u64(cached) / (kLine * kSets);
+  for (i64 i = 0; i < kMostUnits; ++i) {
+    FreeCache(caches[i]);
+    caches[i] = nullptr;
+  }
   for (i64 i = 0; i < count; ++i) memories[i] = {begins[i], begins[i] + bytes[i]};
   for (i64 i = 0; i < kMostUnits; ++i) counts[i] = {};
 }
@@ -103,10 +189,18 @@ extern "C" int ck_traffic_program(const void* const* operands, void* const* resu
                                   CkUnit* unit) {
   own = {reinterpret_cast<u64>(unit->own), reinterpret_cast<u64>(unit->own) + u64(own_bytes)};
   mine = &counts[unit->index];
+  cache = caches[unit->index] = ways != 0 ? NewCache() : nullptr;
   const int code = ck_program(operands, results, workspace, unit);
+  if (cache != nullptr) Flush();
   mine = nullptr;
+  cache = nullptr;
   return code;
 }
 
 // Of a unit: loaded and stored bytes of each of memory_count + 2 memories.
 extern "C" const u64* ck_traffic_counts(i64 unit) { return counts[unit].bytes[0]; }
+
+// The same of what the cache of the unit does not keep; nullptr if none was simulated.
+extern "C" const u64* ck_traffic_far(i64 unit) {
+  return caches[unit] != nullptr ? caches[unit]->moved.bytes[0] : nullptr;
+}

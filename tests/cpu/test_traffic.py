@@ -69,3 +69,42 @@ def test_what_a_program_does_not_take_is_refused(x: np.ndarray) -> None:
     (region,) = capture(closed).regions
     with pytest.raises(ValueError, match="the program takes"):
         count(emit(translate(region.program, "counted", (0,))), [x[1:]])
+
+
+# -- the simulated cache -------------------------------------------------------------------------------------
+def far(trips: int, rows: int, cached: int, units: int = 1) -> tuple[float, float]:
+    """Bytes that were loaded and stored behind the caches, over those of the array of each trip."""
+    x = np.ones((rows, 256), np.float32)
+    (region,) = capture(jax.make_jaxpr(repeated(jnp.tanh, trips))(x)).regions
+    program = translate(region.program, "counted", (0,))
+    candidate = SINGLE if units == 1 else Candidate(units=units, distribute=True)
+    found = count(emit(program, candidate=candidate), [x], units, cached=cached)
+    moved = found.far.total("operand", "result", "workspace", "own")
+    return moved.loaded / x.nbytes, moved.stored / x.nbytes
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_small_array_moves_once(units: int) -> None:
+    loaded, stored = far(5, 64, 256 << 10, units)
+    assert 1 <= loaded <= 2 and 1 <= stored <= 2  # two arrays, if one unit may not write over its operand
+
+
+def test_what_leaves_the_cache_moves_in_every_trip() -> None:
+    loaded, stored = far(5, 512, 64 << 10)
+    assert 5 <= loaded <= 6 and 5 <= stored <= 6
+
+
+def test_rows_that_a_cache_keeps_move_once() -> None:
+    """Three passes load them; the last one has to wait for the sum of squares."""
+
+    def scaled(x: jax.Array) -> jax.Array:
+        y = x - x.mean(-1, keepdims=True)
+        return y / (1 + (y * y).mean(-1, keepdims=True))
+
+    x = np.random.default_rng(2).standard_normal((1, 1024, 1000), np.float32)
+    (region,) = capture(jax.make_jaxpr(lambda xs: jax.lax.map(scaled, xs))(x)).regions
+    found = count(emit(translate(region.program, "counted", (0,))), [x])
+    assert found.total("operand").loaded == 3 * x.nbytes
+    assert found.far.total("operand").loaded == x.nbytes
+    assert found.far.total("result").stored == x.nbytes
+    assert count(emit(translate(region.program, "counted", (0,))), [x], cached=0).far.total().bytes == 0
