@@ -316,8 +316,8 @@ class _Divider:
         return whole.weight - own.weight <= self.limits.again * whole.weight
 
     def _stays_in_place(self, operator: UOperator, axis: int, cut: AxisClass) -> bool:
-        """False for a small update of a large array that cutting would turn into a copy. Each part makes its own
-        part of a light one."""
+        """False for a small update of a large array that cutting would turn into a copy. Of a light array,
+        each part makes its own part."""
         if not _is_small_update(operator) or self.made.get(operator.inputs[0]) in self.light:
             return True
         return operator.kind == "dynamic_update_slice" and self._is_own(operator.inputs[0], axis, cut)

@@ -20,6 +20,8 @@ from jax_cocktail.utask.layout import Layout, dense, divided_axes, is_unit_chang
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
 
+_FEW = 4  # elements of an array of which one is gathered
+
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -141,7 +143,9 @@ class Residences:
             )
         if use.kind == "dynamic_update_slice":
             return value == use.inputs[1] and value != use.inputs[0]
-        return use.kind == "reduce" or (use.is_element and use.kind != "gather")
+        if use.kind == "gather":  # it computes the elements that it takes, if these are few
+            return value not in use.inputs[1:] and use.output.type.size * _FEW <= value.type.size
+        return use.kind == "reduce" or use.is_element
 
     def _repeated(self, operator: UOperator) -> int | None:
         """The flops of an element if they are too many to spend more than once, and consumers would."""

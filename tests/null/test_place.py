@@ -362,6 +362,23 @@ def test_small_update_of_a_large_array_is_not_copied():
     assert [s.outputs[0].type.shape for s in loops(outer.body)] == [(1, 4)]
 
 
+def test_a_small_update_of_an_array_that_parts_make_is_cut():
+    """The gradient of one element of each row: zeros, and one number per row."""
+
+    def body(b, at, x):
+        zeros = b.full(0.0, "float32", (8, 50))
+        table, ones = b.reshape(at, (8, 1, 1)), b.full(1.0, "float32", (8, 1))
+        axes = {"inserted_window_dims": (1,), "scatter_dims_to_operand_dims": (1,), "update_window_dims": ()}
+        batch = {"operand_batching_dims": (0,), "scatter_indices_batching_dims": (0,)}
+        operands, attributes = (zeros, table, ones), {"mode": "fill_or_drop", "op": "add", **axes, **batch}
+        one = b.emit("scatter", operands, "float32", (8, 50), **attributes)
+        return (elementwise(b, "sub", elementwise(b, "exp", x), one),)
+
+    after = placed(build(["int32[8]", "float32[8,50]"], body))
+    (loop,) = parallel(after)
+    assert "scatter" in kinds(loop.body) and "scatter" not in kinds(after.entry)
+
+
 def test_replicated_values_are_not_split():
     def body(b, x):
         return counted(b, 4, (x,), lambda _, y: (elementwise(b, "neg", y),))

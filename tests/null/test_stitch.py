@@ -104,6 +104,34 @@ def test_reduction_computes_its_operand_on_the_fly():
     assert kinds(group) == ["mul", "reduce"]
 
 
+def taken(b, y, rows):
+    """The elements [n, rows[n]] of an array."""
+    table = b.reshape(rows, (*rows.type.shape, 1))
+    axes = {"offset_dims": (), "collapsed_slice_dims": (1,), "start_index_map": (1,), "slice_sizes": (1, 1)}
+    batch = {"operand_batching_dims": (0,), "start_indices_batching_dims": (0,)}
+    return b.emit(
+        "gather", (y, table), y.type.dtype, rows.type.shape, **axes, **batch, mode="clip", fill_value=bytes(4)
+    )
+
+
+def test_a_gather_computes_the_few_elements_that_it_takes():
+    def body(b, x, rows):
+        return (taken(b, elementwise(b, "tanh", x), rows),)
+
+    (group,) = groups(build(["float32[6,100]", "int64[6]"], body))
+    assert kinds(group) == ["tanh", "gather"]
+    first, second = groups(build(["float32[6,2]", "int64[6]"], body))
+    assert (kinds(first), kinds(second)) == (["tanh"], ["gather"])
+
+
+def test_a_gather_reads_its_table_from_memory():
+    def body(b, x, rows):
+        return (taken(b, x, elementwise(b, "neg", rows)),)
+
+    first, second = groups(build(["float32[6,100]", "int64[6]"], body))
+    assert (kinds(first)[0], kinds(second)) == ("neg", ["gather"])
+
+
 def test_movement_of_memory_is_a_view():
     def body(b, x, w):
         t = b.emit("transpose", (x,), "float32", (8, 4), permutation=(1, 0))
