@@ -7,8 +7,8 @@
 //
 // Every unit has a cache of its own. It replaces the line that was used least recently. A line moves when it
 // is loaded and not there, and when it goes after it was stored to, at the end of the call at the latest. A
-// line that is stored before it is loaded is not fetched: programs store whole lines. Sets depend on the place
-// in an array, not on addresses, so that a count can be repeated.
+// line that is stored before it is loaded is not fetched: programs store whole lines. Sets depend on the
+// place in an array, not on addresses, so that a count can be repeated.
 #include <stdlib.h>
 
 typedef unsigned char u8;
