@@ -104,7 +104,8 @@ def passes(
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
     if not machine.is_gpu:
-        # threads load the elements of short groups side by side, and compute an exponential sooner than store it
+        # threads load the elements of short groups side by side, and compute an exponential sooner than they
+        # store it
         table += [("collapse_axes", collapse_axes), ("share_exponentials", share_exponentials)]
     table.append(("split_moments", partial(split_moments, machine=machine)))
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
