@@ -34,7 +34,8 @@ REPORT = 1 << 16
 Sanitizer = Literal["address", "thread"]
 
 _BASE = ("-std=c++17", "-g1", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
-_PROGRAM = ("-O1", "-DCK_EMULATED", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
+# Half the time of -O1, most of which goes to compile: a program runs once, on small arrays.
+_PROGRAM = ("-Og", "-DCK_EMULATED", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
 _RUNTIME = ("-O2", "-fno-builtin", "-fno-omit-frame-pointer")
 _LAUNCHES = threading.Lock()  # a program's emulated card holds one grid at a time
 
