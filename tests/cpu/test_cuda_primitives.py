@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import prod
 
 import jax
@@ -11,13 +10,11 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from tests.buckets import buckets, check_bucket
+from tests.buckets import ALL, OF_EVERY_KIND, buckets, check_bucket
 from tests.cpu.emulated import Emulation
 
-# The templates are the same for all types of a kind; JAX_COCKTAIL_TEST_ALL=1 runs every type.
-DTYPES = {"float32", "bfloat16", "float64", "int32", "uint8", "bool"}
-ALL = bool(os.environ.get("JAX_COCKTAIL_TEST_ALL"))
-CHOSEN = [bucket for bucket in buckets() if ALL or DTYPES & set(str(bucket.id).split("-"))]
+# The templates are the same for all types of a kind.
+CHOSEN = [bucket for bucket in buckets() if ALL or OF_EVERY_KIND & set(str(bucket.id).split("-"))]
 
 
 @pytest.mark.parametrize("cases, x64", CHOSEN)

@@ -1,4 +1,4 @@
-"""Every primitive and dtype against `jax.jit`, in a branch in a loop, as one custom call."""
+"""Every primitive and kind of dtype against `jax.jit`, in a branch in a loop, as one custom call."""
 
 from __future__ import annotations
 
