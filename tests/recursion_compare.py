@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cocktail
+from jax_cocktail.lowering.state import collecting
 from jax_cocktail.primitives.jaxprs import nested_jaxprs, open_jaxpr
 from jax_cocktail.recursion.machine import planned
 from jax_cocktail.recursion.siblings import Siblings, siblings_of
@@ -23,6 +24,13 @@ COMPILERS = {
     "stock": jax.jit,
     "ours": lambda f: jax_cocktail.jit(f, options=OURS),
 }
+
+
+def scheduled(function, *arguments):
+    """Results of our program, and how its recursions run: by the report on this very compilation."""
+    with collecting() as reports:
+        results = jax_cocktail.jit(function, options=OURS)(*arguments)
+    return results, [text for report in reports for text in report.recursions]
 
 
 def check(found: Any, expected: Any, tolerance: float = 2e-5) -> None:

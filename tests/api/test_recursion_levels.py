@@ -16,7 +16,7 @@ from jax_cocktail.recursion import levels as recursion_levels
 from jax_cocktail.recursion import paths as recursion_paths
 from jax_cocktail.recursion import sums as recursion_sums
 from jax_cocktail.recursion.order import padded
-from tests.recursion_compare import OURS, check, check_recursion
+from tests.recursion_compare import OURS, check, check_recursion, scheduled
 from tests.recursion_programs import CASES
 from tests.recursion_python import by_python, total, unrolled, widened
 from tests.recursion_strategies import recursions
@@ -33,9 +33,12 @@ def _whatever_the_weights(monkeypatch):
     jax.clear_caches()
 
 
+def by_levels(schedules):
+    return any("level-synchronous, up to" in text for text in schedules)
+
+
 def says_so(function, *arguments):
-    report = jax_cocktail.explain(jax_cocktail.jit(function, options=OURS))(*arguments)
-    return any("level-synchronous, up to" in text for text in report.recursions)
+    return by_levels(jax_cocktail.explain(jax_cocktail.jit(function, options=OURS))(*arguments).recursions)
 
 
 @pytest.mark.parametrize("case", LEVELS, ids=lambda case: case.name)
@@ -149,8 +152,9 @@ def test_sums_of_every_lane():
     counts = np.asarray([5, 2], np.int32)
     gradients = jax.vmap(jax.grad(sums, 1), (None, None, 0))
     expected = [jax.grad(plain_sums, 1)(jnp.asarray(TABLE), jnp.asarray(WEIGHTS), int(n)) for n in counts]
-    check(jax_cocktail.jit(gradients, options=OURS)(TABLE, WEIGHTS, counts), np.stack(expected))
-    assert says_so(gradients, TABLE, WEIGHTS, counts)
+    results, schedules = scheduled(gradients, TABLE, WEIGHTS, counts)
+    check(results, np.stack(expected))
+    assert by_levels(schedules)
 
 
 @pytest.mark.parametrize("size", [2, 32])
@@ -166,8 +170,9 @@ def test_arrays_of_integers(size):
         return lax.cond(pair[0] < 2, lambda: (jnp.ones((1, 4)) @ WEIGHTS[:4, :1])[0, 0] + pair[1], inner)
 
     pair = steps + 5
-    check(jax_cocktail.jit(count, options=OURS)(pair), jax.jit(count)(pair))
-    assert says_so(count, pair) == (size == 2)
+    results, schedules = scheduled(count, pair)
+    check(results, jax.jit(count)(pair))
+    assert by_levels(schedules) == (size == 2)
 
 
 @pytest.mark.one_jax
@@ -206,9 +211,9 @@ def test_arrays_without_elements(lanes):
     gradients = jax.value_and_grad(loss, (0, 2))
     gradients = jax.vmap(gradients, (None, 0, None)) if lanes else gradients
     operands = (WEIGHTS, counts, np.zeros((0, 3), np.float32))
-    ours = jax_cocktail.jit(gradients, options=OURS | {"strict": True})
-    check(ours(*operands), jax.jit(gradients)(*operands))
-    assert says_so(gradients, *operands)
+    results, schedules = scheduled(gradients, *operands)
+    check(results, jax.jit(gradients)(*operands))
+    assert by_levels(schedules)
 
 
 @pytest.mark.one_jax
@@ -228,9 +233,9 @@ def test_far_more_calls_allowed_than_there_are():
         return values(*operands).sum()
 
     counts = np.arange(3000, dtype=np.int32) % 6  # with `many`, there are more than 32 bits count
-    ours = jax_cocktail.jit(values, options=OURS | {"strict": True})
-    check(ours(TABLE, WEIGHTS, counts), jax.jit(values)(TABLE, WEIGHTS, counts))
-    assert says_so(values, TABLE, WEIGHTS, counts)
+    results, schedules = scheduled(values, TABLE, WEIGHTS, counts)
+    check(results, jax.jit(values)(TABLE, WEIGHTS, counts))
+    assert by_levels(schedules)
     assert not says_so(jax.grad(loss, 1), TABLE, WEIGHTS, counts)
     assert says_so(jax.grad(loss, 1), TABLE, WEIGHTS, counts[:30])
 

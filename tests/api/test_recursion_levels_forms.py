@@ -12,7 +12,7 @@ import jax_cocktail
 from jax_cocktail.recursion import levels as recursion_levels
 from jax_cocktail.recursion import paths as recursion_paths
 from jax_cocktail.recursion import primitive as recursion
-from tests.recursion_compare import OURS, check
+from tests.recursion_compare import OURS, check, scheduled
 from tests.recursion_levels_programs import (
     BELOW,
     CHILDREN,
@@ -51,13 +51,15 @@ def _never_by_stack(monkeypatch):
     monkeypatch.setattr(recursion, "run_levels", only)
 
 
-def schedules(function, *arguments):
-    return jax_cocktail.explain(jax_cocktail.jit(function, options=OURS))(*arguments).recursions
+def by_levels(schedules):
+    return bool(schedules) and all("level-synchronous, up to" in text for text in schedules)
 
 
-def by_levels(function, *arguments):
-    texts = schedules(function, *arguments)
-    return bool(texts) and all("level-synchronous, up to" in text for text in texts)
+def check_levels(function, arguments, expected):
+    """The results, all of whose recursions run by levels."""
+    results, schedules = scheduled(function, *arguments)
+    check(results, expected, 1e-4)
+    assert by_levels(schedules)
 
 
 def gradient(make, recursive, wanted):
@@ -74,8 +76,7 @@ def test_several_functions(_never_by_stack, count):
     """Shared and own types of arguments and results; uneven trees."""
     arguments = mutual_arguments(count)
     ours = gradient(mutual, jax_cocktail.recursive, (0, 1, 2, 4))
-    check(jax_cocktail.jit(ours, options=OURS)(*arguments), in_python(mutual, (0, 1, 2, 4), arguments), 1e-4)
-    assert by_levels(ours, *arguments)
+    check_levels(ours, arguments, in_python(mutual, (0, 1, 2, 4), arguments))
 
 
 def test_axes_of_lanes(_never_by_stack):
@@ -98,8 +99,7 @@ def test_axes_of_lanes(_never_by_stack):
     operands = (tables, weights, last, vectors)
     summed = jax.grad(lambda *a: grid(*a).sum(), (0, 1, 2, 3))
     expected = (by_table.sum(1), by_weights.sum((0, 1)), by_last.sum((0, 1)), by_vector.sum(0))
-    check(jax_cocktail.jit(summed, options=OURS)(*operands), expected, 1e-4)
-    assert by_levels(summed, *operands)
+    check_levels(summed, operands, expected)
 
     def apart(table, weights, last, vector):
         one = gradient(mutual, jax_cocktail.recursive, (1,))
@@ -126,8 +126,7 @@ def test_weights_of_one_axis(_never_by_stack):
     operands = (TABLE, many, WEIGHTS[1])
     ours = jax.grad(loss, (0, 1, 2))
     expected = by_python(lambda: jax.grad(reference, (0, 1, 2))(*widened(operands)))
-    check(jax_cocktail.jit(ours, options=OURS)(*operands), expected, 1e-4)
-    assert by_levels(ours, *operands)
+    check_levels(ours, operands, expected)
 
 
 @pytest.mark.parametrize("most", [5, 12])
@@ -136,8 +135,7 @@ def test_many_children(_never_by_stack, most):
     arguments = (*CHILDREN[most], len(BELOW[most]) - 1)
     program = child_sum(BELOW[most])
     ours = gradient(program, jax_cocktail.recursive, (0, 1))
-    check(jax_cocktail.jit(ours, options=OURS)(*arguments), in_python(program, (0, 1), arguments), 1e-4)
-    assert by_levels(ours, *arguments)
+    check_levels(ours, arguments, in_python(program, (0, 1), arguments))
 
 
 def test_children_passed_down(_never_by_stack):
@@ -160,8 +158,7 @@ def test_children_passed_down(_never_by_stack):
 
     arguments = (*CHILDREN[5], len(BELOW[5]) - 1)
     ours = gradient(make, jax_cocktail.recursive, (0, 1))
-    check(jax_cocktail.jit(ours, options=OURS)(*arguments), in_python(make, (0, 1), arguments), 1e-4)
-    assert by_levels(ours, *arguments)
+    check_levels(ours, arguments, in_python(make, (0, 1), arguments))
 
 
 def test_loops_without_a_bound_go_by_the_stack():
@@ -170,8 +167,9 @@ def test_loops_without_a_bound_go_by_the_stack():
         children = lax.fori_loop(0, n, lambda k, total: total + self(k), jnp.ones(4))
         return lax.cond(n < 1, lambda: jnp.asarray(TABLE)[n], lambda: children @ WEIGHTS[0][:4])
 
-    check(jax_cocktail.jit(node, options=OURS)(3), jax.jit(node)(3))
-    assert "there are calls in a loop" in schedules(node, 3)[0]
+    results, schedules = scheduled(node, 3)
+    check(results, jax.jit(node)(3))
+    assert "there are calls in a loop" in schedules[0]
 
 
 def test_limits_of_several_functions(monkeypatch):
@@ -191,7 +189,7 @@ def test_limits_of_several_functions(monkeypatch):
         return node(n)
 
     ours = jax_cocktail.jit(value, static_argnums=1, options=OURS)
-    assert by_levels(lambda n: value(n, 8), 2)
+    assert by_levels(scheduled(lambda n: value(n, 8), 2)[1])
     for n in (2, 6):
         check(ours(n, 8), jax.jit(value, static_argnums=1)(n, 8))
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="more than 3 deep"):
