@@ -15,6 +15,7 @@ from benchmarks.census import accuracy
 from benchmarks.census.patterns import PATTERNS, in_loop
 from jax_cocktail.device import tuning
 from jax_cocktail.lowering import decisions, lower, stopwatch, variants
+from jax_cocktail.lowering.state import collecting
 from tests.cpu.emulated import Emulation
 
 SCOPE = {"scope": "memory_bound"}
@@ -52,9 +53,11 @@ def softmax(x):
 def test_patterns_agree_with_float64(name, units):
     pattern = PATTERNS[name]
     operands = pattern.operands(small=True)
-    regions = captured(pattern.function, *operands, units=units)
-    assert regions and all("memory-bound subgraph" in region.control_flow[0] for region in regions)
-    agrees(pattern.function, operands, {**FORCED, "units": units})
+    with collecting() as reports:
+        agrees(pattern.function, operands, {**FORCED, "units": units})
+    (report,) = reports
+    assert report.captured
+    assert all("memory-bound subgraph" in region.control_flow[0] for region in report.captured)
 
 
 @pytest.mark.one_jax
