@@ -13,6 +13,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import recursive
 from jax_cocktail.lowering import decisions, lower
+from jax_cocktail.lowering.state import collecting
 from jax_cocktail.recursion import siblings as recursion_siblings
 from tests.process import python
 from tests.recursion_compare import check
@@ -40,7 +41,10 @@ def explained(function, *arguments) -> Any:
 
 
 def runs_siblings(function, *arguments) -> bool:
-    report = explained(function, *arguments)
+    return tells_siblings(explained(function, *arguments))
+
+
+def tells_siblings(report: Any) -> bool:
     return "units" in str(report) and any(
         "frontier-parallel on several units: " in text for text in report.recursions
     )
@@ -125,8 +129,10 @@ def test_values(name, queue):
     make, arguments = PROGRAMS[name]
     function = make(recursive)
     expected = by_python(lambda: make(unrolled)(*widened(arguments)))
-    assert runs_siblings(function, *arguments)
-    for found in (ours(function)(*arguments), ours(function, 1)(*arguments), jax.jit(function)(*arguments)):
+    with collecting() as reports:
+        divided = ours(function)(*arguments)
+    assert tells_siblings(reports[0])
+    for found in (divided, ours(function, 1)(*arguments), jax.jit(function)(*arguments)):
         check(found, expected, 1e-4)
 
 
