@@ -58,25 +58,26 @@ CK_INLINE f32 ck_atan_below_one(f32 z) {
                     1.09521858e-1f, -1.42642424e-1f, 1.99985489e-1f, -3.33332986e-1f);
   return ck_fma(p * s, z, z);
 }
-// pi / 2 - x.
-CK_INLINE f32 ck_complement(f32 x) { return (1.57079637f - x) - 4.37113883e-8f; }
+// pi / 2 + x and pi + x.
+CK_INLINE f32 ck_beside_half_pi(f32 x) { return 1.57079637f + (x - 4.37113883e-8f); }
+CK_INLINE f32 ck_beside_pi(f32 x) { return 3.14159274f + (x - 8.74227766e-8f); }
 
 CK_INLINE f32 ck_atan(f32 x) {
   f32 a = __builtin_fabsf(x);
   bool above = a > 1.0f;
   f32 value = ck_atan_below_one(above ? ck_quotient(1.0f, a) : a);
-  return ck_copysign(above ? ck_complement(value) : value, x);
+  return ck_copysign(above ? ck_beside_half_pi(-value) : value, x);
 }
 CK_INLINE f32 ck_atan2(f32 y, f32 x) {
   f32 a = __builtin_fabsf(x), b = __builtin_fabsf(y);
-  bool steep = b > a;
+  bool steep = b > a, left = ck_bitcast<i32>(x) < 0;
   f32 low = steep ? a : b, high = steep ? b : a;
   f32 ratio = ck_quotient(low, high);
   ratio = low == high ? 1.0f : ratio;  // of infinities
   ratio = high == 0.0f ? 0.0f : ratio;
   f32 value = ck_atan_below_one(ratio);
-  value = steep ? ck_complement(value) : value;
-  value = ck_bitcast<i32>(x) < 0 ? (3.14159274f - value) - 8.74227766e-8f : value;
+  f32 turned = steep == left ? value : -value;
+  value = steep ? ck_beside_half_pi(turned) : left ? ck_beside_pi(turned) : value;
   return (x != x) | (y != y) ? x + y : ck_copysign(value, y);
 }
 
@@ -91,7 +92,8 @@ CK_INLINE f32 ck_asin(f32 x) {
   f32 s = above ? 0.5f - 0.5f * a : a * a;
   f32 z = above ? __builtin_sqrtf(s) : a;
   f32 value = ck_fma(ck_asin_tail(s), z, z);
-  return ck_copysign(above ? ck_complement(2.0f * value) : value, x);
+  f32 far = (1.57079637f - 2.0f * value) - 4.37113883e-8f;  // the difference is exact where much cancels
+  return ck_copysign(above ? far : value, x);
 }
 CK_INLINE f32 ck_acos(f32 x) {
   f32 a = __builtin_fabsf(x);
@@ -99,8 +101,8 @@ CK_INLINE f32 ck_acos(f32 x) {
   f32 s = above ? 0.5f - 0.5f * a : a * a;
   f32 z = above ? __builtin_sqrtf(s) : x;
   f32 value = ck_fma(ck_asin_tail(s), z, z);
-  f32 far = x < 0.0f ? (3.14159274f - 2.0f * value) - 8.74227766e-8f : 2.0f * value;
-  return above ? far : ck_complement(value);
+  f32 far = x < 0.0f ? ck_beside_pi(-2.0f * value) : 2.0f * value;
+  return above ? far : ck_beside_half_pi(-value);
 }
 
 // ---- the cube root ----------------------------------------------------------------------------------------
