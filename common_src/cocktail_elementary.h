@@ -135,7 +135,8 @@ CK_INLINE f32 ck_tanh_small(f32 a) {
   f32 p = ck_horner(s, -5.70009183e-3f, 2.06341185e-2f, -5.37379384e-2f, 1.33314162e-1f, -3.33332807e-1f);
   return ck_fma(p * s, a, a);
 }
-// From 9.02 on the result is 1. `more`: exp(2 |x|) - 1, which has few steps for all lanes of a vector.
+// From 9.02 on the result is 1. Threads skip one of two ways. The lanes of a vector would take both: they
+// share one with few steps, by exp(2 |x|) - 1.
 CK_INLINE f32 ck_tanh(f32 x) {
   f32 a = __builtin_fabsf(x), t = 2.0f * (a > 10.0f ? 10.0f : a);
   if constexpr (kCkSkipsWays) {

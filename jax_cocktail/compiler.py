@@ -104,10 +104,10 @@ def passes(
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
     if not machine.is_gpu:
-        # threads load the elements of short groups side by side, and compute an exponential sooner than they
-        # store it
+        # threads load the elements of short groups side by side, compute an exponential sooner than they
+        # store it, and have one tile, whatever they read again
         table += [("collapse_axes", collapse_axes), ("share_exponentials", share_exponentials)]
-    table.append(("split_moments", partial(split_moments, machine=machine)))
+        table.append(("split_moments", split_moments))
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
     table.append(("split_scans", partial(split_scans, machine=machine)))
     divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)

@@ -91,7 +91,7 @@ def _ratio(theirs: float | None, ours: float | None) -> float | None:
 
 def _side(side: Side | None, width: int, far: bool = False) -> str:
     if side is None:
-        return f"{'-':>{width}}{'-':>7}{'-' * far:>{6 * far}}{'-':>9}"
+        return f"{'-':>{width}}{'-':>7}" + (f"{'-':>6}" if far else "") + f"{'-':>9}"
     milliseconds = None if side.seconds is None else side.seconds * 1e3
     moved = _number(side.traffic, 7) + (_number(side.far, 6) if far else "")
     return f"{side.kernels:{width}.0f}{moved}{_number(milliseconds, 9)}"

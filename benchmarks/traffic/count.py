@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
+from jax_cocktail.build.host import build_runtime, host_toolchain, program_flags
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.cost.traffic import Moved, Traffic
@@ -133,14 +133,16 @@ def _built(source: str, asked: tuple[str, ...]) -> Path:
     """The library of a program that announces its accesses."""
     folder = Path(tempfile.mkdtemp(dir=_folder().name))
     (folder / "program.cc").write_text(source, encoding="utf-8")
-    compiler = host_toolchain().command
+    toolchain = host_toolchain()
     includes = [f"-I{path}" for path in program_folders("cpu_src")]
-    flags = [flag for flag in PROGRAM_FLAGS if flag != "-shared" and not flag.startswith("-Wl")]
+    flags = [
+        flag for flag in program_flags(host_toolchain()) if flag != "-shared" and not flag.startswith("-Wl")
+    ]
     flags += [*asked, *includes, "-include", str(COUNTED), *PLAIN]
     jobs = (
-        [*compiler, *flags, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
-        [*compiler, "-O2", "-fPIC", "-c", str(COUNTER), "-o", "counter.o"],
-        [*compiler, "-shared", "program.o", "counter.o", "-o", "program.so", "-lm"],
+        [*toolchain.command, *flags, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
+        [*toolchain.command, "-O2", "-fPIC", "-c", str(COUNTER), "-o", "counter.o"],
+        [*toolchain.command, "-shared", "program.o", "counter.o", "-o", "program.so", "-lm"],
     )
     for job in jobs:
         subprocess.run(job, cwd=folder, check=True, capture_output=True, text=True)

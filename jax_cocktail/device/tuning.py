@@ -33,8 +33,9 @@ class ProgramTuning:
     replicated_bytes: int = 32 << 10  # up to this size every unit computes its own copy of a mesh array
     updated_bytes: int = 512 << 10  # the same of an array that loops update by pieces of `replicated_bytes`
     overlap_bytes: int = 1 << 20  # smaller shared buffers never overlap: reusing memory costs a barrier
-
     copied_bytes: int = 4 << 10  # least part of an array that a unit copies: the loop around it takes less
+
+    gathered_share: float = 1 / 4  # of an array's elements: up to here those gathered are computed in place
     select_share: float = 1 / 8  # of a row's elements: up to here selection is cheaper than sorting
     sum_block: int = 1024  # elements that are added in f32 before their sum goes to an f64, for accuracy
 

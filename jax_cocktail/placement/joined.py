@@ -101,7 +101,9 @@ def _origin(axis: Axis, parts: int, makers: Mapping[Value, Statement]) -> tuple[
 
 
 def _union(one: AxisClass, other: AxisClass, parts: int) -> AxisClass | None:
-    """None if two axes of one value would be in the class, or if it had too few parts."""
+    """None if two axes of one value would be in the class, or if it had too few parts. `parts`: those of what
+    both read."""
+    parts = gcd(parts, one.parts, other.parts)
     axes = {**one.axes, **other.axes}
     if len(axes) < len(one.axes) + len(other.axes) or parts < min(one.parts, CORE_PARTIALS.parts):
         return None

@@ -25,7 +25,7 @@ from typing import TypeGuard
 
 from jax_cocktail.device.tuning import COLLAPSE, PROGRAM
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.split_reductions import adds_narrow
+from jax_cocktail.schedule.split_reductions import adds_narrow, reduction
 from jax_cocktail.utask.builder import Builder
 from jax_cocktail.utask.ir import Region, Statement, UOperator, UProgram, is_a, regions_in
 from jax_cocktail.utask.layout import core
@@ -273,23 +273,18 @@ def _spread(b: Builder, broadcast: UOperator, wide: Shape) -> Value:
     return b.broadcast(table, wide, range(len(wide)))
 
 
-def _reduce_twice(b: Builder, reduction: UOperator, merged: Value) -> None:
+def _reduce_twice(b: Builder, old: UOperator, merged: Value) -> None:
     """Appends the reduction of columns, and that of the groups among them."""
-    shape, axes, op = reduction.inputs[0].type.shape, reduction.ints("axes"), reduction.text("op")
-    dtype, last = reduction.output.type.dtype, merged.type.rank - 1
+    shape, axes, op = old.inputs[0].type.shape, old.ints("axes"), old.text("op")
+    dtype, last = old.output.type.dtype, merged.type.rank - 1
     if adds_narrow(op, dtype):
         merged = b.convert(merged, "float32")
     outer = tuple(d for d in axes if d < last)
-    columns = _reduced(b, op, merged, outer)
+    columns = reduction(b, merged, outer, op)
     if op == "sum" and columns.type.dtype == "float32":
         columns = b.convert(columns, "float64")
     groups = b.reshape(columns, (*columns.type.shape[:-1], *shape[last:]))
     rank = columns.type.rank - 1
     inner = tuple(rank + d - last for d in axes if d >= last)
-    total = b.convert(_reduced(b, op, groups, inner), dtype)
-    b.define(reduction.outputs, "reshape", (total,))
-
-
-def _reduced(b: Builder, op: str, x: Value, axes: tuple[int, ...]) -> Value:
-    kept = [n for d, n in enumerate(x.type.shape) if d not in axes]
-    return b.emit("reduce", (x,), x.type.dtype, kept, axes=axes, op=op)
+    total = b.convert(reduction(b, groups, inner, op), dtype)
+    b.define(old.outputs, "reshape", (total,))

@@ -39,8 +39,12 @@ def share_exponentials(program: UProgram) -> UProgram:
 
     def region(old: Region) -> Region:
         made = {v: s for s in old.body if isinstance(s, UOperator) for v in s.outputs}
-        changed = map_body(old, lambda s: _change(s, made, fresh))
-        return map_body(changed, lambda s: map_regions(s, region))
+
+        def change(statement: Statement) -> Statement | list[Statement]:
+            inner = map_regions(statement, region)
+            return _change(inner, made, fresh) if isinstance(inner, UOperator) else inner
+
+        return map_body(old, change)
 
     found = map_regions(program, region)
     return program if found is program else remove_dead_code(found)

@@ -16,8 +16,7 @@ A part is read twice while it is in the cache of a core: placement takes tiles t
 arrays stay as they are:
 
 - smaller ones, and those with kept axes that placement would divide: all but a few columns;
-- those whose deviations have other sums, too, for which the array is read again anyway;
-- those of a GPU, where a unit has one tile, whatever it reads again (`placement.limits`).
+- those whose deviations have other sums, too, for which the array is read again anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from functools import partial
 from math import ceil, prod
 
 from jax_cocktail.device.host import SERVER
-from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.tuning import CORE_PARTIALS, DivisionTuning
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.split_reductions import Axes, Division, division, reduction
@@ -42,10 +40,8 @@ from jax_cocktail.utask.types import ITEM_SIZE, TensorType, Value
 Definitions = Mapping[Value, UOperator]
 
 
-def split_moments(program: UProgram, machine: Machine) -> UProgram:
-    """Returns its argument if no large array has both sums, and on GPUs."""
-    if machine.is_gpu:
-        return program
+def split_moments(program: UProgram) -> UProgram:
+    """Returns its argument if no large array has both sums."""
     found = map_regions(program, partial(_region, fresh=FreshValues(program)))
     return program if found is program else simplify(found)
 

@@ -20,8 +20,6 @@ from jax_cocktail.utask.layout import Layout, dense, divided_axes, is_unit_chang
 from jax_cocktail.utask.operators import MOVEMENT
 from jax_cocktail.utask.types import Value
 
-_FEW = 4  # elements of an array of which one is gathered
-
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
@@ -144,7 +142,8 @@ class Residences:
         if use.kind == "dynamic_update_slice":
             return value == use.inputs[1] and value != use.inputs[0]
         if use.kind == "gather":  # it computes the elements that it takes, if these are few
-            return value not in use.inputs[1:] and use.output.type.size * _FEW <= value.type.size
+            few = use.output.type.size <= PROGRAM.gathered_share * value.type.size
+            return few and value not in use.inputs[1:]
         return use.kind == "reduce" or use.is_element
 
     def _repeated(self, operator: UOperator) -> int | None:

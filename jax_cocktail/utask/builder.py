@@ -111,9 +111,10 @@ class Builder:
         return self.broadcast(self.constant(number, dtype), shape, ())
 
     def broadcast(self, x: Value, shape: Sequence[int], dimensions: Sequence[int]) -> Value:
-        if tuple(shape) == x.type.shape:
+        dimensions = tuple(int(d) for d in dimensions)
+        if tuple(shape) == x.type.shape and dimensions == tuple(range(x.type.rank)):
             return x
-        return self.emit("broadcast", (x,), x.type.dtype, shape, dimensions=tuple(int(d) for d in dimensions))
+        return self.emit("broadcast", (x,), x.type.dtype, shape, dimensions=dimensions)
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
         return x if tuple(shape) == x.type.shape else self.emit("reshape", (x,), x.type.dtype, shape)

@@ -56,7 +56,7 @@ def test_accuracy(results: dict[str, np.ndarray], case: Case) -> None:
     assert ulps(results[case.name], case.reference(x)) <= WITH_QUOTIENT.get(case.name, case.ulp)
 
 
-@pytest.mark.parametrize("name", ["tanh", "logistic"])
+@pytest.mark.parametrize("name", ["tanh", "logistic", "sinh", "cosh", "asinh", "atan", "cbrt", "erfc"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_size_of_an_argument(name: str) -> None:
     case = next(case for case in CASES if case.name == name)

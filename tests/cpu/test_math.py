@@ -94,11 +94,20 @@ def test_bessel_infinity_and_poles(library: Library) -> None:
     assert (library.call("lgamma_f32", "f32", poles) == math.inf).all()
 
 
-@pytest.mark.parametrize("name", ["erfc", "lgamma", "digamma", "bessel_i0e", "bessel_i1e"])
-def test_special_functions_of_every_size(library: Library, name: str) -> None:
+# Functions that f32 and f64 compute in different ways, the latter mostly by the C library.
+TWICE = (
+    *("erfc", "lgamma", "digamma", "bessel_i0e", "bessel_i1e", "sinh", "cosh", "asinh", "acosh", "atanh"),
+    *("asin", "acos", "atan", "cbrt", "tanh", "expm1"),
+)
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_arguments_of_every_size(library: Library, name: str) -> None:
     """Of f32 against those of f64, which compute otherwise."""
     bits = np.arange(0, 1 << 32, 50021, dtype=np.uint64).astype(np.uint32)
-    centers = np.array([0.5, 1, 2, 5, 6, 8, 9.19, 10.05, 1.4616321, -1, -2.5, -3], np.float32)
+    centers = np.array(
+        [0.5, 1, 2, 5, 6, 8, 9.02, 10.05, 1.4616321, -1, -2.5, -3, 89, 1 << 27, 1e36], np.float32
+    )
     close = (centers.view(np.int32)[:, None] + np.arange(-99, 100)).astype(np.int32).view(np.float32)
     x = np.concatenate([bits.view(np.float32), close.ravel()])
     with np.errstate(over="ignore", invalid="ignore"):
@@ -109,6 +118,24 @@ def test_special_functions_of_every_size(library: Library, name: str) -> None:
     np.testing.assert_array_equal(actual[~finite], expected[~finite])
     allowed = next(case.ulp for case in CASES if case.name == name)
     assert ulps(actual[finite], exact[finite]) <= allowed
+
+
+def test_angles(library: Library) -> None:
+    """Quotients of all sizes, in all quadrants; zeros and infinities of both signs on the axes and beside."""
+    generator = np.random.default_rng(0)
+    y, x = (generator.standard_normal(20000) * np.exp(generator.uniform(-9, 9, 20000)) for _ in range(2))
+    y, x = y.astype(np.float32), x.astype(np.float32)
+    assert ulps(library.call("atan2_f32", "f32", y, x), np.arctan2(y.astype("d"), x.astype("d"))) <= 1.6
+    y, x = (a.ravel() for a in np.meshgrid(np.array(SPECIAL, np.float32), np.array(SPECIAL, np.float32)))
+    exact = np.array([0, 1, np.inf, -0.0, -1, -np.inf, np.nan], np.float32)
+    simple = [0, 1, np.inf]
+    chosen = np.isin(np.abs(x), simple) & np.isin(np.abs(y), simple) | np.isnan(x) | np.isnan(y)
+    y, x = (
+        np.concatenate([a[chosen], b.ravel()]) for a, b in zip((y, x), np.meshgrid(exact, exact), strict=True)
+    )
+    actual, expected = library.call("atan2_f32", "f32", y, x), np.arctan2(y.astype("d"), x.astype("d"))
+    np.testing.assert_array_equal(actual, expected.astype(np.float32))
+    assert (np.signbit(actual) == np.signbit(expected))[~np.isnan(expected)].all()
 
 
 def test_denormals_where_the_processor_has_them(library: Library) -> None:

@@ -125,6 +125,15 @@ def unit_axes(b, x, v):
     return b.reshape(y, (ROWS, 1, GROUPS * LENGTH)), reduced(b, g, (1, 5), "max")
 
 
+def test_the_axes_of_a_broadcast_may_change_places():
+    def body(b, x, v):
+        turned = b.broadcast(b.reshape(v, (4, 4, 1)), (4, 4, 16), (1, 0, 2))
+        return (b.reshape(b.binary("add", b.reshape(x, (4, 4, 16)), turned), (16, 16)),)
+
+    program = build(["float32[16,16]", "float32[16]"], body)
+    same_results(program, collapse_axes(program))
+
+
 MOVES = {
     "table": table,
     "inner_table": inner_table,

@@ -74,6 +74,15 @@ def test_several_classes_of_rows_are_one():
     assert len(loops(build([TYPE], body))) == 1
 
 
+def test_a_third_class_takes_the_parts_that_two_have():
+    def body(b, x):
+        return rows(b, x), columns(b, x), b.emit("reduce", (x,), "float32", (128,), axes=(1,), op="max")
+
+    statements = [s for s in build([TYPE], body).entry.body if s.kind != "reshape"]
+    found = joined(axis_classes(statements), statements, build([TYPE], body).entry.body, NEAR)
+    assert max(found, key=lambda cut: len(cut.axes)).parts == 64
+
+
 def test_what_a_cache_keeps_is_read_twice():
     program = build([TYPE], lambda b, x: (rows(b, x), columns(b, x)))
     before, after = number_of_classes(program, near=128 * 32 * 4)

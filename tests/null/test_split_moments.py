@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jax_cocktail.analysis.verifier import verify
-from jax_cocktail.codegen.machines import HOST, machine_of
-from jax_cocktail.compiler import emit
+from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.compiler import emit, passes
 from jax_cocktail.device.spec import H200
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.split_moments import split_moments
@@ -74,14 +74,13 @@ TAKEN = {  # shape and axes -> the shapes of the parts, and of what they leave o
 @pytest.mark.parametrize("power", [False, True])
 def test_the_parts_follow_from_the_shape(shape: Shape, axes: Shape, power: bool) -> None:
     program = moments(shape, axes, power=power)
-    found = split_moments(program, HOST)
+    found = split_moments(program)
     verify(found)
     assert parts(found) == TAKEN[shape, axes]
-    assert split_moments(found, HOST) is found
+    assert split_moments(found) is found
 
 
 LEFT = {
-    "of a GPU": ((1 << 20,), (0,)),
     "in the cache": ((256, 512), (0, 1)),
     "rows": ((4096, 1024), (1,)),
     "many columns": ((4096, 1024), (0,)),
@@ -94,12 +93,17 @@ LEFT = {
 @pytest.mark.parametrize("name", LEFT)
 def test_others_stay_as_they_are(name: str) -> None:
     program = moments(*LEFT[name])
-    assert split_moments(program, machine_of(H200) if name == "of a GPU" else HOST) is program
+    assert split_moments(program) is program
+
+
+def test_cores_alone_gain() -> None:
+    names = {name for name, _ in passes(SINGLE, machine=machine_of(H200))}
+    assert "split_moments" not in names and "split_moments" in {name for name, _ in passes(SINGLE)}
 
 
 def test_short_floats_stay_as_they_are() -> None:
     program = moments((1 << 20,), (0,), "bfloat16")
-    assert split_moments(program, HOST) is program
+    assert split_moments(program) is program
 
 
 OTHER_CENTRES: dict[str, Centre] = {
@@ -112,7 +116,7 @@ OTHER_CENTRES: dict[str, Centre] = {
 def test_a_centre_that_needs_no_sum_stays(name: str) -> None:
     """One pass computes both sums already."""
     program = moments((5000, 64), (0,), centre=OTHER_CENTRES[name])
-    assert split_moments(program, HOST) is program
+    assert split_moments(program) is program
 
 
 CENTRES: dict[str, Centre] = {
@@ -129,7 +133,7 @@ CENTRES: dict[str, Centre] = {
 @pytest.mark.parametrize("rows", [5000, 5003])
 def test_any_centre_gives_the_same_result(name: str, rows: int) -> None:
     program = moments((rows, 64), (0,), centre=CENTRES[name])
-    found = split_moments(program, HOST)
+    found = split_moments(program)
     assert found is not program
     x = np.random.default_rng(1).standard_normal((rows, 64)).astype(np.float32)
     for result, expected in zip(run(found, [x]), run(program, [x]), strict=True):
@@ -151,7 +155,7 @@ def test_another_sum_of_deviations_keeps_both(late: bool) -> None:
         return squares, total(b.emit("integer_pow", (scaled,), d.type, exponent=4))
 
     program = simplify(build([f"float32[{n}]"], body))
-    found = split_moments(program, HOST)
+    found = split_moments(program)
     assert (found is not program) == late
 
 
@@ -170,7 +174,7 @@ def test_a_sum_of_squares_that_is_a_total_itself() -> None:
         return tuple(found)
 
     program = simplify(build([f"float32[{n}]"], body))
-    found = split_moments(program, HOST)
+    found = split_moments(program)
     verify(found)
     assert found is not program
     x = np.random.default_rng(2).standard_normal(n).astype(np.float32)

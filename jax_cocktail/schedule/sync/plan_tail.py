@@ -106,7 +106,7 @@ def _planned(planned: Planned, machine: Machine, cluster: int) -> Planned:
 
 
 def _divided_copies(planned: Planned, plan: TailPass) -> Planned:
-    """Planned anew, unless a loop would then copy a second time."""
+    """Planned anew, unless the program would then copy as often as before, or need more shared memory."""
     program = divided_copies(planned.program, planned.plan)
     if program is planned.program:
         return planned
