@@ -4,7 +4,7 @@
 
       unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
-        -> split_moments -> split_reductions -> split_scans          # translated; placed from recover on
+        -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
         -> sink -> fuse                                              # planned: in lane loops,
@@ -60,7 +60,6 @@ from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.schedule.sink import sink
-from jax_cocktail.schedule.split_moments import split_moments
 from jax_cocktail.schedule.split_reductions import split_reductions
 from jax_cocktail.schedule.split_scans import split_scans
 from jax_cocktail.schedule.sync.double_buffer import unroll_pairs
@@ -104,10 +103,9 @@ def passes(
         table.append(("distribute", partial(distribute, remark=remark)))
     table += [("simplify", simplify), ("canonicalise", canonicalise)]
     if not machine.is_gpu:
-        # threads load the elements of short groups side by side, compute an exponential sooner than they
-        # store it, and have one tile, whatever they read again
+        # threads load the elements of short groups side by side, and compute an exponential sooner than they
+        # store it
         table += [("collapse_axes", collapse_axes), ("share_exponentials", share_exponentials)]
-        table.append(("split_moments", split_moments))
     table.append(("split_reductions", partial(split_reductions, machine=machine)))
     table.append(("split_scans", partial(split_scans, machine=machine)))
     divide = partial(place, mesh=UnitMesh(units=candidate.units), remark=remark)

@@ -137,7 +137,6 @@ class PartialTuning:
     row_elements: int = 128  # of a part along the fastest axis, at least
     column_elements: int = 64  # of a part along another axis, at least: each part stores a whole row
     column_most: int = 256  # the same at most: a lane adds them one after the other in f32
-    moment_bytes: int = 64 << 10  # of a part that is read again for its squared deviations, at most
     spread: int = 4  # up to so many times the parts, if they are then equal
     even: int = 128  # equal parts whose number has a larger common divisor with this suit more units
 
