@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from jax_cocktail.build.host import build_runtime, host_toolchain, program_flags
+from jax_cocktail.build.host import PROGRAM_FLAGS, build_runtime, host_toolchain
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.cost.traffic import Moved, Traffic
@@ -135,9 +135,8 @@ def _built(source: str, asked: tuple[str, ...]) -> Path:
     (folder / "program.cc").write_text(source, encoding="utf-8")
     toolchain = host_toolchain()
     includes = [f"-I{path}" for path in program_folders("cpu_src")]
-    flags = [
-        flag for flag in program_flags(host_toolchain()) if flag != "-shared" and not flag.startswith("-Wl")
-    ]
+    # without what one compiler alone takes: a count belongs to the text
+    flags = [flag for flag in PROGRAM_FLAGS if flag != "-shared" and not flag.startswith("-Wl")]
     flags += [*asked, *includes, "-include", str(COUNTED), *PLAIN]
     jobs = (
         [*toolchain.command, *flags, "-w", "-c", "-fsanitize=thread", "program.cc", "-o", "program.o"],
