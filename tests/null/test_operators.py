@@ -242,7 +242,6 @@ OWN_BUSINESS = {
     "schedule/split_scans.py split_scans": "each kind of machine gains from others",
     "schedule/sync/edges.py _moved": "their results have elements of all operands",
     "schedule/simplify/peephole.py _REWRITES": "kinds that have a local rewrite",
-    "schedule/simplify/peephole.py _WHOLE": "kinds that round no small whole number",
     "schedule/simplify/peephole.py splat": "they repeat the one element of a constant",
     "schedule/simplify/trip_counts.py _MIRRORED": "comparisons with their operands exchanged",
     "schedule/simplify/trip_counts.py _counter": "comparisons of a counter that goes up",

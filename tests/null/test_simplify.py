@@ -287,7 +287,7 @@ def test_loop_of_one_trip_is_its_body():
 
         return counted(b, 1, [x], step)
 
-    check([V], body, ["constant", "broadcast", "mul"])
+    check([V], body, ["constant", "convert", "broadcast", "mul"])
 
 
 def test_nested_loops_of_one_trip():

@@ -1,4 +1,4 @@
-"""Local rewrites: removes operators without effect, merges pairs of operators, folds whole numbers.
+"""Local rewrites: removes operators without effect, merges pairs of operators, folds integer constants.
 
 A rewrite looks at one operator and at the operators that define its operands. It returns a value equal to the
 operator's, a cheaper operator for the same outputs, or None.
@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from jax_cocktail.schedule.simplify.slices import fixed_slice, slice_of_broadcast, slice_of_update
-from jax_cocktail.utask.builder import to_bytes
-from jax_cocktail.utask.interpreter.common import Array, decode, dtype_name
+from jax_cocktail.utask.interpreter.common import decode
 from jax_cocktail.utask.interpreter.run import EVALUATE
 from jax_cocktail.utask.ir import Attribute, UOperator
 from jax_cocktail.utask.operators import ELEMENTWISE
@@ -24,8 +23,6 @@ Outcome = Value | UOperator | None
 
 # bits of the integers that a float represents exactly
 _EXACT_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
-# kinds that round nothing if operands and result are whole numbers that a float represents
-_WHOLE = frozenset({"convert", "add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge"})
 _WIDER = {
     "bfloat16": frozenset({"float32", "float64"}),
     "float16": frozenset({"float32", "float64"}),
@@ -230,11 +227,10 @@ def _is_zero(value: Value, definitions: Definitions) -> bool:
 
 
 def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
-    """Folds scalar integers and bools, which are never rounded, and whole numbers that a float represents."""
+    """Folds scalar integers and bools, which are never rounded."""
     if operator.kind not in ELEMENTWISE or operator.output.type.shape:
         return None
-    floats = any(value.type.dtype in FLOATS for value in (*operator.inputs, operator.output))
-    if floats and operator.kind not in _WHOLE:
+    if any(value.type.dtype in FLOATS for value in (*operator.inputs, operator.output)):
         return None
     constants = [_source(x, "constant", definitions) for x in operator.inputs]
     operands = [decode(c.data, c.output.type) for c in constants if c is not None]
@@ -242,19 +238,8 @@ def _fold(operator: UOperator, definitions: Definitions) -> Outcome:
         return None
     with np.errstate(all="ignore"):
         result = np.asarray(EVALUATE[operator.kind](operator, operands))
-    if floats and not all(map(_is_whole, (*operands, result))):
-        return None
-    data = to_bytes(result, operator.output.type.dtype)
+    data = result.astype(result.dtype.newbyteorder("<")).tobytes()
     return UOperator("constant", (), operator.outputs, (("data", data),), operator.source)
-
-
-def _is_whole(scalar: Array) -> bool:
-    """True for an integer or bool, and for a float so small that no whole number was rounded to it."""
-    bits = _EXACT_BITS.get(dtype_name(scalar))
-    if bits is None:
-        return True
-    number = float(scalar)
-    return abs(number) < 2**bits and number.is_integer()
 
 
 _REWRITES: dict[str, Callable[[UOperator, Definitions], Outcome]] = {
