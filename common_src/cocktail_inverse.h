@@ -81,28 +81,26 @@ CK_INLINE f32 ck_atan2(f32 y, f32 x) {
   return (x != x) | (y != y) ? x + y : ck_copysign(value, y);
 }
 
-// (asin(z) - z) / z of s = z^2, for z <= 1/2.
-CK_INLINE f32 ck_asin_tail(f32 s) {
-  return s * ck_horner(s, 4.21663076e-2f, 2.41795164e-2f, 4.54703756e-2f, 7.49529749e-2f, 1.66667521e-1f);
+// asin(a) for 0 <= a <= 1/2. Above, the half of pi/2 - asin(a): asin(sqrt((1 - a) / 2)).
+CK_INLINE f32 ck_asin_or_rest(f32 a, bool above) {
+  f32 s = above ? 0.5f - 0.5f * a : a * a;
+  f32 z = above ? __builtin_sqrtf(s) : a;
+  f32 p = ck_horner(s, 4.21663076e-2f, 2.41795164e-2f, 4.54703756e-2f, 7.49529749e-2f, 1.66667521e-1f);
+  return ck_fma(s * p, z, z);
 }
-// asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2)).
 CK_INLINE f32 ck_asin(f32 x) {
   f32 a = __builtin_fabsf(x);
   bool above = a > 0.5f;
-  f32 s = above ? 0.5f - 0.5f * a : a * a;
-  f32 z = above ? __builtin_sqrtf(s) : a;
-  f32 value = ck_fma(ck_asin_tail(s), z, z);
+  f32 value = ck_asin_or_rest(a, above);
   f32 far = (1.57079637f - 2.0f * value) - 4.37113883e-8f;  // the difference is exact where much cancels
   return ck_copysign(above ? far : value, x);
 }
 CK_INLINE f32 ck_acos(f32 x) {
   f32 a = __builtin_fabsf(x);
   bool above = a > 0.5f;
-  f32 s = above ? 0.5f - 0.5f * a : a * a;
-  f32 z = above ? __builtin_sqrtf(s) : x;
-  f32 value = ck_fma(ck_asin_tail(s), z, z);
+  f32 value = ck_asin_or_rest(a, above);
   f32 far = x < 0.0f ? ck_beside_pi(-2.0f * value) : 2.0f * value;
-  return above ? far : ck_beside_half_pi(-value);
+  return above ? far : ck_beside_half_pi(-ck_copysign(value, x));
 }
 
 // ---- the cube root ----------------------------------------------------------------------------------------
