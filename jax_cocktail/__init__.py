@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         recursive,
         replace_jit,
         trace,
+        wait,
     )
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "recursive",
     "replace_jit",
     "trace",
+    "wait",
 ]
 
 _NEEDS_JAX = frozenset(
@@ -67,6 +69,7 @@ _NEEDS_JAX = frozenset(
         "recursive",
         "replace_jit",
         "trace",
+        "wait",
     }
 )
 

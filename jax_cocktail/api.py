@@ -24,6 +24,8 @@ from jax_cocktail.lowering import (
     plan_cache,
     variants,
 )
+from jax_cocktail.lowering.background import wait as wait
+from jax_cocktail.lowering.dispatch import Dispatch
 from jax_cocktail.lowering.lower import MARK_LOST
 from jax_cocktail.lowering.marked import Marked, marked_of
 from jax_cocktail.lowering.plan_cache import CacheInfo as CacheInfo
@@ -301,17 +303,17 @@ class Jit:
         self._function = function
         self._jit_options = dict(jit_options)
         self._explicit = dict(explicit)
-        self._scoped: dict[tuple[Scope, ...], Any] = {}
+        self._scoped: dict[tuple[Scope, ...], Dispatch] = {}
         functools.update_wrapper(self, function, updated=())
         self._marked = marked_of(function, jit_options) if shared is None else shared
-        self._jitted = self._marked.variant(config.resolve(self._explicit, scopes=()))
+        self._dispatch = self._marked.variant(config.resolve(self._explicit, scopes=()))
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        jitted = self._select() if SCOPES.values else self._jitted
+        dispatch = self._select() if SCOPES.values else self._dispatch
         outer = STATE.arguments
-        STATE.arguments = (self._marked, args, kwargs)
+        STATE.arguments = (self._marked, args, kwargs, dispatch)
         try:
-            return jitted(*args, **kwargs)
+            return dispatch.call(*args, **kwargs)
         finally:
             STATE.arguments = outer
 
@@ -319,10 +321,10 @@ class Jit:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "_jitted" not in self.__dict__:
+        if name.startswith("__") or "_dispatch" not in self.__dict__:
             raise AttributeError(name)
         attributes = getattr(self._function, "__dict__", {})
-        return attributes[name] if name in attributes else getattr(self._select(), name)
+        return attributes[name] if name in attributes else getattr(self._select().base, name)
 
     def __reduce__(self) -> Any:
         return Jit, (self._function, self._jit_options, self._explicit)
@@ -335,18 +337,18 @@ class Jit:
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).lower`."""
-        with in_state(arguments=(self._marked, args, kwargs)):
-            return self._select().lower(*args, **kwargs)
+        with in_state(arguments=(self._marked, args, kwargs, None)):
+            return self._select().base.lower(*args, **kwargs)
 
     # JAX asks whether a function to export has `trace` and `eval_shape`; from Python 3.12 on, that does not
     # find what `__getattr__` returns.
     def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).trace`."""
-        return self._select().trace(*args, **kwargs)
+        return self._select().base.trace(*args, **kwargs)
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Same as `jax.jit(f).eval_shape`."""
-        return self._select().eval_shape(*args, **kwargs)
+        return self._select().base.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
         """Same as `jax.jit(f).clear_cache`: discards everything traced and compiled in this process."""
@@ -357,11 +359,11 @@ class Jit:
         fresh = Marked(self._function, self._jit_options)
         return Jit(self._function, self._jit_options, self._explicit, fresh)
 
-    def _select(self) -> Any:
-        """The jitted function for the options in force."""
+    def _select(self) -> Dispatch:
+        """The jitted functions for the options in force."""
         scopes = SCOPES.values
         if not scopes:
-            return self._jitted
+            return self._dispatch
         if scopes not in self._scoped:
             self._scoped[scopes] = self._marked.variant(config.resolve(self._explicit, scopes))
         return self._scoped[scopes]

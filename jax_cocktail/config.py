@@ -18,6 +18,7 @@ from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
 from jax_cocktail.device.spec import ARCHES
 
 VERSION = "0.1.0"
+BACKGROUND, NOW = "background", "now"  # of the option `compile`
 CACHED, FRESH = "cached", "fresh"  # of the option `plans`
 CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
 
@@ -75,6 +76,12 @@ class Options:
     )
     cache_limit_bytes: int = _option(
         DEFAULT_LIMIT_BYTES, "the maximum size of the folder of built programs, in bytes"
+    )
+    compile: str = _option(
+        BACKGROUND,
+        "when a program that has to be built or timed is ready: background lets stock XLA run the function until"
+        " then, and later calls change over; now lets the first call wait for it",
+        choices=(BACKGROUND, NOW),
     )
     profile: str = _option(
         "auto",
@@ -196,12 +203,12 @@ def options(**values: Any) -> Iterator[None]:
           root(jnp.array([2.0, 9.0]))
 
     Args:
-      **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``scope``:
-        ``"control_flow"`` or ``"memory_bound"``. ``strict``: a bool. ``dump_to``: a path.
-        ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or ``"full"``. ``plans``:
-        ``"cached"`` or ``"fresh"``. ``units``: an int, 0 for one per core or multiprocessor. ``gpu_arch``:
-        such as ``"sm_90"``. ``errors``: ``"deferred"`` or ``"sync"``. ``trace``: 0 to 3. `REGISTRY` describes
-        them.
+      **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``compile``:
+        ``"background"`` or ``"now"``. ``scope``: ``"control_flow"`` or ``"memory_bound"``. ``strict``: a
+        bool. ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or
+        ``"full"``. ``plans``: ``"cached"`` or ``"fresh"``. ``units``: an int, 0 for one per core or
+        multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"`` or ``"sync"``. ``trace``:
+        0 to 3. `REGISTRY` describes them.
 
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.

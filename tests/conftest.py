@@ -19,6 +19,7 @@ _FOLDER = os.environ.get("TEST_TMPDIR") or str(
 )
 os.environ.setdefault("JAX_COCKTAIL_CACHE_DIR", _FOLDER)
 os.environ.setdefault("JAX_COCKTAIL_PLANS", "fresh")  # a test may have changed a pass
+os.environ.setdefault("JAX_COCKTAIL_COMPILE", "now")  # a test looks at our program
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

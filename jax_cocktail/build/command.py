@@ -6,8 +6,10 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,18 @@ _SHELL = "/bin/sh"
 # program replaces the shell, and is not the parent of the process that waits.
 _TIED = 'exec 3<&0 </dev/null; ( { read -r _ <&3; kill -9 0; } >/dev/null 2>&1 & ); exec 3<&-; exec "$@"'
 
-_running: set[subprocess.Popen[bytes]] = set()
+_running: dict[subprocess.Popen[bytes], int] = {}  # with the descriptor that ends it when it is closed
+_LOWEST_PRIORITY = 19
+
+
+class _Local(threading.local):
+    """Per thread: whether the programs that it starts have low priority."""
+
+    low: bool = False
+
+
+_local = _Local()
+_refusing = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ def run(
       BuildError: no process can be started.
       FileNotFoundError: the folder has vanished.
     """
+    if _refusing.is_set():
+        raise BuildError("the process ends", "run the program again")
     words = (_SHELL, "-c", _TIED, "sh", *command) if os.access(_SHELL, os.X_OK) else tuple(command)
     try:
         theirs, ours = os.pipe()
@@ -94,15 +109,18 @@ def run(
             raise
         reason = f"{command[0]} cannot be started: {error.strerror}"
         raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error
+    if _local.low:
+        with suppress(OSError):  # it has ended, or the system does not allow it
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST_PRIORITY)
     with process, open(ours, "wb"):
-        _running.add(process)
+        _running[process] = ours
         try:
             output, stopped = _follow(process, seconds, more)
         except BaseException:
             _end(process)
             raise
         finally:
-            _running.discard(process)
+            _running.pop(process, None)
         if stopped:
             _end(process)
     late = bool(stopped) and len(output) < _MOST_OUTPUT
@@ -113,6 +131,38 @@ def stop_all() -> None:
     """Kills what runs now, in all threads."""
     for process in tuple(_running):
         _end(process)
+
+
+def refuse() -> None:
+    """Kills what runs now, and starts nothing any more: the process ends."""
+    _refusing.set()
+    stop_all()
+
+
+@contextmanager
+def low_priority() -> Iterator[None]:
+    """What this thread starts in the block leaves the cores to others."""
+    before, _local.low = _local.low, True
+    try:
+        yield
+    finally:
+        _local.low = before
+
+
+def is_low() -> bool:
+    """True in a block of `low_priority`."""
+    return _local.low
+
+
+def _leave_to_parent() -> None:
+    """A forked child neither stops its parent's programs nor keeps them running."""
+    for descriptor in _running.values():
+        with suppress(OSError):
+            os.close(descriptor)
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _follow(process: subprocess.Popen[bytes], seconds: float, more: Callable[[], float]) -> tuple[bytes, str]:

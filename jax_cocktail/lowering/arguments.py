@@ -32,7 +32,7 @@ def _leaves(closed: Any, mark: Mark, method: str) -> list[Any] | None:
     call, or if it is another function's."""
     if STATE.arguments is None:
         return None
-    wrapper, positional, keyword = STATE.arguments
+    wrapper, positional, keyword, _ = STATE.arguments
     leaves = getattr(wrapper, method)(positional, keyword)
     if leaves is None or wrapper.function_name != mark.function:
         return None

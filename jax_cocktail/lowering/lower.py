@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +13,10 @@ from typing import Any
 import jax
 
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.config import MEMORY_BOUND, Options
+from jax_cocktail.config import FRESH, MEMORY_BOUND
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import custom_call, decisions, leaving, stopwatch
+from jax_cocktail.lowering import background, custom_call, decisions, leaving, plan_cache, stopwatch
 from jax_cocktail.lowering import recursion_strategies as recursions
 from jax_cocktail.lowering.adapter import (
     computes_floats,
@@ -40,6 +41,7 @@ from jax_cocktail.lowering.variants import (
     known_survey,
     possible,
     prepare,
+    program_keys,
     rewritten,
     spec_of,
     units_of,
@@ -132,9 +134,9 @@ def _control_flow(closed: Any, reason: str) -> tuple[Left, ...]:
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
     machine = machine_of(spec_of(mark, platform))
-    units = units_of(mark, machine)
+    units, light = units_of(mark, machine), _memory_bound(mark)
     device, xla = device_of(mark, machine), _compiler_options(mark)
-    key = decisions.key_of(closed, units, device, xla, _memory_bound(mark)) if force != "stock" else ""
+    key = decisions.key_of(closed, units, device, xla, light) if force != "stock" else ""
     here = decisions.used_here(key)
     leaving.remember(key)
     known = decisions.load(key) if key else None
@@ -142,15 +144,26 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     settled = known is not None and known.choice == "stock" and not again
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
-    light = _memory_bound(mark)
-    prepared = prepare(closed, mark.function, machine, light, donated(closed, mark) if light else frozenset())
+    given_away = donated(closed, mark) if light else frozenset()
+    if key and background.offered(mark):
+        ready = mark.options.plans != FRESH and plan_cache.at_hand(_call_key(key, force, known))
+        if not ready and mark.options.strict:
+            _complain(prepare(closed, mark.function, machine, light, given_away).captured.left, mark)
+        if again or not ready:
+            background.start()
+            again = False
+        if not ready:
+            return report, Outcome(closed, True)
+    start = time.thread_time()
+    prepared = prepare(closed, mark.function, machine, light, given_away)
+    seconds = time.thread_time() - start
     captured = prepared.captured
     if known is not None and not possible(prepared, known.plan, units):  # somebody has changed the file
         known, again = None, False
     left = (*captured.left, *captured.declined)
     report = replace(report, left=left, beside=captured.beside, recursions=recursions.on_stock(closed))
     if force != "stock":
-        _complain(captured.left, mark.options, mark.function)
+        _complain(captured.left, mark)
     if not captured.regions:
         return replace(report, choice="stock", why="nothing was captured"), Outcome(closed, STATE.stock)
     if force == "auto":
@@ -167,12 +180,21 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if STATE.reports is not None:
         report = _described(report, prepared, decision, mark)
     if decision.choice == "cocktail":
+        STATE.ours += 1
         if STATE.recordings == []:
             _record(prepared, decision.plan, mark)
+        elif mark.options.plans != FRESH:
+            chosen = decision if force == "auto" else known
+            plan_cache.add_call(_call_key(key, force, chosen), program_keys(prepared, decision.plan), seconds)
         if force == "auto":
             leaving.watch(key, decision, prepared.leaving(decision.plan))
         return report, Outcome(rewritten_jaxpr, STATE.stock)
     return report, Outcome(closed, force == "auto" or STATE.stock)
+
+
+def _call_key(key: str, force: str, known: decisions.Decision | None) -> str:
+    """The key of what was built for a call, in the plan cache."""
+    return plan_cache.key_of((key, force, "" if known is None else str(known.plan)))
 
 
 def _record(prepared: Prepared, plan: decisions.Plan, mark: Mark) -> None:
@@ -376,10 +398,11 @@ _ONE_LOOP = (
 )
 
 
-def _complain(left: tuple[Left, ...], options: Options, function: str) -> None:
+def _complain(left: tuple[Left, ...], mark: Mark) -> None:
     """Warns once about control flow that we cannot compile, or raises in strict mode."""
+    function = mark.function
     left = tuple(item for item in left if item.reason != ASKED_FOR)
-    if left and options.strict:
+    if left and mark.options.strict:
         raise StrictModeError(
             "; ".join(f"{function}: {item.placed} would run on stock XLA: {item.because}" for item in left)
         )

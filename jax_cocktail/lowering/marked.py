@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from jax_cocktail.config import Options
 from jax_cocktail.lowering import intercept
+from jax_cocktail.lowering.dispatch import Dispatch
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
 from jax_cocktail.lowering.state import STATE, Mark, marked_name
 from jax_cocktail.primitives.jaxprs import open_jaxpr
@@ -59,6 +60,10 @@ class _StandIn:
         return self._reference()
 
 
+class NotTraced(Exception):
+    """Raised in the background if JAX does not find what the caller's thread has traced."""
+
+
 class Marked:
     """All jitted functions for one function of the user and one set of JAX's options.
 
@@ -72,21 +77,34 @@ class Marked:
         self.function_name = _name_of(function)
         self._reference = _reference(function)
         self._jit_options = dict(jit_options)
-        self._variants: dict[str, Any] = {}
+        self._variants: dict[str, Dispatch] = {}
         self._record = _Record()
 
-    def variant(self, options: Options) -> Any:
-        """The jitted function for these options of ours."""
+    def variant(self, options: Options) -> Dispatch:
+        """The jitted functions for these options of ours."""
         token = options.token
         if token not in self._variants:
-            outer = _outer(self._reference, self._record, options, self.function_name)
-            stand_in = _StandIn(outer, self._reference, self.function_name)
-            self._variants[token] = jax.jit(stand_in, **self._jit_options)
+            inner: dict[Static, Any] = {}
+
+            def make() -> Any:
+                outer = _outer(self._reference, self._record, options, self.function_name, inner)
+                return jax.jit(_StandIn(outer, self._reference, self.function_name), **self._jit_options)
+
+            self._variants[token] = Dispatch(make)
         return self._variants[token]
 
     def clear_cache(self) -> None:
-        for jitted in (*self._variants.values(), *self._record.inner):
-            jitted.clear_cache()
+        for known in (*self._variants.values(), *self._record.inner):
+            known.clear_cache()
+
+    def static_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
+        """The positions of the leaves of static arguments among all leaves."""
+        positions, names = self._record.static.get((len(args), tuple(sorted(kwargs))), ((), ()))
+        return _positions(_flags(args, kwargs, positions, names))
+
+    def given_away(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
+        """The positions of the leaves that the caller donates among all leaves."""
+        return _positions(_flags(args, kwargs, *self._donated()))
 
     def dynamic_leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """The array arguments in the order of the inner function's inputs; None if that is unknown."""
@@ -102,18 +120,9 @@ class Marked:
         static = self._record.static.get((len(args), tuple(sorted(kwargs))))
         if static is None:
             return None
-        numbers, names = self._donated()
-        dynamic = tuple(
-            jax.tree.map(lambda _, given=i in numbers: given, arg)
-            for i, arg in enumerate(args)
-            if i not in static[0]
-        )
-        by_name = {
-            k: jax.tree.map(lambda _, given=k in names: given, v)
-            for k, v in kwargs.items()
-            if k not in static[1]
-        }
-        return jax.tree.leaves((dynamic, by_name))
+        flags, by_name = _flags(args, kwargs, *self._donated())
+        dynamic = tuple(given for i, given in enumerate(flags) if i not in static[0])
+        return jax.tree.leaves((dynamic, {k: v for k, v in by_name.items() if k not in static[1]}))
 
     def _donated(self) -> tuple[set[int], set[str]]:
         """The donated parameters by position and by name. JAX completes each from the other if only one is
@@ -143,6 +152,21 @@ class Marked:
         return next((invars for invars in inputs if var in invars), ())
 
 
+def _flags(
+    args: tuple[Any, ...], kwargs: dict[str, Any], positions: Collection[int], names: Collection[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """For each leaf, whether it belongs to one of the arguments at `positions` or with one of the `names`."""
+    positional = tuple(
+        jax.tree.map(lambda _, chosen=i in positions: chosen, arg) for i, arg in enumerate(args)
+    )
+    by_name = {k: jax.tree.map(lambda _, chosen=k in names: chosen, v) for k, v in kwargs.items()}
+    return positional, by_name
+
+
+def _positions(flags: Any) -> frozenset[int]:
+    return frozenset(n for n, chosen in enumerate(jax.tree.leaves(flags)) if chosen)
+
+
 def marked_of(function: Callable[..., Any], jit_options: Mapping[str, Any]) -> Marked:
     """What all wrappers of this function with equal options share.
 
@@ -167,11 +191,14 @@ def forget() -> None:
     _shared.clear()
 
 
-def _outer(reference: Reference, record: _Record, options: Options, name: str) -> Callable[..., Any]:
-    """The function that JAX sees: it calls the marked inner `jit`."""
-    inner: dict[Static, Any] = {}
+def _outer(
+    reference: Reference, record: _Record, options: Options, name: str, inner: dict[Static, Any]
+) -> Callable[..., Any]:
+    """The function that JAX sees: it calls the marked inner `jit`, one of `inner` by its static arguments."""
 
     def region(*args: Any, **kwargs: Any) -> Any:
+        if STATE.beside:  # the user's function runs in the user's threads alone
+            raise NotTraced
         return reference()(*args, **kwargs)
 
     stand_in = _StandIn(region, reference, marked_name(options, name))

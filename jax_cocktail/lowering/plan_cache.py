@@ -2,8 +2,9 @@
 
 It is ATB's tiling cache for whole programs: a local table in the process, a global one in the cache folder.
 A survey is found by its programs and the machine, an executable by its program, the candidate and the
-compiler. Names and positions in the user's program count for neither, so equal layers of different functions
-share both. An executable refers to its binary in the cache of compiled programs, and is not found without.
+compiler, and a call, which knows its executables, by its jaxpr. Names and positions in the user's program
+count for none of them, so equal layers of different functions share all. An executable refers to its binary in
+the cache of compiled programs, and is not found without.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ class CacheInfo:
     Attributes:
       surveys: comparisons of all candidates of a call: one that is found is neither planned nor priced.
       programs: planned and built programs: for one that is found, no pass and no compiler runs.
+      calls: first calls of wrappers: one that is found runs our programs at once.
       compiled: runs of a host or device compiler for programs.
+      changed_over: calls that stock XLA ran until the background had our program ready.
     """
 
     surveys: Lookups
     programs: Lookups
+    calls: Lookups
     compiled: int
+    changed_over: int
 
 
 class _Table(Generic[V]):
@@ -83,17 +88,26 @@ class _Table(Generic[V]):
 
     def find(self, key: str) -> V | None:
         """The value with this key. A stored one that is damaged does not count."""
+        found, how = self._look(key, keeps=True)
+        with self._lock:
+            self._counts[how] += 1
+        return found
+
+    def _look(self, key: str, keeps: bool) -> tuple[V | None, int]:
+        """The value, and where it was found: the position of its counter."""
         place = str(cache.cache_dir()), key
         if (known := self._here.get(place)) is not None:
-            self._count(0)
-            return known
+            return known, 0
         found = None
         with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
             found = self._parsed(_sealed(cache.read_record(_FOLDER, f"{self._kind}-{key}")))
-        if found is not None:
+        if found is not None and keeps:
             keep(self._here, place, found, MOST_HERE)
-        self._count(2 if found is None else 1)
-        return found
+        return found, 2 if found is None else 1
+
+    def has(self, key: str) -> bool:
+        """True if `find` finds something. This is not counted."""
+        return self._look(key, keeps=False)[0] is not None
 
     def add(self, key: str, value: V, facts: dict[str, Any]) -> None:
         """Keeps a value that was made now. `facts`: what is stored of it."""
@@ -106,10 +120,6 @@ class _Table(Generic[V]):
 
     def forget(self) -> None:
         self._here.clear()
-
-    def _count(self, which: int) -> None:
-        with self._lock:
-            self._counts[which] += 1
 
 
 def _seal(facts: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +199,6 @@ def _executable(facts: Any) -> Executable | None:
 
 
 _programs = _Table("program", _executable)
-_compiled = 0
 
 
 def program(key: str) -> Executable | None:
@@ -212,10 +221,54 @@ def add_program(key: str, artifact: Artifact) -> None:
     _programs.add(key, executable, facts)
 
 
+# ---- calls -------------------------------------------------------------------------------------------------
+
+MOST_SECONDS = 0.1  # a call whose capture takes longer is not at hand
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What was built for a call: the keys of its programs. `seconds`: the time that its capture took."""
+
+    programs: tuple[str, ...]
+    seconds: float
+
+
+def _call(facts: Any) -> _Call:
+    return _Call(tuple(typed(key, str) for key in facts["programs"]), number_of(facts["seconds"]))
+
+
+_calls = _Table("call", _call)
+
+
+def at_hand(key: str) -> bool:
+    """True if the call with this key can be lowered to our programs without a delay."""
+    found = _calls.find(key)
+    return found is not None and found.seconds <= MOST_SECONDS and all(map(_programs.has, found.programs))
+
+
+def add_call(key: str, programs: tuple[str, ...], seconds: float) -> None:
+    """Keeps what was built for a call."""
+    call = _Call(programs, seconds)
+    if not _calls.has(key):
+        _calls.add(key, call, asdict(call))
+
+
+# ---- what was done -----------------------------------------------------------------------------------------
+
+_compiled = _changed_over = 0
+
+
 def count_compiled(number: int) -> None:
     """Counts runs of the compiler."""
     global _compiled
     _compiled += number
+
+
+def count_changed_over() -> None:
+    """Counts a call that has changed over to our program."""
+    global _changed_over
+    _changed_over += 1
 
 
 def cache_info() -> CacheInfo:
@@ -229,11 +282,12 @@ def cache_info() -> CacheInfo:
       info = jax_cocktail.cache_info()
       print(info.programs.stored, "programs from earlier processes,", info.compiled, "compiled")
     """
-    return CacheInfo(_surveys.lookups(), _programs.lookups(), _compiled)
+    surveys, programs, calls = (table.lookups() for table in (_surveys, _programs, _calls))
+    return CacheInfo(surveys, programs, calls, _compiled, _changed_over)
 
 
 def forget() -> None:
     """Removes every plan, here and in the cache folder."""
-    _surveys.forget()
-    _programs.forget()
+    for table in (_surveys, _programs, _calls):
+        table.forget()
     cache.clear_records(_FOLDER)

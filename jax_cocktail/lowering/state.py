@@ -1,4 +1,4 @@
-"""Context of a lowering, per thread: the arguments of the call, enclosing decisions, collected reports."""
+"""Context of a lowering, per thread: the call, enclosing decisions, reports, background work."""
 
 from __future__ import annotations
 
@@ -50,21 +50,37 @@ class _State(threading.local):
     """Per-thread state.
 
     Attributes:
-      arguments: (wrapper, positional, keyword) of the innermost call of a wrapper, or None.
+      arguments: (wrapper, positional, keyword, dispatch) of the innermost call of a wrapper, or None. Without
+        a dispatch, what is lowered now cannot be exchanged later.
       stock: stock XLA runs marked calls with force="auto", because it won for the enclosing call.
       reports: the list that collects reports for `explain`, or None.
       counts_stock: the reports tell what stock XLA makes of each region.
       recordings: the list that collects traced calls for `trace`, or None.
+      beside: this thread works beside the caller's.
+      ours: the number of marked calls that were lowered to our programs.
     """
 
-    arguments: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+    arguments: tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None = None
     stock: bool = False
     reports: list[Report] | None = None
     counts_stock: bool = False
     recordings: list[Recording] | None = None
+    beside: bool = False
+    ours: int = 0
 
 
 STATE = _State()
+ENDING = threading.Event()  # the process ends
+
+
+class Stopped(BaseException):
+    """Ends work in the background because the process ends. Like KeyboardInterrupt, it is no Exception."""
+
+
+def go_on() -> None:
+    """Work that takes long calls this now and then. Raises Stopped."""
+    if STATE.beside and ENDING.is_set():
+        raise Stopped
 
 
 @contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.extend.core as jex
+
+from jax_cocktail.lowering.state import go_on
 
 Run = Callable[[], Any]
 
@@ -99,6 +103,7 @@ def race(runs: Sequence[Run], effort: Effort = QUICK) -> Times:
     racing = list(range(len(runs)))
     rounds = 0
     while not _enough(effort, rounds, watch):
+        go_on()
         for which in racing[rounds % len(racing) :] + racing[: rounds % len(racing)]:
             try:
                 best[which].append(_turn(runs[which]))
@@ -146,11 +151,13 @@ def idle() -> bool:
 
 
 class _Watch:
-    """Measures wall time, and the load of other processes on our cores from the kernel's accounts."""
+    """Measures wall time, and the load on our cores of other processes, from the kernel's accounts, and of
+    other threads of the user's program."""
 
     def __init__(self) -> None:
         self._cores = _our_cores()
         self._start, self._own, self._busy = time.perf_counter(), time.process_time(), self._ticks()
+        self._threads = _other_threads()
 
     def seconds(self) -> float:
         return time.perf_counter() - self._start
@@ -161,7 +168,9 @@ class _Watch:
         if self._busy is None or capacity < 0.1:  # the kernel counts hundredths of a second
             return 0.0
         busy = (self._ticks() or 0.0) - self._busy
-        return min(max(busy - (time.process_time() - self._own), 0.0) / capacity, 1.0)
+        foreign = max(busy - (time.process_time() - self._own), 0.0)
+        inside = sum(now - self._threads.get(name, now) for name, now in _other_threads().items())
+        return min((foreign + inside) / capacity, 1.0)
 
     def _ticks(self) -> float | None:
         """Busy seconds of our cores since boot; None if the kernel does not report them."""
@@ -175,6 +184,17 @@ class _Watch:
                 user, nice, system, _, _, *rest = map(int, fields)  # skips idle and iowait
                 total += user + nice + system + sum(rest[:3])  # irq, softirq, steal
         return total / os.sysconf("SC_CLK_TCK")
+
+
+def _other_threads() -> dict[int, float]:
+    """The CPU seconds of the other Python threads of this process so far."""
+    found = {}
+    for thread in threading.enumerate():
+        if thread.native_id is not None and thread.native_id != threading.get_native_id():
+            with suppress(OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
+                text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text(encoding="ascii")
+                found[thread.native_id] = int(text.split()[0]) / 1e9
+    return found
 
 
 def _our_cores() -> frozenset[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax.extend.core as jex
@@ -15,6 +16,7 @@ import jax.extend.core as jex
 from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.build.host import host_toolchain
+from jax_cocktail.build.workers import Workers, finish
 from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
 from jax_cocktail.config import FRESH
@@ -32,7 +34,7 @@ from jax_cocktail.lowering.decisions import Plan, cores, machine_facts
 from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.rerun import Rewritten
-from jax_cocktail.lowering.state import Mark
+from jax_cocktail.lowering.state import Mark, Stopped, go_on
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
 from jax_cocktail.runtime.cuda.driver import driver_version
@@ -210,6 +212,11 @@ def _program_key(prepared: Prepared, candidate: Candidate, number: int) -> str:
     return plan_cache.key_of(parts)
 
 
+def program_keys(prepared: Prepared, plan: Plan) -> tuple[str, ...]:
+    """The keys of a plan's built programs in the plan cache."""
+    return tuple(_program_key(prepared, plan.candidate, n) for n in prepared.taken(plan))
+
+
 def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     """Plans and prices all candidates if `thorough`, else those worth planning.
 
@@ -226,6 +233,7 @@ def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
     refused: UnsupportedError | None = None
     alone = stock
     for candidate in candidates(prepared.programs, units, machine):
+        go_on()
         if thorough or worth_planning(candidate, prices):
             try:
                 planned = _planned(prepared, candidate)
@@ -392,16 +400,20 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     wanted = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
     ready = {part: found for part in wanted if (found := _known(prepared, part, mark)) is not None}
     parts, futures = [part for part in wanted if part not in ready], dict[Part, Future[Artifact]]()
-    with ThreadPoolExecutor(max_workers=min(max(len(parts), 1), 4)) as pool:  # has no thread without work
+    with Workers(min(max(len(parts), 1), 4)) as workers:  # has no thread without work
         try:
             for part in parts:
-                futures[part] = _submitted(pool, emitted(prepared, *part), mark.options.cache_limit_bytes)
+                go_on()
+                planned = emitted(prepared, *part)
+                futures[part] = _submitted(workers, planned, mark.options.cache_limit_bytes)
             yield
-            wait(futures.values())
-        except KeyboardInterrupt:  # the process would end only when its compilers have
-            pool.shutdown(wait=False, cancel_futures=True)
+        except (KeyboardInterrupt, Stopped):
+            for future in futures.values():
+                future.cancel()
             command.stop_all()
             raise
+        finally:
+            finish(futures.values(), mark.function, go_on)
     for part, future in futures.items():
         if future.exception() is None:
             ready[part] = _kept(prepared, part, future.result(), mark)
@@ -447,9 +459,9 @@ def artifact(prepared: Prepared, part: Part, mark: Mark) -> Artifact:
     return prepared.artifacts[part]
 
 
-def _submitted(pool: ThreadPoolExecutor, emitted: Emitted, limit_bytes: int) -> Future[Artifact]:
+def _submitted(workers: Workers, emitted: Emitted, limit_bytes: int) -> Future[Artifact]:
     try:
-        return pool.submit(_ready, emitted, limit_bytes)
+        return workers.submit(partial(_ready, emitted, limit_bytes))
     except RuntimeError as error:  # there are too many threads
         reason = f"no compiler can be started ({error})"
         raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error

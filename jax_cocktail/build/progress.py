@@ -1,0 +1,38 @@
+"""A line on the terminal that tells what takes long. Nothing is written if there is no terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+EVERY_SECONDS = 0.2
+PATIENCE_SECONDS = 1.0  # what is over sooner is not told
+
+
+@contextmanager
+def line(text: Callable[[], str]) -> Iterator[Callable[[], None]]:
+    """Yields a function to be called now and then: it writes the text of the moment over that of the last.
+
+    The line appears after a second and vanishes with the block.
+    """
+    stream, start, shown = sys.stderr, time.monotonic(), False
+    on_terminal = stream is not None and stream.isatty()
+
+    def tell() -> None:
+        nonlocal shown
+        seconds = time.monotonic() - start
+        if on_terminal and seconds >= PATIENCE_SECONDS and (what := text()):
+            told = f"jax_cocktail: {what}, {seconds:.0f} s"
+            stream.write(f"\r\x1b[K{told[: shutil.get_terminal_size().columns - 1]}")
+            stream.flush()
+            shown = True
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            stream.write("\r\x1b[K")
+            stream.flush()

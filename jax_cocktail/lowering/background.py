@@ -1,0 +1,275 @@
+"""Builds and measures beside the user's program: nobody waits for a compiler.
+
+The first call of a new program is lowered as stock XLA runs it. A thread of ours then lowers the same call
+again, the way it is lowered when the caller waits: it plans, builds, measures, and lets XLA compile the
+module with our calls. From then on, calls with this signature run the new executable (see `dispatch`). The
+thread never runs the user's function: JAX finds what the caller's thread has traced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cocktail.build import command, progress
+from jax_cocktail.config import BACKGROUND
+from jax_cocktail.lowering import plan_cache
+from jax_cocktail.lowering.state import ENDING, STATE, Mark, Stopped, go_on, in_state
+
+MOST_WAITING = 64  # calls; more stay with stock XLA in this process
+MOST_COPIED_BYTES = 1 << 30  # of arguments that the caller gives away or may change
+# The first call of a program has precedence: its XLA compilation needs all cores.
+_FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
+# How long another thread keeps the interpreter from the caller's, in place of Python's 5 ms.
+_SWITCH_SECONDS = 2e-4
+_LOG = logging.getLogger("jax_cocktail")
+
+# JAX's settings that may differ between threads and that a trace depends on, each by the name of its context
+# manager. A setting that is missing here costs the caller a compilation by XLA when calls change over.
+_SETTINGS = (
+    "debug_infs",
+    "debug_nans",
+    "default_device",
+    "default_matmul_precision",
+    "default_prng_impl",
+    "enable_x64",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
+    "threefry_partitionable",
+)
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    """A call that is to change over.
+
+    `settings`: JAX's, in the caller's thread; `caller`: the state of that thread; `call`: what it has in
+    `arguments` until the call ends, None if it is known to have ended.
+    """
+
+    marked: Any
+    dispatch: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    signature: Any
+    settings: Mapping[str, Any]
+    caller: Mapping[str, Any]
+    call: Any
+
+    def same(self, other: _Job) -> bool:
+        """True if both stand for one call."""
+        signed = self.signature == other.signature and self.settings == other.settings
+        return signed and self.dispatch is other.dispatch
+
+
+class _Queue:
+    """Jobs, and the thread that does them one by one. It ends when there are none."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.jobs: deque[_Job] = deque()
+        self.thread: threading.Thread | None = None
+        self.doing: tuple[_Job, ...] = ()  # at most one
+
+    def add(self, job: _Job) -> None:
+        with self.changed:
+            if len(self.jobs) >= MOST_WAITING or any(map(job.same, (*self.jobs, *self.doing))):
+                return
+            self.jobs.append(job)
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._work, name="jax_cocktail", daemon=True)
+                self.thread.start()
+
+    def _work(self) -> None:
+        while self._next():
+            (job,) = self.doing
+            try:
+                _do(job)
+            except Stopped:
+                pass
+            except Exception as error:  # the call stays where it is
+                name = job.marked.function_name
+                _LOG.debug("jax_cocktail: %s stays with stock XLA: %r", name, error)
+            del job  # lets go of the arguments
+
+    def _next(self) -> bool:
+        with self.changed:
+            more = bool(self.jobs) and not ENDING.is_set()
+            self.doing = (self.jobs.popleft(),) if more else ()
+            if not more:
+                self.thread = None
+            self.changed.notify_all()
+            return more
+
+    def wait(self, seconds: float | None) -> bool:
+        """Waits until all jobs are done. False if the time is over before."""
+        end = None if seconds is None else time.monotonic() + seconds
+        with progress.line(self._told) as told, self.changed:
+            while self.thread is not None:
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self.changed.wait(
+                    progress.EVERY_SECONDS if left is None else min(left, progress.EVERY_SECONDS)
+                )
+                told()
+        return True
+
+    def _told(self) -> str:
+        names = [job.marked.function_name for job in self.doing]
+        behind = f", {len(self.jobs)} more after it" if self.jobs else ""
+        return f"compiling {', '.join(names)}{behind}" if names else ""
+
+
+_queue = _Queue()
+
+
+def offered(mark: Mark) -> bool:
+    """True if what is lowered now may run on stock XLA until our program is ready: it is a wrapper's call
+    with arguments of its own, and nobody has asked for a report on it."""
+    if mark.options.compile != BACKGROUND or STATE.beside or ENDING.is_set():
+        return False
+    if STATE.arguments is None or STATE.reports is not None or STATE.recordings is not None:
+        return False
+    _, args, kwargs, dispatch = STATE.arguments
+    return dispatch is not None and not any(map(_is_tracer, jax.tree.leaves((args, kwargs))))
+
+
+def start() -> None:
+    """Lets the call that is lowered now change over when our program is ready. See `offered`."""
+    assert STATE.arguments is not None
+    marked, args, kwargs, dispatch = STATE.arguments
+    signature = dispatch.note(args, kwargs, marked.static_leaves(args, kwargs))
+    kept = _kept(args, kwargs, marked.given_away(args, kwargs))
+    settings = {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
+    _queue.add(_Job(marked, dispatch, *kept, signature, settings, vars(STATE), STATE.arguments))
+
+
+def wait(timeout: float | None = None) -> bool:
+    """Waits until every program that is built in the background is ready, and calls have changed over.
+
+    On a terminal, a line on standard error tells what is being done.
+
+    Example::
+
+      step(state)            # runs on stock XLA, and starts the compilation
+      jax_cocktail.wait()
+      step(state)            # runs whatever is faster
+
+    Args:
+      timeout: the most seconds to wait; None: as long as it takes.
+
+    Returns:
+      False if the time was over before. The work goes on then.
+    """
+    return _queue.wait(timeout)
+
+
+# ---- the thread --------------------------------------------------------------------------------------------
+
+
+def _do(job: _Job) -> None:
+    _let_end(job)
+    call, jitted = (job.marked, job.args, job.kwargs, None), job.dispatch.fresh()
+    with in_state(arguments=call, beside=True, ours=0), _settings(job), _polite():
+        lowered = jitted.lower(*job.args, **job.kwargs)
+        if not STATE.ours:
+            return
+        go_on()
+        lowered.compile()
+    job.dispatch.switch(job.signature, jitted)
+    plan_cache.count_changed_over()
+    _LOG.info("jax_cocktail: %s changes over to its compiled program", job.marked.function_name)
+
+
+def _let_end(job: _Job) -> None:
+    """Waits until the call has ended. One that runs for very long is not waited for."""
+    end = time.monotonic() + _FIRST_CALL_SECONDS
+    while job.caller.get("arguments") is job.call and time.monotonic() < end:
+        if ENDING.wait(_LOOK_SECONDS):
+            raise Stopped
+    job.call = None
+
+
+@contextmanager
+def _settings(job: _Job) -> Iterator[None]:
+    """JAX's settings of the caller's thread."""
+    with ExitStack() as stack:
+        for name, value in job.settings.items():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        yield
+
+
+@contextmanager
+def _polite() -> Iterator[None]:
+    """Hands the interpreter to other threads soon after they ask for it, and gives compilers low priority."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        with command.low_priority():
+            yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+# ---- arguments ---------------------------------------------------------------------------------------------
+
+
+def _kept(
+    args: tuple[Any, ...], kwargs: dict[str, Any], given_away: frozenset[int]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments as they are now, for later. What the caller gives away or may change is copied, up to a
+    limit; beyond, only its type is kept, and nothing can be measured on it."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    room = MOST_COPIED_BYTES
+    for number, leaf in enumerate(leaves):
+        if isinstance(leaf, np.ndarray) or (isinstance(leaf, jax.Array) and number in given_away):
+            room -= leaf.nbytes
+            leaves[number] = leaf.copy() if room >= 0 else _type_of(leaf)
+    kept = jax.tree.unflatten(tree, leaves)
+    return kept[0], kept[1]
+
+
+def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
+    weak = getattr(leaf, "weak_type", False)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak)
+
+
+def _is_tracer(leaf: Any) -> bool:
+    return isinstance(leaf, jax.core.Tracer)
+
+
+# ---- the end of the process, and of a part of it -----------------------------------------------------------
+
+
+@atexit.register
+def _end() -> None:
+    """Ends the work: compilers are stopped at once, and what XLA compiles is waited for."""
+    ENDING.set()
+    thread = _queue.thread
+    if thread is not None:
+        command.refuse()
+        thread.join()
+
+
+def _forget() -> None:
+    """A forked child has none of the threads."""
+    global _queue
+    _queue = _Queue()
+
+
+os.register_at_fork(after_in_child=_forget)
