@@ -79,8 +79,8 @@ class Options:
     )
     compile: str = _option(
         BACKGROUND,
-        "when a program that has to be built or timed is ready: background lets stock XLA run the function until"
-        " then, and later calls change over; now lets the first call wait for it",
+        "who waits for a program that has to be built or timed: background lets stock XLA run the calls until"
+        " it is ready; now lets the first call wait",
         choices=(BACKGROUND, NOW),
     )
     profile: str = _option(
@@ -207,8 +207,8 @@ def options(**values: Any) -> Iterator[None]:
         ``"background"`` or ``"now"``. ``scope``: ``"control_flow"`` or ``"memory_bound"``. ``strict``: a
         bool. ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or
         ``"full"``. ``plans``: ``"cached"`` or ``"fresh"``. ``units``: an int, 0 for one per core or
-        multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"`` or ``"sync"``. ``trace``:
-        0 to 3. `REGISTRY` describes them.
+        multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"`` or ``"sync"``.
+        ``trace``: 0 to 3. `REGISTRY` describes them.
 
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.

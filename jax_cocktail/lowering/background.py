@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -26,20 +25,19 @@ import numpy as np
 from jax_cocktail.build import command, progress
 from jax_cocktail.config import BACKGROUND
 from jax_cocktail.lowering import plan_cache
-from jax_cocktail.lowering.state import ENDING, STATE, Mark, Stopped, go_on, in_state
+from jax_cocktail.lowering.state import ENDING, STATE, Mark, NotTraced, Stopped, go_on, in_state
 
 MOST_WAITING = 64  # calls; more stay with stock XLA in this process
 MOST_COPIED_BYTES = 1 << 30  # of arguments that the caller gives away or may change
 # The first call of a program has precedence: its XLA compilation needs all cores.
 _FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
-# How long another thread keeps the interpreter from the caller's, in place of Python's 5 ms.
-_SWITCH_SECONDS = 2e-4
 _LOG = logging.getLogger("jax_cocktail")
 
 # JAX's settings that may differ between threads and that a trace depends on, each by the name of its context
-# manager. A setting that is missing here costs the caller a compilation by XLA when calls change over.
+# manager. If one is missing here, JAX does not find the trace, and the caller waits at the next call.
 _SETTINGS = (
     "debug_infs",
+    "debug_key_reuse",
     "debug_nans",
     "default_device",
     "default_matmul_precision",
@@ -55,8 +53,8 @@ _SETTINGS = (
 class _Job:
     """A call that is to change over.
 
-    `settings`: JAX's, in the caller's thread; `caller`: the state of that thread; `call`: what it has in
-    `arguments` until the call ends, None if it is known to have ended.
+    `settings` and `mesh`: JAX's, in the caller's thread; `caller`: the state of that thread; `call`: what it
+    has in `arguments` until the call ends, None if it is known to have ended.
     """
 
     marked: Any
@@ -65,13 +63,14 @@ class _Job:
     kwargs: dict[str, Any]
     signature: Any
     settings: Mapping[str, Any]
+    mesh: Any
     caller: Mapping[str, Any]
     call: Any
 
     def same(self, other: _Job) -> bool:
         """True if both stand for one call."""
-        signed = self.signature == other.signature and self.settings == other.settings
-        return signed and self.dispatch is other.dispatch
+        signed = self.signature == other.signature and self.dispatch is other.dispatch
+        return signed and self.settings == other.settings and self.mesh == other.mesh
 
 
 class _Queue:
@@ -144,7 +143,9 @@ def offered(mark: Mark) -> bool:
     if STATE.arguments is None or STATE.reports is not None or STATE.recordings is not None:
         return False
     _, args, kwargs, dispatch = STATE.arguments
-    return dispatch is not None and not any(map(_is_tracer, jax.tree.leaves((args, kwargs))))
+    if dispatch is None or dispatch.waits:
+        return False
+    return not any(map(_is_tracer, jax.tree.leaves((args, kwargs))))
 
 
 def start() -> None:
@@ -154,7 +155,8 @@ def start() -> None:
     signature = dispatch.note(args, kwargs, marked.static_leaves(args, kwargs))
     kept = _kept(args, kwargs, marked.given_away(args, kwargs))
     settings = {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
-    _queue.add(_Job(marked, dispatch, *kept, signature, settings, vars(STATE), STATE.arguments))
+    mesh = jax.sharding.get_mesh()
+    _queue.add(_Job(marked, dispatch, *kept, signature, settings, mesh, vars(STATE), STATE.arguments))
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -183,12 +185,17 @@ def wait(timeout: float | None = None) -> bool:
 def _do(job: _Job) -> None:
     _let_end(job)
     call, jitted = (job.marked, job.args, job.kwargs, None), job.dispatch.fresh()
-    with in_state(arguments=call, beside=True, ours=0), _settings(job), _polite():
-        lowered = jitted.lower(*job.args, **job.kwargs)
-        if not STATE.ours:
-            return
-        go_on()
-        lowered.compile()
+    try:
+        with in_state(arguments=call, beside=True, ours=0), _settings(job), command.low_priority():
+            lowered = jitted.lower(*job.args, **job.kwargs)
+            if not STATE.ours:
+                return
+            go_on()
+            lowered.compile()
+    except NotTraced:
+        job.dispatch.waits = True  # the caller's thread has to do it
+        job.dispatch.switch(job.signature, jitted)
+        return
     job.dispatch.switch(job.signature, jitted)
     plan_cache.count_changed_over()
     _LOG.info("jax_cocktail: %s changes over to its compiled program", job.marked.function_name)
@@ -205,24 +212,14 @@ def _let_end(job: _Job) -> None:
 
 @contextmanager
 def _settings(job: _Job) -> Iterator[None]:
-    """JAX's settings of the caller's thread."""
+    """JAX's settings as they are in the caller's thread."""
     with ExitStack() as stack:
         for name, value in job.settings.items():
             if getattr(jax.config, f"jax_{name}") != value:
                 stack.enter_context(getattr(jax, name)(value))
+        if not job.mesh.empty:
+            stack.enter_context(jax.set_mesh(job.mesh))
         yield
-
-
-@contextmanager
-def _polite() -> Iterator[None]:
-    """Hands the interpreter to other threads soon after they ask for it, and gives compilers low priority."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
-    try:
-        with command.low_priority():
-            yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 # ---- arguments ---------------------------------------------------------------------------------------------

@@ -27,11 +27,12 @@ class Dispatch:
     Attributes:
       call: what runs a call: a jitted function, or a look-up among several.
       base: a jitted function that takes every signature.
+      waits: callers wait for what is compiled; nothing is left to the background.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         """`make` makes a jitted function with nothing compiled. All of them share what was traced."""
-        self._make = make
+        self._make, self.waits = make, False
         self.base = self.call = make()
         self._lock = threading.Lock()
         self._seen: dict[Described, None] = {}

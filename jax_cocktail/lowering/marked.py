@@ -20,7 +20,7 @@ from jax_cocktail.config import Options
 from jax_cocktail.lowering import intercept
 from jax_cocktail.lowering.dispatch import Dispatch
 from jax_cocktail.lowering.lower import MARK_LOST, refuse
-from jax_cocktail.lowering.state import STATE, Mark, marked_name
+from jax_cocktail.lowering.state import STATE, Mark, NotTraced, marked_name
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.utask.types import plain
 
@@ -58,10 +58,6 @@ class _StandIn:
     @property
     def __wrapped__(self) -> Any:
         return self._reference()
-
-
-class NotTraced(Exception):
-    """Raised in the background if JAX does not find what the caller's thread has traced."""
 
 
 class Marked:

@@ -3,8 +3,8 @@
 It is ATB's tiling cache for whole programs: a local table in the process, a global one in the cache folder.
 A survey is found by its programs and the machine, an executable by its program, the candidate and the
 compiler, and a call, which knows its executables, by its jaxpr. Names and positions in the user's program
-count for none of them, so equal layers of different functions share all. An executable refers to its binary in
-the cache of compiled programs, and is not found without.
+count for none of them, so equal layers of different functions share all. An executable refers to its binary
+in the cache of compiled programs, and is not found without.
 """
 
 from __future__ import annotations

@@ -77,6 +77,10 @@ class Stopped(BaseException):
     """Ends work in the background because the process ends. Like KeyboardInterrupt, it is no Exception."""
 
 
+class NotTraced(Exception):
+    """Raised in the background if JAX does not find what the caller's thread has traced."""
+
+
 def go_on() -> None:
     """Work that takes long calls this now and then. Raises Stopped."""
     if STATE.beside and ENDING.is_set():
