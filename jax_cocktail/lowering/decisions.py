@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -224,13 +224,23 @@ def _compiler_digest() -> str:
     digest = hashlib.sha256()
     package = Path(__file__).resolve().parents[1]
     for folder in (package, *program_folders("cpu_src"), *program_folders("cuda_src")[:-1]):
-        for path in sorted(folder.rglob("*")):
-            if path.suffix in (".py", ".h", ".cc") and not {"models", "_src"} & set(
-                path.relative_to(folder).parts[:-1]
-            ):
-                digest.update(path.name.encode())
-                digest.update(path.read_bytes())
+        for path in _sources(str(folder)):
+            digest.update(os.path.basename(path).encode())
+            with open(path, "rb", buffering=0) as file:
+                digest.update(file.read())
     return digest.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[str]:
+    """The sources in a folder and below, in a fixed order, without those of models."""
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name not in ("models", "_src"):
+                yield from _sources(entry.path)
+        elif entry.name.endswith((".py", ".h", ".cc")):
+            yield entry.path
 
 
 # ---- the store ---------------------------------------------------------------------------------------------
