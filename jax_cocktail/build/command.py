@@ -86,32 +86,13 @@ def run(
     """
     if _refusing.is_set():
         raise BuildError("the process ends", "run the program again")
-    words = (_SHELL, "-c", _TIED, "sh", *command) if os.access(_SHELL, os.X_OK) else tuple(command)
     try:
-        theirs, ours = os.pipe()
-        try:
-            process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env={**os.environ, "LC_ALL": "C", **environment},
-                stdin=theirs,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
+        process, ours = _started(command, environment, folder, errors)
     except OSError as error:
         if folder is not None and not folder.is_dir():
             raise
         reason = f"{command[0]} cannot be started: {error.strerror}"
         raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error
-    if _local.low:
-        with suppress(OSError):  # it has ended, or the system does not allow it
-            os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST_PRIORITY)
     with process, open(ours, "wb"):
         _running[process] = ours
         try:
@@ -125,6 +106,33 @@ def run(
             _end(process)
     late = bool(stopped) and len(output) < _MOST_OUTPUT
     return Ended(process.returncode, output.decode(errors="replace") + stopped, late)
+
+
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path | None, errors: bool
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A process, and the descriptor that ends it when it is closed. Raises OSError."""
+    words = (_SHELL, "-c", _TIED, "sh", *command) if os.access(_SHELL, os.X_OK) else tuple(command)
+    theirs, ours = os.pipe()
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", **environment},
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    if _local.low:
+        with suppress(OSError):  # it has ended, or the system does not allow it
+            os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST_PRIORITY)
+    return process, ours
 
 
 def stop_all() -> None:

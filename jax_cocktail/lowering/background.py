@@ -54,7 +54,8 @@ class _Job:
     """A call that is to change over.
 
     `settings` and `mesh`: JAX's, in the caller's thread; `caller`: the state of that thread; `call`: what it
-    has in `arguments` until the call ends, None if it is known to have ended.
+    has in `arguments` until the call ends, None if it is known to have ended; `again`: its decision is known,
+    and is to be measured again.
     """
 
     marked: Any
@@ -66,6 +67,7 @@ class _Job:
     mesh: Any
     caller: Mapping[str, Any]
     call: Any
+    again: bool
 
     def same(self, other: _Job) -> bool:
         """True if both stand for one call."""
@@ -148,15 +150,18 @@ def offered(mark: Mark) -> bool:
     return not any(map(_is_tracer, jax.tree.leaves((args, kwargs))))
 
 
-def start() -> None:
-    """Lets the call that is lowered now change over when our program is ready. See `offered`."""
+def start(again: bool = False) -> None:
+    """Lets the call that is lowered now change over when our program is ready. See `offered`.
+
+    `again`: measures its decision again.
+    """
     assert STATE.arguments is not None
     marked, args, kwargs, dispatch = STATE.arguments
     signature = dispatch.note(args, kwargs, marked.static_leaves(args, kwargs))
     kept = _kept(args, kwargs, marked.given_away(args, kwargs))
     settings = {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
     mesh = jax.sharding.get_mesh()
-    _queue.add(_Job(marked, dispatch, *kept, signature, settings, mesh, vars(STATE), STATE.arguments))
+    _queue.add(_Job(marked, dispatch, *kept, signature, settings, mesh, vars(STATE), STATE.arguments, again))
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -186,7 +191,11 @@ def _do(job: _Job) -> None:
     _let_end(job)
     call, jitted = (job.marked, job.args, job.kwargs, None), job.dispatch.fresh()
     try:
-        with in_state(arguments=call, beside=True, ours=0), _settings(job), command.low_priority():
+        with (
+            in_state(arguments=call, beside=True, again=job.again, ours=0),
+            _settings(job),
+            command.low_priority(),
+        ):
             lowered = jitted.lower(*job.args, **job.kwargs)
             if not STATE.ours:
                 return

@@ -150,7 +150,7 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
         if not ready and mark.options.strict:
             _complain(prepare(closed, mark.function, machine, light, given_away).captured.left, mark)
         if again or not ready:
-            background.start()
+            background.start(again)
             again = False
         if not ready:
             return report, Outcome(closed, True)
@@ -206,10 +206,13 @@ def _record(prepared: Prepared, plan: decisions.Plan, mark: Mark) -> None:
 
 def _again(known: decisions.Decision, mark: Mark, here: bool) -> bool:
     """True to measure again: the user wants all candidates, and only the best few were timed; or the machine
-    was busy then and is idle now. A process that ran the function (`here`) stays with what it ran."""
+    was busy then and is idle now, which the background finds out for itself. A process that ran the function
+    (`here`) stays with what it ran."""
     if mark.options.profile == "full" and not known.thorough:
         return True
-    return known.provisional and not here and mark.options.profile != "off" and stopwatch.idle()
+    if not known.provisional or (here and not STATE.again) or mark.options.profile == "off":
+        return False
+    return background.offered(mark) or stopwatch.idle()
 
 
 def _decide(

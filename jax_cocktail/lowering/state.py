@@ -57,6 +57,7 @@ class _State(threading.local):
       counts_stock: the reports tell what stock XLA makes of each region.
       recordings: the list that collects traced calls for `trace`, or None.
       beside: this thread works beside the caller's.
+      again: a stored decision is to be measured again.
       ours: the number of marked calls that were lowered to our programs.
     """
 
@@ -66,6 +67,7 @@ class _State(threading.local):
     counts_stock: bool = False
     recordings: list[Recording] | None = None
     beside: bool = False
+    again: bool = False
     ours: int = 0
 
 

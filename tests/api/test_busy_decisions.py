@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -117,3 +120,17 @@ def test_an_idle_machine_is_recognised(monkeypatch):
     for others in (0.0, 0.5):
         monkeypatch.setattr(stopwatch._Watch, "others", lambda self, others=others: others)
         assert stopwatch.idle() == (others == 0.0)
+
+
+def test_the_background_measures_again(measured, monkeypatch):
+    """Meanwhile, calls run what was chosen."""
+    monkeypatch.setattr(stopwatch, "idle", lambda: threading.current_thread() is not threading.main_thread())
+    jax_cocktail.explain(jax_cocktail.jit(exact))(jnp.arange(4))
+    measured.choice, measured.others = "cocktail", 0.0
+    decisions._remembered.clear()
+    jitted = jax_cocktail.jit(exact, options={"compile": "background"})
+    changed = jax_cocktail.cache_info().changed_over
+    np.testing.assert_array_equal(jitted(jnp.arange(4)), jax.jit(exact)(jnp.arange(4)))
+    assert jax_cocktail.wait(60)
+    assert (measured.count, jax_cocktail.cache_info().changed_over - changed) == (2, 1)
+    np.testing.assert_array_equal(jitted(jnp.arange(4)), jax.jit(exact)(jnp.arange(4)))
