@@ -95,6 +95,8 @@ def run(
         raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error
     with process, open(ours, "wb"):
         _running[process] = ours
+        if _refusing.is_set():  # since a moment ago
+            _end(process)
         try:
             output, stopped = _follow(process, seconds, more)
         except BaseException:
