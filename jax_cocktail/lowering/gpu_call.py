@@ -71,6 +71,12 @@ def measure_once(arch: str = "") -> None:
         gpu_measure.measure_once(found.kind, found.arch, found.ordinal)
 
 
+def is_measured(arch: str = "") -> bool:
+    """True if `measure_once` has nothing to do."""
+    found = gpu()
+    return not (found.kind and found.arch == (arch or found.arch)) or gpu_measure.done(found.kind, found.arch)
+
+
 def spec_of(arch: str = "") -> DeviceSpec:
     """The performance figures of the GPU: measured on this device if available, else those of its kind."""
     found = gpu(arch)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,15 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import FRESH, MEMORY_BOUND
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
-from jax_cocktail.lowering import background, custom_call, decisions, leaving, plan_cache, stopwatch
+from jax_cocktail.lowering import (
+    background,
+    custom_call,
+    decisions,
+    gpu_call,
+    leaving,
+    plan_cache,
+    stopwatch,
+)
 from jax_cocktail.lowering import recursion_strategies as recursions
 from jax_cocktail.lowering.adapter import (
     computes_floats,
@@ -133,6 +142,9 @@ def _control_flow(closed: Any, reason: str) -> tuple[Left, ...]:
 
 
 def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str) -> tuple[Report, Outcome]:
+    if platform == "cuda" and background.offered(mark) and not gpu_call.is_measured(mark.options.gpu_arch):
+        background.start()
+        return report, Outcome(closed, True)
     machine = machine_of(spec_of(mark, platform))
     units, light = units_of(mark, machine), _memory_bound(mark)
     device, xla = device_of(mark, machine), _compiler_options(mark)
@@ -145,17 +157,13 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if force == "auto" and settled and STATE.reports is None and not mark.options.strict:
         return report, Outcome(closed, True)
     given_away = donated(closed, mark) if light else frozenset()
+    prepared_now = partial(prepare, closed, mark.function, machine, light, given_away)
     if key and background.offered(mark):
-        ready = mark.options.plans != FRESH and plan_cache.at_hand(_call_key(key, force, known))
-        if not ready and mark.options.strict:
-            _complain(prepare(closed, mark.function, machine, light, given_away).captured.left, mark)
-        if again or not ready:
-            background.start(again)
-            again = False
-        if not ready:
+        if _meanwhile_stock(mark, _call_key(key, force, known), again, prepared_now):
             return report, Outcome(closed, True)
+        again = False
     start = time.thread_time()
-    prepared = prepare(closed, mark.function, machine, light, given_away)
+    prepared = prepared_now()
     seconds = time.thread_time() - start
     captured = prepared.captured
     if known is not None and not possible(prepared, known.plan, units):  # somebody has changed the file
@@ -179,17 +187,28 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     rewritten_jaxpr = rewritten(prepared, decision.plan, mark).jaxpr
     if STATE.reports is not None:
         report = _described(report, prepared, decision, mark)
-    if decision.choice == "cocktail":
-        STATE.ours += 1
-        if STATE.recordings == []:
-            _record(prepared, decision.plan, mark)
-        elif mark.options.plans != FRESH:
-            chosen = decision if force == "auto" else known
-            plan_cache.add_call(_call_key(key, force, chosen), program_keys(prepared, decision.plan), seconds)
-        if force == "auto":
-            leaving.watch(key, decision, prepared.leaving(decision.plan))
-        return report, Outcome(rewritten_jaxpr, STATE.stock)
-    return report, Outcome(closed, force == "auto" or STATE.stock)
+    if decision.choice != "cocktail":
+        return report, Outcome(closed, force == "auto" or STATE.stock)
+    STATE.ours += 1
+    if STATE.recordings == []:
+        _record(prepared, decision.plan, mark)
+    elif mark.options.plans != FRESH:
+        call_key = _call_key(key, force, decision if force == "auto" else known)
+        plan_cache.add_call(call_key, program_keys(prepared, decision.plan), seconds)
+    if force == "auto":
+        leaving.watch(key, decision, prepared.leaving(decision.plan))
+    return report, Outcome(rewritten_jaxpr, STATE.stock)
+
+
+def _meanwhile_stock(mark: Mark, key: str, again: bool, prepared: Callable[[], Prepared]) -> bool:
+    """True if stock XLA runs a call that the background was offered, because our program is not ready. In
+    strict mode, errors must not come later, so the call is captured at once."""
+    ready = mark.options.plans != FRESH and plan_cache.at_hand(key)
+    if not ready and mark.options.strict:
+        _complain(prepared().captured.left, mark)
+    if again or not ready:
+        background.start(again)
+    return not ready
 
 
 def _call_key(key: str, force: str, known: decisions.Decision | None) -> str:

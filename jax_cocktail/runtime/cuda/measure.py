@@ -42,12 +42,21 @@ def measure_once(name: str, arch: str, ordinal: int = 0) -> None:
     `name`, `arch`: those of the card that jax uses; `ordinal`: its number for the driver.
     """
     driver = driver_version()
-    key, found = _key(name, arch, driver), _read(name, arch, driver)
-    if found is not None and found.failed != _CUT_SHORT:  # if so, another process may be measuring now
+    if done(name, arch):
         return
+    key = _key(name, arch, driver)
     with _lock:
         if key not in _known:
             _known[key] = _once(name, arch, ordinal, driver)
+
+
+def done(name: str, arch: str) -> bool:
+    """True if there is nothing to measure: it was done, here or before."""
+    driver = driver_version()
+    found = _read(name, arch, driver)
+    if found is not None and found.failed != _CUT_SHORT:  # if so, another process may be measuring now
+        return True
+    return _key(name, arch, driver) in _known
 
 
 def forget() -> None:
