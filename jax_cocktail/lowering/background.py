@@ -201,13 +201,24 @@ def _do(job: _Job) -> None:
                 return
             go_on()
             lowered.compile()
+            if not _is_traced(job):  # caches were cleared, so that the function is traced again
+                return
     except NotTraced:
         job.dispatch.waits = True  # the caller's thread has to do it
         job.dispatch.switch(job.signature, jitted)
         return
-    job.dispatch.switch(job.signature, jitted)
-    plan_cache.count_changed_over()
-    _LOG.info("jax_cocktail: %s changes over to its compiled program", job.marked.function_name)
+    if job.dispatch.switch(job.signature, jitted):
+        plan_cache.count_changed_over()
+        _LOG.info("jax_cocktail: %s changes over to its compiled program", job.marked.function_name)
+
+
+def _is_traced(job: _Job) -> bool:
+    """True if JAX still knows what it has traced."""
+    try:
+        job.dispatch.fresh().trace(*job.args, **job.kwargs)
+    except NotTraced:
+        return False
+    return True
 
 
 def _let_end(job: _Job) -> None:

@@ -66,15 +66,19 @@ class Dispatch:
             self._sort()
         return signature
 
-    def switch(self, signature: Described, jitted: Any) -> None:
-        """Lets another jitted function run the calls with a signature, from the next call on."""
+    def switch(self, signature: Described, jitted: Any) -> bool:
+        """Lets another jitted function run the calls with a signature, from the next call on. False if the
+        cache was cleared since the signature was noted."""
         with self._lock:
-            if list(self._seen) == [signature] and not self._routes:
+            if signature not in self._seen:
+                return False
+            if len(self._seen) == 1 and not self._routes:
                 self.base = self.call = jitted
-                return
-            keep(self._routes, signature, jitted, MOST_ROUTES)
-            self._sort()
-            self.call = self._routed
+            else:
+                keep(self._routes, signature, jitted, MOST_ROUTES)
+                self._sort()
+                self.call = self._routed
+            return True
 
     def _sort(self) -> None:
         """Finds what tells the signatures apart."""

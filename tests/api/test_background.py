@@ -177,6 +177,27 @@ def test_a_lost_trace_is_made_by_the_caller(monkeypatch):
     assert calls_of_ours(jitted, X) == 1
 
 
+@pytest.mark.parametrize("clear", [lambda jitted: jitted.clear_cache(), lambda jitted: jax.clear_caches()])
+def test_what_is_cleared_meanwhile_does_not_come_back(monkeypatch, clear):
+    scale = 0.5
+    jitted = jax_cocktail.jit(lambda x: loop(x, scale), options=OPTIONS)
+    traced = background._is_traced
+    monkeypatch.setattr(background, "_is_traced", lambda job: (clear(jitted), traced(job))[1])
+    assert changed(lambda: jitted(X)) == 0
+    scale = 0.25
+    monkeypatch.undo()
+    np.testing.assert_allclose(jitted(X), jax.jit(loop)(X, 0.25), rtol=2e-6)
+
+
+def test_a_cleared_signature_is_not_exchanged():
+    jitted = jax_cocktail.jit(loop, options=OPTIONS)
+    dispatch = jitted._dispatch
+    signature, fresh = dispatch.note((X,), {}, ()), dispatch.fresh()
+    jitted.clear_cache()
+    assert not dispatch.switch(signature, fresh)
+    assert dispatch.call is dispatch.base is not fresh
+
+
 def test_without_a_compiler_it_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "false")
