@@ -8,7 +8,8 @@ which they differ, and only those are looked at.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,32 +26,26 @@ class Dispatch:
     """The jitted functions for one function of the user and one set of options.
 
     Attributes:
-      call: what runs a call: a jitted function, or a look-up among several.
+      call: what runs a call: a jitted function, or a `_Router` among several.
       base: a jitted function that takes every signature.
       waits: callers wait for what is compiled; nothing is left to the background.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         """`make` makes a jitted function with nothing compiled. All of them share what was traced."""
-        self._make, self.waits = make, False
+        self.fresh = make
+        self.waits = False
         self.base = self.call = make()
         self._lock = threading.Lock()
         self._seen: dict[Described, None] = {}
         self._routes: dict[Described, Any] = {}
-        self._by_key: dict[Described, Any] = {}
-        # Positions of leaves: those that tell signatures apart, and those of numbers that are static.
-        self._telling: tuple[int, ...] = ()
-        self._static: frozenset[int] = frozenset()
-
-    def fresh(self) -> Any:
-        """A jitted function with nothing compiled, to be made ready and passed to `switch`."""
-        return self._make()
+        self._static: frozenset[int] = frozenset()  # the positions of leaves that are static numbers
 
     def clear_cache(self) -> None:
         """Discards everything compiled."""
         with self._lock:
             jitted = (self.base, *self._routes.values())
-            self._seen, self._routes, self._by_key = {}, {}, {}
+            self._seen, self._routes = {}, {}
             self.call = self.base
         for each in jitted:
             each.clear_cache()
@@ -63,7 +58,8 @@ class Dispatch:
             self._static |= {n for n in static if isinstance(leaves[n], _SCALARS)}
             signature = tuple(_of(leaf, n in self._static) for n, leaf in enumerate(leaves))
             keep(self._seen, signature, None)
-            self._sort()
+            if self._routes:
+                self._route()
         return signature
 
     def switch(self, signature: Described, jitted: Any) -> bool:
@@ -76,34 +72,43 @@ class Dispatch:
                 self.base = self.call = jitted
             else:
                 keep(self._routes, signature, jitted, MOST_ROUTES)
-                self._sort()
-                self.call = self._routed
+                self._route()
             return True
 
-    def _sort(self) -> None:
-        """Finds what tells the signatures apart."""
+    def _route(self) -> None:
         known = [*self._seen, *self._routes]
-        widest = max(map(len, known), default=0)
-        self._telling = tuple(
-            position
-            for position in range(widest)
-            if len({signature[position] for signature in known if position < len(signature)}) > 1
-        )
-        self._by_key = {self._key(signature): jitted for signature, jitted in self._routes.items()}
+        widest = max(map(len, known))
+        telling = tuple(n for n in range(widest) if len({s[n] for s in known if n < len(s)}) > 1)
+        jitted = {_key(signature, telling): jitted for signature, jitted in self._routes.items()}
+        self.call = _Router(self.base, jitted, telling, self._static)
 
-    def _key(self, signature: Sequence[Any]) -> Described:
-        size = len(signature)
-        return (size, *(signature[position] for position in self._telling if position < size))
 
-    def _routed(self, /, *args: Any, **kwargs: Any) -> Any:
-        leaves, static = jax.tree.leaves((args, kwargs)), self._static
+@dataclass(frozen=True, eq=False, slots=True)
+class _Router:
+    """Chooses a jitted function by the leaves at the positions `telling`, which tell the signatures apart.
+
+    `base`: for all others; `static`: the positions of leaves that are static numbers.
+    """
+
+    base: Any
+    jitted: Mapping[Described, Any]
+    telling: tuple[int, ...]
+    static: frozenset[int]
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        leaves = jax.tree.leaves((args, kwargs))
         size = len(leaves)
         try:
-            key = (size, *(_of(leaves[n], n in static) for n in self._telling if n < size))
-            jitted = self._by_key.get(key, self.base)
+            key = (size, *(_of(leaves[n], n in self.static) for n in self.telling if n < size))
+            jitted = self.jitted.get(key, self.base)
         except TypeError:  # a static argument that cannot be hashed: JAX raises the error
             jitted = self.base
         return jitted(*args, **kwargs)
+
+
+def _key(signature: Described, telling: tuple[int, ...]) -> Described:
+    size = len(signature)
+    return (size, *(signature[n] for n in telling if n < size))
 
 
 def _of(leaf: Any, static: bool) -> Any:

@@ -80,13 +80,8 @@ class Marked:
         """The jitted functions for these options of ours."""
         token = options.token
         if token not in self._variants:
-            inner: dict[Static, Any] = {}
-
-            def make() -> Any:
-                outer = _outer(self._reference, self._record, options, self.function_name, inner)
-                return jax.jit(_StandIn(outer, self._reference, self.function_name), **self._jit_options)
-
-            self._variants[token] = Dispatch(make)
+            made = self._reference, self._record, options, self.function_name
+            self._variants[token] = Dispatch(functools.partial(_jitted, made, {}, self._jit_options))
         return self._variants[token]
 
     def clear_cache(self) -> None:
@@ -185,6 +180,15 @@ def marked_of(function: Callable[..., Any], jit_options: Mapping[str, Any]) -> M
 def forget() -> None:
     """Lets wrappers made from now on share nothing with those before."""
     _shared.clear()
+
+
+def _jitted(
+    made: tuple[Reference, _Record, Options, str], inner: dict[Static, Any], jit_options: Mapping[str, Any]
+) -> Any:
+    """A jitted function with nothing compiled. It refers to no wrapper, so that a wrapper dies with its last
+    user. `inner`: what all of them share."""
+    reference, _, _, name = made
+    return jax.jit(_StandIn(_outer(*made, inner), reference, name), **jit_options)
 
 
 def _outer(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import threading
 import time
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -330,3 +332,20 @@ def test_a_forked_child_has_its_own_background(tmp_path):
     """
     )
     assert python(text, JAX_COCKTAIL_CACHE_DIR=str(tmp_path), **BESIDE).split() == ["0", "True"]
+
+
+def test_nothing_keeps_a_function_alive():
+    def made():
+        table = jnp.ones((64, 64))
+        return jax_cocktail.jit(lambda x: loop(x) + table[0, :6], options=OPTIONS), weakref.ref(table)
+
+    jitted, table = made()
+    assert changed(lambda: (jitted(X), jitted(X[:2]))) == 2
+    jitted(X[:2])
+    gc.collect()
+    gc.disable()
+    try:
+        del jitted
+        assert table() is None
+    finally:
+        gc.enable()

@@ -71,7 +71,7 @@ def lowered(jitted):
     """The module and the report of a call, as `jitted(X)` would be lowered on a card."""
     jitted = jitted.copy()  # nothing is lowered yet
     traced = jitted.trace(X)
-    STATE.arguments = (jitted._marked, (X,), {})
+    STATE.arguments = (jitted._marked, (X,), {}, None)
     try:
         with collecting() as reports:
             text = traced.lower(lowering_platforms=("cuda",)).as_text()
