@@ -187,11 +187,12 @@ CK_EXPORT void* ck_cpu_state_type_info(void) {
   return &state_type_info;
 }
 
-// Loads a program that was built for this processor, for a call that follows soon. `digest`: of the binary.
-// Returns 1; or 0, and `problem` is the reason.
-CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, char* problem,
+// Loads a program for a call that follows soon. `digest`: of the binary; `anywhere`: it may have been built for
+// another processor. Returns 1; or 0, and `problem` is the reason.
+CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, int anywhere, char* problem,
                           size_t problem_size) {
-  Program* program = FindProgram(digest, data, size, kBuiltHere, problem, problem_size);
+  Origin origin = anywhere ? kBuiltAnywhere : kBuiltHere;
+  Program* program = FindProgram(digest, data, size, origin, problem, problem_size);
   if (program != nullptr) ReleaseProgram(program);
   return program != nullptr;
 }

@@ -8,6 +8,7 @@ from jax_cocktail.config import VERSION as __version__
 from jax_cocktail.config import Options, options
 from jax_cocktail.errors import (
     BuildError,
+    BundleError,
     CocktailError,
     CocktailWarning,
     RecursionTypeError,
@@ -24,16 +25,20 @@ if TYPE_CHECKING:
         cache_info,
         clear_cache,
         explain,
+        export,
         jit,
         load,
+        load_bundle,
         recursive,
         replace_jit,
+        save_bundle,
         trace,
         wait,
     )
 
 __all__ = [
     "BuildError",
+    "BundleError",
     "CacheInfo",
     "CocktailError",
     "CocktailWarning",
@@ -48,11 +53,14 @@ __all__ = [
     "cache_info",
     "clear_cache",
     "explain",
+    "export",
     "jit",
     "load",
+    "load_bundle",
     "options",
     "recursive",
     "replace_jit",
+    "save_bundle",
     "trace",
     "wait",
 ]
@@ -64,10 +72,13 @@ _NEEDS_JAX = frozenset(
         "cache_info",
         "clear_cache",
         "explain",
+        "export",
         "jit",
         "load",
+        "load_bundle",
         "recursive",
         "replace_jit",
+        "save_bundle",
         "trace",
         "wait",
     }

@@ -1,4 +1,4 @@
-"""The public functions: `jit`, a drop-in replacement for `jax.jit`, and `explain`, `clear_cache`, `load`."""
+"""The public functions: `jit`, a drop-in replacement for `jax.jit`, and what reports, stores and exports."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.export  # `jax` alone does not have it
 from jax.extend import source_info_util
 
 from jax_cocktail import cache, config
@@ -25,6 +26,8 @@ from jax_cocktail.lowering import (
     variants,
 )
 from jax_cocktail.lowering.background import wait as wait
+from jax_cocktail.lowering.bundle import load_bundle as load_bundle
+from jax_cocktail.lowering.bundle import save_bundle as save_bundle
 from jax_cocktail.lowering.dispatch import Dispatch
 from jax_cocktail.lowering.lower import MARK_LOST
 from jax_cocktail.lowering.marked import Marked, marked_of
@@ -244,6 +247,43 @@ def clear_cache() -> None:
     gpu_measure.forget()
 
 
+def export(
+    fun: Callable[..., Any],
+    *,
+    platforms: Sequence[str] | None = None,
+    disabled_checks: Sequence[jax.export.DisabledSafetyCheck] = (),
+) -> Callable[..., jax.export.Exported]:
+    """Same as `jax.export.export(jit(fun))`, with our custom calls permitted in the exported program.
+
+    A process that reads the program has to trust it (`load`). With symbolic sizes, stock XLA runs it.
+
+    Example::
+
+      blob = jax_cocktail.export(root)(jnp.ones(3)).serialize()
+
+    Args:
+      fun: a function, or the result of `jit`, whose options are then used.
+      platforms, disabled_checks: as of `jax.export.export`.
+
+    Returns:
+      A function that takes the arguments of `fun`, or `jax.ShapeDtypeStruct` in their place, and returns a
+      `jax.export.Exported`.
+
+    Raises:
+      TypeError: `fun` is no function.
+    """
+    known, bound = _wrapper_of(fun)
+    ours = map(jax.export.DisabledSafetyCheck.custom_call, (*custom_call.TARGETS, failure_call.TARGET))
+    checks = (*ours, *disabled_checks)
+
+    @functools.wraps(fun, updated=())
+    def exported(*args: Any, **kwargs: Any) -> jax.export.Exported:
+        make = jax.export.export(known, platforms=platforms, disabled_checks=checks)
+        return make(*bound, *args, **kwargs)
+
+    return exported
+
+
 def load(*, trust: Trust = False) -> None:
     """Registers the custom call handlers, so that this process can run exported programs with our calls.
 
@@ -256,7 +296,7 @@ def load(*, trust: Trust = False) -> None:
 
     Example::
 
-      blob = pathlib.Path("program.bin").read_bytes()
+      blob = pathlib.Path("program.bin").read_bytes()  # made by `export`
       jax_cocktail.load(trust=blob)
       jax.export.deserialize(blob).call(jnp.ones(3))
 

@@ -6,6 +6,9 @@ can have written it (`files`), its SHA-256 is the recorded one, and it was made 
 exchanged for another one never runs.
 
 Small JSON records, of measurements and decisions, have folders of their own beside the programs.
+
+A process may carry records and programs of another machine beside its cache folder (`carry`). They are looked
+up after those in the folder, and are never written there.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +124,14 @@ def lock_path(root: Path, kind: str, name: str) -> Path:
 def load(folder: Path, key: str) -> Entry | None:
     """The entry in `folder`; None if it is absent, damaged, made for another key, or could have been written
     by someone else."""
+    found = peek(folder, key)
+    if found is not None:
+        _touch(folder / META)
+    return found
+
+
+def peek(folder: Path, key: str) -> Entry | None:
+    """The same, but it does not count as used."""
     if files.distrust_way(folder.parent):
         return None
     try:
@@ -131,7 +144,6 @@ def load(folder: Path, key: str) -> Entry | None:
     digest = hashlib.sha256(binary).hexdigest()
     if digest != expected or meta.get("key") != key or not math.isfinite(seconds):
         return None
-    _touch(folder / META)
     return Entry(binary, digest, str(folder / BINARY), seconds, meta)
 
 
@@ -276,8 +288,19 @@ def _evict(root: Path, limit_bytes: int, keep: str) -> int:
 
 
 def read_record(folder: str, name: str) -> Any:
-    """The stored JSON object of this name; None if there is none, or if others could have written it."""
-    place = cache_dir() / folder
+    """The stored JSON object of this name, else the one that this process carries; None if there is none, or
+    if others could have written it."""
+    found = peek_record(cache_dir(), folder, name)
+    if found is None:
+        return carried_record(folder, name)
+    _note_use(folder, name)
+    _touch(cache_dir() / folder / f"{name}.json")
+    return found
+
+
+def peek_record(root: Path, folder: str, name: str) -> Any:
+    """The JSON object of this name that `root` stores, or None. It does not count as used."""
+    place = root / folder
     if files.distrust_way(place):
         return None
     try:
@@ -285,10 +308,7 @@ def read_record(folder: str, name: str) -> Any:
             found = _parsed(files.read(handle, f"{name}.json", _MOST_META_BYTES))
     except (OSError, ValueError):
         return None
-    if found.pop("record", None) != name:
-        return None
-    _touch(place / f"{name}.json")
-    return found
+    return found if found.pop("record", None) == name else None
 
 
 def write_record(folder: str, name: str, value: Mapping[str, Any]) -> Path:
@@ -296,6 +316,7 @@ def write_record(folder: str, name: str, value: Mapping[str, Any]) -> Path:
     Raises OSError."""
     place = _record_folder(folder)
     path = _write(place, f"{name}.json", json.dumps({"record": name, **value}, indent=1) + "\n")
+    _note_use(folder, name)
     records = [*place.iterdir()]
     if len(records) > _MOST_RECORDS:
         for old in sorted(records, key=_used)[: len(records) // 4]:
@@ -326,6 +347,9 @@ def _write(folder: Path, name: str, text: str) -> Path:
 
 def clear_records(folder: str) -> None:
     """Removes all records in a folder."""
+    with _reading:
+        for here in [each for each in _read if each[1] == folder]:
+            del _read[here]
     for path in (cache_dir() / folder).glob("*.json"):
         with suppress(OSError):
             path.unlink()
@@ -349,3 +373,76 @@ def _record_folder(name: str) -> Path:
     folder = prepare_root() / name
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+# ---- what a process carries --------------------------------------------------------------------------------
+
+# The name of a record that depends on the machine has two parts: what it is about, and the machine. A carried
+# record is found by the first part, since another machine has made it.
+_OF_A_MACHINE = re.compile(r"(?s)(.*[0-9a-f]{64})-[0-9a-f]{64}")
+_read: dict[
+    tuple[str, str, str], None
+] = {}  # the latest that were used: the cache folder, the folder in it, and the name
+_reading = threading.Lock()
+_carried: dict[tuple[str, str], Mapping[str, Any]] = {}
+_carried_elsewhere: dict[tuple[str, str], Mapping[str, Any]] = {}  # by the first part of the name
+_programs: dict[str, Entry] = {}
+
+
+def name_of(what: Sequence[str], machine: Sequence[str]) -> str:
+    """The name of a record about something that is true of a machine."""
+    return f"{digest_of(what)}-{digest_of(machine)}"
+
+
+def digest_of(parts: Sequence[str]) -> str:
+    """The SHA-256 of length-prefixed texts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode(errors="surrogateescape")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _note_use(folder: str, name: str) -> None:
+    here = str(cache_dir()), folder, name
+    with _reading:
+        _read.pop(here, None)
+        _read[here] = None
+        for old in list(_read)[:-_MOST_RECORDS] if len(_read) > _MOST_RECORDS else ():
+            del _read[old]
+
+
+def used_records() -> tuple[tuple[str, str], ...]:
+    """What this process has read from the records in the cache folder, or written there: the folder and the
+    name, the least recent first."""
+    here = str(cache_dir())
+    with _reading:
+        return tuple((folder, name) for root, folder, name in _read if root == here)
+
+
+def carried_records() -> tuple[tuple[tuple[str, str], Mapping[str, Any]], ...]:
+    """All records that this process carries, by folder and name."""
+    return tuple(_carried.items())
+
+
+def carry(records: Mapping[tuple[str, str], Mapping[str, Any]], programs: Mapping[str, Entry]) -> None:
+    """Adds records, by folder and name, and programs, by their keys, to what this process carries."""
+    _carried.update(records)
+    for (folder, name), value in records.items():
+        if match := _OF_A_MACHINE.fullmatch(name):
+            _carried_elsewhere[folder, match[1]] = value
+    _programs.update(programs)
+
+
+def carried_record(folder: str, name: str) -> Any:
+    """The record of this name that the process carries, or one of another machine; None if there is none."""
+    found = _carried.get((folder, name))
+    if found is None and (match := _OF_A_MACHINE.fullmatch(name)):
+        found = _carried_elsewhere.get((folder, match[1]))
+    return None if found is None else dict(found)
+
+
+def carried_program(key: str) -> Entry | None:
+    """The program of this key that the process carries."""
+    return _programs.get(key)

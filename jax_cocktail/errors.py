@@ -36,6 +36,20 @@ class BuildError(CocktailError):
         super().__init__(reason + (f"; try: {remedy}" if remedy else "") + tail)
 
 
+class BundleError(CocktailError):
+    """Raised if a bundle cannot be saved, is not trusted, is damaged, or does not fit this machine.
+
+    Attributes:
+      reason: what is wrong.
+      remedy: what to try.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason = reason
+        self.remedy = remedy
+        super().__init__(f"{reason}; try: {remedy}")
+
+
 class VerificationError(CocktailError):
     """Raised for an invalid uTask program: a bug in a compiler pass, never the user's mistake."""
 

@@ -28,16 +28,25 @@ def open_library(path: str | Path) -> ctypes.CDLL:
     raise problem
 
 
-def open_built(build: Callable[[], str]) -> ctypes.CDLL:
-    """Loads the shared object that `build` makes and returns the path of. If another process has cleared the
-    cache in between, it is built again. Raises OSError."""
+def open_built(build: Callable[[], str]) -> tuple[ctypes.CDLL, bytes]:
+    """Loads the shared object that `build` makes and returns the path of, and reads the file. If another
+    process has cleared the cache in between, it is built again. Raises OSError."""
     path = build()
     try:
-        return open_library(path)
+        return open_library(path), Path(path).read_bytes()
     except OSError:
         if os.path.exists(path):
             raise
-    return open_library(build())
+    path = build()
+    return open_library(path), Path(path).read_bytes()
+
+
+def open_binary(binary: bytes) -> ctypes.CDLL:
+    """Loads a shared object that is not in a file. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix="jax_cocktail-") as folder:
+        path = Path(folder, "library.so")
+        path.write_bytes(binary)
+        return open_library(path)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 from jax_cocktail import cache
 from jax_cocktail.device.spec import DeviceSpec, from_json, to_json
 
-_FOLDER = "devices"
+FOLDER = "devices"
 _FORMAT = 3
 _LOCK_SECONDS = 20.0  # a measurement takes a few seconds, compilation included
 
@@ -45,7 +45,7 @@ def _file(name: str) -> str:
 def load_measured(name: str) -> Measured | None:
     """The stored figures of the device called `name`; None if there are none or they cannot be trusted."""
     try:
-        found = _parsed(cache.read_record(_FOLDER, _file(name)))
+        found = _parsed(cache.read_record(FOLDER, _file(name)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return found if found.spec.name == name else None
@@ -64,7 +64,7 @@ def store_measured(found: Measured) -> Path | None:
     facts = {"format": _FORMAT, "driver": found.driver, "failed": found.failed, "left": dict(found.left)}
     try:
         return cache.write_record(
-            _FOLDER, _file(found.spec.name), {**facts, "spec": json.loads(to_json(found.spec))}
+            FOLDER, _file(found.spec.name), {**facts, "spec": json.loads(to_json(found.spec))}
         )
     except OSError:
         return None
@@ -72,9 +72,9 @@ def store_measured(found: Measured) -> Path | None:
 
 def forget() -> None:
     """Removes the figures of all devices."""
-    cache.clear_records(_FOLDER)
+    cache.clear_records(FOLDER)
 
 
 def one_measures(name: str) -> AbstractContextManager[bool]:
     """Lets one process at a time measure a card, see `cache.one_at_a_time`."""
-    return cache.one_at_a_time(_FOLDER, _file(name), _LOCK_SECONDS)
+    return cache.one_at_a_time(FOLDER, _file(name), _LOCK_SECONDS)

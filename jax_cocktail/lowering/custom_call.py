@@ -17,7 +17,7 @@ import numpy as np
 
 from jax_cocktail import config
 from jax_cocktail.build.host import build_runtime, host_toolchain
-from jax_cocktail.build.library import open_built
+from jax_cocktail.build.library import open_binary, open_built
 from jax_cocktail.cache import prepare_root
 from jax_cocktail.compiler import Executable
 from jax_cocktail.errors import BuildError
@@ -31,6 +31,7 @@ from jax_cocktail.runtime import routines, trust
 from jax_cocktail.utask.plan import LaunchPlan
 
 TARGET = "jax_cocktail_cpu"
+TARGETS = (TARGET, gpu_call.TARGET, gpu_call.TARGET_WITHOUT_GRAPH)
 PLATFORM = "cpu"
 PLATFORMS = ("cpu", "cuda")  # the supported platforms, by jax's names
 # Scratch memory up to this size is a result of the call, and XLA places it beside its other buffers. Larger
@@ -39,6 +40,7 @@ WORKSPACE_RESULT_BYTES = 256 << 10
 
 _lock = threading.Lock()
 _library: ctypes.CDLL | None = None
+_runtime = b""  # the file of the library
 
 
 def register(platform: str = PLATFORM) -> None:
@@ -50,17 +52,21 @@ def register(platform: str = PLATFORM) -> None:
     if platform == "cuda":
         gpu_call.register()
     else:
-        _register_cpu()
+        register_cpu()
 
 
-def _register_cpu() -> None:
-    global _library
+def register_cpu(runtime: bytes = b"") -> None:
+    """Registers the handlers for the CPU. `runtime`: the runtime library, if it need not be built."""
+    global _library, _runtime
     with _lock:
         if _library is not None:
             return
         most_units = config.resolve({}, scopes=()).units
         try:
-            library = open_built(lambda: build_runtime(jax.ffi.include_dir(), host_toolchain()))
+            if runtime:
+                library = open_binary(runtime)
+            else:
+                library, runtime = open_built(lambda: build_runtime(jax.ffi.include_dir(), host_toolchain()))
         except OSError as error:
             raise BuildError(
                 f"the runtime library cannot be loaded ({error})",
@@ -88,14 +94,19 @@ def _register_cpu() -> None:
         library.ck_cpu_exits.restype = ctypes.c_int64
         library.ck_cpu_set_units.argtypes = [ctypes.c_int64]
         library.ck_cpu_set_units(most_units)
-        library.ck_cpu_load.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+        library.ck_cpu_load.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int]
         library.ck_cpu_load.argtypes += [ctypes.c_char_p, ctypes.c_size_t]
-        _library = library
+        _library, _runtime = library, runtime
 
 
 def library() -> ctypes.CDLL | None:
     """The runtime library for the CPU; None if it is not registered or could not be built."""
     return _library
+
+
+def runtime_binary() -> bytes:
+    """The file of the runtime library for the CPU; empty if it is not loaded."""
+    return _runtime
 
 
 def units() -> int:
@@ -155,12 +166,22 @@ def load(executable: Executable) -> None:
     loaded only when it is called, too late for stock XLA to run instead. Raises BuildError."""
     if executable.launch is not None or _library is None:
         return
-    binary, problem = executable.binary, ctypes.create_string_buffer(1024)
-    if not _library.ck_cpu_load(executable.digest.encode(), binary, len(binary), problem, len(problem)):
+    problem = problem_with(executable.digest, executable.binary, here=True)
+    if problem:
         raise BuildError(
-            problem.value.decode(errors="replace"),
+            problem,
             "set TMPDIR to a folder with room that allows execution, or raise the limits of the process",
         )
+
+
+def problem_with(digest: str, binary: bytes, here: bool = False) -> str:
+    """Loads a program for a call that follows soon. Returns why it cannot run, or "". `here`: it was built on
+    this machine, so that features of the processor which the runtime does not know are no problem."""
+    if _library is None:
+        return "the runtime library is not loaded"
+    problem, size = ctypes.create_string_buffer(1024), ctypes.c_size_t(len(binary))
+    _library.ck_cpu_load(digest.encode(), binary, size, not here, problem, len(problem))
+    return problem.value.decode(errors="replace")
 
 
 def _capsule(address: int) -> Any:

@@ -11,7 +11,7 @@ import hashlib
 import math
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,7 +39,7 @@ SPARE = 0.9
 STOCK = "stock XLA"
 CAPTURED = "stock XLA, captured"  # with the compiler options `stopwatch.CAPTURE`
 _FORMAT = 5
-_FOLDER = "decisions"
+FOLDER = "decisions"
 _LOCK_SECONDS = 600.0
 T = TypeVar("T")
 
@@ -184,24 +184,30 @@ def key_of(
     device: str = "",
     options: Mapping[str, Any] | None = None,
     memory_bound: bool = False,
+    card: str = "",
 ) -> str:
     """The key of a decision.
 
-    It covers the computation, the versions of the compilers, the machine, the number of units, the `device`
-    ("" for the CPU), the `options` of XLA's compiler and the option `scope` (`memory_bound`), but no name and
-    no position in the user's program. It uses the jaxpr's text, so a process that finds a decision for stock
-    XLA need not capture anything.
+    It covers the computation, the versions of the compilers, the machine, the number of units, the `card`
+    and the whole `device` ("" for the CPU), the `options` of XLA's compiler and the option `scope`
+    (`memory_bound`), but no name and no position in the user's program. It uses the jaxpr's text, so a
+    process that finds a decision for stock XLA need not capture anything.
     """
-    parts = [jaxpr_text(jaxpr), *machine_facts(), os.environ.get("XLA_FLAGS", ""), str(units)]
-    parts += [device] if device else []
-    parts += [f"{name}={value}" for name, value in sorted((options or {}).items())]
-    parts += ["memory-bound"] if memory_bound else []
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    what = [jaxpr_text(jaxpr), *versions(), card]
+    what += [f"{name}={value}" for name, value in sorted((options or {}).items())]
+    what += ["memory-bound"] if memory_bound else []
+    return cache.name_of(what, [*machine_facts(), os.environ.get("XLA_FLAGS", ""), str(units), device])
+
+
+@functools.cache
+def versions() -> tuple[str, ...]:
+    """What every key covers of the installation: the versions, and our compiler's sources."""
+    return jax.__version__, jaxlib.__version__, VERSION, _compiler_digest()
 
 
 @functools.cache
 def machine_facts() -> tuple[str, ...]:
-    """What every key covers of this machine: processor and cores, versions, and our compiler's sources."""
+    """What every key covers of this machine: its processor and the number of cores."""
     model = ""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -210,8 +216,7 @@ def machine_facts() -> tuple[str, ...]:
                 break
     except OSError:
         model = platform.processor()
-    versions = (jax.__version__, jaxlib.__version__, VERSION, _compiler_digest())
-    return (platform.machine(), model, str(cores()), *versions)
+    return platform.machine(), model, str(cores())
 
 
 def cores() -> int:
@@ -252,7 +257,7 @@ def load(key: str) -> Decision | None:
     """The stored decision; None if there is no valid one."""
     here = (str(cache.cache_dir()), key)
     with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        keep(_remembered, here, _from_facts(cache.read_record(_FOLDER, key)))
+        keep(_remembered, here, _from_facts(cache.read_record(FOLDER, key)))
     return _remembered.get(here)
 
 
@@ -295,19 +300,38 @@ def number_of(value: Any) -> float:
     return number
 
 
+def final(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The record of a decision that is not to be measured again: the machine that will read it may have no
+    compiler."""
+    return {**facts, "others": 0.0}
+
+
+_planned_for: set[int] = set()
+
+
+def plan_for(units: Iterable[int]) -> None:
+    """Lets plans for these numbers of units count as well: another machine has made them."""
+    _planned_for.update(units)
+
+
+def planned_for(units: int) -> tuple[int, ...]:
+    """The numbers of units that a known plan may be for. `units`: what is planned for here."""
+    return units, *sorted(_planned_for)
+
+
 def store(key: str, decision: Decision) -> None:
     """Stores a decision, if only for this process."""
     keep(_remembered, (str(cache.cache_dir()), key), decision)
     with suppress(OSError):
-        cache.write_record(_FOLDER, key, {"format": _FORMAT, **asdict(decision)})
+        cache.write_record(FOLDER, key, {"format": _FORMAT, **asdict(decision)})
 
 
 def forget() -> None:
     """Removes every stored decision."""
     _remembered.clear()
-    cache.clear_records(_FOLDER)
+    cache.clear_records(FOLDER)
 
 
 def exclusive(key: str) -> AbstractContextManager[bool]:
     """Lets one process at a time measure a program, see `cache.one_at_a_time`."""
-    return cache.one_at_a_time(_FOLDER, key, _LOCK_SECONDS)
+    return cache.one_at_a_time(FOLDER, key, _LOCK_SECONDS)

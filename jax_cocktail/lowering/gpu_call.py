@@ -121,7 +121,7 @@ def register() -> None:
 
 def _built() -> tuple[Any, Any, Any, Any] | None:
     try:
-        library = open_built(lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
+        library, _ = open_built(lambda: build_gpu_handler(jax.ffi.include_dir(), host_toolchain()))
         trust.guard(library)
     except (BuildError, OSError) as error:
         warnings.warn(

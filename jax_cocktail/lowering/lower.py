@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.cache import name_of
 from jax_cocktail.config import FRESH, MEMORY_BOUND
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
@@ -148,7 +149,8 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     machine = machine_of(spec_of(mark, platform))
     units, light = units_of(mark, machine), _memory_bound(mark)
     device, xla = device_of(mark, machine), _compiler_options(mark)
-    key = decisions.key_of(closed, units, device, xla, light) if force != "stock" else ""
+    card = custom_call.device(platform, mark.options.gpu_arch)
+    key = decisions.key_of(closed, units, device, xla, light, card) if force != "stock" else ""
     here = decisions.used_here(key)
     leaving.remember(key)
     known = decisions.load(key) if key else None
@@ -213,7 +215,8 @@ def _meanwhile_stock(mark: Mark, key: str, again: bool, prepared: Callable[[], P
 
 def _call_key(key: str, force: str, known: decisions.Decision | None) -> str:
     """The key of what was built for a call, in the plan cache."""
-    return plan_cache.key_of((key, force, "" if known is None else str(known.plan)))
+    what, _, machine = key.partition("-")
+    return name_of((what, force, "" if known is None else str(known.plan)), (machine,))
 
 
 def _record(prepared: Prepared, plan: decisions.Plan, mark: Mark) -> None:

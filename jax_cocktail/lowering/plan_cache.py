@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
@@ -25,7 +25,7 @@ from jax_cocktail.lowering.recent import keep
 from jax_cocktail.utask.plan import LaunchPlan
 
 MOST_HERE = 64  # entries that this process keeps of each kind
-_FOLDER = "plans"
+FOLDER = "plans"
 _FORMAT = 1
 V = TypeVar("V")
 
@@ -100,7 +100,7 @@ class _Table(Generic[V]):
             return known, 0
         found = None
         with suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            found = self._parsed(_sealed(cache.read_record(_FOLDER, f"{self._kind}-{key}")))
+            found = self._parsed(_sealed(cache.read_record(FOLDER, f"{self._kind}-{key}")))
         if found is not None and keeps:
             keep(self._here, place, found, MOST_HERE)
         return found, 2 if found is None else 1
@@ -113,7 +113,7 @@ class _Table(Generic[V]):
         """Keeps a value that was made now. `facts`: what is stored of it."""
         keep(self._here, (str(cache.cache_dir()), key), value, MOST_HERE)
         with suppress(OSError):
-            cache.write_record(_FOLDER, f"{self._kind}-{key}", _seal(facts))
+            cache.write_record(FOLDER, f"{self._kind}-{key}", _seal(facts))
 
     def lookups(self) -> Lookups:
         return Lookups(*self._counts)
@@ -136,16 +136,6 @@ def _sealed(record: Any) -> Any:
 
 def _digest(facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def key_of(parts: Sequence[str]) -> str:
-    """The SHA-256 of length-prefixed texts."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode(errors="surrogateescape")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
 
 
 # ---- surveys -----------------------------------------------------------------------------------------------
@@ -183,7 +173,7 @@ def survey(key: str, make: Callable[[], Survey]) -> Survey:
 def _executable(facts: Any) -> Executable | None:
     """What a record describes; None if its binary is gone or is another one."""
     key, digest = typed(facts["key"], str), typed(facts["digest"], str)
-    entry = cache.load(cache.entry_folder(cache.cache_dir(), key), key)
+    entry = cache.load(cache.entry_folder(cache.cache_dir(), key), key) or cache.carried_program(key)
     if entry is None or entry.digest != digest:
         return None
     launch = facts["launch"]
@@ -290,4 +280,4 @@ def forget() -> None:
     """Removes every plan, here and in the cache folder."""
     for table in (_surveys, _programs, _calls):
         table.forget()
-    cache.clear_records(_FOLDER)
+    cache.clear_records(FOLDER)

@@ -17,6 +17,7 @@ from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import Workers, finish
+from jax_cocktail.cache import name_of
 from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
 from jax_cocktail.config import FRESH
@@ -30,7 +31,7 @@ from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call, plan_cache
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
-from jax_cocktail.lowering.decisions import Plan, cores, machine_facts
+from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, planned_for, versions
 from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.rerun import Rewritten
@@ -191,9 +192,10 @@ def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = Fa
     """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
     if mark.options.plans == FRESH:
         return survey(prepared, units, thorough)
-    parts = [*map(_whole_identity, prepared.programs), *machine_facts(), str(prepared.machine.spec)]
-    parts += [str([region.memory_bound for region in prepared.captured.regions]), str((units, thorough))]
-    found = plan_cache.survey(plan_cache.key_of(parts), lambda: survey(prepared, units, thorough))
+    what = [*map(_whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
+    what.append(str([region.memory_bound for region in prepared.captured.regions]))
+    key = name_of(what, [*machine_facts(), str(units)])
+    found = plan_cache.survey(key, lambda: survey(prepared, units, thorough))
     if all(possible(prepared, plan, units) for plan in found.plans):
         return found
     return survey(prepared, units, thorough)  # somebody has changed the file
@@ -205,11 +207,14 @@ def _whole_identity(program: UProgram, candidate: Candidate = SINGLE) -> str:
 
 
 def _program_key(prepared: Prepared, candidate: Candidate, number: int) -> str:
-    """The key of a built program in the plan cache. Raises BuildError if there is no compiler."""
+    """The key of a built program in the plan cache. Without a compiler it fits what the process carries."""
     machine, program = prepared.machine, prepared.programs[number]
-    compiler = host_toolchain() if machine.spec is None else device_toolchain(machine.spec.arch)
-    parts = (_whole_identity(program, candidate), *machine_facts(), str(machine.spec), repr(compiler))
-    return plan_cache.key_of(parts)
+    try:
+        compiler = repr(host_toolchain() if machine.spec is None else device_toolchain(machine.spec.arch))
+    except BuildError:
+        compiler = "no compiler"
+    what = _whole_identity(program, candidate), *versions(), str(machine.spec)
+    return name_of(what, (*machine_facts(), compiler))
 
 
 def program_keys(prepared: Prepared, plan: Plan) -> tuple[str, ...]:
@@ -331,7 +336,8 @@ def _doubtful(prepared: Prepared, ours: Sequence[Price], stock: Sequence[Price])
 
 def possible(prepared: Prepared, plan: Plan, units: int) -> bool:
     """True if `survey` could have found the plan: a stored one may come from a file that was changed."""
-    known = candidates(prepared.programs, units, prepared.machine)
+    numbers = planned_for(units)
+    known = {each for n in numbers for each in candidates(prepared.programs, n, prepared.machine)}
     usual, size = replace(plan.candidate, threads=0), plan.candidate.threads
     sized = not size or size in block_sizes(prepared.machine)
     return sized and usual in known and set(plan.skip) < set(range(len(prepared.programs)))
@@ -454,8 +460,15 @@ def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executa
 def artifact(prepared: Prepared, part: Part, mark: Mark) -> Artifact:
     """A program with all that is known of it. One that came from the plan cache is planned now."""
     if part not in prepared.artifacts:
-        planned = emitted(prepared, *part)
-        prepared.artifacts[part] = build(planned, cache_limit_bytes=mark.options.cache_limit_bytes)
+        planned, limit_bytes = emitted(prepared, *part), mark.options.cache_limit_bytes
+        try:
+            prepared.artifacts[part] = build(planned, cache_limit_bytes=limit_bytes)
+        except BuildError:  # a bundle may have it, and there is no compiler
+            known = _known(prepared, part, mark)
+            if known is None:
+                raise
+            place, launch = (known.binary, known.digest), known.launch
+            return Artifact(*place, planned, planned.seconds, True, known.path, launch)
     return prepared.artifacts[part]
 
 

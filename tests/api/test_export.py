@@ -40,6 +40,40 @@ def test_needs_permission():
         export.export(OURS)(jnp.ones(4))
 
 
+def test_ours_needs_none():
+    """Our `export` permits our calls, also those of a recursion on stock XLA, and no other."""
+
+    @jax_cocktail.recursive(max_depth=8)
+    def count(self, n):
+        return lax.cond(n < 1, lambda: n, lambda: self(n - 1) + 1)
+
+    exported = jax_cocktail.export(OURS)(jax.ShapeDtypeStruct((4,), jnp.float32))
+    assert TARGET in exported.mlir_module()
+    assert jnp.allclose(exported.call(jnp.ones(4)), jax.jit(function)(jnp.ones(4)))
+    with jax_cocktail.options(force="stock"):
+        assert int(jax_cocktail.export(count)(jnp.int32(0)).call(jnp.int32(7))) == 7
+
+    def foreign(x):
+        return jax.ffi.ffi_call("foreign", jax.ShapeDtypeStruct(x.shape, x.dtype))(function(x))
+
+    with pytest.raises(ValueError, match="foreign"):
+        jax_cocktail.export(foreign)(jnp.ones(4))
+    permitted = [export.DisabledSafetyCheck.custom_call("foreign")]
+    assert jax_cocktail.export(foreign, disabled_checks=permitted)(jnp.ones(4)).platforms == ("cpu",)
+    with pytest.raises(TypeError, match="callable"):
+        jax_cocktail.export(3)
+
+
+def test_ours_takes_methods_and_platforms():
+    class Model:
+        @jax_cocktail.jit
+        def run(self, x):
+            return function(x)
+
+    exported = jax_cocktail.export(Model().run, platforms=["cpu"])(jnp.ones(4))
+    assert jnp.allclose(exported.call(jnp.ones(4)), jax.jit(function)(jnp.ones(4)))
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """A file with an exported program, alone in its folder."""
@@ -246,6 +280,10 @@ def test_another_platform_is_stock():
 
 def test_symbolic_sizes_are_stock():
     shapes = jax.ShapeDtypeStruct(export.symbolic_shape("n"), jnp.float32)
-    with pytest.warns(jax_cocktail.CocktailWarning, match="symbolic sizes"):
-        exported = export.export(OURS)(shapes)
-    assert jnp.allclose(exported.call(jnp.ones(5)), jax.jit(function)(jnp.ones(5)))
+    for make in (export.export, jax_cocktail.export):
+        lower._warned.clear()
+        with pytest.warns(jax_cocktail.CocktailWarning, match="symbolic sizes.*export each size") as told:
+            exported = make(OURS)(shapes)
+        assert __file__ in str(told[0].message), "it names the loop"
+        for n in (4, 5):
+            assert jnp.allclose(exported.call(jnp.ones(n)), jax.jit(function)(jnp.ones(n)))

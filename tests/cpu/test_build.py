@@ -242,7 +242,7 @@ def test_the_runtime_is_built_again_if_the_cache_is_cleared_meanwhile(root: Path
             cache.clear_cache()
         return paths[-1]
 
-    assert library.open_built(built).ck_program(None, None, None, None) == 32
+    assert library.open_built(built)[0].ck_program(None, None, None, None) == 32
     assert len(paths) == 2 and _runs(tmp_path) == 2
     (tmp_path / "rubbish").write_bytes(b"rubbish")
     with pytest.raises(OSError, match="file too short|invalid ELF"):

@@ -330,7 +330,7 @@ def _loads(runtime: ctypes.CDLL, built: build.Built) -> str:
     problem = ctypes.create_string_buffer(1024)
     size = ctypes.c_size_t(len(built.binary))
     room = ctypes.c_size_t(len(problem))
-    loaded = runtime.ck_cpu_load(built.digest.encode(), built.binary, size, problem, room)
+    loaded = runtime.ck_cpu_load(built.digest.encode(), built.binary, size, 0, problem, room)
     assert loaded == (not problem.value)
     return problem.value.decode()
 

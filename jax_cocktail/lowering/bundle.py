@@ -1,0 +1,263 @@
+"""Bundles: one file with what this process knows of its programs, for machines without a compiler.
+
+A bundle has the decisions, surveys and plan records that the process has used, the binaries that they refer
+to, and the runtime library. A process that loads it carries them beside its cache folder (`cache.carry`), so
+nothing else has to know of bundles. Nothing is written to the cache folder.
+
+A bundle is a line with the digest of the rest, a line of JSON, and the binaries that it lists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jax_cocktail import cache, files
+from jax_cocktail.device import store
+from jax_cocktail.errors import BundleError
+from jax_cocktail.lowering import custom_call, decisions, plan_cache
+
+_FORMAT = 1
+_HEAD = re.compile(rb"jax_cocktail bundle ([0-9]+) ([0-9a-f]{64})\n")
+_FOLDER = "bundles"  # of the records of those that this user has made
+_CARRIED = (decisions.FOLDER, plan_cache.FOLDER, store.FOLDER)
+_AGAIN = "make it again with this version"
+_COMPILE = "make a bundle on such a machine; without one, stock XLA runs the functions"
+_VERSIONS = ("jax", "jaxlib", "jax_cocktail", "its sources")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bundle:
+    """The contents. `records`: by folder and name; `programs`: by key; `runtime`: the library for the CPU;
+    `versions` and `processor`: of the machine that has made it."""
+
+    records: Mapping[tuple[str, str], Mapping[str, Any]]
+    programs: Mapping[str, cache.Entry]
+    runtime: bytes
+    versions: tuple[str, ...]
+    processor: tuple[str, ...]
+
+
+def save_bundle(path: str | os.PathLike[str]) -> str:
+    """Writes a file with everything that this process has compiled or found in the cache: programs, what was
+    decided about them, and the runtime library. A machine without a compiler can load it (`load_bundle`).
+
+    Call all functions that should be in it first, with arguments of all shapes that they will have there.
+    What a function runs with ``plans="fresh"`` is not stored and thus not in a bundle.
+
+    Example::
+
+      decode(weights, prompt)
+      digest = jax_cocktail.save_bundle("decoder.bundle")
+
+    Args:
+      path: the file. An old one is replaced.
+
+    Returns:
+      The digest of the bundle, 64 hexadecimal digits, which `load_bundle` takes.
+
+    Raises:
+      BundleError: there is nothing to save, or the cache folder has lost some of it.
+      OSError: the file cannot be written.
+    """
+    records, keys = dict(_records()), dict[str, str]()
+    for (folder, name), facts in records.items():
+        with suppress(KeyError):
+            if folder == plan_cache.FOLDER:
+                keys[str(facts["facts"]["key"])] = name
+    if not keys:
+        raise BundleError(
+            "there is nothing to save: this process has used no program that the cache folder holds",
+            "call the functions first, and see that the cache folder is writable",
+        )
+    programs = [_program(key) for key in keys]
+    runtime = custom_call.runtime_binary()
+    header = {
+        "versions": decisions.versions(),
+        "processor": decisions.machine_facts()[:2],
+        "records": [[*place, facts] for place, facts in records.items()],
+        "programs": [[key, len(entry.binary)] for key, entry in zip(keys, programs, strict=True)],
+        "runtime": len(runtime),
+    }
+    parts = (json.dumps(header).encode(), b"\n", runtime, *(entry.binary for entry in programs))
+    body = b"".join(parts)
+    digest = hashlib.sha256(body).hexdigest()
+    _write(Path(path), f"jax_cocktail bundle {_FORMAT} {digest}\n".encode() + body)
+    with suppress(OSError):  # then `load_bundle` has to be told to trust it
+        cache.write_record(_FOLDER, digest, {})
+    return digest
+
+
+def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> None:
+    """Lets this process run the programs of a bundle, as if it had compiled them. It needs no compiler.
+
+    Call it before the first call of the functions. What the cache folder has of them comes first. Programs
+    that are neither there nor in the bundle are compiled, or run on stock XLA if there is no compiler.
+
+    A bundle contains machine code: trust it only if you would also run a script from the same source.
+
+    Example::
+
+      jax_cocktail.load_bundle("decoder.bundle", trust="1f0c...")  # what `save_bundle` has returned
+
+    Args:
+      path: the file.
+      trust: a text of 64 hexadecimal digits: the file may be loaded if this is its digest. ``True``: it may
+        be loaded if no other user can have written it. ``False``: only if this user has made it, on this
+        machine.
+
+    Raises:
+      BundleError: the bundle is not trusted, it is damaged, or it was made by another version or for another
+        processor. Nothing is loaded then, and the process goes on as without it.
+      OSError: the file cannot be read.
+    """
+    place = Path(path)
+    problem = files.distrust_way(place) if trust is True else ""
+    data = place.read_bytes()
+    if problem:
+        raise BundleError(
+            f"{place} is not trusted: {problem}", "pass trust= the digest that save_bundle has returned"
+        )
+    head = _HEAD.match(data)
+    if head is None:
+        raise BundleError(f"{place} is no bundle", "pass a file that save_bundle has written")
+    body, expected = memoryview(data)[head.end() :], head[2].decode()
+    if hashlib.sha256(body).hexdigest() != expected:
+        raise BundleError(f"{place} is damaged: its SHA-256 is not {expected:.16}...", "copy it again")
+    _require_trust(place, expected, trust)
+    if int(head[1]) != _FORMAT:
+        raise BundleError(f"{place} has format {int(head[1])}, and this version reads {_FORMAT}", _AGAIN)
+    try:
+        bundle = _parsed(body, place)
+        _require_fit(bundle, place)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BundleError(f"{place} is not what this version writes", _AGAIN) from error
+    decisions.plan_for(_units(bundle.records))
+    cache.carry(bundle.records, bundle.programs)
+
+
+# ---- saving ------------------------------------------------------------------------------------------------
+
+
+def _records() -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """What this process has used of the records that bundles contain."""
+    root = cache.cache_dir()
+    for folder, name in cache.used_records():
+        if folder in _CARRIED:
+            facts = cache.peek_record(root, folder, name)
+            if facts is None:
+                raise _lost(f"the record {folder}/{name:.16}...")
+            yield (folder, name), decisions.final(facts) if folder == decisions.FOLDER else facts
+    yield from cache.carried_records()
+
+
+def _program(key: str) -> cache.Entry:
+    entry = cache.peek(cache.entry_folder(cache.cache_dir(), key), key) or cache.carried_program(key)
+    if entry is None:
+        raise _lost(f"the program {key:.16}...")
+    return entry
+
+
+def _lost(what: str) -> BundleError:
+    return BundleError(
+        f"the cache folder no longer has {what}, which this process has used",
+        "raise cache_limit_bytes, call the functions in a new process, and save them there",
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes the file in one step. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.absolute().parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+# ---- loading -----------------------------------------------------------------------------------------------
+
+
+def _require_trust(path: Path, digest: str, trust: bool | str) -> None:
+    """Raises BundleError unless the bundle with this digest may be loaded."""
+    if isinstance(trust, str):
+        if trust != digest:
+            raise BundleError(
+                f"{path} is not the trusted bundle: its digest is {digest}, not {trust!r}",
+                "pass the digest that save_bundle has returned",
+            )
+    elif not trust and cache.read_record(_FOLDER, digest) is None:
+        raise BundleError(
+            f"{path} is not trusted: it contains machine code, and this user's cache folder does not know it",
+            f'pass trust="{digest}" if you trust where it comes from',
+        )
+
+
+def _parsed(body: memoryview, path: Path) -> _Bundle:
+    """The contents. Raises ValueError, KeyError, TypeError, AttributeError or RecursionError."""
+    data = bytes(body)
+    end = data.index(b"\n")
+    header = json.loads(data[:end])
+    sizes = [header["runtime"], *(size for _, size in header["programs"])]
+    if any(type(size) is not int or size < 0 for size in sizes) or end + 1 + sum(sizes) != len(data):
+        raise ValueError("the sizes are wrong")
+    binaries, start = list[bytes](), end + 1
+    for size in sizes:
+        binaries.append(data[start : start + size])
+        start += size
+    programs = {
+        str(key): cache.Entry(binary, hashlib.sha256(binary).hexdigest(), str(path), 0.0, {})
+        for (key, _), binary in zip(header["programs"], binaries[1:], strict=True)
+    }
+    records = {(str(folder), str(name)): dict(facts) for folder, name, facts in header["records"]}
+    if not {folder for folder, _ in records} <= set(_CARRIED):
+        raise ValueError("records of another kind")
+    return _Bundle(records, programs, binaries[0], tuple(header["versions"]), tuple(header["processor"]))
+
+
+def _require_fit(bundle: _Bundle, path: Path) -> None:
+    """Raises BundleError if this version, or this processor, cannot run the programs."""
+    here = decisions.versions()
+    pairs = zip(_VERSIONS, bundle.versions, here, strict=True)
+    other = [f"{name} {theirs:.12}, here {ours:.12}" for name, theirs, ours in pairs if theirs != ours]
+    if other:
+        raise BundleError(f"{path} was made by another version: {'; '.join(other)}", _AGAIN)
+    processor = decisions.machine_facts()[:2]
+    checked = processor[0] in ("x86_64", "AMD64")  # elsewhere the runtime knows no features
+    if bundle.processor[:1] != processor[:1] or not (checked or bundle.processor == processor):
+        theirs, ours = (" ".join(each) for each in (bundle.processor, processor))
+        raise BundleError(f"{path} was made for another processor: {theirs}; this is {ours}", _COMPILE)
+    custom_call.register_cpu(bundle.runtime)
+    for entry in _for_cpu(bundle):
+        if problem := custom_call.problem_with(entry.digest, entry.binary):
+            raise BundleError(f"{path} cannot be used: {problem}", _COMPILE)
+
+
+def _for_cpu(bundle: _Bundle) -> Sequence[cache.Entry]:
+    """The programs that the CPU runs."""
+    plans = (facts["facts"] for (folder, _), facts in bundle.records.items() if folder == plan_cache.FOLDER)
+    keys = {facts["key"] for facts in plans if "key" in facts and facts["launch"] is None}
+    return [entry for key, entry in bundle.programs.items() if key in keys]
+
+
+def _units(records: Mapping[tuple[str, str], Mapping[str, Any]]) -> frozenset[int]:
+    """The numbers of units that the plans are for."""
+    found: list[decisions.Plan] = []
+    for (folder, _), facts in records.items():
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            if folder == decisions.FOLDER:
+                found.append(decisions.plan_of(facts["plan"]))
+            elif folder == plan_cache.FOLDER:
+                found += map(decisions.plan_of, facts["facts"]["plans"])
+    return frozenset(plan.candidate.units for plan in found)

@@ -1,0 +1,335 @@
+"""Bundles: a machine without a compiler runs what another one has compiled, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail import cache
+from jax_cocktail.errors import BundleError
+from jax_cocktail.lowering import bundle, custom_call, decisions, plan_cache
+from jax_cocktail.utask.candidate import Candidate
+from tests.process import python
+
+OPTIONS = {"force": "cocktail", "plans": "cached", "units": 2, "profile": "off"}
+X = np.linspace(0, 1, 24, dtype=np.float32).reshape(4, 6)
+FUNCTIONS = """
+    import json, os, sys, warnings
+    import jax, jax.numpy as jnp, numpy as np
+    from jax import lax
+    import jax_cocktail
+
+    def loop(x):
+        return lax.fori_loop(0, 5, lambda i, a: jnp.tanh(a) * 1.5 - i, x)
+
+    def search(x):
+        return lax.while_loop(lambda c: c.sum() < 100, lambda c: c * 1.5, x)
+
+    x = np.linspace(0, 1, 24, dtype=np.float32).reshape(4, 6)
+    forced = {"force": "cocktail", "plans": "cached", "profile": "off"}
+    def say(**more):
+        info = jax_cocktail.cache_info()
+        print(json.dumps({"compiled": info.compiled, "stored": info.programs.stored, **more}))
+"""
+SAVES = """
+    ours = [np.asarray(jax_cocktail.jit(f, options={**forced, "units": 2})(x)).tolist() for f in (loop, search)]
+    jax_cocktail.explain(jax_cocktail.jit(loop))(x)  # times both, and stores the decision
+    say(ours=ours, digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
+"""
+
+
+def child(program, folder, **environment):
+    """What a process prints that has an empty cache folder."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    places = {"JAX_COCKTAIL_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
+    places["JAX_COCKTAIL_PLANS"] = "cached"
+    return json.loads(python(FUNCTIONS + program, **places, **environment).splitlines()[-1])
+
+
+def without_compiler(program, folder, **environment):
+    """The same, where no compiler can be found."""
+    (folder / "empty").mkdir(parents=True, exist_ok=True)
+    program = """
+    from jax_cocktail.build import host
+    host._zig = lambda: None  # the package may be installed
+    try:
+        host.host_toolchain()
+        raise SystemExit("there is a compiler")
+    except jax_cocktail.BuildError:
+        pass
+    """ + program
+    return child(program, folder, PATH=str(folder / "empty"), CXX="", **environment)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A bundle that another process has made, and what it said."""
+    folder = tmp_path_factory.mktemp("maker")
+    path = folder / "model.bundle"
+    said = child(SAVES, folder, BUNDLE=str(path))
+    assert said["compiled"] >= 2
+    return path, said
+
+
+LOADS = """
+    jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
+        functions = [jax_cocktail.jit(f, options={**forced, **UNITS}) for f in (loop, search)]
+        ours = ["jax_cocktail_cpu" in f.lower(x).as_text() for f in functions]
+        report = jax_cocktail.explain(functions[0])(x)
+        say(ours=ours, results=[np.asarray(f(x)).tolist() for f in functions],
+            choice=report.choice, captured=len(report.captured),
+            why=jax_cocktail.explain(jax_cocktail.jit(loop))(x).why,
+            folder=sorted(os.listdir(os.environ["JAX_COCKTAIL_CACHE_DIR"])))
+"""
+
+
+@pytest.mark.parametrize("units", [{"units": 2}, {}])
+def test_a_machine_without_a_compiler_runs_it(saved, tmp_path, units):
+    """With as many units as the maker planned for, and on a machine with another number of cores."""
+    path, made = saved
+    program = LOADS.replace("UNITS", repr(units))
+    said = without_compiler(program, tmp_path, BUNDLE=str(path), DIGEST=made["digest"])
+    assert said["ours"] == [True, True] and said["results"] == made["ours"]
+    assert said["compiled"] == 0 and said["stored"] >= 2
+    assert said["choice"] == "cocktail" and said["captured"] == 1
+    if not units:
+        assert "measured before" in said["why"]
+    assert "entries" not in said["folder"] and "plans" not in said["folder"], "nothing of it is written there"
+
+
+def test_what_is_not_in_it_runs_on_stock(saved, tmp_path):
+    path, made = saved
+    program = """
+    jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        other = jax_cocktail.jit(lambda x: lax.fori_loop(0, 9, lambda i, a: a * x, x), options=forced)
+        say(result=float(other(2.0)), told=[str(each.message) for each in told])
+    """
+    said = without_compiler(program, tmp_path, BUNDLE=str(path), DIGEST=made["digest"])
+    assert said["result"] == 1024 and "no C++ compiler was found" in said["told"][0]
+
+
+def test_it_can_be_saved_again_without_a_compiler(saved, tmp_path):
+    path, made = saved
+    program = """
+    jax_cocktail.load_bundle(os.environ["BUNDLE"], trust=os.environ["DIGEST"])
+    np.asarray(jax_cocktail.jit(loop, options={**forced, "units": 2})(x))
+    say(digest=jax_cocktail.save_bundle(os.environ["COPY"]))
+    """
+    copy = tmp_path / "copy.bundle"
+    first = without_compiler(program, tmp_path, BUNDLE=str(path), DIGEST=made["digest"], COPY=str(copy))
+    program = LOADS.replace("UNITS", '{"units": 2}')
+    said = without_compiler(program, tmp_path / "other", BUNDLE=str(copy), DIGEST=first["digest"])
+    assert said["results"] == made["ours"] and said["compiled"] == 0
+
+
+# ---- in this process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """A cache folder of its own, and a process that carries nothing."""
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("_carried", "_carried_elsewhere", "_programs", "_read"):
+        monkeypatch.setattr(cache, name, {})
+    monkeypatch.setattr(decisions, "_planned_for", set())
+    for name in ("_surveys", "_programs"):
+        table = getattr(plan_cache, name)
+        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
+    return tmp_path
+
+
+def function(x):
+    return lax.fori_loop(0, 5, lambda i, a: jnp.tanh(a) * 1.5 - i, x)
+
+
+@pytest.fixture
+def made(fresh):
+    """A bundle that this process has made."""
+    jax_cocktail.jit(function, options=OPTIONS)(X)
+    path = fresh / "model.bundle"
+    return path, jax_cocktail.save_bundle(path)
+
+
+def edited(path, change):
+    """Changes the contents of a bundle, and returns its new digest."""
+    head, header, rest = path.read_bytes().split(b"\n", 2)
+    found = json.loads(header)
+    rest = new if isinstance(new := change(found, rest), bytes) else rest
+    body = json.dumps(found).encode() + b"\n" + rest
+    digest = hashlib.sha256(body).hexdigest()
+    path.write_bytes(b"jax_cocktail bundle 1 " + digest.encode() + b"\n" + body)
+    return digest
+
+
+def refused(path, trust, words):
+    """The bundle is refused, nothing of it counts, and the program runs."""
+    with pytest.raises(BundleError, match=words):
+        jax_cocktail.load_bundle(path, trust=trust)
+    assert not cache._carried and not cache._programs and not decisions._planned_for
+    np.testing.assert_allclose(
+        jax_cocktail.jit(function, options=OPTIONS)(X), jax.jit(function)(X), rtol=2e-6
+    )
+
+
+def test_what_this_user_has_made_is_trusted(made):
+    jax_cocktail.load_bundle(made[0])
+    assert cache._programs
+
+
+def test_nothing_else_is_trusted_by_itself(made, fresh, monkeypatch):
+    path, digest = made
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(fresh / "other"))
+    refused(path, False, f'not trusted.*trust="{digest}"')
+    refused(path, "0" * 64, f"its digest is {digest}")
+    refused(path, "", "is not the trusted bundle")
+    jax_cocktail.load_bundle(path, trust=digest)
+    assert cache._programs
+
+
+@pytest.mark.parametrize("where", ["file", "folder", "owner"])
+def test_what_others_can_write_needs_its_digest(made, where):
+    path, digest = made
+    if where == "owner":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a file away")
+        os.chown(path, 54321, 54321)
+    else:
+        (path if where == "file" else path.parent).chmod(0o777)
+    with pytest.raises(BundleError, match="other user.*pass trust= the digest"):
+        jax_cocktail.load_bundle(path, trust=True)
+    jax_cocktail.load_bundle(path, trust=digest)
+
+
+def test_no_file(fresh):
+    with pytest.raises(OSError, match="nowhere"):
+        jax_cocktail.load_bundle(fresh / "nowhere", trust=True)
+    (fresh / "empty").write_bytes(b"")
+    refused(fresh / "empty", True, "is no bundle")
+
+
+def test_a_truncated_bundle(made):
+    path, digest = made
+    data = path.read_bytes()
+    for size in (len(data) - 1, len(data) // 2, 100):
+        path.write_bytes(data[:size])
+        refused(path, digest, "is damaged")
+    path.write_bytes(data[:40])
+    refused(path, digest, "is no bundle")
+
+
+def test_a_tampered_bundle(made):
+    path, digest = made
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
+    refused(path, digest, "is damaged")
+    refused(path, True, "is damaged")
+
+
+def test_a_bundle_in_the_place_of_another(made):
+    path, digest = made
+    edited(path, lambda header, rest: header["records"].pop())
+    refused(path, digest, "is not the trusted bundle")
+
+
+CHANGES = {
+    "another version of ours": (lambda h, r: h["versions"].__setitem__(2, "0.0.1"), "jax_cocktail 0.0.1, here"),
+    "other sources": (lambda h, r: h["versions"].__setitem__(3, "f" * 64), "its sources ffff"),
+    "another version of jax": (lambda h, r: h["versions"].__setitem__(0, "0.1"), "jax 0.1, here"),
+    "another architecture": (lambda h, r: h["processor"].__setitem__(0, "riscv64"), "another processor: riscv64"),
+    "fewer versions": (lambda h, r: h["versions"].pop(), "not what this version writes"),
+    "no records": (lambda h, r: h.pop("records"), "not what this version writes"),
+    "other sizes": (lambda h, r: h.update(runtime=h["runtime"] - 1), "not what this version writes"),
+    "a negative size": (lambda h, r: h.update(runtime=-1), "not what this version writes"),
+    "records of calls": (lambda h, r: h["records"].append(["calls", "0" * 64, {}]), "not what this version"),
+    "another feature": (lambda h, r: r.replace(b"AVX,", b"AVQ,"), "another processor.*AVQ"),
+    "no program": (lambda h, r: r[: h["runtime"]] + bytes(len(r) - h["runtime"]), "cannot be loaded"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_does_not_fit_is_refused(made, what):
+    """Somebody trusts it, and it has the digest that it names."""
+    path, _ = made
+    change, words = CHANGES[what]
+    before = path.read_bytes()
+    digest = edited(path, change)
+    if path.read_bytes() == before:
+        pytest.skip("this compiler names no such feature")
+    refused(path, digest, words)
+
+
+def test_another_format(made):
+    path, digest = made
+    path.write_bytes(path.read_bytes().replace(b"bundle 1 ", b"bundle 2 ", 1))
+    refused(path, digest, "has format 2, and this version reads 1")
+
+
+def test_swapped_programs_do_not_run(made, monkeypatch):
+    """A record names the digest of its program."""
+    path, _ = made
+    jax_cocktail.jit(lambda x: function(x) + 1, options=OPTIONS)(X[:2])
+    jax_cocktail.save_bundle(path)
+
+    def swap(header, rest):
+        (one, _), (two, _) = header["programs"]
+        header["programs"][0][0], header["programs"][1][0] = two, one
+
+    digest = edited(path, swap)
+    jax_cocktail.load_bundle(path, trust=digest)
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(path.parent / "other"))
+    jax_cocktail.jit(function, options=OPTIONS)(X)
+    assert jax_cocktail.cache_info().programs.stored == 0
+
+
+def test_nothing_to_save(fresh):
+    with pytest.raises(BundleError, match="nothing to save.*call the functions first"):
+        jax_cocktail.save_bundle(fresh / "model.bundle")
+    jax_cocktail.jit(function, options=OPTIONS)(X)
+    jax_cocktail.clear_cache()
+    with pytest.raises(BundleError, match="nothing to save"):
+        jax_cocktail.save_bundle(fresh / "model.bundle")
+    assert not (fresh / "model.bundle").exists()
+
+
+def test_what_the_cache_has_lost_cannot_be_saved(fresh):
+    jax_cocktail.jit(function, options=OPTIONS)(X)
+    cache.clear_cache()
+    with pytest.raises(BundleError, match="no longer has the program.*cache_limit_bytes"):
+        jax_cocktail.save_bundle(fresh / "model.bundle")
+
+
+def test_a_place_that_cannot_be_written(made):
+    path, _ = made
+    with pytest.raises(OSError, match="No such file"):
+        jax_cocktail.save_bundle(path.parent / "nowhere" / "model.bundle")
+    assert [each.name for each in path.parent.iterdir() if "bundle" in each.name] == ["model.bundle"]
+
+
+def test_a_provisional_decision_is_final_in_a_bundle(fresh):
+    """The machine that loads it may be unable to measure it again."""
+    decision = decisions.Decision("stock", decisions.Plan(Candidate(2)), others=0.9)
+    record = decisions.final(json.loads(json.dumps({"others": decision.others, "choice": "stock"})))
+    assert record == {"others": 0.0, "choice": "stock"}
+
+
+def test_the_runtime_is_in_it(made):
+    """A library that is built with the flags of the oldest processor."""
+    path, _ = made
+    header, rest = path.read_bytes().split(b"\n", 2)[1:]
+    runtime = rest[: json.loads(header)["runtime"]]
+    assert runtime == custom_call.runtime_binary() and b"ck_cpu_execute" in runtime
+    assert bundle._FOLDER == "bundles" and Path(path).stat().st_mode & 0o777 == 0o644
