@@ -187,8 +187,8 @@ CK_EXPORT void* ck_cpu_state_type_info(void) {
   return &state_type_info;
 }
 
-// Loads a program for a call that follows soon. `digest`: of the binary; `anywhere`: it may have been built for
-// another processor. Returns 1; or 0, and `problem` is the reason.
+// Loads a program for a call that follows soon. `digest`: of the binary; `anywhere`: it may have been built
+// for another processor. Returns 1; or 0, and `problem` is the reason.
 CK_EXPORT int ck_cpu_load(const char* digest, const uint8_t* data, size_t size, int anywhere, char* problem,
                           size_t problem_size) {
   Origin origin = anywhere ? kBuiltAnywhere : kBuiltHere;

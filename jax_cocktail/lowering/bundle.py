@@ -73,9 +73,9 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
         with suppress(KeyError):
             if folder == plan_cache.FOLDER:
                 keys[str(facts["facts"]["key"])] = name
-    if not keys:
+    if not records:
         raise BundleError(
-            "there is nothing to save: this process has used no program that the cache folder holds",
+            "there is nothing to save: this process has used nothing that the cache folder holds",
             "call the functions first, and see that the cache folder is writable",
         )
     programs = [_program(key) for key in keys]

@@ -64,7 +64,9 @@ def _obstacle(ctx: Any, jaxpr: Any) -> str:
     if platforms[0] not in PLATFORMS:
         return f"only the CPU and NVIDIA GPUs are supported, not {platforms[0]}"
     if module.shape_poly_state.dim_vars:
-        return "the module has symbolic sizes, and our programs are for fixed ones; export each size that you need"
+        return (
+            "the module has symbolic sizes, and our programs have fixed ones; export each size that you need"
+        )
     axes = module.axis_context
     manual = getattr(axes, "manual_axes", None)
     if manual is not None:

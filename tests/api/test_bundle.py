@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from pathlib import Path
 
@@ -41,7 +42,8 @@ FUNCTIONS = """
         print(json.dumps({"compiled": info.compiled, "stored": info.programs.stored, **more}))
 """
 SAVES = """
-    ours = [np.asarray(jax_cocktail.jit(f, options={**forced, "units": 2})(x)).tolist() for f in (loop, search)]
+    functions = [jax_cocktail.jit(f, options={**forced, "units": 2}) for f in (loop, search)]
+    ours = [np.asarray(f(x)).tolist() for f in functions]
     jax_cocktail.explain(jax_cocktail.jit(loop))(x)  # times both, and stores the decision
     say(ours=ours, digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
 """
@@ -58,7 +60,8 @@ def child(program, folder, **environment):
 def without_compiler(program, folder, **environment):
     """The same, where no compiler can be found."""
     (folder / "empty").mkdir(parents=True, exist_ok=True)
-    program = """
+    program = (
+        """
     from jax_cocktail.build import host
     host._zig = lambda: None  # the package may be installed
     try:
@@ -66,7 +69,9 @@ def without_compiler(program, folder, **environment):
         raise SystemExit("there is a compiler")
     except jax_cocktail.BuildError:
         pass
-    """ + program
+    """
+        + program
+    )
     return child(program, folder, PATH=str(folder / "empty"), CXX="", **environment)
 
 
@@ -246,10 +251,13 @@ def test_a_bundle_in_the_place_of_another(made):
 
 
 CHANGES = {
-    "another version of ours": (lambda h, r: h["versions"].__setitem__(2, "0.0.1"), "jax_cocktail 0.0.1, here"),
-    "other sources": (lambda h, r: h["versions"].__setitem__(3, "f" * 64), "its sources ffff"),
-    "another version of jax": (lambda h, r: h["versions"].__setitem__(0, "0.1"), "jax 0.1, here"),
-    "another architecture": (lambda h, r: h["processor"].__setitem__(0, "riscv64"), "another processor: riscv64"),
+    "another version of ours": (
+        lambda h, r: operator.setitem(h["versions"], 2, "0.0.1"),
+        "jax_cocktail 0.0.1",
+    ),
+    "other sources": (lambda h, r: operator.setitem(h["versions"], 3, "f" * 64), "its sources ffff"),
+    "another version of jax": (lambda h, r: operator.setitem(h["versions"], 0, "0.1"), "jax 0.1, here"),
+    "another architecture": (lambda h, r: operator.setitem(h["processor"], 0, "risc"), "processor: risc"),
     "fewer versions": (lambda h, r: h["versions"].pop(), "not what this version writes"),
     "no records": (lambda h, r: h.pop("records"), "not what this version writes"),
     "other sizes": (lambda h, r: h.update(runtime=h["runtime"] - 1), "not what this version writes"),

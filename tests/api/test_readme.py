@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -17,17 +17,19 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def printed():
+def printed(tmp_path_factory):
     """By section, what its programs print."""
     names: dict[str, object] = {}
     found: dict[str, list[str]] = {}
+    folder = tmp_path_factory.mktemp("readme")
     for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
         title = section.partition("\n")[0]
         if title == "Export" and importlib.util.find_spec("flatbuffers") is None:
             continue  # of the test extra
         for program in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
             force = "cocktail" if title == "Recursion" else "auto"  # stock XLA may be faster
-            with redirect_stdout(StringIO()) as out, jax_cocktail.options(force=force):
+            settings = jax_cocktail.options(force=force, plans="cached")
+            with chdir(folder), redirect_stdout(StringIO()) as out, settings:
                 exec(compile(program, "README.md", "exec"), names)
             found.setdefault(title, []).append(out.getvalue())
     return found
