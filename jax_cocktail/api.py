@@ -17,6 +17,7 @@ from jax_cocktail import cache, config
 from jax_cocktail.build import job
 from jax_cocktail.config import SCOPES, Options, Scope
 from jax_cocktail.lowering import (
+    bundle,
     custom_call,
     decisions,
     failure_call,
@@ -244,6 +245,7 @@ def clear_cache() -> None:
     variants.forget()
     marked.forget()
     permissions.forget()
+    bundle.forget()
     gpu_measure.forget()
 
 

@@ -7,8 +7,8 @@ exchanged for another one never runs.
 
 Small JSON records, of measurements and decisions, have folders of their own beside the programs.
 
-A process may carry records and programs of another machine beside its cache folder (`carry`). They are looked
-up after those in the folder, and are never written there.
+A process may carry records and programs of another machine beside its cache folder (`portable`). They are
+looked up after those in the folder, and are never written there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import hashlib
 import json
 import math
 import os
-import re
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +29,7 @@ from typing import Any
 
 import filelock
 
-from jax_cocktail import files
+from jax_cocktail import files, portable
 
 DEFAULT_LIMIT_BYTES = 1 << 30  # of the option `cache_limit_bytes`
 BINARY = "program.so"
@@ -45,7 +43,7 @@ _USAGE_SECONDS = 10.0
 _LOW_WATER = 0.75  # of the limit: what eviction leaves, so that the next builds need none
 _MOST_META_BYTES = 1 << 20  # of `META`, and of a record
 _MOST_BINARY_BYTES = 1 << 30
-_MOST_RECORDS = 4096  # in a folder
+MOST_RECORDS = 4096  # in a folder
 _NOWHERE = Path(os.devnull, "jax_cocktail")  # nothing is there, and nothing can be made there
 
 
@@ -108,6 +106,26 @@ def prepare_root() -> Path:
     return root
 
 
+def problem() -> str:
+    """Why `cache_dir()` cannot be used, or ""; "" also if it does not exist yet."""
+    root = cache_dir()
+    if not root.exists():
+        return ""
+    return files.distrust_way(root) or ("" if os.access(root, os.W_OK) else "it cannot be written")
+
+
+def entry_keys() -> tuple[str, ...]:
+    """The keys of the entries in the cache folder, also of damaged ones."""
+    with suppress(OSError):
+        return tuple(sorted(path.name for path in (cache_dir() / _ENTRIES).iterdir()))
+    return ()
+
+
+def record_folders() -> tuple[str, ...]:
+    """The names of the folders of records in the cache folder."""
+    return tuple(sorted({path.parent.name for path in cache_dir().glob("*/*.json")}))
+
+
 def entry_folder(root: Path, key: str) -> Path:
     """The folder of the build with this key."""
     return root / _ENTRIES / key
@@ -132,18 +150,27 @@ def load(folder: Path, key: str) -> Entry | None:
 
 def peek(folder: Path, key: str) -> Entry | None:
     """The same, but it does not count as used."""
-    if files.distrust_way(folder.parent):
-        return None
-    try:
-        with files.opened(folder) as handle:
-            meta = _parsed(files.read(handle, META, _MOST_META_BYTES))
-            binary = files.read(handle, BINARY, _MOST_BINARY_BYTES)
-        expected, seconds = meta["sha256"], float(meta["seconds"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
+    with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+        return examine(folder, key)
+    return None
+
+
+def examine(folder: Path, key: str) -> Entry:
+    """The entry in `folder`. Raises OSError, ValueError, KeyError, TypeError or OverflowError if it does not
+    count."""
+    if reason := files.distrust_way(folder.parent):
+        raise OSError(reason)
+    with files.opened(folder) as handle:
+        meta = _parsed(files.read(handle, META, _MOST_META_BYTES))
+        binary = files.read(handle, BINARY, _MOST_BINARY_BYTES)
+    expected, seconds = meta["sha256"], float(meta["seconds"])
     digest = hashlib.sha256(binary).hexdigest()
-    if digest != expected or meta.get("key") != key or not math.isfinite(seconds):
-        return None
+    if digest != expected:
+        raise ValueError("its SHA-256 is not the recorded one")
+    if meta.get("key") != key:
+        raise ValueError("it was made for another key")
+    if not math.isfinite(seconds):
+        raise ValueError("its time is not a number")
     return Entry(binary, digest, str(folder / BINARY), seconds, meta)
 
 
@@ -292,23 +319,31 @@ def read_record(folder: str, name: str) -> Any:
     if others could have written it."""
     found = peek_record(cache_dir(), folder, name)
     if found is None:
-        return carried_record(folder, name)
-    _note_use(folder, name)
+        return portable.carried_record(folder, name)
+    portable.note_use(str(cache_dir()), folder, name)
     _touch(cache_dir() / folder / f"{name}.json")
     return found
 
 
 def peek_record(root: Path, folder: str, name: str) -> Any:
     """The JSON object of this name that `root` stores, or None. It does not count as used."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return examine_record(root, folder, name)
+    return None
+
+
+def examine_record(root: Path, folder: str, name: str) -> dict[str, Any]:
+    """The JSON object of this name that `root` stores. Raises OSError or ValueError if it does not count."""
     place = root / folder
-    if files.distrust_way(place):
-        return None
-    try:
-        with files.opened(place) as handle:
-            found = _parsed(files.read(handle, f"{name}.json", _MOST_META_BYTES))
-    except (OSError, ValueError):
-        return None
-    return found if found.pop("record", None) == name else None
+    if reason := files.distrust_way(place):
+        raise OSError(reason)
+    with files.opened(place) as handle:
+        found = _parsed(files.read(handle, f"{name}.json", _MOST_META_BYTES))
+    if found.pop("record", None) != name:
+        raise ValueError("it is the record of another name")
+    if "facts" in found and found.get("sha256") != portable.digest_of_facts(found["facts"]):
+        raise ValueError("its SHA-256 is not the recorded one")
+    return found
 
 
 def write_record(folder: str, name: str, value: Mapping[str, Any]) -> Path:
@@ -316,9 +351,9 @@ def write_record(folder: str, name: str, value: Mapping[str, Any]) -> Path:
     Raises OSError."""
     place = _record_folder(folder)
     path = _write(place, f"{name}.json", json.dumps({"record": name, **value}, indent=1) + "\n")
-    _note_use(folder, name)
+    portable.note_use(str(cache_dir()), folder, name)
     records = [*place.iterdir()]
-    if len(records) > _MOST_RECORDS:
+    if len(records) > MOST_RECORDS:
         for old in sorted(records, key=_used)[: len(records) // 4]:
             with suppress(OSError):
                 old.unlink()
@@ -347,9 +382,7 @@ def _write(folder: Path, name: str, text: str) -> Path:
 
 def clear_records(folder: str) -> None:
     """Removes all records in a folder."""
-    with _reading:
-        for here in [each for each in _read if each[1] == folder]:
-            del _read[here]
+    portable.forget_use(folder)
     for path in (cache_dir() / folder).glob("*.json"):
         with suppress(OSError):
             path.unlink()
@@ -373,76 +406,3 @@ def _record_folder(name: str) -> Path:
     folder = prepare_root() / name
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
-
-
-# ---- what a process carries --------------------------------------------------------------------------------
-
-# The name of a record that depends on the machine has two parts: what it is about, and the machine. A carried
-# record is found by the first part, since another machine has made it.
-_OF_A_MACHINE = re.compile(r"(?s)(.*[0-9a-f]{64})-[0-9a-f]{64}")
-_read: dict[
-    tuple[str, str, str], None
-] = {}  # the latest that were used: the cache folder, the folder in it, and the name
-_reading = threading.Lock()
-_carried: dict[tuple[str, str], Mapping[str, Any]] = {}
-_carried_elsewhere: dict[tuple[str, str], Mapping[str, Any]] = {}  # by the first part of the name
-_programs: dict[str, Entry] = {}
-
-
-def name_of(what: Sequence[str], machine: Sequence[str]) -> str:
-    """The name of a record about something that is true of a machine."""
-    return f"{digest_of(what)}-{digest_of(machine)}"
-
-
-def digest_of(parts: Sequence[str]) -> str:
-    """The SHA-256 of length-prefixed texts."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode(errors="surrogateescape")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
-
-
-def _note_use(folder: str, name: str) -> None:
-    here = str(cache_dir()), folder, name
-    with _reading:
-        _read.pop(here, None)
-        _read[here] = None
-        for old in list(_read)[:-_MOST_RECORDS] if len(_read) > _MOST_RECORDS else ():
-            del _read[old]
-
-
-def used_records() -> tuple[tuple[str, str], ...]:
-    """What this process has read from the records in the cache folder, or written there: the folder and the
-    name, the least recent first."""
-    here = str(cache_dir())
-    with _reading:
-        return tuple((folder, name) for root, folder, name in _read if root == here)
-
-
-def carried_records() -> tuple[tuple[tuple[str, str], Mapping[str, Any]], ...]:
-    """All records that this process carries, by folder and name."""
-    return tuple(_carried.items())
-
-
-def carry(records: Mapping[tuple[str, str], Mapping[str, Any]], programs: Mapping[str, Entry]) -> None:
-    """Adds records, by folder and name, and programs, by their keys, to what this process carries."""
-    _carried.update(records)
-    for (folder, name), value in records.items():
-        if match := _OF_A_MACHINE.fullmatch(name):
-            _carried_elsewhere[folder, match[1]] = value
-    _programs.update(programs)
-
-
-def carried_record(folder: str, name: str) -> Any:
-    """The record of this name that the process carries, or one of another machine; None if there is none."""
-    found = _carried.get((folder, name))
-    if found is None and (match := _OF_A_MACHINE.fullmatch(name)):
-        found = _carried_elsewhere.get((folder, match[1]))
-    return None if found is None else dict(found)
-
-
-def carried_program(key: str) -> Entry | None:
-    """The program of this key that the process carries."""
-    return _programs.get(key)

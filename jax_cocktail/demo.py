@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 
 import jax
-from absl.flags import argparse_flags
 
 from jax_cocktail.models import MODELS
 from jax_cocktail.models.compare import STEPS, Comparison, compare
@@ -20,17 +19,13 @@ BAR_WIDTH = 20
 HEADINGS = ("model", "batch", "captured", "stock ms", "ours ms", "ratio", "jit uses", "difference")
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parses the command line; ``argv[0]`` is the program."""
-    parser = argparse_flags.ArgumentParser(prog="python -m jax_cocktail", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("demo", help=__doc__, description=__doc__)
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
     command.add_argument("--model", nargs="+", choices=MODELS, metavar="NAME", help=", ".join(MODELS))
     command.add_argument("--batch", type=int, help="batch size (default: 1)")
     command.add_argument("--all", action="store_true", help="every model and every batch size")
     command.add_argument("--small", action="store_true", help="tiny sizes: a check, not a benchmark")
     command.add_argument("--seconds", type=float, default=2.0, help="time spent timing each row")
-    return parser.parse_args(argv[1:])
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Bundles: one file with what this process knows of its programs, for machines without a compiler.
 
 A bundle has the decisions, surveys and plan records that the process has used, the binaries that they refer
-to, and the runtime library. A process that loads it carries them beside its cache folder (`cache.carry`), so
+to, and the runtime library. A process that loads it carries them beside its cache folder (`portable`), so
 nothing else has to know of bundles. Nothing is written to the cache folder.
 
 A bundle is a line with the digest of the rest, a line of JSON, and the binaries that it lists.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jax_cocktail import cache, files
+from jax_cocktail import cache, files, portable
 from jax_cocktail.device import store
 from jax_cocktail.errors import BundleError
 from jax_cocktail.lowering import custom_call, decisions, plan_cache
@@ -141,7 +141,12 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BundleError(f"{place} is not what this version writes", _AGAIN) from error
     decisions.plan_for(_units(bundle.records))
-    cache.carry(bundle.records, bundle.programs)
+    portable.carry(bundle.records, bundle.programs)
+
+
+def forget() -> None:
+    """Removes what the cache folder records of the bundles that this user has made."""
+    cache.clear_records(_FOLDER)
 
 
 # ---- saving ------------------------------------------------------------------------------------------------
@@ -150,17 +155,17 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
 def _records() -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     """What this process has used of the records that bundles contain."""
     root = cache.cache_dir()
-    for folder, name in cache.used_records():
+    for folder, name in portable.used(str(root)):
         if folder in _CARRIED:
             facts = cache.peek_record(root, folder, name)
             if facts is None:
                 raise _lost(f"the record {folder}/{name:.16}...")
             yield (folder, name), decisions.final(facts) if folder == decisions.FOLDER else facts
-    yield from cache.carried_records()
+    yield from portable.carried_records().items()
 
 
 def _program(key: str) -> cache.Entry:
-    entry = cache.peek(cache.entry_folder(cache.cache_dir(), key), key) or cache.carried_program(key)
+    entry = cache.peek(cache.entry_folder(cache.cache_dir(), key), key) or portable.carried_program(key)
     if entry is None:
         raise _lost(f"the program {key:.16}...")
     return entry

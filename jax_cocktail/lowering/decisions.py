@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import jax
 import jaxlib
 
-from jax_cocktail import cache
+from jax_cocktail import cache, portable
 from jax_cocktail.build.job import program_folders
 from jax_cocktail.config import VERSION
 from jax_cocktail.lowering.jaxpr_text import jaxpr_text
@@ -196,7 +196,7 @@ def key_of(
     what = [jaxpr_text(jaxpr), *versions(), card]
     what += [f"{name}={value}" for name, value in sorted((options or {}).items())]
     what += ["memory-bound"] if memory_bound else []
-    return cache.name_of(what, [*machine_facts(), os.environ.get("XLA_FLAGS", ""), str(units), device])
+    return portable.name_of(what, [*machine_facts(), os.environ.get("XLA_FLAGS", ""), str(units), device])
 
 
 @functools.cache

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.cache import name_of
 from jax_cocktail.config import FRESH, MEMORY_BOUND
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
@@ -56,6 +55,7 @@ from jax_cocktail.lowering.variants import (
     spec_of,
     units_of,
 )
+from jax_cocktail.portable import name_of
 from jax_cocktail.primitives import CONTROL_FLOW
 from jax_cocktail.primitives.jaxprs import open_jaxpr
 from jax_cocktail.primitives.side_exit import ALONE

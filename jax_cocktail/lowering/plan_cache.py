@@ -9,15 +9,13 @@ in the cache of compiled programs, and is not found without.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
-from jax_cocktail import cache
+from jax_cocktail import cache, portable
 from jax_cocktail.compiler import Artifact, Executable
 from jax_cocktail.cost.price import Comparison, Price
 from jax_cocktail.lowering.decisions import Plan, number_of, plan_of, typed
@@ -124,18 +122,14 @@ class _Table(Generic[V]):
 
 def _seal(facts: dict[str, Any]) -> dict[str, Any]:
     """The facts with their digest: a damaged size would not be noticed before the program runs."""
-    return {"format": _FORMAT, "facts": facts, "sha256": _digest(facts)}
+    return {"format": _FORMAT, "facts": facts, "sha256": portable.digest_of_facts(facts)}
 
 
 def _sealed(record: Any) -> Any:
     """The facts in a record. Raises ValueError, KeyError or TypeError if it is damaged."""
-    if record["format"] != _FORMAT or record["sha256"] != _digest(record["facts"]):
+    if record["format"] != _FORMAT or record["sha256"] != portable.digest_of_facts(record["facts"]):
         raise ValueError("not what this version writes")
     return record["facts"]
-
-
-def _digest(facts: Any) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 # ---- surveys -----------------------------------------------------------------------------------------------
@@ -173,7 +167,7 @@ def survey(key: str, make: Callable[[], Survey]) -> Survey:
 def _executable(facts: Any) -> Executable | None:
     """What a record describes; None if its binary is gone or is another one."""
     key, digest = typed(facts["key"], str), typed(facts["digest"], str)
-    entry = cache.load(cache.entry_folder(cache.cache_dir(), key), key) or cache.carried_program(key)
+    entry = cache.load(cache.entry_folder(cache.cache_dir(), key), key) or portable.carried_program(key)
     if entry is None or entry.digest != digest:
         return None
     launch = facts["launch"]

@@ -17,7 +17,6 @@ from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import Workers, finish
-from jax_cocktail.cache import name_of
 from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
 from jax_cocktail.config import FRESH
@@ -36,6 +35,7 @@ from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.rerun import Rewritten
 from jax_cocktail.lowering.state import Mark, Stopped, go_on
+from jax_cocktail.portable import name_of
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
 from jax_cocktail.runtime.cuda.driver import driver_version

@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 
 import jax_cocktail
-from jax_cocktail import cache
+from jax_cocktail import cache, portable
 from jax_cocktail.errors import BundleError
 from jax_cocktail.lowering import bundle, custom_call, decisions, plan_cache
 from jax_cocktail.utask.candidate import Candidate
@@ -147,8 +147,8 @@ def test_it_can_be_saved_again_without_a_compiler(saved, tmp_path):
 def fresh(tmp_path, monkeypatch):
     """A cache folder of its own, and a process that carries nothing."""
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("_carried", "_carried_elsewhere", "_programs", "_read"):
-        monkeypatch.setattr(cache, name, {})
+    for name in ("_records", "_elsewhere", "_programs", "_used"):
+        monkeypatch.setattr(portable, name, {})
     monkeypatch.setattr(decisions, "_planned_for", set())
     for name in ("_surveys", "_programs"):
         table = getattr(plan_cache, name)
@@ -183,7 +183,7 @@ def refused(path, trust, words):
     """The bundle is refused, nothing of it counts, and the program runs."""
     with pytest.raises(BundleError, match=words):
         jax_cocktail.load_bundle(path, trust=trust)
-    assert not cache._carried and not cache._programs and not decisions._planned_for
+    assert not portable._records and not portable._programs and not decisions._planned_for
     np.testing.assert_allclose(
         jax_cocktail.jit(function, options=OPTIONS)(X), jax.jit(function)(X), rtol=2e-6
     )
@@ -191,7 +191,7 @@ def refused(path, trust, words):
 
 def test_what_this_user_has_made_is_trusted(made):
     jax_cocktail.load_bundle(made[0])
-    assert cache._programs
+    assert portable._programs
 
 
 def test_nothing_else_is_trusted_by_itself(made, fresh, monkeypatch):
@@ -201,7 +201,7 @@ def test_nothing_else_is_trusted_by_itself(made, fresh, monkeypatch):
     refused(path, "0" * 64, f"its digest is {digest}")
     refused(path, "", "is not the trusted bundle")
     jax_cocktail.load_bundle(path, trust=digest)
-    assert cache._programs
+    assert portable._programs
 
 
 @pytest.mark.parametrize("where", ["file", "folder", "owner"])

@@ -162,7 +162,7 @@ def test_exchanged_records_count_as_absent(root: Path) -> None:
 
 
 def test_records_and_locks_are_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_MOST_RECORDS", 8)
+    monkeypatch.setattr(cache, "MOST_RECORDS", 8)
     for number in range(40):
         with cache.one_at_a_time("notes", str(number), 1.0) as ours:
             assert ours
