@@ -6,6 +6,7 @@ import hashlib
 import json
 import operator
 import os
+import warnings
 from pathlib import Path
 
 import jax
@@ -299,8 +300,9 @@ def test_swapped_programs_do_not_run(made, monkeypatch):
     digest = edited(path, swap)
     jax_cocktail.load_bundle(path, trust=digest)
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(path.parent / "other"))
-    jax_cocktail.jit(function, options=OPTIONS)(X)
-    assert jax_cocktail.cache_info().programs.stored == 0
+    jax_cocktail.jit(lambda x: function(x), options=OPTIONS)(X)
+    info = jax_cocktail.cache_info().programs
+    assert info.stored == 0 and info.made
 
 
 def test_nothing_to_save(fresh):
@@ -341,3 +343,29 @@ def test_the_runtime_is_in_it(made):
     runtime = rest[: json.loads(header)["runtime"]]
     assert runtime == custom_call.runtime_binary() and b"ck_cpu_execute" in runtime
     assert bundle._FOLDER == "bundles" and Path(path).stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("what", ["missing", "a file", "world-writable", "read-only", "damaged"])
+def test_the_cache_folder_is_unusable(made, monkeypatch, what):
+    """A bundle does not need it."""
+    path, digest = made
+    root = cache.cache_dir()
+    if what == "a file":
+        root = path.parent / "file"
+        root.write_text("")
+    elif what == "world-writable":
+        root.chmod(0o777)
+    elif what == "damaged":
+        for each in [*root.glob("plans/*"), *root.glob("entries/*/*")]:
+            each.write_bytes(each.read_bytes()[:50])
+    else:
+        root = Path("/proc/nowhere") if what == "read-only" else path.parent / "nowhere"
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(root))
+    jax_cocktail.load_bundle(path, trust=digest)
+    table = plan_cache._programs
+    monkeypatch.setattr(plan_cache, "_programs", type(table)(table._kind, table._parsed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", jax_cocktail.CocktailWarning)
+        found = jax_cocktail.jit(lambda x: function(x), options=OPTIONS)(X)  # traced anew
+    np.testing.assert_allclose(found, jax.jit(function)(X), atol=1e-5)
+    assert jax_cocktail.cache_info().programs.stored == 1
