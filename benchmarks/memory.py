@@ -1,10 +1,12 @@
 """What a process holds while it compiles many programs and makes many calls, beside stock `jax.jit`.
 
-Every program is a function of its own that closes over an array of 1 MiB. It is called once and dropped. The
-calls that follow are all of the last program. Each side is a process of its own.
+Every program is a function of its own that closes over an array of 1 MiB. It is called once and dropped.
+The shapes are those of one function, which keeps what is compiled for each of them, and is then dropped. The
+calls that follow are all of one program. Each side is a process of its own.
 
     python -m benchmarks.memory                                2,000 programs and 1,000,000 calls
     python -m benchmarks.memory --programs 300 --calls 100000  fewer
+    python -m benchmarks.memory --programs 0 --shapes 1000 --calls 0
     python -m benchmarks.memory --sides ours                   without stock
     python -m benchmarks.memory --out FILE                     the same figures as JSON
 """
@@ -54,7 +56,7 @@ def _jit(side: str) -> Any:
     return lambda function: jax_cocktail.jit(function, options=options)
 
 
-def serve(side: str, programs: int, calls: int) -> Iterator[tuple[str, int, Figures]]:
+def serve(side: str, programs: int, calls: int, shapes: int) -> Iterator[tuple[str, int, Figures]]:
     """Yields what was done so far, how often, and what the process then holds."""
     import jax
     import jax.numpy as jnp
@@ -77,6 +79,8 @@ def serve(side: str, programs: int, calls: int) -> Iterator[tuple[str, int, Figu
         if number % max(programs // STEPS, 1) == 0:
             gc.collect()
             yield "programs", number, held()
+    if shapes:
+        yield from _serve_shapes(jit, shapes)
     function = function or made(0)
     for number in range(1, calls + 1):
         jax.block_until_ready(function(x))
@@ -85,10 +89,28 @@ def serve(side: str, programs: int, calls: int) -> Iterator[tuple[str, int, Figu
             yield "calls", number, held()
 
 
-def measure(side: str, programs: int, calls: int) -> Iterator[tuple[str, int, Figures]]:
+def _serve_shapes(jit: Any, shapes: int) -> Iterator[tuple[str, int, Figures]]:
+    """Calls one function with arrays of many lengths, and drops it."""
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    function = jit(lambda x: lax.fori_loop(0, 3, lambda i, a: a * 1.5 + i, x))
+    for number in range(1, shapes + 1):
+        jax.block_until_ready(function(jnp.ones(number + 2)))
+        if number % max(shapes // STEPS, 1) == 0:
+            gc.collect()
+            yield "shapes", number, held()
+    del function
+    jax.clear_caches()
+    gc.collect()
+    yield "shapes, dropped", shapes, held()
+
+
+def measure(side: str, programs: int, calls: int, shapes: int = 0) -> Iterator[tuple[str, int, Figures]]:
     """The same, in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.memory", "--serve", side]
-    command += ["--programs", str(programs), "--calls", str(calls)]
+    command += ["--programs", str(programs), "--calls", str(calls), "--shapes", str(shapes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         assert child.stdout
         for line in child.stdout:
@@ -103,21 +125,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--calls", type=int, default=1_000_000)
+    parser.add_argument("--shapes", type=int, default=0)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--serve", choices=SIDES, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    counts = options.programs, options.calls, options.shapes
     if options.serve:
-        for step in serve(options.serve, options.programs, options.calls):
+        for step in serve(options.serve, *counts):
             print(json.dumps(step), flush=True)
         return
-    print(f"{'':24}" + "".join(f"{name:>10}" for name in FIGURES))
+    print(f"{'':30}" + "".join(f"{name:>10}" for name in FIGURES))
     found = []
     for side in options.sides:
-        for what, number, figures in measure(side, options.programs, options.calls):
+        for what, number, figures in measure(side, *counts):
             found.append({"side": side, what: number, **figures})
             cells = "".join(f"{figures[name]:10.0f}" for name in FIGURES)
-            print(f"{f'{side}, {number} {what}':24}{cells}", flush=True)
+            print(f"{f'{side}, {number} {what}':30}{cells}", flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 
