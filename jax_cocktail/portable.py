@@ -22,6 +22,7 @@ _used: dict[tuple[str, Place], None] = {}  # the latest, by cache folder and pla
 _records: dict[Place, Mapping[str, Any]] = {}
 _elsewhere: dict[Place, Mapping[str, Any]] = {}  # the same, by the first part of the name
 _programs: dict[str, Any] = {}  # by key
+_digests: set[str] = set()  # of their binaries
 
 
 # ---- names -------------------------------------------------------------------------------------------------
@@ -82,6 +83,7 @@ def carry(records: Mapping[Place, Mapping[str, Any]], programs: Mapping[str, Any
         if match := _OF_A_MACHINE.fullmatch(name):
             _elsewhere[folder, match[1]] = value
     _programs.update(programs)
+    _digests.update(program.digest for program in programs.values())
 
 
 def carried_records() -> Mapping[Place, Mapping[str, Any]]:
@@ -95,6 +97,11 @@ def carried_record(folder: str, name: str) -> Any:
     if found is None and (match := _OF_A_MACHINE.fullmatch(name)):
         found = _elsewhere.get((folder, match[1]))
     return None if found is None else dict(found)
+
+
+def carries(digest: str) -> bool:
+    """True if the process carries the program whose binary has this digest."""
+    return digest in _digests
 
 
 def carried_program(key: str) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 from jax_cocktail import cache, files, portable
 from jax_cocktail.device import store
 from jax_cocktail.errors import BundleError
-from jax_cocktail.lowering import custom_call, decisions, plan_cache
+from jax_cocktail.lowering import background, custom_call, decisions, plan_cache
 
 _FORMAT = 1
 _HEAD = re.compile(rb"jax_cocktail bundle ([0-9]+) ([0-9a-f]{64})\n")
@@ -50,8 +50,8 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
     """Writes a file with everything that this process has compiled or found in the cache: programs, what was
     decided about them, and the runtime library. A machine without a compiler can load it (`load_bundle`).
 
-    Call all functions that should be in it first, with arguments of all shapes that they will have there.
-    What a function runs with ``plans="fresh"`` is not stored and thus not in a bundle.
+    Call all functions that should be in it first, with arguments of all shapes that they will have there. It
+    waits for what is built in the background. What a function runs with ``plans="fresh"`` is not stored and thus not in a bundle.
 
     Example::
 
@@ -68,6 +68,7 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
       BundleError: there is nothing to save, or the cache folder has lost some of it.
       OSError: the file cannot be written.
     """
+    background.wait()
     records, keys = dict(_records()), dict[str, str]()
     for (folder, name), facts in records.items():
         with suppress(KeyError):

@@ -15,7 +15,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from jax_cocktail import config
+from jax_cocktail import config, portable
 from jax_cocktail.build.host import build_runtime, host_toolchain
 from jax_cocktail.build.library import open_binary, open_built
 from jax_cocktail.cache import prepare_root
@@ -223,7 +223,7 @@ def _bound(
     passed, returned = ([(x.dtype.name, x.shape) for x in values] for values in (operands, results))
     signature = trust.signature(passed, returned, executable.aliases)
     digest = trust.digest_of(launch, signature, executable.digest)
-    trust.admit(digest)
+    trust.admit(digest, elsewhere=not portable.carries(executable.digest))
     return {
         "digest": digest,
         "launch": np.asarray(launch, np.int64),

@@ -85,11 +85,12 @@ _trusted: set[str] = set()
 _everything = False
 
 
-def admit(digest: str) -> None:
-    """Permits a call that this process has compiled, here and in other processes with this cache folder."""
+def admit(digest: str, elsewhere: bool = True) -> None:
+    """Permits a call that this process has compiled, here and, if `elsewhere`, in other processes with this
+    cache folder."""
     if digest not in _compiled:
         _compiled.add(digest)
-        if cache.read_record(_FOLDER, digest) is None:
+        if elsewhere and cache.read_record(_FOLDER, digest) is None:
             with suppress(OSError):  # then only here
                 cache.write_record(_FOLDER, digest, {})
 

@@ -46,6 +46,8 @@ SAVES = """
     functions = [jax_cocktail.jit(f, options={**forced, "units": 2}) for f in (loop, search)]
     ours = [np.asarray(f(x)).tolist() for f in functions]
     jax_cocktail.explain(jax_cocktail.jit(loop))(x)  # times both, and stores the decision
+    assert jax_cocktail.wait()
+    ours = [np.asarray(f(x)).tolist() for f in functions]  # by the compiled programs
     say(ours=ours, digest=jax_cocktail.save_bundle(os.environ["BUNDLE"]))
 """
 
@@ -54,8 +56,8 @@ def child(program, folder, **environment):
     """What a process prints that has an empty cache folder."""
     (folder / "tmp").mkdir(exist_ok=True)
     places = {"JAX_COCKTAIL_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
-    places["JAX_COCKTAIL_PLANS"] = "cached"
-    return json.loads(python(FUNCTIONS + program, **places, **environment).splitlines()[-1])
+    places |= {"JAX_COCKTAIL_PLANS": "cached", "JAX_COCKTAIL_COMPILE": "background", **environment}
+    return json.loads(python(FUNCTIONS + program, **places).splitlines()[-1])
 
 
 def without_compiler(program, folder, **environment):
@@ -111,7 +113,7 @@ def test_a_machine_without_a_compiler_runs_it(saved, tmp_path, units):
     assert said["choice"] == "cocktail" and said["captured"] == 1
     if not units:
         assert "measured before" in said["why"]
-    assert "entries" not in said["folder"] and "plans" not in said["folder"], "nothing of it is written there"
+    assert {"entries", "calls", "decisions"}.isdisjoint(said["folder"]), "nothing of it is written there"
 
 
 def test_what_is_not_in_it_runs_on_stock(saved, tmp_path):
@@ -123,7 +125,8 @@ def test_what_is_not_in_it_runs_on_stock(saved, tmp_path):
         other = jax_cocktail.jit(lambda x: lax.fori_loop(0, 9, lambda i, a: a * x, x), options=forced)
         say(result=float(other(2.0)), told=[str(each.message) for each in told])
     """
-    said = without_compiler(program, tmp_path, BUNDLE=str(path), DIGEST=made["digest"])
+    named = {"BUNDLE": str(path), "DIGEST": made["digest"], "JAX_COCKTAIL_COMPILE": "now"}
+    said = without_compiler(program, tmp_path, **named)
     assert said["result"] == 1024 and "no C++ compiler was found" in said["told"][0]
 
 
@@ -150,6 +153,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("_records", "_elsewhere", "_programs", "_used"):
         monkeypatch.setattr(portable, name, {})
+    monkeypatch.setattr(portable, "_digests", set())
     monkeypatch.setattr(decisions, "_planned_for", set())
     for name in ("_surveys", "_programs"):
         table = getattr(plan_cache, name)
