@@ -52,7 +52,7 @@ def _jit(side: str) -> Any:
 
     if side == "stock":
         return jax.jit
-    options = {"force": "cocktail", "profile": "off"}
+    options = {"force": "cocktail", "profile": "off", "compile": "now"}
     return lambda function: jax_cocktail.jit(function, options=options)
 
 

@@ -51,7 +51,8 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
     decided about them, and the runtime library. A machine without a compiler can load it (`load_bundle`).
 
     Call all functions that should be in it first, with arguments of all shapes that they will have there. It
-    waits for what is built in the background. What a function runs with ``plans="fresh"`` is not stored and thus not in a bundle.
+    waits for what is built in the background. What runs with ``plans="fresh"`` is not stored and thus not in
+    a bundle.
 
     Example::
 

@@ -196,3 +196,14 @@ def test_a_process_stays_flat():
         assert late[name] - early[name] <= most * (last - first), name
     for name, most in (("MiB", 16), ("arrays", 0), ("mappings", 8), ("files", 1), ("threads", 1)):
         assert steps[-1][2][name] - late[name] <= most, name
+
+
+def test_shapes_of_a_function_are_dropped_with_it():
+    """Programs of many shapes: those that are loaded are unloaded, but for the last few."""
+    *steps, (what, _, dropped) = memory.measure("ours", programs=0, calls=0, shapes=20)
+    assert what == "shapes, dropped"
+    first, last = steps[0][2], steps[-1][2]
+    assert last["mappings"] - first["mappings"] > 5 * IDLE, "they are loaded"
+    assert dropped["mappings"] - first["mappings"] <= 5 * IDLE
+    for name in ("arrays", "files"):
+        assert dropped[name] <= first[name], name
