@@ -26,6 +26,16 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """How densely a space is packed, in bytes. `peak`: its size; `bound`: the largest set of buffers that are
+    live at the same time: no plan needs less; `total`: all buffers, which is its size if none is used again."""
+
+    peak: int
+    bound: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Static memory of a program.
 
@@ -34,7 +44,8 @@ class MemoryPlan:
     workspace and of each unit's own and private memory; `scratch_space`, `scratch_offset`: the scratch, the
     last part of its space, free for one operator at a time (`scratch_bytes`); `most_units`: number of units
     that find work; `template_bytes`: near memory that templates use while they run; `parts`: workspace
-    buffers whose slices may also be with the units that alone touch them; `cluster`: units are one cluster.
+    buffers whose slices may also be with the units that alone touch them; `cluster`: units are one cluster;
+    `usage`: of every space that has buffers or scratch.
     """
 
     layouts: Mapping[Value, Layout]
@@ -49,6 +60,7 @@ class MemoryPlan:
     template_bytes: int = 0
     parts: Mapping[Slot, Part] = field(default_factory=dict)
     cluster: bool = False
+    usage: Mapping[str, Usage] = field(default_factory=dict)
 
     @property
     def shared_bytes(self) -> int:

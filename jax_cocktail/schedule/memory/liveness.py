@@ -23,6 +23,7 @@ from jax_cocktail.utask.ir import (
     walk,
 )
 from jax_cocktail.utask.layout import Layout
+from jax_cocktail.utask.plan import scratch_bytes
 from jax_cocktail.utask.types import Value
 
 Wish = tuple[int, Value, Value]  # (nesting depth, producer side, destination side)
@@ -31,12 +32,14 @@ Wish = tuple[int, Value, Value]  # (nesting depth, producer side, destination si
 @dataclass(slots=True)
 class Liveness:
     """`mask[root]`: positions; `related[position]`: root pairs that may share memory there;
-    `wishes`: pairs that save a copy when they share memory; `same`: pairs that must share."""
+    `wishes`: pairs that save a copy when they share memory; `same`: pairs that must share; `scratch`: the
+    positions of operators that use scratch memory."""
 
     mask: dict[Value, int] = field(default_factory=lambda: defaultdict(int))
     related: dict[int, set[frozenset[Value]]] = field(default_factory=lambda: defaultdict(set))
     wishes: list[Wish] = field(default_factory=list)
     same: list[tuple[Value, Value]] = field(default_factory=list)
+    scratch: int = 0
 
 
 def liveness(program: UProgram, layouts: Mapping[Value, Layout]) -> Liveness:
@@ -101,6 +104,8 @@ class _Walker:
         at = self.position()
         reads, writes = self.roots(statement.inputs), self.roots(statement.outputs)
         self.mark(live | reads | writes, at)
+        if isinstance(statement, UOperator) and scratch_bytes(statement):
+            self.result.scratch |= 1 << at
         for source, target, wished in in_place_pairs(statement, self.memory):
             self.result.related[at].add(frozenset((source, target)))
             if wished:

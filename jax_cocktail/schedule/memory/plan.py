@@ -8,14 +8,15 @@ run time (ATB plans its workspace the same way, once per program).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jax_cocktail.errors import PlacementError
 from jax_cocktail.schedule.memory.liveness import Liveness, liveness
+from jax_cocktail.schedule.memory.packing import ALWAYS, Item, lower_bound, pack
 from jax_cocktail.schedule.memory.sharing import Sharing, sharing_of
 from jax_cocktail.utask.ir import UOperator, UProgram, is_a, is_parallel, walk
 from jax_cocktail.utask.layout import Layout
-from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, layouts_of, scratch_bytes
+from jax_cocktail.utask.plan import ALIGNMENT, MemoryPlan, Slot, Usage, layouts_of, scratch_bytes
 from jax_cocktail.utask.types import Value
 
 
@@ -57,10 +58,33 @@ def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
         return _with_own(plan, free, live, scratch, "workspace", near)
     if any(sharing.is_shared(root) for root in received):
         raise PlacementError("what a unit receives from others lies where all of them see it")
-    shared, size = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
-    plan = replace(plan, slots=slots | shared, workspace_bytes=size, most_units=sharing.most_units)
+    shared = _lay_out([g for g in free if sharing.is_shared(g[0])], live, "workspace", sharing)
+    plan = replace(plan, slots={**slots, **shared.slots}, most_units=sharing.most_units)
+    if shared.size:
+        plan = replace(plan, workspace_bytes=shared.size, usage={"workspace": shared.usage})
     own = [g for g in free if not sharing.is_shared(g[0])]
     return _with_own(plan, own, live, scratch, "own" if near is None else "private", near)
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Buffers in a space: their slots, the buffers, the size of the space, and that of the largest live set."""
+
+    slots: Mapping[Value, Slot]
+    items: tuple[Item, ...]
+    size: int
+    bound: int
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(self.size, self.bound, sum(item.size for item in self.items))
+
+    def with_scratch(self, size: int, live: int) -> _Laid:
+        """The same with scratch memory behind the buffers. Where it is in use, its positions say."""
+        if not size:
+            return self
+        items = (*self.items, Item(size, live))
+        return _Laid(self.slots, items, self.size + size, lower_bound(items))
 
 
 def _with_own(
@@ -68,23 +92,24 @@ def _with_own(
 ) -> MemoryPlan:
     """Adds the buffers that each unit has for itself: as many as fit in near memory, smallest first; the
     others, or all if there is no near memory, in the space `far`. The scratch comes last in its space."""
-    slots, inside = dict(plan.slots), 0
+    inside = _lay_out([], live, "own")
     if near is not None:
         ordered = sorted(groups, key=lambda g: (g[0].type.nbytes, g[0].id))
         count = _most_that_fit(ordered, live, near)
-        offsets, inside = _lay_out(ordered[:count], live, "own")
-        slots |= offsets
-        groups = ordered[count:]
-    offsets, outside = _lay_out(groups, live, far)
-    is_near = near is not None and inside + scratch <= near
-    space, offset = ("own", inside) if is_near else (far, outside)
-    sizes = {"own": inside, far: outside}
-    sizes[space] = max(sizes[space], offset + scratch)
+        inside, groups = _lay_out(ordered[:count], live, "own"), ordered[count:]
+    outside = _lay_out(groups, live, far)
+    is_near = near is not None and inside.size + scratch <= near
+    laid = {"own": inside, far: outside}
+    space = "own" if is_near else far
+    offset = laid[space].size
+    laid[space] = laid[space].with_scratch(scratch, live.scratch)
+    sizes = {name: each.size for name, each in laid.items()}
     if far == "workspace":
         plan = replace(plan, workspace_bytes=sizes[far])
     return replace(
         plan,
-        slots=slots | offsets,
+        slots={**plan.slots, **inside.slots, **outside.slots},
+        usage={**plan.usage, **{name: each.usage for name, each in laid.items() if each.size}},
         scratch_offset=offset,
         scratch_space=space,
         own_bytes=sizes["own"],
@@ -97,7 +122,8 @@ def _most_that_fit(groups: list[list[Value]], live: Liveness, size: int) -> int:
     low, high = 0, len(groups)
     while low < high:
         middle = (low + high + 1) // 2
-        if _lay_out(groups[:middle], live, "own")[1] <= size:
+        items = _items(_largest_first(groups[:middle]), live)
+        if lower_bound(items) <= size and pack(items, enough=size).peak <= size:
             low = middle
         else:
             high = middle - 1
@@ -244,35 +270,32 @@ def _alias_inputs(
 
 def _lay_out(
     groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
-) -> tuple[dict[Value, Slot], int]:
-    """First fit, largest first. Buffers with disjoint lifetimes overlap, unless that needs a barrier."""
-    placed: dict[tuple[int, int], int] = {}  # (begin, end) -> mask of all buffers that lie there
-    slots: dict[Value, Slot] = {}
-    size = 0
-    for group in sorted(groups, key=lambda g: (-g[0].type.nbytes, g[0].id)):
-        mask = 0
+) -> _Laid:
+    """Buffers with disjoint lifetimes overlap, unless that needs a barrier."""
+    groups = _largest_first(groups)
+    items = _items(groups, live, sharing)
+    packing = pack(items)
+    placed = zip(groups, packing.offsets, strict=True)
+    slots = {root: Slot(space, begin) for group, begin in placed for root in group}
+    return _Laid(slots, items, packing.peak, packing.bound)
+
+
+def _largest_first(groups: list[list[Value]]) -> list[list[Value]]:
+    return sorted(groups, key=lambda g: (-g[0].type.nbytes, g[0].id))
+
+
+def _items(groups: list[list[Value]], live: Liveness, sharing: Sharing | None = None) -> tuple[Item, ...]:
+    """The buffers of groups."""
+    least = 0 if sharing is None else sharing.overlap_bytes
+    found = []
+    for group in groups:
+        mask, size = 0, group[0].type.nbytes
         for root in group:
             mask |= live.mask[root]
-        if sharing is not None and group[0].type.nbytes < sharing.overlap_bytes:
-            mask = -1
-        need = aligned(max(group[0].type.nbytes, 1))
-        begin = first_fit(need, (place for place, other in placed.items() if other & mask))
-        place = begin, begin + need
-        placed[place] = placed.get(place, 0) | mask
-        size = max(size, begin + need)
-        slots.update((root, Slot(space, begin)) for root in group)
-    return slots, size
+        found.append(Item(aligned(max(size, 1)), ALWAYS if size < least else mask))
+    return tuple(found)
 
 
 def aligned(size: int) -> int:
+    """The bytes that a buffer of this size takes."""
     return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def first_fit(need: int, taken: Iterable[tuple[int, int]]) -> int:
-    """The first offset at which `need` bytes overlap none of the intervals."""
-    begin = 0
-    for low, high in sorted(taken):
-        if begin + need <= low:
-            break
-        begin = max(begin, high)
-    return begin

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from jax_cocktail.analysis.parallel import scalar_constants, tile_access
-from jax_cocktail.schedule.memory.plan import aligned, first_fit
+from jax_cocktail.schedule.memory.packing import first_gap
+from jax_cocktail.schedule.memory.plan import aligned
 from jax_cocktail.utask.exchange import blocks_of
 from jax_cocktail.utask.ir import (
     BranchUTask,
@@ -72,7 +73,7 @@ def residency(program: UProgram, plan: MemoryPlan, capacity: int) -> Residency:
         owners, size = survey.owners[slot], survey.bytes[slot]
         reason = _hindrance(slot, owners, plan, survey.bytes)
         need = aligned(-(-size // owners.count))
-        begin = first_fit(need, ((low, high) for o, low, high in placed if o.meets(owners)))
+        begin = first_gap(need, ((low, high) for o, low, high in placed if o.meets(owners)))
         if not reason and begin + need > capacity:
             reason = f"no room for {need} bytes more behind {begin} of {capacity}"
         if reason:

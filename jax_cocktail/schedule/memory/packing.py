@@ -1,0 +1,176 @@
+"""Packs buffers into one piece of memory, so that it is as small as possible.
+
+A buffer is its bytes and a mask of the positions at which they must be intact (see `liveness`), so sides of a
+branch, loops and frames are all the same here. Two buffers may overlap if their masks are disjoint. To find
+the smallest memory is NP-hard, so `pack` tries heuristics, as ATB does, until one needs no more than the
+largest live set: no packing needs less.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+ALWAYS = -1  # the mask of a buffer that overlaps no other
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A buffer of `size` bytes that is live at the positions of a mask."""
+
+    size: int
+    live: int
+
+
+Offsets = Sequence[int]  # of the items, in their order
+Place = tuple[int, int]  # begin and end
+Order = Callable[[Item], int]  # items with smaller values are placed earlier
+Gap = Callable[[int, Iterable[Place]], int]  # (size, places that are taken) -> where to begin
+Strategy = Callable[[Sequence[Item]], Offsets]
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where items lie. `peak`: bytes that they take; `bound`: those of the largest live set; `strategy`: the
+    name of the one that found it."""
+
+    offsets: Offsets
+    peak: int
+    bound: int
+    strategy: str
+
+
+def pack(items: Sequence[Item], enough: int = 0) -> Packing:
+    """The smallest packing that a strategy finds; of equal ones that of the first in `STRATEGIES`. It stops
+    when one needs no more than `enough` bytes, or reaches the lower bound."""
+    bound = lower_bound(items)
+    best: Packing | None = None
+    for name, strategy in STRATEGIES.items():
+        offsets = strategy(items)
+        peak = peak_of(items, offsets)
+        if best is None or peak < best.peak:
+            best = Packing(offsets, peak, bound, name)
+        if best.peak <= max(bound, enough):
+            break
+    assert best is not None
+    return best
+
+
+def peak_of(items: Sequence[Item], offsets: Offsets) -> int:
+    """The bytes that items at these offsets take."""
+    return max((begin + item.size for item, begin in zip(items, offsets, strict=True)), default=0)
+
+
+def lower_bound(items: Sequence[Item]) -> int:
+    """The bytes of the largest live set."""
+    change: dict[int, int] = defaultdict(int)
+    always = sum(item.size for item in items if item.live == ALWAYS)
+    for item in items:
+        for begin, end in () if item.live == ALWAYS else _runs(item.live):
+            change[begin] = change[begin] + item.size
+            change[end] = change[end] - item.size
+    live, most = 0, max((item.size for item in items if not item.live), default=0)
+    for position in sorted(change):
+        live = live + change[position]
+        most = max(most, live)
+    return always + most
+
+
+def _runs(mask: int) -> Iterator[Place]:
+    """The runs of set bits of a mask, each as its first position and the one after its last."""
+    done = 0
+    while mask:
+        zeros = (mask & -mask).bit_length() - 1
+        mask >>= zeros
+        ones = (~mask & (mask + 1)).bit_length() - 1
+        mask >>= ones
+        yield done + zeros, done + zeros + ones
+        done += zeros + ones
+
+
+# ---- strategies --------------------------------------------------------------------------------------------
+
+
+def bump(items: Sequence[Item]) -> Offsets:
+    """One item behind the other: no memory is used again."""
+    offsets, end = [], 0
+    for item in items:
+        offsets.append(end)
+        end = end + item.size
+    return offsets
+
+
+def fit(items: Sequence[Item], order: Order, gap: Gap) -> Offsets:
+    """Places one item after the other, each in a gap among those placed before that are live with it."""
+    live: dict[Place, int] = {}  # place -> positions at which an item lies there
+    offsets = [0] * len(items)
+    for number in sorted(range(len(items)), key=lambda n: (order(items[n]), n)):
+        item = items[number]
+        begin = gap(item.size, (place for place, mask in live.items() if mask & item.live))
+        place = begin, begin + item.size
+        live[place] = live.get(place, 0) | item.live
+        offsets[number] = begin
+    return offsets
+
+
+def merge_and_extend(items: Sequence[Item]) -> Offsets:
+    """What an allocator does at run time: position after position, an item takes the first block of free
+    memory that is large enough, and gives it back behind its last position. Free neighbours are one block;
+    without a block that is large enough, the memory is extended, from the free block at its end on."""
+    offsets = [0] * len(items)
+    taken: list[tuple[int, int, int]] = []  # begin, end, last position
+    for number in sorted(range(len(items)), key=lambda n: (_first(items[n]), n)):
+        item = items[number]
+        taken = [each for each in taken if each[2] >= _first(item)]
+        begin = first_gap(item.size, ((low, high) for low, high, _ in taken))
+        last = sys.maxsize if item.live == ALWAYS else item.live.bit_length() - 1
+        taken.append((begin, begin + item.size, last))
+        offsets[number] = begin
+    return offsets
+
+
+def first_gap(size: int, taken: Iterable[Place]) -> int:
+    """The first offset at which `size` bytes overlap none of the places."""
+    begin = 0
+    for low, high in sorted(taken):
+        if begin + size <= low:
+            break
+        begin = max(begin, high)
+    return begin
+
+
+def smallest_gap(size: int, taken: Iterable[Place]) -> int:
+    """The begin of the smallest gap among the places that has `size` bytes; their end if none has."""
+    begin, found = 0, list[tuple[int, int]]()
+    for low, high in sorted(taken):
+        if begin + size <= low:
+            found.append((low - begin, begin))
+        begin = max(begin, high)
+    return min(found)[1] if found else begin
+
+
+def _largest(item: Item) -> int:
+    return -item.size
+
+
+def _longest(item: Item) -> int:
+    return 0 if item.live == ALWAYS else -item.live.bit_count()
+
+
+def _first(item: Item) -> int:
+    """The first position at which it is live."""
+    return -1 if item.live == ALWAYS else (item.live & -item.live).bit_length() - 1
+
+
+_ORDERS: Mapping[str, Order] = {"largest": _largest, "longest": _longest, "first": _first}
+
+# By name, in the order of preference.
+STRATEGIES: Mapping[str, Strategy] = {
+    **{f"first fit, {name} first": partial(fit, order=order, gap=first_gap) for name, order in _ORDERS.items()},
+    **{f"best fit, {name} first": partial(fit, order=order, gap=smallest_gap) for name, order in _ORDERS.items()},
+    "merge and extend": merge_and_extend,
+    "bump": bump,
+}
