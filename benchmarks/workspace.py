@@ -1,8 +1,8 @@
 """How densely memory is planned: for every model and its gradient, as planned for a CPU and for a GPU.
 
-A row is the space of a program that is furthest above its lower bound, over all candidates. `bytes`: its size;
-`bound`: the largest set of buffers that are live at the same time, which no plan can beat; `no reuse`: the sum
-of all buffers.
+A row is the space of a program that is furthest above its lower bound, over all candidates. `bytes`: its
+size; `bound`: the largest set of buffers that are live at the same time, which no plan can beat; `no reuse`:
+the sum of all buffers.
 
     python -m benchmarks.workspace                   every model; status 1 if one is more than 5 % above
     python -m benchmarks.workspace lstm rae          models whose names have one of these in them
@@ -55,7 +55,7 @@ class Row:
 
     @property
     def text(self) -> str:
-        sizes = f"{self.usage.peak:>13,}{self.usage.bound:>13,}{self.above:8.1%}{self.usage.total:>14,}"
+        sizes = f"{self.usage.peak:>14,}{self.usage.bound:>14,}{self.above:8.1%}{self.usage.total:>14,}"
         return f"{self.program:34}{self.target:5}{sizes}  {self.space}, {self.candidate}"
 
 
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="tiny models")
     parser.add_argument("--all", action="store_true", help="every candidate and space")
     given = parser.parse_args()
-    print(f"{'program':34}{'':5}{'bytes':>13}{'bound':>13}{'above':>8}{'no reuse':>14}")
+    print(f"{'program':34}{'':5}{'bytes':>14}{'bound':>14}{'above':>8}{'no reuse':>14}")
     worst = 0.0
     for found in rows(given.names, given.small):
         largest = sorted(found, key=lambda row: (row.above, row.usage.peak))

@@ -28,7 +28,7 @@ class Slot:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """How densely a space is packed, in bytes. `peak`: its size; `bound`: the largest set of buffers that are
-    live at the same time: no plan needs less; `total`: all buffers, which is its size if none is used again."""
+    live at the same time: no plan needs less; `total`: all buffers, its size if no memory is used again."""
 
     peak: int
     bound: int

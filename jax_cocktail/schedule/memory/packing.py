@@ -27,9 +27,13 @@ class Item:
 
 Offsets = Sequence[int]  # of the items, in their order
 Place = tuple[int, int]  # begin and end
-Order = Callable[[Item], int]  # items with smaller values are placed earlier
+Key = Callable[[Item], int]  # items with smaller values are placed earlier
 Gap = Callable[[int, Iterable[Place]], int]  # (size, places that are taken) -> where to begin
 Strategy = Callable[[Sequence[Item]], Offsets]
+
+_CLOSE = 101, 100  # this ratio to the lower bound is close enough: to look further takes longer than it gains
+_REPAIRS = 16  # most rounds of `repair` for each order,
+_REPAIRED = 4096  # and most items that these place
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Packing:
 
 
 def pack(items: Sequence[Item], enough: int = 0) -> Packing:
-    """The smallest packing that a strategy finds; of equal ones that of the first in `STRATEGIES`. It stops
-    when one needs no more than `enough` bytes, or reaches the lower bound."""
+    """The smallest packing that a strategy finds; of equal ones that of the first in `STRATEGIES`. The first
+    one that needs no more than `enough` bytes, or hardly more than the lower bound, is taken at once."""
     bound = lower_bound(items)
     best: Packing | None = None
     for name, strategy in STRATEGIES.items():
@@ -53,7 +57,7 @@ def pack(items: Sequence[Item], enough: int = 0) -> Packing:
         peak = peak_of(items, offsets)
         if best is None or peak < best.peak:
             best = Packing(offsets, peak, bound, name)
-        if best.peak <= max(bound, enough):
+        if best.peak <= enough or best.peak * _CLOSE[1] <= bound * _CLOSE[0]:
             break
     assert best is not None
     return best
@@ -103,11 +107,11 @@ def bump(items: Sequence[Item]) -> Offsets:
     return offsets
 
 
-def fit(items: Sequence[Item], order: Order, gap: Gap) -> Offsets:
+def fit(items: Sequence[Item], order: Iterable[int], gap: Gap) -> Offsets:
     """Places one item after the other, each in a gap among those placed before that are live with it."""
     live: dict[Place, int] = {}  # place -> positions at which an item lies there
     offsets = [0] * len(items)
-    for number in sorted(range(len(items)), key=lambda n: (order(items[n]), n)):
+    for number in order:
         item = items[number]
         begin = gap(item.size, (place for place, mask in live.items() if mask & item.live))
         place = begin, begin + item.size
@@ -116,13 +120,38 @@ def fit(items: Sequence[Item], order: Order, gap: Gap) -> Offsets:
     return offsets
 
 
+def sorted_fit(items: Sequence[Item], key: Key, gap: Gap) -> Offsets:
+    """Places items by their keys. Of items with equal keys, the one that is given first comes first."""
+    return fit(items, _ordered(items, key), gap)
+
+
+def _ordered(items: Sequence[Item], key: Key) -> list[int]:
+    return sorted(range(len(items)), key=lambda n: (key(items[n]), n))
+
+
+def repair(items: Sequence[Item]) -> Offsets:
+    """First fit again and again: an item that ends above the lower bound comes first the next time."""
+    bound, best = lower_bound(items), bump(items)
+    for key in _KEYS.values():
+        order = _ordered(items, key)
+        for _ in range(min(_REPAIRS, _REPAIRED // max(len(items), 1))):
+            offsets = fit(items, order, first_gap)
+            best = min(best, offsets, key=lambda found: peak_of(items, found))
+            above = [n for n in order if offsets[n] + items[n].size > bound]
+            if not above:
+                return offsets
+            order.remove(above[0])
+            order.insert(0, above[0])
+    return best
+
+
 def merge_and_extend(items: Sequence[Item]) -> Offsets:
     """What an allocator does at run time: position after position, an item takes the first block of free
     memory that is large enough, and gives it back behind its last position. Free neighbours are one block;
     without a block that is large enough, the memory is extended, from the free block at its end on."""
     offsets = [0] * len(items)
     taken: list[tuple[int, int, int]] = []  # begin, end, last position
-    for number in sorted(range(len(items)), key=lambda n: (_first(items[n]), n)):
+    for number in _ordered(items, _first):
         item = items[number]
         taken = [each for each in taken if each[2] >= _first(item)]
         begin = first_gap(item.size, ((low, high) for low, high, _ in taken))
@@ -165,12 +194,18 @@ def _first(item: Item) -> int:
     return -1 if item.live == ALWAYS else (item.live & -item.live).bit_length() - 1
 
 
-_ORDERS: Mapping[str, Order] = {"largest": _largest, "longest": _longest, "first": _first}
+_KEYS: Mapping[str, Key] = {"largest": _largest, "longest": _longest, "earliest": _first}
 
 # By name, in the order of preference.
 STRATEGIES: Mapping[str, Strategy] = {
-    **{f"first fit, {name} first": partial(fit, order=order, gap=first_gap) for name, order in _ORDERS.items()},
-    **{f"best fit, {name} first": partial(fit, order=order, gap=smallest_gap) for name, order in _ORDERS.items()},
+    **{
+        f"first fit, {name} first": partial(sorted_fit, key=key, gap=first_gap) for name, key in _KEYS.items()
+    },
+    **{
+        f"best fit, {name} first": partial(sorted_fit, key=key, gap=smallest_gap)
+        for name, key in _KEYS.items()
+    },
     "merge and extend": merge_and_extend,
+    "repair": repair,
     "bump": bump,
 }

@@ -68,7 +68,7 @@ def plan_memory(program: UProgram, near: int | None = None) -> MemoryPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """Buffers in a space: their slots, the buffers, the size of the space, and that of the largest live set."""
+    """Buffers in a space: their slots, the buffers, the size of all, and that of the largest live set."""
 
     slots: Mapping[Value, Slot]
     items: tuple[Item, ...]
@@ -268,9 +268,7 @@ def _alias_inputs(
     return tuple(aliases)
 
 
-def _lay_out(
-    groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None
-) -> _Laid:
+def _lay_out(groups: list[list[Value]], live: Liveness, space: str, sharing: Sharing | None = None) -> _Laid:
     """Buffers with disjoint lifetimes overlap, unless that needs a barrier."""
     groups = _largest_first(groups)
     items = _items(groups, live, sharing)
