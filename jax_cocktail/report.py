@@ -46,6 +46,23 @@ class Stock:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of a program, in bytes.
+
+    Attributes:
+      space: ``"workspace"``: all units share it; ``"own"`` or ``"private"``: each unit has so much for itself.
+      bytes: its size.
+      bound_bytes: the buffers that are live at the same time, at most: no plan needs less.
+      separate_bytes: all buffers, which is its size if no two of them share memory.
+    """
+
+    space: str
+    bytes: int
+    bound_bytes: int
+    separate_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Captured:
     """One region that became a custom call.
 
@@ -55,6 +72,7 @@ class Captured:
       operators: the number of occurrences of each primitive in the region, nested ones included.
       scope: the scope (COCKTAILER, section 3) at which the region's loops run.
       workspace_bytes: scratch memory of the built program.
+      memory: what is in it, as planned, and what each unit has besides.
       fingerprint: its identity.
       path: the file of its binary.
       seconds: compile time.
@@ -95,6 +113,7 @@ class Captured:
     stored_bytes: float = 0.0
     edges: tuple[Edge, ...] = ()
     stock: Stock | None = None
+    memory: tuple[Memory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +239,7 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         lines.append(f"    {_place(what, where, len(tuple(same)))}")
     units = f"{region.units} units; " if region.units > 1 else ""
     lines.append(f"    scope: {region.scope}; {units}workspace: {_bytes(region.workspace_bytes)}")
+    lines += [f"    memory: {'; '.join(map(_packed, region.memory))}"] if region.memory else []
     lines.append(f"    {_moved(region)}")
     if region.stock is not None:
         kernels = _many(round(region.stock.kernels), "kernel")
@@ -270,6 +290,12 @@ def _moved(region: Captured) -> str:
     waits = f", {_many(round(region.waits), 'barrier')}" if region.waits else ", no barrier"
     loaded, stored = (_bytes(round(size)) for size in (region.loaded_bytes, region.stored_bytes))
     return f"a call: {_many(region.kernels, 'kernel')}{waits}; loads {loaded}, stores {stored} (predicted)"
+
+
+def _packed(memory: Memory) -> str:
+    """A space, and what it could be at best and at worst."""
+    sizes = f"lower bound {_bytes(memory.bound_bytes)}, without reuse {_bytes(memory.separate_bytes)}"
+    return f"{memory.space} {_bytes(memory.bytes)} ({sizes})"
 
 
 def _many(number: int, what: str) -> str:

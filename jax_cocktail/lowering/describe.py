@@ -13,7 +13,7 @@ from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.capture import MEMORY_BOUND_SUBGRAPH, Region
 from jax_cocktail.lowering.state import STATE, Mark, alone
 from jax_cocktail.lowering.variants import Prepared, units_of, worth
-from jax_cocktail.report import Captured, Edge, Stock
+from jax_cocktail.report import Captured, Edge, Memory, Stock
 from jax_cocktail.schedule.sync.edges import edges
 from jax_cocktail.utask.ir import UOperator
 
@@ -39,6 +39,9 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         scope=SCOPES[program_scope(emitted.program)].format(unit=UNIT[prepared.machine.platform]),
         workspace_bytes=artifact.workspace_bytes,
         fingerprint=artifact.fingerprint,
+        memory=tuple(
+            Memory(space, used.peak, used.bound, used.total) for space, used in emitted.plan.usage.items()
+        ),
         path=artifact.path,
         seconds=artifact.seconds,
         cached=artifact.cached,

@@ -196,14 +196,14 @@ def _first(item: Item) -> int:
 
 _KEYS: Mapping[str, Key] = {"largest": _largest, "longest": _longest, "earliest": _first}
 
+_GAPS: Mapping[str, Gap] = {"first fit": first_gap, "best fit": smallest_gap}
+
 # By name, in the order of preference.
 STRATEGIES: Mapping[str, Strategy] = {
     **{
-        f"first fit, {name} first": partial(sorted_fit, key=key, gap=first_gap) for name, key in _KEYS.items()
-    },
-    **{
-        f"best fit, {name} first": partial(sorted_fit, key=key, gap=smallest_gap)
-        for name, key in _KEYS.items()
+        f"{how}, {first} first": partial(sorted_fit, key=key, gap=gap)
+        for how, gap in _GAPS.items()
+        for first, key in _KEYS.items()
     },
     "merge and extend": merge_and_extend,
     "repair": repair,
