@@ -76,7 +76,7 @@ def lower_bound(items: Sequence[Item]) -> int:
         for begin, end in () if item.live == ALWAYS else _runs(item.live):
             change[begin] = change[begin] + item.size
             change[end] = change[end] - item.size
-    live, most = 0, max((item.size for item in items if not item.live), default=0)
+    live = most = 0
     for position in sorted(change):
         live = live + change[position]
         most = max(most, live)
