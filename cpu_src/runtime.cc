@@ -13,6 +13,7 @@
 //   digest            string    of launch, signature and binary (runtime_trust.h)
 //   failures          string    of a program that can fail: one line of text for each of its error codes
 //   launch            i64[3]    see Launch
+//   log               string    optional: the name of a program whose calls tell of themselves (runtime_log.h)
 //   signature         i64[]     what the program was compiled for (runtime_trust.h)
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,6 +27,7 @@
 #include "runtime_failure.h"
 #include "runtime_ffi.h"
 #include "runtime_load.h"
+#include "runtime_log.h"
 #include "runtime_trust.h"
 #include "runtime_units.h"
 #include "xla/ffi/api/c_api.h"
@@ -43,7 +45,9 @@ struct Launch {
 struct State {
   Program* program;
   Launch launch;
-  Signature signature;  // of numbers that follow the state in memory
+  Signature signature;  // of numbers that follow the state in memory, and behind them the name
+  const char* name;     // null: its calls are silent
+  int name_size;
 };
 
 XLA_FFI_TypeId state_type_id = {0};
@@ -55,16 +59,19 @@ void DeleteState(void* state) {
 }
 
 // Takes over the caller's use of the program. nullptr: there is no memory.
-State* NewState(Program* program, const Launch& launch, const Signature& signature) {
-  size_t bytes = signature.size * sizeof(int64_t);
-  auto* state = static_cast<State*>(malloc(sizeof(State) + bytes));
+State* NewState(Program* program, const Launch& launch, const Signature& signature,
+                const XLA_FFI_ByteSpan* name) {
+  size_t bytes = signature.size * sizeof(int64_t), name_size = name == nullptr ? 0 : name->len;
+  auto* state = static_cast<State*>(malloc(sizeof(State) + bytes + name_size));
   if (state == nullptr) {
     ReleaseProgram(program);
     return nullptr;
   }
   auto* numbers = reinterpret_cast<int64_t*>(state + 1);
   memcpy(numbers, signature.numbers, bytes);
-  *state = State{program, launch, {numbers, signature.size}};
+  char* copy = reinterpret_cast<char*>(numbers) + bytes;
+  if (name_size > 0) memcpy(copy, name->ptr, name_size);
+  *state = State{program, launch, {numbers, signature.size}, name_size > 0 ? copy : nullptr, int(name_size)};
   return state;
 }
 
@@ -92,10 +99,12 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   }
   int64_t lent = launch.workspace_result ? 0 : launch.workspace;
   int code = 0;
+  Logged logged(state->name, state->name_size);
   if (!RunProgram(&state->program->entry, inputs, outputs, workspace, lent, 0, &code)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
   if (code == 0) {
+    logged.failed = false;
     if (launch.exit_flag >= 0 && launch.exit_flag < num_outputs) {
       bool exited = *static_cast<const bool*>(outputs[launch.exit_flag]);
       __atomic_fetch_add(&state->program->calls, 1, __ATOMIC_RELAXED);
@@ -149,7 +158,8 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
     snprintf(text, sizeof(text), "jax_cocktail: %s", problem);
     return Fail(frame, code, text);
   }
-  State* state = NewState(program, launch, signature);
+  auto* name = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "log", XLA_FFI_AttrType_STRING));
+  State* state = NewState(program, launch, signature, name);
   if (state == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: out of memory");
   }

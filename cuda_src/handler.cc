@@ -12,7 +12,8 @@
 //   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h)
 //   name       string     the program's name, for errors
 //   signature  i64 array  what it was compiled for (runtime_trust.h)
-//   sync       i64        1: wait for the program and return its error at once; not with command buffers
+//   sync       i64        1: wait for the program and return its error at once; not with command buffers. 2: and
+//                         tell when it begins and ends (runtime_log.h)
 // The last result of the call is the workspace, unless the plan says that it needs none.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -20,6 +21,7 @@
 #include "handler_driver.h"
 #include "handler_programs.h"
 #include "runtime_ffi.h"
+#include "runtime_log.h"
 
 #define CK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -49,6 +51,7 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
   call->binary = static_cast<const uint8_t*>(binary->data);
   call->binary_size = binary->size;
   call->sync = sync != 0;
+  call->log = sync == 2;
   memcpy(&call->plan, launch->data, sizeof(LaunchPlan));
   call->signature = {static_cast<const int64_t*>(signature->data), signature->size};
   const LaunchPlan& plan = call->plan;
@@ -189,14 +192,17 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Stage stage) {
   Program* program = current.ok ? Find(driver, call, current.context, &problem) : nullptr;
   if (program == nullptr) return Fail(frame, problem);
   if (stage == kInitialize) return nullptr;
+  Logged logged(call.log ? call.name : nullptr, call.name_size);
   if (!TakeError(call, *program, "an earlier call", &problem) ||
       !Enqueue(driver, frame, call, *program, stream, &problem)) {
     return Fail(frame, problem);
   }
+  logged.failed = false;
   if (!call.sync || stage == kExecute) return nullptr;
   Result result = driver.StreamSynchronize(stream);
   if (!TakeError(call, *program, "this call", &problem) ||  // says more than that the kernel failed
       !Check(driver, call, result, "cuStreamSynchronize", &problem)) {
+    logged.failed = true;
     return Fail(frame, problem);
   }
   return nullptr;

@@ -39,6 +39,7 @@ struct Call {
   LaunchPlan plan;
   Signature signature;
   bool sync;
+  bool log;  // tells when it begins and ends
   const XLA_FFI_ByteSpan* failures;  // a line for every code that the program leaves, or null
 };
 

@@ -19,7 +19,8 @@ from jax_cocktail.device.spec import ARCHES
 
 VERSION = "0.1.0"
 BACKGROUND, NOW = "background", "now"  # of the option `compile`
-CACHED, FRESH = "cached", "fresh"  # of the option `plans`
+CACHED, FRESH, CHECKED = "cached", "fresh", "checked"  # of the option `plans`
+DEFERRED, SYNC, LOG = "deferred", "sync", "log"  # of the option `errors`
 CONTROL_FLOW, MEMORY_BOUND = "control_flow", "memory_bound"  # of the option `scope`
 
 
@@ -91,8 +92,9 @@ class Options:
     )
     plans: str = _option(
         CACHED,
-        "cached takes programs from the plan cache; fresh plans every program, whatever is known of it",
-        choices=(CACHED, FRESH),
+        "cached takes programs from the plan cache; fresh plans every program, whatever is known of it; checked"
+        " does both, and raises an error if they differ",
+        choices=(CACHED, FRESH, CHECKED),
     )
     units: int = _option(
         0,
@@ -105,10 +107,11 @@ class Options:
         choices=("", *ARCHES),
     )
     errors: str = _option(
-        "deferred",
+        DEFERRED,
         "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
-        " end of every call",
-        choices=("deferred", "sync"),
+        " end of every call; log waits as well, and writes a line when a program begins and when it ends, on a"
+        " CPU too",
+        choices=(DEFERRED, SYNC, LOG),
     )
     trace: int = _option(
         0,
@@ -206,9 +209,9 @@ def options(**values: Any) -> Iterator[None]:
       **values: options by name. ``force``: ``"auto"``, ``"cocktail"`` or ``"stock"``. ``compile``:
         ``"background"`` or ``"now"``. ``scope``: ``"control_flow"`` or ``"memory_bound"``. ``strict``: a
         bool. ``dump_to``: a path. ``cache_limit_bytes``: an int. ``profile``: ``"auto"``, ``"off"`` or
-        ``"full"``. ``plans``: ``"cached"`` or ``"fresh"``. ``units``: an int, 0 for one per core or
-        multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"`` or ``"sync"``.
-        ``trace``: 0 to 3. `REGISTRY` describes them.
+        ``"full"``. ``plans``: ``"cached"``, ``"fresh"`` or ``"checked"``. ``units``: an int, 0 for one per
+        core or multiprocessor. ``gpu_arch``: such as ``"sm_90"``. ``errors``: ``"deferred"``, ``"sync"`` or
+        ``"log"``. ``trace``: 0 to 3. `REGISTRY` describes them.
 
     Raises:
       TypeError: a name is unknown, or a value has the wrong type.

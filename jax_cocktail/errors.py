@@ -66,6 +66,10 @@ class StrictModeError(CocktailError):
     """Raised under ``strict=True`` if a loop or branch cannot be compiled and would run on stock XLA."""
 
 
+class StalePlanError(CocktailError):
+    """Raised under ``plans="checked"`` if the plan cache has something else than planning makes now."""
+
+
 class CocktailWarning(UserWarning):
     """Warns that stock XLA runs something that jax_cocktail should have compiled, and gives the reason."""
 

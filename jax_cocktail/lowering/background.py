@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from jax_cocktail.build import command, progress
-from jax_cocktail.config import BACKGROUND
+from jax_cocktail.config import BACKGROUND, CHECKED
 from jax_cocktail.lowering import plan_cache
 from jax_cocktail.lowering.state import ENDING, STATE, Mark, NotTraced, Stopped, go_on, in_state
 
@@ -139,8 +139,10 @@ _queue = _Queue()
 
 def offered(mark: Mark) -> bool:
     """True if what is lowered now may run on stock XLA until our program is ready: it is a wrapper's call
-    with arguments of its own, and nobody has asked for a report on it."""
+    with arguments of its own, and nobody has asked for a report on it, or for a check."""
     if mark.options.compile != BACKGROUND or STATE.beside or ENDING.is_set():
+        return False
+    if mark.options.plans == CHECKED:
         return False
     if STATE.arguments is None or STATE.reports is not None or STATE.recordings is not None:
         return False

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -202,16 +203,17 @@ class Invocation:
     workspace_bytes: int
 
 
-def _on_cpu(executable: Executable, region: Region) -> Invocation:
+def _on_cpu(executable: Executable, region: Region, logged: str) -> Invocation:
     workspace = executable.workspace_bytes
     as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
     exit_flag = len(region.results) if region.exits else -1
     launch = (0 if as_result else workspace, int(as_result), exit_flag)  # struct Launch of runtime.cc
-    return Invocation(TARGET, gpu_call.failures_of(executable), launch, workspace if as_result else 0)
+    attributes = {**gpu_call.failures_of(executable), **({"log": logged} if logged else {})}
+    return Invocation(TARGET, attributes, launch, workspace if as_result else 0)
 
 
-def _on_gpu(executable: Executable, plan: LaunchPlan, name: str, sync: bool) -> Invocation:
-    attributes = gpu_call.attributes_of(executable, name, sync)
+def _on_gpu(executable: Executable, plan: LaunchPlan, name: str, sync: bool, logged: str) -> Invocation:
+    attributes = gpu_call.attributes_of(executable, logged or name, sync, log=bool(logged))
     target = gpu_call.target_of(executable, sync)
     return Invocation(target, attributes, plan.attribute, executable.workspace_bytes)
 
@@ -232,7 +234,11 @@ def _bound(
 
 
 def rewrite(
-    captured: Capture, executables: Mapping[int, Executable], name: str = "", sync: bool = False
+    captured: Capture,
+    executables: Mapping[int, Executable],
+    name: str = "",
+    sync: bool = False,
+    logged: Mapping[int, str] = MappingProxyType({}),
 ) -> Rewritten:
     """Replaces every region that has an executable by a custom call.
 
@@ -241,6 +247,7 @@ def rewrite(
       executables: compiled programs by region number.
       name: the function's name, for error messages.
       sync: wait for the end of every call on a GPU.
+      logged: by region number, the names of programs that write a line when they begin and when they end.
     """
     flat = captured.flat
     equations: list[Any] = []
@@ -255,7 +262,12 @@ def rewrite(
             if number in executables:
                 executable = executables[number]
                 plan = executable.launch
-                invocation = _on_gpu(executable, plan, name, sync) if plan else _on_cpu(executable, region)
+                label = logged.get(number, "")
+                invocation = (
+                    _on_cpu(executable, region, label)
+                    if plan is None
+                    else _on_gpu(executable, plan, name, sync, label)
+                )
                 stock = [flat.equations[member] for member in region.members]
                 call, flag, ring = _call(region, executable, invocation, stock)
                 equations += call

@@ -81,6 +81,16 @@ class Decision:
     kept: str = ""
 
     @property
+    def text(self) -> str:
+        """All of it, for people."""
+        facts = {"choice": self.choice, "plan": self.plan.name, "why": self.why, "kept": self.kept}
+        lines = [f"{name}: {value}" for name, value in facts.items() if value]
+        lines += [f"{trial.seconds * 1e6:.1f} us: {trial.name}" for trial in self.trials]
+        if self.trials:
+            lines.append(f"other processes held {self.others:.0%} of the cores")
+        return "\n".join(lines)
+
+    @property
     def measured(self) -> bool:
         return bool(self.trials)
 

@@ -150,11 +150,12 @@ def failures_of(executable: Executable) -> Mapping[str, str]:
     return {"failures": "\n".join(executable.failures)} if executable.failures else {}
 
 
-def attributes_of(executable: Executable, name: str, sync: bool) -> Mapping[str, Any]:
-    """Attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call."""
+def attributes_of(executable: Executable, name: str, sync: bool, log: bool = False) -> Mapping[str, Any]:
+    """Attributes for the handler. `name`: the program's name, for errors; `sync`: wait for every call; `log`:
+    write a line when it begins and when it ends, too."""
     assert executable.launch is not None
     return {
         "name": name,
-        "sync": np.int64(sync),
+        "sync": np.int64(2 if log else sync),
         **(failures_of(executable) if executable.launch.can_fail else {}),
     }

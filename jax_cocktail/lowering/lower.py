@@ -16,7 +16,8 @@ import jax
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.config import FRESH, MEMORY_BOUND
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.errors import BuildError, CocktailWarning, StrictModeError, UnsupportedError
+from jax_cocktail.dump import dump_decision
+from jax_cocktail.errors import BuildError, CocktailWarning, StalePlanError, StrictModeError, UnsupportedError
 from jax_cocktail.lowering import (
     background,
     custom_call,
@@ -92,6 +93,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
 
     Raises:
       StrictModeError: the option ``strict`` is set and control flow would run on stock XLA.
+      StalePlanError: the option ``plans`` is "checked" and the plan cache has something else than planning.
     """
     force, report = mark.options.force, Report(mark.function)
     stock = Outcome(closed, STATE.stock)
@@ -106,7 +108,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
             report, outcome = refuse(closed, mark, obstacle, quiet=force == "stock"), stock
         else:
             report, outcome = _compile(report, closed, mark, force, platform)
-    except StrictModeError:
+    except (StalePlanError, StrictModeError):
         raise
     except Exception as error:  # a bug of ours must not stop the user's program
         if mark.options.strict:
@@ -179,9 +181,9 @@ def _compile(report: Report, closed: Any, mark: Mark, force: str, platform: str)
     if force == "auto":
         decision = _decide(prepared, mark, key, known, again)
     else:
-        plan = prepared.forced(known.plan if known is not None else known_survey(prepared, units, mark).best)
-        decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
-        decision = replace(decision, why=f'the option force is "{force}"')
+        decision = _forced(prepared, mark, force, known)
+    if mark.options.dump_to:
+        dump_decision(mark.options.dump_to, mark.function, key, decision.text)
     if force == "auto" and decision.choice == "stock" and not decision.measured:
         left = (*left, *_untaken(captured.regions, decision.why))
         report = replace(report, left=left, why=decision.why)
@@ -211,6 +213,16 @@ def _meanwhile_stock(mark: Mark, key: str, again: bool, prepared: Callable[[], P
     if again or not ready:
         background.start(again)
     return not ready
+
+
+def _forced(
+    prepared: Prepared, mark: Mark, force: str, known: decisions.Decision | None
+) -> decisions.Decision:
+    """The decision of the option `force`, for the best plan that is known."""
+    units = units_of(mark, prepared.machine)
+    plan = prepared.forced(known.plan if known is not None else known_survey(prepared, units, mark).best)
+    decision = replace(known or decisions.Decision(force), choice=force, plan=plan)
+    return replace(decision, why=f'the option force is "{force}"')
 
 
 def _call_key(key: str, force: str, known: decisions.Decision | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,17 +20,18 @@ from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import Workers, finish
 from jax_cocktail.codegen.machines import HOST, with_threads
 from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
-from jax_cocktail.config import FRESH
+from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
 from jax_cocktail.cost.kernel import outlines_loops
 from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.dump import Dump
+from jax_cocktail.dump import Dump, name_of
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call, plan_cache
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
+from jax_cocktail.lowering.checked import check_survey, differences, stale_program
 from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, planned_for, versions
 from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
@@ -71,7 +73,7 @@ class Prepared:
     emitted: dict[tuple[Candidate, int], Emitted] = field(default_factory=dict)
     artifacts: dict[tuple[Candidate, int], Artifact] = field(default_factory=dict)
     built: dict[Plan, Built] = field(default_factory=dict)
-    rewritten: dict[Plan, Rewritten] = field(default_factory=dict)
+    rewritten: dict[tuple[Plan, str], Rewritten] = field(default_factory=dict)  # the option `errors`
 
     @property
     def closed(self) -> Any:
@@ -197,6 +199,8 @@ def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = Fa
     key = name_of(what, [*machine_facts(), str(units)])
     found = plan_cache.survey(key, lambda: survey(prepared, units, thorough))
     if all(possible(prepared, plan, units) for plan in found.plans):
+        if mark.options.plans == CHECKED:
+            check_survey(found, survey(prepared, units, thorough), mark.function)
         return found
     return survey(prepared, units, thorough)  # somebody has changed the file
 
@@ -369,8 +373,7 @@ def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewr
         program = prepared.programs[number]
         emitted = emit(program, prepared.machine, candidate=plan.candidate, trace=level)
         built[number] = _ready(emitted, mark.options.cache_limit_bytes).executable
-    sync = mark.options.errors == "sync"
-    return custom_call.rewrite(prepared.captured, built, mark.function, sync), built
+    return _called(prepared, plan, built, mark), built
 
 
 def emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
@@ -381,10 +384,10 @@ def emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     return prepared.emitted[key]
 
 
-def _dumped(prepared: Prepared, candidate: Candidate, number: int, mark: Mark) -> Dump:
-    """Runs the passes again and writes their results to the dump folder."""
+def _dumped(prepared: Prepared, candidate: Candidate, number: int, function: str, folder: str) -> Dump:
+    """Runs the passes again and writes their results to a folder."""
     program = prepared.programs[number]
-    dump = Dump(mark.options.dump_to, mark.function, number, identity(program, candidate))
+    dump = Dump(folder, function, number, identity(program, candidate))
     dump.write("jaxpr.txt", str(prepared.closed))
     dump.write("candidate.txt", candidate.text)
     dump.program("translate", program)
@@ -425,7 +428,8 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
             ready[part] = _kept(prepared, part, future.result(), mark)
     if mark.options.dump_to:
         for part in ready:
-            _dumped(prepared, *part, mark).finish(artifact(prepared, part, mark))
+            dump = _dumped(prepared, *part, mark.function, mark.options.dump_to)
+            dump.finish(artifact(prepared, part, mark))
     for plan in todo:
         if all((plan.candidate, n) in ready for n in prepared.taken(plan)):
             prepared.built[plan] = {n: ready[plan.candidate, n] for n in prepared.taken(plan)}
@@ -443,9 +447,21 @@ def _known(prepared: Prepared, part: Part, mark: Mark) -> Executable | None:
     with suppress(BuildError):  # there is no compiler, or the program cannot be loaded
         found = plan_cache.program(_program_key(prepared, *part))
         if found is not None:
+            if mark.options.plans == CHECKED:
+                _check(prepared, part, found, mark)
             custom_call.load(found)
             return found
     return None
+
+
+def _check(prepared: Prepared, part: Part, known: Executable, mark: Mark) -> None:
+    """Plans a program from the plan cache again. Raises StalePlanError if it becomes another one."""
+    fresh = artifact(prepared, part, mark)
+    if differences(known, fresh.executable):
+        folder = mark.options.dump_to or tempfile.mkdtemp(prefix="jax_cocktail_stale_")
+        dump = _dumped(prepared, *part, mark.function, folder)
+        dump.finish(fresh)
+        raise stale_program(known, fresh, mark.function, dump.folder)
 
 
 def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executable:
@@ -489,10 +505,19 @@ def _ready(emitted: Emitted, limit_bytes: int) -> Artifact:
 
 def rewritten(prepared: Prepared, plan: Plan, mark: Mark) -> Rewritten:
     """The marked jaxpr with our custom calls; builds the plan if needed."""
-    if plan not in prepared.rewritten:
+    key = plan, mark.options.errors
+    if key not in prepared.rewritten:
         with building(prepared, (plan,), mark):
             pass
-        sync = mark.options.errors == "sync"
-        built = prepared.built[plan]
-        prepared.rewritten[plan] = custom_call.rewrite(prepared.captured, built, mark.function, sync)
-    return prepared.rewritten[plan]
+        prepared.rewritten[key] = _called(prepared, plan, prepared.built[plan], mark)
+    return prepared.rewritten[key]
+
+
+def _called(prepared: Prepared, plan: Plan, built: Built, mark: Mark) -> Rewritten:
+    """The marked jaxpr with calls of built programs."""
+    names = {}
+    if mark.options.errors == LOG:
+        programs, candidate = prepared.programs, plan.candidate
+        names = {n: name_of(mark.function, n, identity(programs[n], candidate)) for n in built}
+    sync = mark.options.errors != DEFERRED
+    return custom_call.rewrite(prepared.captured, built, mark.function, sync, names)

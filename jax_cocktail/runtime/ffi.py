@@ -198,6 +198,7 @@ class Call:
     plan: LaunchPlan
     signature: tuple[int, ...]
     sync: bool
+    log: bool
     failures: str = ""
 
     def refused(self, code: int, text: str) -> Refused:
@@ -235,7 +236,7 @@ def read_call(frame: CallFrame) -> Call:
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(INVALID_ARGUMENT, _BAD_ATTRIBUTES) from error
     failures = text_of(found["failures"]) if "failures" in found else ""
-    return Call(name[:200], digest, binary, plan, signature, sync != 0, failures)
+    return Call(name[:200], digest, binary, plan, signature, sync != 0, sync == 2, failures)
 
 
 def _numbers(array: tuple[int, int]) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ Every value is printed once with its type and its role (COCKTAILER, OSDI'23, sec
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,18 +70,32 @@ def print_statement(statement: Statement) -> str:
     return "\n".join(printer.lines)
 
 
-def print_plan(plan: MemoryPlan) -> str:
-    """The memory of a program's values: the sizes of the spaces, then every buffer, space by space."""
+def print_plan(plan: MemoryPlan, live: Mapping[Value, int] | None = None) -> str:
+    """The memory of a program's values: the sizes of the spaces, then every buffer, space by space. `live`:
+    the positions at which a root is live, as a mask; the last one is the start of the program."""
     sizes = {"workspace": plan.workspace_bytes, "own": plan.own_bytes, "private": plan.private_bytes}
     lines = [f"memory of {plan.most_units} units" + (", one cluster" if plan.cluster else "")]
-    lines += [f"  {space}: {size} bytes" for space, size in sizes.items() if size]
+    for space, size in sizes.items():
+        if size:
+            used = plan.usage.get(space)
+            told = f" (lower bound {used.bound}, without reuse {used.total})" if used else ""
+            lines.append(f"  {space}: {size} bytes{told}")
     lines += [f"  scratch: from {plan.scratch_offset} on in {plan.scratch_space}"]
     lines += [f"  operand {a} is result {b}" for a, b in plan.aliases]
+    last = max(map(int.bit_length, (live or {}).values()), default=0)
     slots = sorted(plan.slots.items(), key=lambda item: (item[1].space, item[1].index, item[0].id))
     for root, slot in slots:
         end = f" to {slot.index + root.type.nbytes}" if slot.space in sizes else ""
-        lines.append(f"  {root}: {root.type} in {slot.space} {slot.index}{end}")
+        line = f"  {root}: {root.type} in {slot.space} {slot.index}{end}"
+        lines.append(line + (f", live at {_steps(live.get(root, 0), last)}" if live is not None else ""))
     return "\n".join(lines) + "\n"
+
+
+def _steps(mask: int, count: int) -> str:
+    """The positions in a mask, counted from the start of the program."""
+    bits = f"{mask:0{count}b}" if count else ""  # the first position is the last bit
+    runs = (match.span() for match in re.finditer("1+", bits))
+    return ", ".join(f"{a}-{b - 1}" if b - a > 1 else str(a) for a, b in runs) or "no time"
 
 
 class _Printer:

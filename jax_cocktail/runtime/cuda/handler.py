@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes as c
 import hashlib
+import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from jax_cocktail.device.spec import PORTABLE_CLUSTER
@@ -323,14 +326,34 @@ def _run(frame: CallFrame, *, executes: bool = True, captured: bool = False) -> 
         program = _find(driver, call, context)
         if not executes:
             return None
-        _take_error(call, program, "an earlier call")
-        _enqueue(driver, frame, call, program, stream)
-        if call.sync and not captured:
-            try:
-                driver.call(call, "cuStreamSynchronize", stream)
-            finally:
-                _take_error(call, program, "this call")  # more specific than a failed kernel
+        with _logged(call.name) if call.log else nullcontext():
+            _take_error(call, program, "an earlier call")
+            _enqueue(driver, frame, call, program, stream)
+            if call.sync and not captured:
+                try:
+                    driver.call(call, "cuStreamSynchronize", stream)
+                finally:
+                    _take_error(call, program, "this call")  # more specific than a failed kernel
     return None
+
+
+_numbers = count(1)
+
+
+@contextmanager
+def _logged(name: str) -> Iterator[None]:
+    """Writes a line when a call begins and one when it ends, as runtime_log.h does."""
+    number, start, how = next(_numbers), time.monotonic(), "fails"
+    _tell(number, name, "begins")
+    try:
+        yield
+        how = "ends"
+    finally:
+        _tell(number, name, f"{how} after {(time.monotonic() - start) * 1e3:.3f} ms")
+
+
+def _tell(number: int, name: str, what: str) -> None:
+    os.write(2, f"jax_cocktail: call {number}: {name} {what}\n".encode(errors="backslashreplace"))
 
 
 # The counterparts of ck_gpu_initialize, ck_gpu_execute and ck_gpu_execute_nograph in handler.cc.
