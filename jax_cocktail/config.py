@@ -92,8 +92,8 @@ class Options:
     )
     plans: str = _option(
         CACHED,
-        "cached takes programs from the plan cache; fresh plans every program, whatever is known of it; checked"
-        " does both, and raises an error if they differ",
+        "cached takes programs from the plan cache; fresh plans every program, whatever is known of it;"
+        " checked does both, and raises an error if they differ",
         choices=(CACHED, FRESH, CHECKED),
     )
     units: int = _option(
@@ -109,8 +109,8 @@ class Options:
     errors: str = _option(
         DEFERRED,
         "when a GPU program reports a failure: deferred raises the error at its next call, sync waits for the"
-        " end of every call; log waits as well, and writes a line when a program begins and when it ends, on a"
-        " CPU too",
+        " end of every call; log waits, too, and writes a line when a program begins and when it ends, also"
+        " on a CPU",
         choices=(DEFERRED, SYNC, LOG),
     )
     trace: int = _option(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from jax_cocktail.build.command import answer
 from jax_cocktail.codegen.program import emit_program
-from jax_cocktail.compiler import Artifact
+from jax_cocktail.compiler import Artifact, emit
+from jax_cocktail.device.machine import Machine
 from jax_cocktail.errors import CocktailWarning
 from jax_cocktail.schedule.memory.liveness import liveness
 from jax_cocktail.schedule.sync.plan_tail import NOWHERE, Planned
@@ -31,6 +32,27 @@ def name_of(function: str, region: int, fingerprint: str) -> str:
     """The name of a program, for people and for folders."""
     name = re.sub(r"\W+", "_", function, flags=re.ASCII)[:_NAME_LENGTH]
     return f"{name}_{region}_{fingerprint[:12]}"
+
+
+def dump_program(
+    folder: str,
+    function: str,
+    region: int,
+    jaxpr: str,
+    translated: UProgram,
+    machine: Machine,
+    artifact: Artifact,
+) -> str:
+    """Runs the passes on a translated program again, writes what each makes of it, and what is known of the
+    built program. Returns the folder of the program."""
+    candidate = artifact.emitted.candidate
+    dump = Dump(folder, function, region, artifact.fingerprint)
+    dump.write("jaxpr.txt", jaxpr)
+    dump.write("candidate.txt", candidate.text)
+    dump.program("translate", translated)
+    emit(translated, machine, observers=(dump.observe,), candidate=candidate)
+    dump.finish(artifact)
+    return dump.folder
 
 
 def dump_decision(folder: str, function: str, key: str, text: str) -> None:

@@ -1,16 +1,19 @@
 """The option plans="checked": whatever the plan cache supplies is planned again and compared.
 
-ATB compares the tiling of a kernel with a fresh one in the same way. A difference is a bug of ours, or a cache
-that somebody has changed: the key of an entry then lacks something that the plan depends on.
+ATB compares the tiling of a kernel with a fresh one in the same way. If they differ, the key of an entry
+lacks something that the plan depends on, or somebody has changed the cache.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from dataclasses import fields
 
 from jax_cocktail.compiler import Artifact, Executable
 from jax_cocktail.errors import StalePlanError
 from jax_cocktail.lowering.plan_cache import Survey
+from jax_cocktail.lowering.state import Mark
 
 _ADVICE = (
     'please report this, with both; until then plans="fresh" leaves the plan cache alone, and'
@@ -18,12 +21,12 @@ _ADVICE = (
 )
 
 
-def check_survey(known: Survey, fresh: Survey, function: str) -> None:
-    """Raises StalePlanError if a survey from the plan cache is not that of today."""
+def check_survey(known: Survey, fresh: Survey, mark: Mark) -> None:
+    """Raises StalePlanError if a survey from the plan cache is not the one that is made now."""
     if known != fresh:
         raise StalePlanError(
-            f"{function}: the plan cache has another comparison of the candidates than planning makes now: it"
-            f" has {_told(known)}, and now it is {_told(fresh)}; {_ADVICE}"
+            f"{mark.function}: the plan cache compares the candidates otherwise than planning does now:"
+            f" {_told(known)}, and now {_told(fresh)}; {_ADVICE}"
         )
 
 
@@ -32,17 +35,17 @@ def _told(survey: Survey) -> str:
     return ", ".join(f"{plan.name} {seconds * 1e6:.3f} us" for plan, seconds in pairs)
 
 
-def differences(known: Executable, fresh: Executable) -> tuple[str, ...]:
-    """What differs in two programs, apart from where they lie."""
+def check_program(known: Executable, fresh: Artifact, mark: Mark, dump: Callable[[str], str]) -> None:
+    """Raises StalePlanError if a program from the plan cache is not the one that is planned now. `dump`
+    writes this one to a folder, and returns its place there."""
     names = (field.name for field in fields(Executable) if field.name != "path")
-    return tuple(name for name in names if getattr(known, name) != getattr(fresh, name))
-
-
-def stale_program(known: Executable, fresh: Artifact, function: str, dump: str) -> StalePlanError:
-    """The error for a program from the plan cache that differs from the one that was planned now."""
-    found = ", ".join(differences(known, fresh.executable))
-    return StalePlanError(
-        f"{function}: the program in the plan cache is not the one that planning makes now; they differ in"
-        f" {found}. The cached one (fingerprint {known.digest[:16]}) is {known.path}, with its source beside"
-        f" it; every stage of the new one (fingerprint {fresh.digest[:16]}) is in {dump}; {_ADVICE}"
+    differ = [name for name in names if getattr(known, name) != getattr(fresh.executable, name)]
+    if not differ:
+        return
+    folder = dump(mark.options.dump_to or tempfile.mkdtemp(prefix="jax_cocktail_stale_"))
+    raise StalePlanError(
+        f"{mark.function}: the program in the plan cache is not the one that planning makes now; they differ"
+        f" in {', '.join(differ)}. The cached one (fingerprint {known.digest[:16]}) is {known.path}, with its"
+        f" source beside it. All stages of the new one (fingerprint {fresh.digest[:16]}) are in {folder};"
+        f" {_ADVICE}"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,12 +25,12 @@ from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.dump import Dump, name_of
+from jax_cocktail.dump import dump_program, name_of
 from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
 from jax_cocktail.lowering import custom_call, gpu_call, plan_cache
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
-from jax_cocktail.lowering.checked import check_survey, differences, stale_program
+from jax_cocktail.lowering.checked import check_program, check_survey
 from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, planned_for, versions
 from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
@@ -200,7 +199,7 @@ def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = Fa
     found = plan_cache.survey(key, lambda: survey(prepared, units, thorough))
     if all(possible(prepared, plan, units) for plan in found.plans):
         if mark.options.plans == CHECKED:
-            check_survey(found, survey(prepared, units, thorough), mark.function)
+            check_survey(found, survey(prepared, units, thorough), mark)
         return found
     return survey(prepared, units, thorough)  # somebody has changed the file
 
@@ -384,15 +383,11 @@ def emitted(prepared: Prepared, candidate: Candidate, number: int) -> Emitted:
     return prepared.emitted[key]
 
 
-def _dumped(prepared: Prepared, candidate: Candidate, number: int, function: str, folder: str) -> Dump:
-    """Runs the passes again and writes their results to a folder."""
-    program = prepared.programs[number]
-    dump = Dump(folder, function, number, identity(program, candidate))
-    dump.write("jaxpr.txt", str(prepared.closed))
-    dump.write("candidate.txt", candidate.text)
-    dump.program("translate", program)
-    emit(program, prepared.machine, observers=(dump.observe,), candidate=candidate)
-    return dump
+def _dumped(prepared: Prepared, part: Part, mark: Mark, folder: str) -> str:
+    """Writes all stages of a program to a folder, and returns the one that it made there."""
+    made, program = artifact(prepared, part, mark), prepared.programs[part[1]]
+    jaxpr, machine = str(prepared.closed), prepared.machine
+    return dump_program(folder, mark.function, part[1], jaxpr, program, machine, made)
 
 
 @contextmanager
@@ -428,8 +423,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
             ready[part] = _kept(prepared, part, future.result(), mark)
     if mark.options.dump_to:
         for part in ready:
-            dump = _dumped(prepared, *part, mark.function, mark.options.dump_to)
-            dump.finish(artifact(prepared, part, mark))
+            _dumped(prepared, part, mark, mark.options.dump_to)
     for plan in todo:
         if all((plan.candidate, n) in ready for n in prepared.taken(plan)):
             prepared.built[plan] = {n: ready[plan.candidate, n] for n in prepared.taken(plan)}
@@ -448,20 +442,11 @@ def _known(prepared: Prepared, part: Part, mark: Mark) -> Executable | None:
         found = plan_cache.program(_program_key(prepared, *part))
         if found is not None:
             if mark.options.plans == CHECKED:
-                _check(prepared, part, found, mark)
+                dump = partial(_dumped, prepared, part, mark)
+                check_program(found, artifact(prepared, part, mark), mark, dump)
             custom_call.load(found)
             return found
     return None
-
-
-def _check(prepared: Prepared, part: Part, known: Executable, mark: Mark) -> None:
-    """Plans a program from the plan cache again. Raises StalePlanError if it becomes another one."""
-    fresh = artifact(prepared, part, mark)
-    if differences(known, fresh.executable):
-        folder = mark.options.dump_to or tempfile.mkdtemp(prefix="jax_cocktail_stale_")
-        dump = _dumped(prepared, *part, mark.function, folder)
-        dump.finish(fresh)
-        raise stale_program(known, fresh, mark.function, dump.folder)
 
 
 def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executable:

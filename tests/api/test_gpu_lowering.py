@@ -99,6 +99,7 @@ def test_without_workspace(compiler):
         (True, "deferred", "jax_cocktail_gpu_nograph", 0),
         (False, "sync", "jax_cocktail_gpu_nograph", 1),
         (True, "sync", "jax_cocktail_gpu_nograph", 1),
+        (False, "log", "jax_cocktail_gpu_nograph", 2),
     ],
 )
 def test_errors(compiler, can_fail, errors, target, sync):

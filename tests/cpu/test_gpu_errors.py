@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,26 @@ def test_sync_and_a_kernel_that_died(handlers: Handlers, xla: Xla, fake: Fake) -
     assert code == ffi.INTERNAL and "cuStreamSynchronize: CUDA_ERROR_LAUNCH_FAILED (719" in text
     doubling.x[0] = -1
     assert "stopped with code 5 in this call" in refused(handlers, xla, doubling.call, graph=False)[1]
+
+
+def test_calls_tell_of_themselves(handlers: Handlers, xla: Xla, fake: Fake, capfd) -> None:
+    """When they begin and when they end, whatever happens; others tell nothing."""
+    fake.set(pointers=4)
+    doubling = Doubling(dataclasses.replace(PLAN, can_fail=True), sync=2)
+    assert run(handlers, xla, doubling.call, graph=False) is None
+    doubling.x[0] = -1
+    assert "code 5 in this call" in refused(handlers, xla, doubling.call, graph=False)[1]
+    lines = capfd.readouterr().err.splitlines()
+    said = [re.sub(r"\d+(\.\d+)?", "N", line) for line in lines]
+    name = re.sub(r"\d+", "N", doubling.call.name)
+    assert said == [
+        f"jax_cocktail: call N: {name} {what}"
+        for what in ("begins", "ends after N ms", "begins", "fails after N ms")
+    ]
+    assert len(fake.log("synchronize")) == 2
+    for sync in (0, 1):
+        assert run(handlers, xla, Doubling(sync=sync).call, graph=False) is None
+    assert capfd.readouterr().err == ""
 
 
 def test_nothing_waits_without_being_asked(handlers: Handlers, xla: Xla, fake: Fake) -> None:
