@@ -5,7 +5,7 @@ size; `bound`: the largest set of buffers that are live at the same time, which 
 the sum of all buffers.
 
     python -m benchmarks.workspace                   every model; status 1 if one is more than 5 % above
-    python -m benchmarks.workspace lstm rae          models whose names have one of these in them
+    python -m benchmarks.workspace lstm rae          models whose names begin so
     python -m benchmarks.workspace --small           tiny sizes, for a quick look
     python -m benchmarks.workspace --all             every candidate and space
 """
@@ -78,7 +78,7 @@ def gradient(function: Any, arguments: tuple[Any, ...]) -> Instance:
 def jaxprs(names: list[str], small: bool) -> Iterator[tuple[str, Any]]:
     """Every model and, if it has one, its gradient."""
     for model in {**MODELS, **RECURSIVE}.values():
-        if names and not any(name in model.name for name in names):
+        if names and not model.name.startswith(tuple(names)):
             continue
         for batch in model.batches:
             instance = model.make(batch, small=small)
@@ -117,7 +117,7 @@ def rows(names: list[str], small: bool) -> Iterator[list[Row]]:
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workspace")
-    parser.add_argument("names", nargs="*", help="models whose names have one of these in them")
+    parser.add_argument("names", nargs="*", help="models whose names begin so")
     parser.add_argument("--small", action="store_true", help="tiny models")
     parser.add_argument("--all", action="store_true", help="every candidate and space")
     given = parser.parse_args()

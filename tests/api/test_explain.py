@@ -11,7 +11,7 @@ from jax.scipy.special import zeta
 import jax_cocktail
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.lowering import lower
-from jax_cocktail.report import Captured, Edge, Left, Report, Stock, Trial
+from jax_cocktail.report import Captured, Edge, Left, Memory, Report, Stock, Trial
 
 FORCED = {"force": "cocktail"}
 
@@ -195,10 +195,13 @@ def test_units_barriers_and_remarks_are_shown():
         barriers=((64, "a.py:1 (f)", 1),) * 3 + ((None, "b.py:2 (g)", 2),),
         fired=("hoist", "place"),
         remarks=("distribute not: a reason (a.py:1)",),
+        memory=(Memory("workspace", 2048, 1024, 4 << 20), Memory("own", 64, 64, 128)),
     )
     lines = [line.strip() for line in str(Report("f", (region,))).splitlines()]
     for line in (
         "scope: device (L2); 2 units; workspace: 0 B",
+        "memory: workspace 2.0 KiB (lower bound 1.0 KiB, without reuse 4.0 MiB);"
+        " own 64 B (lower bound 64 B, without reuse 128 B)",
         "1 barrier per iteration of a loop of 64 trips x3 at a.py:1 (f)",
         "2 barriers per iteration of a while loop at b.py:2 (g)",
         "changed by the passes: hoist, place",

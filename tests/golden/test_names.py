@@ -67,7 +67,12 @@ def test_a_dump_is_one_folder_whose_comments_end(name, tmp_path: Path):
     dump.finish(Artifact(b"", "", emitted, 0.0, False, ""))
     assert [each.name for each in tmp_path.iterdir()] == ["dumps"]
     (folder,) = (tmp_path / "dumps").iterdir()
-    assert sorted(each.name for each in folder.iterdir()) == ["jaxpr.txt", "launch.txt", "memory.txt", "program.cc"]
+    assert sorted(each.name for each in folder.iterdir()) == [
+        "jaxpr.txt",
+        "launch.txt",
+        "memory.txt",
+        "program.cc",
+    ]
     lines = (folder / "program.cc").read_text(encoding="utf-8").split("\n")
     comments = [line for line in lines[1:] if line.lstrip().startswith("//")]
     assert comments and all(line.isprintable() and line[-1] in ")0123456789" for line in comments)
