@@ -1,5 +1,5 @@
-// The option errors="log": a line on stderr when a program begins, and one when it ends. If a program hangs or
-// kills the process, the last line names it.
+// The option errors="log": a line on stderr when a program begins, and one when it ends. If a program hangs
+// or kills the process, the last line names it.
 #ifndef COCKTAIL_RUNTIME_LOG_H
 #define COCKTAIL_RUNTIME_LOG_H
 

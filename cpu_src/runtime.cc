@@ -13,7 +13,7 @@
 //   digest            string    of launch, signature and binary (runtime_trust.h)
 //   failures          string    of a program that can fail: one line of text for each of its error codes
 //   launch            i64[3]    see Launch
-//   log               string    optional: the name of a program whose calls tell of themselves (runtime_log.h)
+//   log               string    optional: its name; the program tells when it begins and ends (runtime_log.h)
 //   signature         i64[]     what the program was compiled for (runtime_trust.h)
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -12,8 +12,8 @@
 //   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h)
 //   name       string     the program's name, for errors
 //   signature  i64 array  what it was compiled for (runtime_trust.h)
-//   sync       i64        1: wait for the program and return its error at once; not with command buffers. 2: and
-//                         tell when it begins and ends (runtime_log.h)
+//   sync       i64        1: wait for the program and return its error at once; not with command buffers.
+//                         2: the same, and tell when it begins and when it ends (runtime_log.h)
 // The last result of the call is the workspace, unless the plan says that it needs none.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
