@@ -71,7 +71,7 @@ def test_names_are_data(tmp_path):
         assert report.choice == "cocktail"
         assert all(line.isprintable() for line in str(report).split("\n"))
         fingerprints.add(report.captured[0].fingerprint)
-        assert len(list(folder.iterdir())) == 1
+        assert len(list(folder.iterdir())) == 2, "the program and the decision"
     assert len(fingerprints) == len(entries()) == 1
 
 
