@@ -28,6 +28,9 @@ _CPU_TOOLS = {"program.asm": ("objdump", "--disassemble", "--demangle", "--no-sh
 _GPU_TOOLS = {"program.sass": ("cuobjdump", "-sass"), "program.ptx": ("cuobjdump", "-ptx")}
 
 
+_told: set[Path] = set()  # folders of which it is known that they cannot be written
+
+
 def name_of(function: str, region: int, fingerprint: str) -> str:
     """The name of a program, for people and for folders."""
     name = re.sub(r"\W+", "_", function, flags=re.ASCII)[:_NAME_LENGTH]
@@ -64,7 +67,8 @@ class Dump:
     """One folder per program: ``<folder>/<function>_<region>_<fingerprint>/``."""
 
     def __init__(self, folder: str, function: str, region: int, fingerprint: str) -> None:
-        self._folder = Path(os.path.expanduser(folder)) / name_of(function, region, fingerprint)
+        self._root = Path(os.path.expanduser(folder))
+        self._folder = self._root / name_of(function, region, fingerprint)
         self._passes = 0
         self._works = True
 
@@ -83,8 +87,10 @@ class Dump:
             (self._folder / name).write_bytes(data)
         except OSError as error:
             self._works = False
-            text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
-            warnings.warn(text, CocktailWarning, stacklevel=2)
+            if self._root not in _told:
+                _told.add(self._root)
+                text = f"dump_to: cannot write {self._folder} ({error.strerror}); choose another folder"
+                warnings.warn(text, CocktailWarning, stacklevel=2)
 
     def program(self, name: str, program: UProgram, plan: MemoryPlan = NOWHERE) -> None:
         """Writes the IR after the pass `name`, and where its values lie, if that is known. File names sort in
