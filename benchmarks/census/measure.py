@@ -22,7 +22,8 @@ from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.decisions import cores
-from jax_cocktail.lowering.variants import Prepared, prepare, survey
+from jax_cocktail.lowering.survey import survey
+from jax_cocktail.lowering.variants import Prepared, prepare
 from jax_cocktail.utask.interpreter.common import numpy_dtype
 
 TRIPS = 3  # of the loop around a pattern

@@ -157,7 +157,8 @@ def planned(record: Record) -> Kernels:
     from benchmarks.gpu.rows import ROWS
     from jax_cocktail.codegen.machines import machine_of
     from jax_cocktail.cost.kernel import kernel_of
-    from jax_cocktail.lowering.variants import prepare, survey
+    from jax_cocktail.lowering.survey import survey
+    from jax_cocktail.lowering.variants import prepare
 
     spec = spec_of(record)
     wanted: dict[str, list[str]] = {}

@@ -28,7 +28,8 @@ from jax_cocktail.compiler import Artifact, Emitted, build, emit
 from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.lowering.capture import capture
-from jax_cocktail.lowering.variants import prepare, survey
+from jax_cocktail.lowering.survey import survey
+from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.runtime.cuda import micro as gpu_micro
 
 MOST_PLANS = 3  # of a row

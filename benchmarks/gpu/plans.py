@@ -14,7 +14,8 @@ from jax_cocktail.build.device import build_device_program, check_registers, dev
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, build
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.lowering.variants import prepare, survey
+from jax_cocktail.lowering.survey import survey
+from jax_cocktail.lowering.variants import prepare
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from jax_cocktail.cost.price import barriers_per_call, barriers_per_iteration, m
 from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.capture import MEMORY_BOUND_SUBGRAPH, Region
 from jax_cocktail.lowering.state import STATE, Mark, alone
-from jax_cocktail.lowering.variants import Prepared, units_of, worth
+from jax_cocktail.lowering.survey import worth
+from jax_cocktail.lowering.variants import Prepared, units_of
 from jax_cocktail.report import Captured, Edge, Memory, Stock
 from jax_cocktail.schedule.sync.edges import edges
 from jax_cocktail.utask.ir import UOperator

@@ -43,13 +43,12 @@ from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.record import record
 from jax_cocktail.lowering.state import STATE, Mark, alone
+from jax_cocktail.lowering.survey import known_survey, possible
 from jax_cocktail.lowering.variants import (
     Prepared,
     artifact,
     building,
     device_of,
-    known_survey,
-    possible,
     prepare,
     program_keys,
     rewritten,

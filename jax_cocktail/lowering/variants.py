@@ -1,10 +1,10 @@
-"""Plans and prices the candidates for one marked call, and builds the few that are worth it."""
+"""Captures a marked call, plans its programs and builds them."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,22 +17,19 @@ from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import Workers, finish
-from jax_cocktail.codegen.machines import HOST, with_threads
+from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
 from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
-from jax_cocktail.cost.kernel import outlines_loops
-from jax_cocktail.cost.price import Comparison, Price, launch_seconds, our_price, stock_price
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
-from jax_cocktail.device.tuning import MODEL
-from jax_cocktail.dump import dump_program, name_of
-from jax_cocktail.errors import BuildError, CocktailWarning, UnsupportedError
+from jax_cocktail.dump import dump_program
+from jax_cocktail.dump import name_of as folder_of
+from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.lowering import custom_call, gpu_call, plan_cache
 from jax_cocktail.lowering.adapter import is_key
 from jax_cocktail.lowering.capture import Capture, Region, capture
-from jax_cocktail.lowering.checked import check_program, check_survey
-from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, planned_for, versions
-from jax_cocktail.lowering.plan_cache import Survey
+from jax_cocktail.lowering.checked import check_program
+from jax_cocktail.lowering.decisions import Plan, cores, machine_facts, versions
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.rerun import Rewritten
 from jax_cocktail.lowering.state import Mark, Stopped, go_on
@@ -40,16 +37,6 @@ from jax_cocktail.portable import name_of
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.side_exit import Exit
 from jax_cocktail.runtime.cuda.driver import driver_version
-from jax_cocktail.schedule.policy import (
-    Growth,
-    better_size,
-    block_sizes,
-    candidates,
-    model_profiler,
-    worth_planning,
-    worth_taking,
-)
-from jax_cocktail.schedule.unit_count import asks_units, know_units
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.failure import lines_of
 from jax_cocktail.utask.ir import UProgram, operators_in
@@ -189,22 +176,7 @@ def units_of(mark: Mark, machine: Machine) -> int:
     return custom_call.units() or cores() if machine.spec is None else machine.spec.units
 
 
-def known_survey(prepared: Prepared, units: int, mark: Mark, thorough: bool = False) -> Survey:
-    """The survey from the plan cache, else a new one. Raises UnsupportedError as `survey` does."""
-    if mark.options.plans == FRESH:
-        return survey(prepared, units, thorough)
-    what = [*map(_whole_identity, prepared.programs), *versions(), str(prepared.machine.spec), str(thorough)]
-    what.append(str([region.memory_bound for region in prepared.captured.regions]))
-    key = name_of(what, [*machine_facts(), str(units)])
-    found = plan_cache.survey(key, lambda: survey(prepared, units, thorough))
-    if all(possible(prepared, plan, units) for plan in found.plans):
-        if mark.options.plans == CHECKED:
-            check_survey(found, survey(prepared, units, thorough), mark)
-        return found
-    return survey(prepared, units, thorough)  # somebody has changed the file
-
-
-def _whole_identity(program: UProgram, candidate: Candidate = SINGLE) -> str:
+def whole_identity(program: UProgram, candidate: Candidate = SINGLE) -> str:
     """What is built of a program depends on nothing else of it: its identity, and its messages."""
     return "\n".join((identity(program, candidate), *lines_of(operators_in(program.entry))))
 
@@ -216,152 +188,13 @@ def _program_key(prepared: Prepared, candidate: Candidate, number: int) -> str:
         compiler = repr(host_toolchain() if machine.spec is None else device_toolchain(machine.spec.arch))
     except BuildError:
         compiler = "no compiler"
-    what = _whole_identity(program, candidate), *versions(), str(machine.spec)
+    what = whole_identity(program, candidate), *versions(), str(machine.spec)
     return name_of(what, (*machine_facts(), compiler))
 
 
 def program_keys(prepared: Prepared, plan: Plan) -> tuple[str, ...]:
     """The keys of a plan's built programs in the plan cache."""
     return tuple(_program_key(prepared, plan.candidate, n) for n in prepared.taken(plan))
-
-
-def survey(prepared: Prepared, units: int, thorough: bool = False) -> Survey:
-    """Plans and prices all candidates if `thorough`, else those worth planning.
-
-    Of candidates with the same source text that ask for as many units, only the simplest counts.
-
-    Raises:
-      UnsupportedError: no candidate can be emitted.
-    """
-    machine = prepared.machine
-    stock = [stock_price(know_units(program, 1), cores(), machine) for program in prepared.programs]
-    total = sum(stock, Price())
-    found: dict[_Text, tuple[Plan, list[Price]]] = {}
-    prices: dict[Candidate, float] = {}
-    refused: UnsupportedError | None = None
-    alone = stock
-    for candidate in candidates(prepared.programs, units, machine):
-        go_on()
-        if thorough or worth_planning(candidate, prices):
-            try:
-                planned = _planned(prepared, candidate)
-            except UnsupportedError as error:  # another candidate may not need the unsupported construct
-                refused = error
-                continue
-            ours = _prices(prepared, candidate, planned, alone)
-            if candidate == SINGLE:
-                alone = ours
-            prices[candidate] = sum(price.seconds for price in ours)
-            found.setdefault(_text(planned), (Plan(candidate), ours))
-            shared = sum(ours, Price()) * (candidate.units / units)  # if units shared all of it
-            if not thorough and Comparison(shared, total).hopeless():
-                break
-    for candidate in _resized(prepared, prices, alone, thorough):
-        with suppress(UnsupportedError):
-            planned = _planned(prepared, candidate)
-            found.setdefault(_text(planned), (Plan(candidate), _prices(prepared, candidate, planned, alone)))
-    if refused is not None and not found:
-        raise refused
-    plans = {plan: sum(ours, Price()) for plan, ours in found.values()}
-    best, ours = min(found.values(), key=lambda item: plans[item[0]].seconds)
-    doubtful = _doubtful(prepared, ours, stock)
-    dear = {number for number in range(len(ours)) if not worth(prepared, number, units)[0]}
-    for skip in (doubtful, doubtful | dear):
-        if 0 < len(skip) < len(ours):
-            mixed = (stock[n] if n in skip else price for n, price in enumerate(ours))
-            plans[Plan(best.candidate, tuple(sorted(skip)))] = sum(mixed, Price())
-    cheapest = min(plans.values(), key=lambda price: price.seconds)
-    sure = [plan for plan in plans if doubtful <= set(plan.skip)]
-    trusted = min(sure, key=lambda plan: plans[plan].seconds, default=None)
-    seconds = tuple(price.seconds for price in plans.values())
-    return Survey(tuple(plans), seconds, Comparison(cheapest, total), trusted)
-
-
-_Text = tuple[tuple[str, int], ...]  # of programs, each with the units that it asks for
-
-
-def _planned(prepared: Prepared, candidate: Candidate) -> list[Emitted]:
-    return [emitted(prepared, candidate, n) for n in range(len(prepared.programs))]
-
-
-def _text(planned: Sequence[Emitted]) -> _Text:
-    return tuple((each.source, each.mesh.units) for each in planned)
-
-
-def _prices(
-    prepared: Prepared,
-    candidate: Candidate,
-    planned: Sequence[Emitted],
-    alone: Sequence[Price],
-    threads: int = 0,
-) -> list[Price]:
-    """Of the planned programs. `alone`: their prices for one unit; `threads`: of a block; 0: those of the
-    plan."""
-    machines = (with_threads(e.machine, threads) for e in planned)
-    ours = (our_price(e.program, e.mesh.units, m, e.plan) for e, m in zip(planned, machines, strict=True))
-    triples = zip(prepared.programs, ours, alone, strict=True)
-    return [_presumed(program, candidate, price, one) for program, price, one in triples]
-
-
-def _resized(
-    prepared: Prepared, prices: Mapping[Candidate, float], alone: Sequence[Price], thorough: bool
-) -> Iterator[Candidate]:
-    """The cheapest candidate with other numbers of threads per block: the one that promises to be cheaper,
-    all of them if `thorough`. Its plan is priced for all sizes, since planning takes longer. Of programs with
-    outlined functions the model knows too little: where their matrices are depends on registers."""
-    machine = prepared.machine
-    if not machine.is_gpu or not prices:
-        return
-    best = min(prices, key=lambda candidate: prices[candidate])
-    planned = _planned(prepared, best)
-
-    def seconds(threads: int) -> float:
-        return sum(price.seconds for price in _prices(prepared, best, planned, alone, threads))
-
-    sizes: tuple[int, ...] = block_sizes(machine) if thorough else ()
-    if not thorough and not any(outlines_loops(e.program) for e in planned):
-        sizes = (better_size(seconds, machine),)
-    for size in sizes:
-        if size != machine.target.threads:
-            yield replace(best, threads=size)
-
-
-def _doubtful(prepared: Prepared, ours: Sequence[Price], stock: Sequence[Price]) -> set[int]:
-    """The numbers of memory-bound regions of which the model cannot tell whether they gain anything."""
-    regions = prepared.captured.regions
-    pairs = enumerate(zip(ours, stock, strict=True))
-    return {
-        number
-        for number, (mine, theirs) in pairs
-        if regions[number].memory_bound and theirs.seconds < MODEL.stitched_gain * mine.seconds
-    }
-
-
-def possible(prepared: Prepared, plan: Plan, units: int) -> bool:
-    """True if `survey` could have found the plan: a stored one may come from a file that was changed."""
-    numbers = planned_for(units)
-    known = {each for n in numbers for each in candidates(prepared.programs, n, prepared.machine)}
-    usual, size = replace(plan.candidate, threads=0), plan.candidate.threads
-    sized = not size or size in block_sizes(prepared.machine)
-    return sized and usual in known and set(plan.skip) < set(range(len(prepared.programs)))
-
-
-def _presumed(program: UProgram, candidate: Candidate, price: Price, alone: Price) -> Price:
-    """The price of a program for several units, given its price for one unit (`alone`).
-
-    If the program has a variant for several units whose amount of work is known only at run time, the units
-    are assumed to share the work of one.
-    """
-    if candidate.units == 1:
-        return price
-    shared = alone * (1 / candidate.units)
-    return shared if asks_units(program) and shared.seconds < price.seconds else price
-
-
-def worth(prepared: Prepared, number: int, units: int) -> tuple[bool, tuple[Growth, ...]]:
-    """True if a region is worth compiling, and its growth by Algorithm 1 (COCKTAILER, section 4)."""
-    profile = model_profiler(cores(), units, prepared.machine)
-    return worth_taking(prepared.programs[number], profile, launch_seconds(prepared.machine))
 
 
 def traced(prepared: Prepared, plan: Plan, mark: Mark, level: int) -> tuple[Rewritten, Built]:
@@ -503,6 +336,6 @@ def _called(prepared: Prepared, plan: Plan, built: Built, mark: Mark) -> Rewritt
     names = {}
     if mark.options.errors == LOG:
         programs, candidate = prepared.programs, plan.candidate
-        names = {n: name_of(mark.function, n, identity(programs[n], candidate)) for n in built}
+        names = {n: folder_of(mark.function, n, identity(programs[n], candidate)) for n in built}
     sync = mark.options.errors != DEFERRED
     return custom_call.rewrite(prepared.captured, built, mark.function, sync, names)

@@ -13,7 +13,8 @@ from benchmarks.rank import __main__ as command
 from benchmarks.rank.predict import MODELS, Entry, entries, ranks
 from benchmarks.rank.record import Record, Row, merged, read
 from jax_cocktail.lowering.decisions import STOCK
-from jax_cocktail.lowering.variants import prepare, survey
+from jax_cocktail.lowering.survey import survey
+from jax_cocktail.lowering.variants import prepare
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("rank_*.json"))

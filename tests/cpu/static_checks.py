@@ -30,7 +30,8 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec
 from jax_cocktail.lowering.decisions import Plan
-from jax_cocktail.lowering.variants import prepare, survey
+from jax_cocktail.lowering.survey import survey
+from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.ir import UOperator, is_parallel, walk
 from tests.cpu import sass
 
