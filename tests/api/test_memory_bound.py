@@ -14,7 +14,7 @@ import jax_cocktail
 from benchmarks.census import accuracy
 from benchmarks.census.patterns import PATTERNS, in_loop
 from jax_cocktail.device import tuning
-from jax_cocktail.lowering import decisions, lower, stopwatch, variants
+from jax_cocktail.lowering import decisions, lower, stopwatch, survey
 from jax_cocktail.lowering.state import collecting
 from tests.cpu.emulated import Emulation
 
@@ -241,7 +241,7 @@ def test_without_a_measurement_stock_xla_runs(way, monkeypatch):
     """Unless the model is never wrong."""
     decisions.forget()
     assert "jax_cocktail_cpu" not in UNMEASURED[way](jax_cocktail.jit(softmax, options=SCOPE))
-    monkeypatch.setattr(variants, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
+    monkeypatch.setattr(survey, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
     assert "jax_cocktail_cpu" in UNMEASURED[way](jax_cocktail.jit(lambda x: softmax(x), options=SCOPE))
 
 
@@ -260,7 +260,7 @@ def test_a_loop_is_taken_without_the_doubtful_region_beside_it():
 
 def test_a_trusted_model_takes_regions(monkeypatch):
     decisions.forget()
-    monkeypatch.setattr(variants, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
+    monkeypatch.setattr(survey, "MODEL", tuning.ModelTuning(stitched_gain=0.0))
     report = jax_cocktail.explain(jax_cocktail.jit(softmax, options={**SCOPE, "profile": "off"}))(X)
     assert report.choice == "cocktail" and "not measured" in report.why
 

@@ -14,7 +14,7 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.compiler import Artifact, identity
-from jax_cocktail.lowering import plan_cache, variants
+from jax_cocktail.lowering import plan_cache, survey, variants
 from jax_cocktail.lowering.plan_cache import Lookups
 from jax_cocktail.utask.candidate import SINGLE
 from tests.process import python
@@ -76,8 +76,8 @@ def test_nothing_is_planned_for_what_is_stored(monkeypatch):
     def refuses(*_, **__):
         raise AssertionError("this is known")
 
-    for name in ("emit", "build", "survey"):
-        monkeypatch.setattr(variants, name, refuses)
+    for place, name in ((variants, "emit"), (variants, "build"), (survey, "survey")):
+        monkeypatch.setattr(place, name, refuses)
     np.testing.assert_array_equal(called(made()), first)
     assert counted() == (Lookups(stored=1), Lookups(stored=1), 0)
 
