@@ -21,7 +21,7 @@ from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import Artifact, Emitted, Executable
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200, DeviceSpec
-from jax_cocktail.lowering import custom_call, variants
+from jax_cocktail.lowering import custom_call, survey, variants
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.candidate import Candidate
 from tests.cpu.emulation import emulator
@@ -108,8 +108,8 @@ class Emulation:
             return found
 
         how = {name: getattr(self, name) for name in ("distribute", "pipeline", "cluster")}
-        monkeypatch.setattr(variants, "candidates", lambda _, units, *__: (Candidate(units, **how),))
-        monkeypatch.setattr(variants, "better_size", lambda _, machine: machine.target.threads)
+        monkeypatch.setattr(survey, "candidates", lambda _, units, *__: (Candidate(units, **how),))
+        monkeypatch.setattr(survey, "better_size", lambda _, machine: machine.target.threads)
         monkeypatch.setattr(variants, "emit", self.emit)
         monkeypatch.setattr(variants, "build", self.build)
         monkeypatch.setattr(custom_call, "_bound", bound)
