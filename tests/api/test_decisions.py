@@ -16,7 +16,7 @@ from jax.scipy.special import zeta
 import jax_cocktail
 from jax_cocktail.cost.price import Comparison, Price
 from jax_cocktail.errors import BuildError
-from jax_cocktail.lowering import decisions, stopwatch, variants
+from jax_cocktail.lowering import decisions, stopwatch, survey, variants
 from jax_cocktail.lowering.decisions import STOCK, Decision, Plan
 from jax_cocktail.lowering.stopwatch import QUICK, THOROUGH, Times
 from jax_cocktail.report import Trial
@@ -137,8 +137,8 @@ def line_of(found, text):
 
 def priced(monkeypatch, ours, stock):
     """Makes the model say so."""
-    monkeypatch.setattr(variants, "our_price", lambda *_: ours)
-    monkeypatch.setattr(variants, "stock_price", lambda *_: stock)
+    monkeypatch.setattr(survey, "our_price", lambda *_: ours)
+    monkeypatch.setattr(survey, "stock_price", lambda *_: stock)
     return Comparison(ours, stock)
 
 
@@ -163,7 +163,7 @@ def test_stock_by_price_alone(measured, monkeypatch, folder, hopeless):
     assert len(list(folder.glob("*.json"))) == hopeless
     decisions._remembered.clear()
     if hopeless:
-        monkeypatch.setattr(variants, "our_price", None)  # it is stored
+        monkeypatch.setattr(survey, "our_price", None)  # it is stored
     assert jax_cocktail.explain(heavy)(*arguments) == report
     wrapped = jax_cocktail.jit(heavy)
     assert TARGET not in wrapped.lower(*arguments).as_text()
@@ -286,7 +286,7 @@ def test_a_region_that_loses_may_stay_with_stock(measured, several, monkeypatch)
         kinds = {getattr(s, "kind", "") for s in walk(program.entry)}
         return "dot" not in kinds, ()
 
-    monkeypatch.setattr(variants, "worth_taking", worth)
+    monkeypatch.setattr(survey, "worth_taking", worth)
     x = jnp.linspace(0.0, 1.0, 4)
     report = jax_cocktail.explain(jax_cocktail.jit(two, options={"profile": "full"}))(x)
     (mixed,) = (trial.name for trial in report.trials if "without call" in trial.name)

@@ -17,7 +17,7 @@ from jax_cocktail import compiler
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import A100, B200, H200
-from jax_cocktail.lowering import variants
+from jax_cocktail.lowering import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import block_sizes
 from jax_cocktail.utask.candidate import Candidate
@@ -59,7 +59,7 @@ def ours(threads, monkeypatch, **how):
     monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[], threads=256, **how).install(monkeypatch)
     candidate = Candidate(UNITS, threads=threads)
-    monkeypatch.setattr(variants, "candidates", lambda *_: (candidate,))
+    monkeypatch.setattr(survey, "candidates", lambda *_: (candidate,))
     options = {"force": "cocktail", "strict": True, "units": UNITS}
     function = jax_cocktail.jit(steps, options=options)
     with jax.default_matmul_precision("highest"):
