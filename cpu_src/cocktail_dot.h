@@ -63,6 +63,7 @@ struct CkShape {
 
 constexpr i64 kCkFewProducts = 256;
 
+
 // A stride over one element does not matter: the one that fits best.
 constexpr CkShape ck_normal(CkShape s) {
   if (s.m == 1) s.a_m = s.o_m = 1;
@@ -94,13 +95,13 @@ constexpr CkPlan ck_plan(CkShape given, i64 lanes, i64 narrow, bool turns) {
   } else if (rows && s.m >= narrow && s.n <= kCkGemvRows) {
     kernel = CK_NARROW_GEMV;
     transposed = true;
-  } else if (turns && s.m * s.n * s.k <= kCkFewProducts) {
+  } else if (turns && s.m <= kCkFewProducts && s.n <= kCkFewProducts && s.m * s.n * s.k <= kCkFewProducts) {
     return {CK_STRIDED, false, 0, 0};
   }
   const i64 m = transposed ? s.n : s.m, n = transposed ? s.m : s.n;
-  if (kernel == CK_GEMM) return {kernel, transposed, int(m), ck_gemm_groups(n, lanes)};
+  if (kernel == CK_GEMM) return {kernel, transposed, int(m), n >= kCkSome ? 15 : ck_gemm_groups(n, lanes)};
   const i64 used = kernel == CK_GEMV ? lanes : narrow;
-  return {kernel, transposed, int(m), ck_gemv_groups(m, n, used)};
+  return {kernel, transposed, int(m), n >= kCkSome ? 31 : ck_gemv_groups(m, n, used)};
 }
 
 template <class A, class B, class O, class C = typename CkLane<A, B, O>::type>
@@ -185,6 +186,21 @@ template <class A, class B, class O, i64... SHAPE>
 CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
   constexpr CkShape shape{SHAPE...};
   constexpr CkPlan plan = ck_plan_for<A, B, O>(shape, true);
+  for (i64 i = 0; i < batch; ++i) {
+    const CkDot<A, B, O> d = ck_dot_of(shape, a + i * a_b, b + i * b_b, o + i * o_b);
+    if constexpr (plan.transposed) {
+      ck_dot_to<plan.kernel, plan.rows, plan.groups>(ck_dot_transposed(d));
+    } else {
+      ck_dot_to<plan.kernel, plan.rows, plan.groups>(d);
+    }
+  }
+}
+
+// The same for a shape of which the compiler knows a part: SHAPE has kCkMany or kCkSome for the rest.
+template <class A, class B, class O, i64... SHAPE>
+CK_INLINE void ck_dot_sized(CkShape shape, i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o,
+                            i64 o_b) {
+  constexpr CkPlan plan = ck_plan_for<A, B, O>(CkShape{SHAPE...}, true);
   for (i64 i = 0; i < batch; ++i) {
     const CkDot<A, B, O> d = ck_dot_of(shape, a + i * a_b, b + i * b_b, o + i * o_b);
     if constexpr (plan.transposed) {

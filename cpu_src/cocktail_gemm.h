@@ -25,6 +25,12 @@ constexpr i64 kCkTileRows = 96;
 // cache; those of a panel follow each other.
 constexpr i64 kCkAhead = 8, kCkPanelAhead = 16;
 constexpr int kCkBlockRows = 6;
+// In the place of a size or stride that is known only at run time: one from kCkManyRows on, and one from
+// kCkSomeRows on. From there on, rows are divided into blocks of kCkBlockRows and one less.
+constexpr i64 kCkMany = 0x3fffffff, kCkSome = kCkMany - 1;
+constexpr i64 kCkSomeRows = 32;
+constexpr i64 kCkManyRows = 132;
+static_assert(kCkManyRows >= 2 * kCkBlockRows * (2 * kCkBlockRows - 1), "the tallest blocks, and one less");
 // Columns in flight: 32 registers with 64-byte vectors, else 16.
 constexpr int kCkColumnVectors = CK_VECTOR_BYTES == 64 ? 4 : 2;
 
@@ -247,6 +253,7 @@ CK_INLINE void ck_gemm_block(const Rows& rows, i64 i, i64 p, i64 depth, const B*
 // Rows of the tallest of the blocks that m rows are divided into, each of at most `most` rows. They differ by
 // one row at most: a block of few rows would wait for its loads. 0 if m is not known (negative).
 constexpr int ck_tallest(i64 m, i64 most) {
+  if (m == kCkSome) return kCkBlockRows;
   const i64 blocks = m > 0 ? (m + most - 1) / most : 1;
   return m > 0 ? int((m + blocks - 1) / blocks) : 0;
 }

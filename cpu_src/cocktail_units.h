@@ -14,7 +14,7 @@
 #include "cocktail_base.h"
 
 // Programs and runtime share the layout below; a runtime refuses programs of another version.
-enum : u32 { CK_UNITS_VERSION = 2 };
+enum : u32 { CK_UNITS_VERSION = 3 };
 enum : i64 { CK_FLAT_UNITS = 8, CK_MOST_UNITS = 256 };
 
 // Neighbouring lines are fetched in pairs: a counter has two of them to itself.
@@ -38,8 +38,9 @@ struct alignas(128) CkTeam {
 struct CkUnit {
   i64 index;  // 0 is the caller
   i64 count;
-  u8* own;    // memory of this unit alone: ck_own_bytes, on a page border
+  u8* own;    // memory of this unit alone, on a page border
   CkTeam* team;
+  const i64* sizes;  // the launch parameters of the call
 };
 
 #if defined(__x86_64__) || defined(__i386__)

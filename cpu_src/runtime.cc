@@ -12,7 +12,7 @@
 //   binary            u8 array  the program's shared object
 //   digest            string    of launch, signature and binary (runtime_trust.h)
 //   failures          string    of a program that can fail: one line of text for each of its error codes
-//   launch            i64[3]    see Launch
+//   launch            i64[]     see Launch; the launch parameters follow
 //   log               string    optional: its name; the program tells when it begins and ends (runtime_log.h)
 //   signature         i64[]     what the program was compiled for (runtime_trust.h)
 #ifndef _GNU_SOURCE
@@ -40,13 +40,15 @@ struct Launch {
   int64_t workspace;         // bytes of scratch memory to lend to every call, or 0
   int64_t workspace_result;  // 1: the last result buffer is the scratch memory
   int64_t exit_flag;         // the number of the result that is the exit flag of the program; -1: it has none
+  int64_t own_bytes;         // memory of each unit
 };
 
 struct State {
   Program* program;
   Launch launch;
-  Signature signature;  // of numbers that follow the state in memory, and behind them the name
-  const char* name;     // null: its calls are silent
+  Signature signature;   // of numbers that follow the state in memory
+  const int64_t* sizes;  // the launch parameters, which follow these
+  const char* name;      // behind them; null: its calls are silent
   int name_size;
 };
 
@@ -58,20 +60,25 @@ void DeleteState(void* state) {
   free(state);
 }
 
-// Takes over the caller's use of the program. nullptr: there is no memory.
-State* NewState(Program* program, const Launch& launch, const Signature& signature,
+// Takes over the caller's use of the program. `launch`: `count` numbers, a Launch and the launch parameters.
+// nullptr: there is no memory.
+State* NewState(Program* program, const int64_t* launch, size_t count, const Signature& signature,
                 const XLA_FFI_ByteSpan* name) {
   size_t bytes = signature.size * sizeof(int64_t), name_size = name == nullptr ? 0 : name->len;
-  auto* state = static_cast<State*>(malloc(sizeof(State) + bytes + name_size));
+  size_t more = count * sizeof(int64_t) - sizeof(Launch);
+  auto* state = static_cast<State*>(malloc(sizeof(State) + bytes + more + name_size));
   if (state == nullptr) {
     ReleaseProgram(program);
     return nullptr;
   }
   auto* numbers = reinterpret_cast<int64_t*>(state + 1);
+  int64_t* sizes = numbers + signature.size;
   memcpy(numbers, signature.numbers, bytes);
-  char* copy = reinterpret_cast<char*>(numbers) + bytes;
+  memcpy(sizes, reinterpret_cast<const char*>(launch) + sizeof(Launch), more);
+  char* copy = reinterpret_cast<char*>(sizes) + more;
   if (name_size > 0) memcpy(copy, name->ptr, name_size);
-  *state = State{program, launch, {numbers, signature.size}, name_size > 0 ? copy : nullptr, int(name_size)};
+  *state = State{program, {}, {numbers, signature.size}, sizes, name_size > 0 ? copy : nullptr, int(name_size)};
+  memcpy(&state->launch, launch, sizeof(Launch));
   return state;
 }
 
@@ -99,8 +106,9 @@ XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, const State* state) {
   }
   int64_t lent = launch.workspace_result ? 0 : launch.workspace;
   int code = 0;
+  const Given given = {workspace, lent, launch.own_bytes, reinterpret_cast<const i64*>(state->sizes)};
   Logged logged(state->name, state->name_size);
-  if (!RunProgram(&state->program->entry, inputs, outputs, workspace, lent, 0, &code)) {
+  if (!RunProgram(&state->program->entry, inputs, outputs, given, 0, &code)) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: no memory for the workspace");
   }
   if (code == 0) {
@@ -128,17 +136,16 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
   auto* signed_for = ArrayAttribute(frame, "signature", XLA_FFI_DataType_S64);
   auto* digest = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "digest", XLA_FFI_AttrType_STRING));
   if (binary == nullptr || digest == nullptr || digest->len != 64 || numbers == nullptr ||
-      numbers->size * sizeof(int64_t) != sizeof(Launch) || signed_for == nullptr) {
+      numbers->size * sizeof(int64_t) < sizeof(Launch) || signed_for == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
                 "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), "
-                "launch (i64[3]) and signature (i64[]); another version of jax_cocktail made it: compile it "
+                "launch (i64[]) and signature (i64[]); another version of jax_cocktail made it: compile it "
                 "again");
   }
-  Launch launch;
-  memcpy(&launch, numbers->data, sizeof(launch));
+  auto* launch = static_cast<const int64_t*>(numbers->data);
   Signature signature = {static_cast<const int64_t*>(signed_for->data), signed_for->size};
   auto* data = static_cast<const uint8_t*>(binary->data);
-  Digests actual = DigestsOf(numbers->data, sizeof(launch), signature, data, binary->size);
+  Digests actual = DigestsOf(launch, numbers->size * sizeof(int64_t), signature, data, binary->size);
   char problem[1024] = "", text[1200];
   Program* program = nullptr;
   XLA_FFI_Error_Code code = XLA_FFI_Error_Code_FAILED_PRECONDITION;
@@ -159,7 +166,7 @@ CK_EXPORT XLA_FFI_Error* ck_cpu_instantiate(XLA_FFI_CallFrame* frame) {
     return Fail(frame, code, text);
   }
   auto* name = static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "log", XLA_FFI_AttrType_STRING));
-  State* state = NewState(program, launch, signature, name);
+  State* state = NewState(program, launch, numbers->size, signature, name);
   if (state == nullptr) {
     return Fail(frame, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "jax_cocktail: out of memory");
   }

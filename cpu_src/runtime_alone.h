@@ -39,11 +39,12 @@ struct AloneCall : Call {
   void* const* results;
   u8* workspace;
   u8* own;
+  const i64* sizes;
   u64 float_mode;
 };
 
 int RunHere(AloneCall* call) {
-  CkUnit unit = {0, 1, call->own, nullptr};
+  CkUnit unit = {0, 1, call->own, nullptr, call->sizes};
   return call->entry->function(call->operands, call->results, call->workspace, &unit);
 }
 
@@ -53,8 +54,9 @@ int WorkAlone(Call* call, i64) {
   return RunHere(self);
 }
 
-int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8* workspace, u8* own) {
-  AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, 0};
+int RunAlone(Entry* entry, const void* const* operands, void* const* results, u8* workspace, u8* own,
+             const i64* sizes) {
+  AloneCall call = {{WorkAlone, false, true}, entry, operands, results, workspace, own, sizes, 0};
   u64 start = Nanoseconds();
   bool crowded = start < __atomic_load_n(&crowded_until, __ATOMIC_RELAXED);
   if (crowded && ran_of_caller + Least(&entry->alone) >= kSliceNanoseconds) {

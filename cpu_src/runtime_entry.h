@@ -11,9 +11,16 @@ typedef int ProgramFunction(const void* const* operands, void* const* results, u
 struct Entry {
   ProgramFunction* function;
   i64 most_units;
-  i64 own_bytes;
   // Nanoseconds of the fastest call on one unit, and on several; 0: not known yet.
   u64 alone, together;
+};
+
+// What a call gives to its program, besides operands and results.
+struct Given {
+  u8* workspace;       // or nullptr to lease `workspace_bytes`
+  i64 workspace_bytes;
+  i64 own_bytes;       // memory of each unit
+  const i64* sizes;    // launch parameters
 };
 
 u64 Least(const u64* nanoseconds) { return __atomic_load_n(nanoseconds, __ATOMIC_RELAXED); }

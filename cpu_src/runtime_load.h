@@ -151,8 +151,7 @@ Program* LoadProgram(const char* digest, const uint8_t* data, size_t size, Origi
   program->library = library;
   program->routines = static_cast<CkRoutine*>(dlsym(library, "ck_routines"));
   auto* most_units = static_cast<const i64*>(dlsym(library, "ck_most_units"));
-  auto* own_bytes = static_cast<const i64*>(dlsym(library, "ck_own_bytes"));
-  program->entry = Entry{function, most_units ? *most_units : 1, own_bytes ? *own_bytes : 0, 0, 0};
+  program->entry = Entry{function, most_units ? *most_units : 1, 0, 0};
   return program;
 }
 

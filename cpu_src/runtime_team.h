@@ -56,6 +56,7 @@ struct Team : Call {
   u64 float_mode;
   u8* own;
   i64 stride;
+  const i64* sizes;
   CkTeam* barrier;
   i64 num_groups;
   bool exact;       // nobody leaves
@@ -192,6 +193,7 @@ int RunUnit(Team* team, i64 number) {
   unit.count = team->count;
   unit.own = team->own + number * team->stride;
   unit.team = team->barrier;
+  unit.sizes = team->sizes;
   unit.team_of_call = team;
   unit.number = number;
   return team->entry->function(team->operands, team->results, team->workspace, &unit);

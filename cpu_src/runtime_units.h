@@ -7,10 +7,10 @@
 
 namespace {
 
-// `workspace`: the caller's, or nullptr to lease `workspace_bytes`. `units` > 0: exactly this many if the
-// program has work for them; 0: as many as are idle. Returns false if there is no memory.
-bool RunProgram(Entry* entry, const void* const* operands, void* const* results, u8* workspace,
-                i64 workspace_bytes, i64 units, int* code) {
+// `units` > 0: exactly this many if the program has work for them; 0: as many as are idle. Returns false if
+// there is no memory.
+bool RunProgram(Entry* entry, const void* const* operands, void* const* results, const Given& given,
+                i64 units, int* code) {
   pthread_once(&prepare_once, Prepare);
   u64 now = entry->most_units > 1 ? Nanoseconds() : 0;
   i64 most = entry->most_units > 1 ? MostUnitsOfACall(now) : 1;
@@ -19,8 +19,10 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
   if (wanted > CK_MOST_UNITS) wanted = CK_MOST_UNITS;
   if (wanted < 1) wanted = 1;
   const i64 page = i64(kPage), huge = i64(1) << 52;
-  if (entry->own_bytes > huge || workspace_bytes > huge) return false;
-  i64 stride = (entry->own_bytes + page - 1) / page * page, own_start = 0, bytes = wanted * stride;
+  u8* workspace = given.workspace;
+  const i64 workspace_bytes = given.workspace_bytes;
+  if (given.own_bytes > huge || workspace_bytes > huge) return false;
+  i64 stride = (given.own_bytes + page - 1) / page * page, own_start = 0, bytes = wanted * stride;
   if (workspace == nullptr && workspace_bytes > 0) {
     own_start = stride ? (workspace_bytes + page - 1) / page * page : workspace_bytes;
     bytes += own_start;
@@ -33,12 +35,12 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
   if (own_start > 0) workspace = arena.memory;
   u8* own = stride ? arena.memory + own_start : nullptr;
   if (wanted == 1) {
-    *code = RunAlone(entry, operands, results, workspace, own);
+    *code = RunAlone(entry, operands, results, workspace, own, given.sizes);
   } else {
     Worker* workers[CK_MOST_UNITS];
     i64 got = LeaseWorkers(wanted - 1, most, units > 0, now, workers);
     if (got == 0) {
-      *code = RunAlone(entry, operands, results, workspace, own);
+      *code = RunAlone(entry, operands, results, workspace, own, given.sizes);
     } else {
       Team team = {};
       team.entry = entry;
@@ -47,6 +49,7 @@ bool RunProgram(Entry* entry, const void* const* operands, void* const* results,
       team.workspace = workspace;
       team.own = own;
       team.stride = stride;
+      team.sizes = given.sizes;
       team.exact = units > 0;
       *code = RunTeam(&team, got, workers, got < Cores(now), now);
     }
@@ -79,12 +82,12 @@ CK_EXPORT i64 ck_cpu_units_now(i64* lost) {
 
 // For tests and tools: a call without XLA on exactly `units` units (0: on the idle ones), if the program has
 // work for them and the system has threads. Returns the program's code, or -1 if there is no memory.
-CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const void* const* operands,
-                         void* const* results, u8* workspace, i64 units) {
+CK_EXPORT int ck_cpu_run(const void* function, i64 most_units, i64 own_bytes, const i64* sizes,
+                         const void* const* operands, void* const* results, u8* workspace, i64 units) {
   int code = 0;
   auto* program = reinterpret_cast<ProgramFunction*>(const_cast<void*>(function));
-  Entry entry = {program, most_units, own_bytes, 0, 0};
-  return RunProgram(&entry, operands, results, workspace, 0, units, &code) ? code : -1;
+  Entry entry = {program, most_units, 0, 0};
+  return RunProgram(&entry, operands, results, {workspace, 0, own_bytes, sizes}, units, &code) ? code : -1;
 }
 
 #endif  // COCKTAIL_RUNTIME_UNITS_H

@@ -2,7 +2,8 @@
 
     trace (JAX) -> capture -> translate -> [
 
-      unit_count -> simplify -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
+      unit_count -> simplify -> launch_parameters
+        -> recover -> layers -> hoist -> concat_gates -> pipeline -> distribute
         -> simplify -> canonicalise -> collapse_axes -> share_exponentials
         -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
@@ -49,6 +50,7 @@ from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.collapse_axes import collapse_axes
 from jax_cocktail.schedule.join_products import join_products
+from jax_cocktail.schedule.launch_parameters import launch_parameters
 from jax_cocktail.schedule.loops.concat_gates import stack_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
 from jax_cocktail.schedule.loops.layers import separate_layers
@@ -74,6 +76,7 @@ from jax_cocktail.utask.ir import UProgram, operators_in
 from jax_cocktail.utask.plan import LaunchPlan, MemoryPlan
 from jax_cocktail.utask.printer import fingerprint
 from jax_cocktail.utask.remarks import Listener, Remark, nobody
+from jax_cocktail.utask.sizes import Parameter
 
 Pass = Callable[[UProgram], UProgram]
 _REACHES: Mapping[str, Form] = {  # the form of a program after a pass
@@ -91,6 +94,7 @@ def passes(
     known = partial(know_units, units=candidate.units)
     table: list[tuple[str, Pass]] = [("unit_count", known), ("simplify", simplify)]
     if not machine.is_gpu:  # threads have lanes of their own
+        table.append(("launch_parameters", launch_parameters))
         table.append(("recover", partial(recover_elements, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
@@ -132,7 +136,7 @@ class Emitted:
 
     `machine`: what it is for; `fingerprint`: of the translated program and the candidate; `fired`: the passes
     that changed something; `remarks`: what the passes have to say; `seconds`: time that this took; `stamps`:
-    those of a traced program.
+    those of a traced program; `parameters`: those of the launch.
     """
 
     program: UProgram
@@ -145,6 +149,12 @@ class Emitted:
     remarks: tuple[Remark, ...] = ()
     seconds: float = 0.0
     stamps: StampTable | None = None
+    parameters: tuple[Parameter, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The values of the launch parameters."""
+        return tuple(each.value for each in self.parameters)
 
     @property
     def target(self) -> Target:
@@ -163,7 +173,8 @@ class Executable:
 
     `binary`: shared object with the entry `ck_program`; `digest`: its sha256; `path`: of the built program;
     `aliases`: (operand, result) pairs that share memory; `failures`: the messages of its error codes;
-    `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program.
+    `launch`: how a GPU runs it, None for the CPU; `stamps`: those of a traced program; `own_bytes`: memory of
+    each unit; `sizes`: the launch parameters.
     """
 
     binary: bytes
@@ -174,6 +185,8 @@ class Executable:
     failures: tuple[str, ...]
     launch: LaunchPlan | None = None
     stamps: StampTable | None = None
+    own_bytes: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +212,8 @@ class Artifact:
         failures = lines_of(operators_in(self.emitted.program.entry))
         place = self.binary, self.digest, self.path
         sizes = self.aliases, self.workspace_bytes, failures
-        return Executable(*place, *sizes, self.launch, self.emitted.stamps)
+        given = self.emitted.plan.own_bytes, self.emitted.sizes
+        return Executable(*place, *sizes, self.launch, self.emitted.stamps, *given)
 
     @property
     def workspace_bytes(self) -> int:
@@ -313,14 +327,15 @@ def _emit(
     if trace:
         plan = with_counters(plan, machine)
         stamps = stamps_of(final, plan, machine, trace)
-    source = emit_program(final, plan, machine, stamps=stamps)
+    text = emit_program(final, plan, machine, stamps=stamps)
     key = identity(program, candidate)
     seconds = time.perf_counter() - start
     return Emitted(
-        *(final, plan, source, machine, candidate, key, fired),
+        *(final, plan, text.source, machine, candidate, key, fired),
         remarks=tuple(dict.fromkeys(remarks)),
         seconds=seconds,
         stamps=stamps,
+        parameters=text.parameters,
     )
 
 
@@ -348,7 +363,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     seconds, remarks = emitted.seconds + built.seconds, list(emitted.remarks)
     for way, machine in _other_ways(emitted.machine) if built.spills else ():
         stamps = _stamps_for(emitted, machine)
-        source = emit_program(emitted.program, emitted.plan, machine, stamps=stamps)
+        source = emit_program(emitted.program, emitted.plan, machine, stamps=stamps).source
         other = build_device_program(source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
         seconds += other.seconds
         before, after = sum(built.spills.values()), sum(other.spills.values())

@@ -112,7 +112,7 @@ class Dump:
         lives = liveness(emitted.program, emitted.plan.layouts).mask
         self.write("memory.txt", print_plan(emitted.plan, lives))
         self.write("launch.txt", _launch(artifact))
-        source = emit_program(emitted.program, emitted.plan, emitted.machine, places=True)
+        source = emit_program(emitted.program, emitted.plan, emitted.machine, places=True).source
         self.write("program.cu" if emitted.machine.is_gpu else "program.cc", source)
         built = Path(artifact.path).parent
         for name in ("command.txt", "log.txt") if artifact.path else ():

@@ -89,6 +89,8 @@ class Captured:
       stock: what stock XLA makes of the region; None unless asked for.
       fired: the passes that changed the program.
       remarks: the actions of the passes, or the reasons against them, one sentence each.
+      lengths: the lengths that are launch parameters, each with the line of a loop of so many trips, or "".
+        The binary serves other lengths as well.
       exits: ``file:line (function): reason`` of each side exit: a side of a branch that cannot be compiled.
       exited: how often calls in this process have left by a side exit, and how many calls there were.
     """
@@ -114,6 +116,7 @@ class Captured:
     edges: tuple[Edge, ...] = ()
     stock: Stock | None = None
     memory: tuple[Memory, ...] = ()
+    lengths: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +252,8 @@ def _captured_lines(number: int, region: Captured) -> list[str]:
         kind = "a while loop" if trips is None else f"a loop of {trips} trips"
         what = f"{_many(waits, 'barrier')} per iteration of {kind}"
         lines.append(f"    {_place(what, loop, len(tuple(alike)))}")
+    for length, loop in region.lengths:
+        lines.append(f"    {_place(f'launch parameter: the length {length}', loop)}")
     lines += (f"    side exit at {text}" for text in dict.fromkeys(region.exits))
     if region.exits:
         lines.append("    a call that comes to a side exit runs again on stock XLA, which compiles it, too")

@@ -83,9 +83,11 @@ def count(
         ctypes.cast(library.ck_traffic_program, ctypes.c_void_p),
     )
     library.ck_traffic_begin(begins, sizes, ctypes.c_int64(len(arrays)), own_bytes, ctypes.c_int64(cached))
+    given = (ctypes.c_int64 * len(emitted.sizes))(*emitted.sizes)
     places = [(ctypes.c_void_p * max(len(of), 1))(*(a.ctypes.data for a in of)) for of in (operands, results)]
     base, wanted = ctypes.c_void_p(workspace.ctypes.data), ctypes.c_int64(units)
-    code = _runtime().ck_cpu_run(entry, ctypes.c_int64(plan.most_units), own_bytes, *places, base, wanted)
+    most_units = ctypes.c_int64(plan.most_units)
+    code = _runtime().ck_cpu_run(entry, most_units, own_bytes, given, *places, base, wanted)
     if code:
         raise RuntimeError(f"the program ended with code {code}")
     used, names = range(min(units, plan.most_units)), [*names, WORKSPACE]

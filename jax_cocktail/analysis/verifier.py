@@ -29,6 +29,7 @@ from jax_cocktail.utask.ir import (
 from jax_cocktail.utask.layout import core, reduced_axes
 from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
 from jax_cocktail.utask.printer import print_statement
+from jax_cocktail.utask.sizes import is_integer
 from jax_cocktail.utask.types import TensorType, Value
 
 Form = Literal["translated", "placed", "planned"]
@@ -199,7 +200,7 @@ class _Verifier:
             self._fail("body parameters are not the index (of a counted loop) and the carried values")
         if loop.index is not None and loop.index.type != _INDEX:
             self._fail(f"loop index is {loop.index.type}, not {_INDEX}")
-        if loop.trip_count is not None and (type(loop.trip_count) is not int or loop.trip_count < 0):
+        if loop.trip_count is not None and (not is_integer(loop.trip_count) or loop.trip_count < 0):
             self._fail(f"trip count {loop.trip_count!r} is no count")
         if loop.condition is not None:
             if tuple(value.type for value in loop.condition.results) != (_PREDICATE,):

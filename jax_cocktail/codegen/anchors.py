@@ -91,7 +91,7 @@ def _scatter_one(
         start = starts.read((*batch, Index(component)))
         limit = operand.type.shape[d] - spans[d][1]
         if operator["mode"] != "clip":
-            inside.append(call("ck_index_within", start, str(limit)))
+            inside.append(call("ck_index_within", start, limit))
         place[d] = place[d] + variable(writer.let("i64", writer.fresh("n"), clamped(start, limit)))
     dtype, op = operand.type.dtype, cast(str, operator["op"])
     new = source.read(u)

@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from struct import unpack
 
-from jax_cocktail.codegen.kernel import Barrier, Expression, Index, Load, Name, Pointer, Store
+from jax_cocktail.codegen.kernel import (
+    Barrier,
+    Expression,
+    Index,
+    Load,
+    Name,
+    Pointer,
+    SizeName,
+    Store,
+    spelled,
+)
 from jax_cocktail.codegen.outline import Outer, OutlineTable
 from jax_cocktail.codegen.stamps import StampTable
-from jax_cocktail.codegen.text import COMPUTE, STORAGE
+from jax_cocktail.codegen.text import COMPUTE, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Region, Statement, UOperator
 from jax_cocktail.utask.layout import Layout, row_major
 from jax_cocktail.utask.plan import MAILBOX_BYTES, MemoryPlan, Part, Slot
+from jax_cocktail.utask.sizes import Size, parameter
 from jax_cocktail.utask.types import Value
 
 ALONE = "unit->index == 0"
@@ -80,6 +92,9 @@ class Context:
     places: bool = False  # comments say where statements come from
     stamps: StampTable | None = None  # of a traced program
     rings: int = 0  # the number of the result that holds its stamps
+    sizes: Mapping[int, Size] = field(default_factory=dict)  # see `launch.lengths`
+    counts: Mapping[float, Size] = field(default_factory=dict)  # see `launch.counts`
+    places_of: dict[tuple[str, int], int] = field(default_factory=dict)  # numbers of buffers in the workspace
 
     @property
     def target(self) -> Target:
@@ -93,6 +108,8 @@ class Context:
 
     def about(self, name: Name) -> Outer:
         """What a name stands for that a function takes as a parameter."""
+        if isinstance(name, SizeName):
+            return Outer("i64")
         return self.names.get(name) or Outer(self.indices[name])
 
     # -- registers ---------------------------------------------------------------------------------------
@@ -116,6 +133,15 @@ class Context:
         """The same for a wider result: it is rounded, so that a register holds what memory would hold."""
         self.set(value, up(down(result, value.type.dtype), value.type.dtype))
 
+    def literal(self, data: bytes, dtype: str) -> Expression:
+        """The text of a constant element. It may follow from a launch parameter: the last of its trips."""
+        known = None
+        if self.sizes and dtype in ("int32", "int64"):
+            known = self.sizes.get(int.from_bytes(data, "little", signed=True))
+        elif self.counts and dtype in ("float32", "float64"):
+            known = self.counts.get(unpack("<f" if dtype == "float32" else "<d", data)[0])
+        return literal(data, dtype) if known is None else code("{}({})", COMPUTE[dtype], known)
+
     # -- memory ------------------------------------------------------------------------------------------
     def layout(self, value: Value) -> Layout:
         return self.plan.layouts[value]
@@ -135,10 +161,17 @@ class Context:
         if slot.space == "constant":
             return Pointer(f"((const {storage}*)c{slot.index})", storage, slot.space)
         type_ = f"_{storage}" if slot.space in _RAW else ""
-        name = Name(f"{_PREFIX[slot.space]}{slot.index}{type_}", outer=True)
+        name = Name(f"{_PREFIX[slot.space]}{self._number(slot)}{type_}", outer=True)
         if name not in self.names:
             self.names[name] = self._outer(slot, storage)
         return Pointer(name, storage, slot.space)
+
+    def _number(self, slot: Slot) -> int:
+        """The number in the names of pointers to a buffer. Where bytes are launch parameters, buffers are
+        numbered in order of appearance."""
+        if not self.sizes or slot.space not in _RAW:
+            return slot.index
+        return self.places_of.setdefault((slot.space, slot.index), len(self.places_of))
 
     def _outer(self, slot: Slot, storage: str) -> Outer:
         if slot.space in _RAW:
@@ -163,16 +196,19 @@ class Context:
         return outer is not None and outer.where == where
 
     def _memory(self, space: str, offset: int) -> Expression:
-        """An address."""
+        """An address. Where there are launch parameters, arrays of many lengths lie side by side, and so the
+        offsets are such parameters."""
+        if self.sizes:
+            offset = parameter(offset, space)
         if space == "own":
-            return f"unit->own + {offset}"
+            return code("unit->own + {}", offset)
         part = self.plan.parts.get(Slot(space, offset))
         if part is not None:
             return self.slices(part, f"workspace + {offset}", part.first)
         if space == "private":
             base = self.plan.workspace_bytes + offset
             return f"workspace + {base} + i64(unit->index) * {self.plan.private_bytes}"
-        return f"workspace + {offset}"
+        return code("workspace + {}", offset)
 
     def slices(self, part: Part, place: Expression, first: Expression | int) -> Expression:
         """The address of an array whose slices the units from `first` on keep. `place`: in the workspace."""
@@ -202,7 +238,8 @@ class Context:
             self.writer.line("const {} {}[1] = {{{}}};", STORAGE[dtype], name, held)
             return ArrayView(Pointer(name, STORAGE[dtype]), (0,) * value.type.rank, dtype)
         layout, pointer = self.layout(value), self.pointer(value)
-        return ArrayView(pointer + str(layout.offset) if layout.offset else pointer, layout.strides, dtype)
+        begin = pointer + spelled(layout.offset) if layout.offset else pointer
+        return ArrayView(begin, layout.strides, dtype)
 
     @contextmanager
     def result(self, value: Value) -> Iterator[ArrayView]:

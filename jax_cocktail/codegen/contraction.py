@@ -9,12 +9,13 @@ from typing import cast
 
 from jax_cocktail.analysis.contraction import Contraction, contraction
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
-from jax_cocktail.codegen.kernel import Expression, Index
+from jax_cocktail.codegen.kernel import Expression, Index, spelled
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.codegen.writer import code, joined
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.utask.ir import UOperator
 from jax_cocktail.utask.layout import row_major
+from jax_cocktail.utask.sizes import Size
 from jax_cocktail.utask.tensor_order import PACKED
 from jax_cocktail.utask.types import ITEM_SIZE, Value
 
@@ -115,9 +116,14 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             rounding = _rounding(context, operator)
             if slim and _are_aligned(context, lhs, rhs):
                 rounding = f"{rounding or ', CK_EXACT'}, true"
-            known = _known((a, b, o), product) + rounding
-            call = "ck_dot_fixed<{}>({}, {});"
-            context.writer.line(call, known, product.batch.size, joined(", ", arrays))
+            arguments = code("{}, {}", product.batch.size, joined(", ", arrays))
+            if any(map(_is_run_time, numbers := (*product.read, *product.written))):
+                shape = joined(", ", [*map(spelled, numbers)])
+                known = _known((a, b, o), product)
+                context.writer.line("ck_dot_sized<{}>({{{}}}, {});", known, shape, arguments)
+            else:
+                known = _known((a, b, o), product) + rounding
+                context.writer.line("ck_dot_fixed<{}>({});", known, arguments)
             if outer:  # the next call uses the same scratch memory
                 context.fence()
 
@@ -152,8 +158,19 @@ def _pointers(
 def _known(arrays: Sequence[ArrayView], product: Contraction) -> str:
     """The types, sizes and strides of a call."""
     types = (STORAGE[x.dtype] for x in arrays)
-    numbers = ("kCkDotPacked" if n == PACKED else str(n) for n in (*product.read, *product.written))
-    return ", ".join((*types, *numbers))
+    return ", ".join((*types, *map(_constant, (*product.read, *product.written))))
+
+
+def _constant(number: int) -> str:
+    """A size or stride as an argument of a template."""
+    if _is_run_time(number):
+        return "kCkMany" if number >= PROGRAM.many_rows else "kCkSome"
+    return "kCkDotPacked" if number == PACKED else str(number)
+
+
+def _is_run_time(number: int) -> bool:
+    """True for a launch parameter so large that the choice of a kernel does not depend on it."""
+    return isinstance(number, Size) and number >= PROGRAM.some_rows
 
 
 def _are_aligned(context: Context, *values: Value) -> bool:

@@ -23,7 +23,7 @@ CPU = Target(
     fail_begin=("int failed = 0;",),
     fail_end=("return failed;",),
     units=(
-        "CK_EXPORT const i64 ck_most_units, ck_own_bytes;",
-        "const i64 ck_most_units = {most_units}, ck_own_bytes = {own_bytes};",
+        "CK_EXPORT const i64 ck_most_units;",
+        "const i64 ck_most_units = {most_units};",
     ),
 )

@@ -31,9 +31,9 @@ NO_HEADER = frozenset({*INFIX, *BITWISE, "neg", "select"})
 class ElementWriter:
     """Writes the body of one lane loop (or of straight-line scalar code).
 
-    `load(value, indices)` gives the index of an element in memory, or the register that holds it; `merged`:
-    loop variables of axes that were merged into others. `addresses` and `inspected` report what the loop
-    accessed.
+    `load(value, indices)` gives the index of an element in memory, or the register that holds it;
+    `constant(data, dtype)` the text of a constant; `merged`: loop variables of axes that were merged into
+    others. `addresses` and `inspected` report what the loop accessed.
     """
 
     def __init__(
@@ -42,11 +42,12 @@ class ElementWriter:
         members: Sequence[UOperator],
         load: Callable[[Value, Indices], Expression],
         pointer: Callable[[Value], Pointer],
+        constant: Callable[[bytes, str], Expression],
         needs: set[str],
         merged: frozenset[Name],
         index: str = "i64",
     ) -> None:
-        self.writer, self.load, self.pointer = writer, load, pointer
+        self.writer, self.load, self.pointer, self.constant = writer, load, pointer, constant
         self.needs, self.merged, self.index = needs, merged, index
         self.members = {v: m for m in members for v in m.outputs}
         self.reads = Counter(x for m in members for x in m.inputs)
@@ -83,7 +84,7 @@ class ElementWriter:
         if member is None:
             return self._read(value, indices)
         if member.kind == "constant" and value.type.is_scalar:
-            return literal(cast(bytes, member["data"]), value.type.dtype)
+            return self.constant(member.data, value.type.dtype)
         if member.kind in ELEMENTWISE:
             result = self._apply(member, [self.element(x, indices) for x in member.inputs])
             name = self.temporary(value.type.dtype, result)
@@ -289,7 +290,7 @@ def _gather(w: ElementWriter, m: UOperator, indices: Indices) -> Expression:
         start = w.element(table, (*batch, Index(component)))
         limit = shape[d] - sizes[d]
         if m["mode"] == "fill":
-            inside.append(call("ck_index_within", start, str(limit)))
+            inside.append(call("ck_index_within", start, limit))
         place[d] = place[d] + w.opaque(clamped(start, limit))
     if 0 in shape:
         return literal(cast(bytes, m["fill_value"]), m.output.type.dtype)

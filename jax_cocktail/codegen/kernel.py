@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jax_cocktail.utask.sizes import Atom, Parameter, Quotient, Size
+
 
 class _Printed:
     """Rejects text in place of a node: passes could not read it."""
@@ -32,6 +34,36 @@ class Name(_Printed):
 
     def __hash__(self) -> int:
         return hash(self.text)  # which is kept: tables are full of names
+
+
+@dataclass(frozen=True, slots=True)
+class SizeName(Name):
+    """A launch parameter. Its text is numbered when the program is complete."""
+
+    parameter: Parameter = Parameter(0)
+
+    __hash__ = Name.__hash__
+
+
+def spelled(number: int) -> Expression:
+    """A number as C text; a size by its launch parameters."""
+    return _size(number) if isinstance(number, Size) else str(number)
+
+
+def _size(size: Size) -> Expression:
+    pieces = list[Expression]()
+    for product, n in sorted(size.terms, key=lambda term: not term[0]):
+        sign = (" - " if pieces else "-") if n < 0 else " + " if pieces else ""
+        factors = [*map(_atom, product), *([str(abs(n))] if abs(n) != 1 or not product else [])]
+        pieces += [sign, *_between(" * ", factors[::-1])]
+    alone = len(pieces) == 2 and pieces[0] == "" and isinstance(pieces[1], SizeName)
+    return pieces[1] if alone else Spelled(("(", *pieces, ")"))
+
+
+def _atom(atom: Atom) -> Expression:
+    if isinstance(atom, Quotient):
+        return Spelled(("(", spelled(atom.dividend), f" / {atom.divisor})"))
+    return SizeName(f"{atom.role} size {atom.value}", True, atom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +237,8 @@ def _parts(node: Expression | Node) -> tuple[Expression, ...]:
         case Name(text) | Barrier(text):
             return (text,)
         case Index(constant, terms):
-            scaled = [n if c == 1 else Spelled((f"{c} * ", n)) for n, c in terms]
-            return _between(" + ", [*scaled, str(constant)] if constant or not terms else scaled)
+            scaled = [n if c == 1 else Spelled((spelled(c), " * ", n)) for n, c in terms]
+            return _between(" + ", [*scaled, spelled(constant)] if constant or not terms else scaled)
         case Pointer(base):
             return (base,)
         case Load(pointer, place):

@@ -40,7 +40,8 @@ def elements_of(
     context: Context, members: Sequence[UOperator], writer: Writer, merged: Merged = frozenset()
 ) -> ElementWriter:
     index = context.target.index
-    return ElementWriter(writer, members, context.load, context.pointer, context.needs, merged, index)
+    access = context.load, context.pointer, context.literal
+    return ElementWriter(writer, members, *access, context.needs, merged, index)
 
 
 # -- scalars -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from jax_cocktail.codegen.kernel import Expression, Index, Loop, Name, Node
 from jax_cocktail.codegen.passes import batch, copy_in, hoisted, unrolled
 from jax_cocktail.codegen.text import MOST_ELEMENTS, STORAGE, literal
 from jax_cocktail.codegen.writer import Axes, Finish, axes_of, code, indices_of, iterated, joined, unchanged
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.errors import UnsupportedError
 
 _AT, _TRIP = Name("at"), Name("j")  # the position of a batch, and the number of a trip in it
@@ -36,6 +36,8 @@ def lane_nest(context: Context, axes: Axes) -> Iterator[None]:
             _unravel(context, axes)
             yield
         return
+    if axes and axes[-1][1] < PROGRAM.parameter_lanes:  # vector lanes want to know a short loop
+        axes = [*axes[:-1], (axes[-1][0], int(axes[-1][1]))]
     with writer.loops(axes, target.lanes if axes and axes[-1][1] > 1 else "", hoisted):
         yield
 

@@ -13,8 +13,9 @@ from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.early import EarlyLoads
 from jax_cocktail.codegen.groups import emit_group
 from jax_cocktail.codegen.held import emit_run, holding, run_at
-from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Line, Load, Name, text
+from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Line, Load, Name, spelled, text
 from jax_cocktail.codegen.lanes import emit_copy
+from jax_cocktail.codegen.launch import Text, counts, declared, lengths, parameters
 from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.outline import (
     Outer,
@@ -61,7 +62,7 @@ def emit_program(
     *,
     places: bool = False,
     stamps: StampTable | None = None,
-) -> str:
+) -> Text:
     """The source text of a stitched program under a memory plan. Raises UnsupportedError.
 
     The text has neither names nor positions of the user's program, so that a program that moves is not
@@ -75,6 +76,7 @@ def emit_program(
     codes = first_codes(operators_in(program.entry))
     context = Context(machine, plan, Writer(target.index), outlines=outlines, first_codes=codes)
     context.places, context.stamps, context.rings = places, stamps, len(program.entry.results)
+    context.sizes, context.counts = lengths(program, plan), counts(plan)
     begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
     context.writer.add(*map(code, begin))
     context.begin_trace()
@@ -83,7 +85,9 @@ def emit_program(
     _store_results(context, program)
     context.end_trace()
     context.writer.add(*map(code, end))
-    if context.has_units or target.has_threads:
+    lines, names = body_of(context.writer.nodes, context.about)
+    sizes = parameters(names)
+    if context.has_units or target.has_threads or sizes:
         context.needs.add("units")
     numbers = facts(program, plan, stamps)
     prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
@@ -96,10 +100,10 @@ def emit_program(
     head += _tables(program, plan, target)
     head += context.outlines.lines() if context.outlines else []
     head += ["", f"{target.entry} {{"]
-    lines, names = body_of(context.writer.nodes, context.about)
-    spelled = _spelled(context, names)
-    declared = declarations({name: names[name] for name in sorted(names) if name not in spelled})
-    return "\n".join([*head, text([*declared, *lines], spelled), "}", *target.footer, ""])
+    chosen = _spelled(context, names) | {name: f"size{number}" for number, name in enumerate(sizes)}
+    others = declarations({name: names[name] for name in sorted(names.keys() - chosen.keys())})
+    body = text([*declared(sizes), *others, *lines], chosen)
+    return Text("\n".join([*head, body, "}", *target.footer, ""]), tuple(each.parameter for each in sizes))
 
 
 def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:
@@ -250,7 +254,7 @@ def _emit_view(context: Context, operator: UOperator) -> None:
     value = operator.output
     if value.type.is_scalar:
         data = bytes(value.type.nbytes) if operator.kind == "empty" else cast(bytes, operator["data"])
-        context.registers[value] = literal(data, value.type.dtype)
+        context.registers[value] = context.literal(data, value.type.dtype)
         return
     if operator.kind != "dynamic_slice" or value.type.size == 0:
         return
@@ -258,7 +262,7 @@ def _emit_view(context: Context, operator: UOperator) -> None:
     layout = context.layout(source)
     pieces: list[Expression] = [context.pointer(source)]
     if layout.offset:
-        pieces.append(str(layout.offset))
+        pieces.append(spelled(layout.offset))
     sizes = zip(source.type.shape, value.type.shape, starts, layout.strides, strict=True)
     for n, size, start, stride in sizes:
         if n != size:

@@ -26,7 +26,7 @@ from typing import ClassVar, cast
 
 from jax_cocktail.codegen.context import ALONE, Context
 from jax_cocktail.codegen.element import ElementWriter, Indices
-from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Store
+from jax_cocktail.codegen.kernel import Expression, Index, Load, Name, Pointer, Store, spelled
 from jax_cocktail.codegen.lanes import (
     Destination,
     Merged,
@@ -43,6 +43,7 @@ from jax_cocktail.codegen.text import COMPUTE
 from jax_cocktail.codegen.writer import Axes, Writer, axes_of, call, code, down, indices_of, iterated, joined
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import StitchedUTask, UOperator
+from jax_cocktail.utask.sizes import Size
 from jax_cocktail.utask.types import ITEM_SIZE, Shape
 
 SUM_BLOCK = PROGRAM.sum_block
@@ -249,7 +250,7 @@ class _Columns:
     def new(self, type_: str, first: Expression) -> Expression:
         writer = self.context.writer
         array = Pointer(writer.fresh("a"), type_)
-        writer.line("{} {}[{}];", type_, array, self.size)
+        writer.line("{} {}[{}];", type_, array, int(self.size))
         with self.each():
             writer.store(Load(array, self.column), first)
         return Load(array, self.column)
@@ -330,7 +331,8 @@ def _in_runs(n: _Nest, inner: Axes) -> _InRuns | None:
         number, column = Name(f"{lane.text}r"), Name(f"{lane.text}c")
         runs = _Runs(n.context, lane, column, code("{} * {}", size, number), size, size)
         full = count - count % size
-        rest = replace(runs, begin=str(full), count=count % size) if full < count else None
+        some = full < count or isinstance(count, Size)  # for another length it may leave something over
+        rest = replace(runs, begin=spelled(full), count=count % size) if some else None
         return _InRuns([*inner[:-1], (number, count // size)], runs, rest)
     if len(inner) == 1 and count < SHORTEST_RUN:
         return None

@@ -21,6 +21,7 @@ from jax_cocktail.codegen.kernel import (
     Node,
     Spelled,
     Store,
+    spelled,
 )
 from jax_cocktail.codegen.text import MOST_ELEMENTS, NARROW, STORAGE
 
@@ -38,7 +39,7 @@ def code(template: str, *operands: Expression | int, **named: Expression | int) 
             pieces.append(text)
         if field is not None:
             operand = named[field] if field else next(rest)
-            pieces.append(str(operand) if isinstance(operand, int) else operand)
+            pieces.append(spelled(operand) if isinstance(operand, int) else operand)
     return Spelled(tuple(pieces))
 
 
@@ -54,7 +55,7 @@ def joined(separator: str, items: Sequence[Expression]) -> Spelled:
 
 def call(function: str, *arguments: Expression | int) -> Call:
     """A call of a function of the runtime headers."""
-    return Call(function, tuple(str(each) if isinstance(each, int) else each for each in arguments))
+    return Call(function, tuple(spelled(each) if isinstance(each, int) else each for each in arguments))
 
 
 def clamped(position: Expression, limit: int) -> Call:
@@ -159,7 +160,7 @@ class Writer:
         index = "i64" if isinstance(stop, int) and stop > MOST_ELEMENTS else self.index
         with self._inside() as body:
             yield
-        stop, step = (str(n) if isinstance(n, int) else n for n in (stop, step))
+        stop, step = (spelled(n) if isinstance(n, int) else n for n in (stop, step))
         self.add(*finish(Loop("" if declared else index, name, start, stop, tuple(body), step, pragma)))
 
     @contextmanager

@@ -23,6 +23,10 @@ class ProgramTuning:
     unrolled_layers: int = 32  # stacked layers that become separate statements, or rows of stacked state
     unrolled_operators: int = 800  # of all unrolled layers; scalars do not count because they fold
     doubled_statements: int = 600  # of a loop that is unrolled by two; in longer ones a barrier hardly counts
+    parameter_trips: int = 9  # the fewest of a loop that are a launch parameter; compilers unroll fewer
+    parameter_lanes: int = 64  # the fewest iterations of a lane loop that may be a launch parameter
+    some_rows: int = 32  # the fewest of a product that may be a launch parameter
+    many_rows: int = 132  # from here on a product divides its rows as any larger number of them
     doubled_trips: int = 4  # the fewest of a loop that is worth two buffers
 
     # Flops of one element.

@@ -207,7 +207,8 @@ def _on_cpu(executable: Executable, region: Region, logged: str) -> Invocation:
     workspace = executable.workspace_bytes
     as_result = 0 < workspace <= WORKSPACE_RESULT_BYTES
     exit_flag = len(region.results) if region.exits else -1
-    launch = (0 if as_result else workspace, int(as_result), exit_flag)  # struct Launch of runtime.cc
+    lent = 0 if as_result else workspace
+    launch = lent, int(as_result), exit_flag, executable.own_bytes, *executable.sizes  # Launch of runtime.cc
     attributes = {**gpu_call.failures_of(executable), **({"log": logged} if logged else {})}
     return Invocation(TARGET, attributes, launch, workspace if as_result else 0)
 

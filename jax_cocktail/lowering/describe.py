@@ -16,7 +16,8 @@ from jax_cocktail.lowering.survey import worth
 from jax_cocktail.lowering.variants import Prepared, units_of
 from jax_cocktail.report import Captured, Edge, Memory, Stock
 from jax_cocktail.schedule.sync.edges import edges
-from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
+from jax_cocktail.utask.sizes import Parameter, Size
 
 SCOPES = {
     Scope.LANE: "lane (L0): one {unit} runs the whole region, in registers",
@@ -59,8 +60,19 @@ def described(prepared: Prepared, number: int, artifact: Artifact, mark: Mark) -
         exits=tuple(f"{item.where}: {item.reason}" for item in region.exits),
         exited=custom_call.exits(artifact.digest) if region.exits else (0, 0),
         edges=_edges(emitted),
+        lengths=_lengths(emitted),
         stock=_stock(prepared, region) if STATE.counts_stock else None,
     )
+
+
+def _lengths(emitted: Emitted) -> tuple[tuple[int, str], ...]:
+    """The lengths that are launch parameters, each with the line of a loop whose trips follow from it."""
+    places = dict[Parameter, str]()
+    for loop in walk(emitted.program.entry):
+        if isinstance(loop, LoopUTask) and loop.source.file and isinstance(loop.trip_count, Size):
+            places = dict.fromkeys(loop.trip_count.parameters, str(loop.source)) | places
+    lengths = (each for each in emitted.parameters if not each.role)
+    return tuple((each.value, places.get(each, "")) for each in lengths)
 
 
 def _edges(emitted: Emitted) -> tuple[Edge, ...]:

@@ -24,7 +24,7 @@ from jax_cocktail.utask.plan import LaunchPlan
 
 MOST_HERE = 64  # entries that this process keeps of each kind
 FOLDER = "plans"
-_FORMAT = 1
+_FORMAT = 2
 V = TypeVar("V")
 
 
@@ -66,6 +66,8 @@ class CacheInfo:
       calls: first calls of wrappers: one that is found runs our programs at once.
       compiled: runs of a host or device compiler for programs.
       changed_over: calls that stock XLA ran until the background had our program ready.
+      resized: programs that were planned and not compiled: a binary compiled for other lengths serves them,
+        with other launch parameters.
     """
 
     surveys: Lookups
@@ -73,6 +75,7 @@ class CacheInfo:
     calls: Lookups
     compiled: int
     changed_over: int
+    resized: int
 
 
 class _Table(Generic[V]):
@@ -179,6 +182,8 @@ def _executable(facts: Any) -> Executable | None:
         workspace_bytes=typed(facts["workspace_bytes"], int),
         failures=tuple(typed(line, str) for line in facts["failures"]),
         launch=None if launch is None else LaunchPlan.from_attribute([typed(n, int) for n in launch]),
+        own_bytes=typed(facts["own_bytes"], int),
+        sizes=tuple(typed(n, int) for n in facts["sizes"]),
     )
 
 
@@ -201,6 +206,8 @@ def add_program(key: str, artifact: Artifact) -> None:
         "workspace_bytes": executable.workspace_bytes,
         "failures": list(executable.failures),
         "launch": launch,
+        "own_bytes": executable.own_bytes,
+        "sizes": list(executable.sizes),
     }
     _programs.add(key, executable, facts)
 
@@ -240,13 +247,14 @@ def add_call(key: str, programs: tuple[str, ...], seconds: float) -> None:
 
 # ---- what was done -----------------------------------------------------------------------------------------
 
-_compiled = _changed_over = 0
+_compiled = _resized = _changed_over = 0
 
 
-def count_compiled(number: int) -> None:
-    """Counts runs of the compiler."""
-    global _compiled
-    _compiled += number
+def count(artifact: Artifact) -> None:
+    """Counts a program that was planned: the compiler ran, or its binary was there, for other lengths."""
+    global _compiled, _resized
+    _compiled += not artifact.cached
+    _resized += artifact.cached and bool(artifact.emitted.parameters)
 
 
 def count_changed_over() -> None:
@@ -267,7 +275,7 @@ def cache_info() -> CacheInfo:
       print(info.programs.stored, "programs from earlier processes,", info.compiled, "compiled")
     """
     surveys, programs, calls = (table.lookups() for table in (_surveys, _programs, _calls))
-    return CacheInfo(surveys, programs, calls, _compiled, _changed_over)
+    return CacheInfo(surveys, programs, calls, _compiled, _changed_over, _resized)
 
 
 def forget() -> None:

@@ -285,7 +285,7 @@ def _known(prepared: Prepared, part: Part, mark: Mark) -> Executable | None:
 def _kept(prepared: Prepared, part: Part, made: Artifact, mark: Mark) -> Executable:
     """A program that was built now; the plan cache keeps it."""
     prepared.artifacts[part] = made
-    plan_cache.count_compiled(not made.cached)
+    plan_cache.count(made)
     if mark.options.plans != FRESH and made.key:
         plan_cache.add_program(_program_key(prepared, *part), made)
     return made.executable

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from jax_cocktail.utask.ir import Attribute, Region, Statement, UOperator
+from jax_cocktail.utask.sizes import integer
 from jax_cocktail.utask.substitute import FreshValues
 from jax_cocktail.utask.types import NOWHERE, Source, TensorType, Value
 
@@ -42,7 +43,7 @@ class Builder:
     ) -> Value:
         """Appends an operator and returns its one result. `type_`: type of the result, or only its dtype."""
         if isinstance(type_, str):
-            type_ = TensorType(type_, tuple(int(d) for d in shape))
+            type_ = TensorType(type_, tuple(integer(d) for d in shape))
         output = self.fresh.make(type_)
         self.define((output,), kind, inputs, **attributes)
         return output
@@ -69,7 +70,7 @@ class Builder:
 
     def value(self, dtype: str, shape: Sequence[int] = ()) -> Value:
         """A fresh value (a region parameter, for example)."""
-        return self.fresh.make(TensorType(dtype, tuple(int(d) for d in shape)))
+        return self.fresh.make(TensorType(dtype, tuple(integer(d) for d in shape)))
 
     def like(self, values: Iterable[Value]) -> tuple[Value, ...]:
         return self.fresh.like(values)

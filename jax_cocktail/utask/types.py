@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from jax_cocktail.utask.sizes import is_integer
+
 ITEM_SIZE: dict[str, int] = {
     "bool": 1,
     "int8": 1,
@@ -38,7 +40,7 @@ class TensorType:
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZE:
             raise ValueError(f"unknown dtype {self.dtype!r}")
-        if any(type(d) is not int or d < 0 for d in self.shape):
+        if any(not is_integer(d) or d < 0 for d in self.shape):
             raise ValueError(f"bad shape {self.shape!r}")
 
     @property

@@ -126,8 +126,8 @@ def attack(tmp_path):
         return jax.ffi.ffi_call(TARGET, jax.ShapeDtypeStruct(x.shape, x.dtype))(
             x,
             binary=np.frombuffer(binary, np.uint8),
-            digest=trust.digest_of((0, 0, -1), signature, hashlib.sha256(binary).hexdigest()),
-            launch=np.asarray((0, 0, -1), np.int64),
+            digest=trust.digest_of((0, 0, -1, 0), signature, hashlib.sha256(binary).hexdigest()),
+            launch=np.asarray((0, 0, -1, 0), np.int64),
             signature=np.asarray(signature, np.int64),
         )
 

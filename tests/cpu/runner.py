@@ -38,14 +38,8 @@ class Unit(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("own", ctypes.c_void_p),
         ("team", ctypes.c_void_p),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
     )
-
-
-def _own_bytes(library: ctypes.CDLL) -> int:
-    try:
-        return ctypes.c_int64.in_dll(library, "ck_own_bytes").value
-    except ValueError:
-        return 0
 
 
 def run_compiled(program: UProgram, arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -68,8 +62,9 @@ def run_artifact(artifact: Artifact, program: UProgram, arguments: Sequence[np.n
     def pointers(arrays: list[np.ndarray]) -> ctypes.Array:
         return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
-    own = _aligned((_own_bytes(library),), np.dtype(np.uint8))
-    unit = Unit(0, 1, own.ctypes.data, None)
+    emitted = artifact.emitted
+    own = _aligned((emitted.plan.own_bytes,), np.dtype(np.uint8))
+    unit = Unit(0, 1, own.ctypes.data, None, (ctypes.c_int64 * len(emitted.sizes))(*emitted.sizes))
     scratch = ctypes.c_void_p(workspace.ctypes.data)
     code = library.ck_program(pointers(operands), pointers(results), scratch, ctypes.byref(unit))
     assert code == 0

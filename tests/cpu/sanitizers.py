@@ -21,10 +21,12 @@ DRIVER = """
 int main() {{
   const void* operands[] = {{{operands}nullptr}};
   void* results[] = {{{results}nullptr}};
-  Entry entry = {{ck_program, {most_units}, {own_bytes}}};
+  const i64 sizes[] = {{{sizes}0}};
+  const Given given = {{nullptr, {workspace}, {own_bytes}, sizes}};
+  Entry entry = {{ck_program, {most_units}}};
   for (i64 call = 0; call < {calls}; ++call) {{
     int code = 0;
-    if (!RunProgram(&entry, operands, results, nullptr, {workspace}, 1 + call % 3, &code) || code) return 1;
+    if (!RunProgram(&entry, operands, results, given, 1 + call % 3, &code) || code) return 1;
   }}
   return 0;
 }}
@@ -56,6 +58,7 @@ def driver_text(emitted: Emitted, arguments: Sequence[np.ndarray], calls: int = 
         results="".join(results),
         most_units=plan.most_units,
         own_bytes=plan.own_bytes,
+        sizes="".join(f"{size}, " for size in emitted.sizes),
         workspace=plan.workspace_bytes,
         calls=calls,
     )

@@ -115,7 +115,7 @@ def text_of(make):
     ready = stitch(canonicalise(simplify(exchange(program))))
     planned = compiler.schedule(ready, machine_of(SPEC, THREADS))
     (x,) = arguments(program, 0)
-    return emit_program(planned.program, planned.plan, machine_of(SPEC, THREADS)), x, run(program, [x])
+    return emit_program(planned.program, planned.plan, machine_of(SPEC, THREADS)).source, x, run(program, [x])
 
 
 def launch(make, seed=0, *, text="", sanitizer=None, units=6, kernel=KERNELS[0]):

@@ -54,7 +54,9 @@ def on_units(
     def pointers(arrays: Sequence[np.ndarray]) -> ctypes.Array:
         return (ctypes.c_void_p * max(len(arrays), 1))(*(a.ctypes.data for a in arrays))
 
-    numbers = (ctypes.c_int64(plan.most_units), ctypes.c_int64(plan.own_bytes))
+    given = artifact.emitted.sizes
+    sizes = (ctypes.c_int64 * len(given))(*given)
+    numbers = ctypes.c_int64(plan.most_units), ctypes.c_int64(plan.own_bytes), sizes
     places = (pointers(operands), pointers(results), ctypes.c_void_p(base))
     assert runtime.ck_cpu_run(entry, *numbers, *places, ctypes.c_int64(units)) == 0
     return results

@@ -24,6 +24,7 @@ from jax_cocktail.build import features
 from jax_cocktail.build import host as build
 from jax_cocktail.runtime import routines, trust
 
+OWN_BYTES = 100
 TARGET = "jax_cocktail_runtime_test"
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="features of x86-64 processors")
 # Doubles its input; with a workspace, through it. Negative input: error 7.
@@ -42,8 +43,8 @@ CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* wo
 """
 # Every unit marks its own memory and its cell of a workspace; unit 0 tells how many there were.
 WITH_UNITS = """#include "cocktail_units.h"
-CK_EXPORT const i64 ck_most_units, ck_own_bytes;
-const i64 ck_most_units = 5, ck_own_bytes = 100;
+CK_EXPORT const i64 ck_most_units;
+const i64 ck_most_units = 5;
 CK_EXPORT int ck_program(const void* const* inputs, void* const* outputs, u8* workspace, CkUnit* unit) {
   f32* y = (f32*)outputs[0];
   if ((u64)unit->own % 4096 != 0) return 9;
@@ -99,12 +100,13 @@ def _caller(
     result: int = 0,
     permit: Callable[[str], object] = trust.admit,
     launch: Sequence[int] | None = None,
+    sizes: Sequence[int] = (),
     signature: Sequence[int] | None = None,
     target: str = TARGET,
     **attributes: str,
 ) -> Callable[[jax.Array], jax.Array]:
     """A call of a binary that maps 8 floats to 8 floats. `digest`, `launch`, `signature`: not its own."""
-    own = (workspace, result, -1)
+    own = (workspace, result, -1, OWN_BYTES, *sizes)
     types = [("float32", (8,))] + [("uint8", (1024,))] * result
     signed = trust.signature([("float32", (8,))], types, ())
     right = trust.digest_of(own, signed, hashlib.sha256(binary).hexdigest())
@@ -239,9 +241,11 @@ def test_what_nobody_permits_is_not_even_loaded(runtime: ctypes.CDLL, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("launch", (1 << 40, 0, -1)),
-        ("launch", (0, 1, -1)),
-        ("launch", (0, 0, 0)),
+        ("launch", (1 << 40, 0, -1, OWN_BYTES)),
+        ("launch", (0, 1, -1, OWN_BYTES)),
+        ("launch", (0, 0, 0, OWN_BYTES)),
+        ("launch", (0, 0, -1, OWN_BYTES + 1)),
+        ("launch", (0, 0, -1, OWN_BYTES, 8)),
         ("signature", trust.signature([("float32", (7,))], [("float32", (8,))], ())),
         ("digest", "0" * 64),
     ],
@@ -277,7 +281,7 @@ EIGHT = ("float32", (8,))
 )
 def test_buffers_that_a_program_was_not_compiled_for(runtime: ctypes.CDLL, signature: Sequence[int]) -> None:
     built = _built()
-    digest = trust.digest_of((0, 0, -1), signature, built.digest)
+    digest = trust.digest_of((0, 0, -1, OWN_BYTES), signature, built.digest)
     trust.admit(digest)
     with pytest.raises(Exception, match="other types, shapes or shared buffers"):
         _caller(built.binary, digest, signature=signature)(jnp.ones(8))
@@ -399,6 +403,16 @@ def test_digest_of_every_length(runtime: ctypes.CDLL, size: int) -> None:
     data = bytes(range(256)) * 4
     with pytest.raises(Exception, match="cannot be loaded"):
         _caller(data[: size + 1])(jnp.ones(8))
+
+
+def test_a_program_reads_the_launch_parameters_of_its_call(runtime: ctypes.CDLL) -> None:
+    """Two calls of one binary have their own."""
+    text = PROGRAM.replace("x[i] * 2", "x[i] * f32(unit->sizes[0] - unit->sizes[1])")
+    text = text.replace("CkUnit*", "CkUnit* unit").replace("cocktail_base.h", "cocktail_units.h")
+    built, x = _built(text), jnp.arange(8.0)
+    first, second = (_caller(built.binary, sizes=sizes) for sizes in ((10, 3), (1 << 33, (1 << 33) - 5)))
+    for call, factor in ((first, 7), (second, 5), (first, 7)):
+        np.testing.assert_array_equal(call(x), np.arange(8) * factor)
 
 
 def test_concurrent_calls(runtime: ctypes.CDLL) -> None:

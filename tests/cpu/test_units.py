@@ -50,8 +50,8 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results, u8*,
   mine[3] = FLOAT_MODE;
   return 0;
 }
-CK_EXPORT const i64 ck_most_units, ck_own_bytes;
-const i64 ck_most_units = 256, ck_own_bytes = 5000;
+CK_EXPORT const i64 ck_most_units;
+const i64 ck_most_units = 256;
 """
 FLOAT_MODE = """
 #if defined(__x86_64__)
@@ -84,7 +84,7 @@ class Units:
         cells = np.full((256, 4), -1)
         operands = (ctypes.c_void_p * 1)(order.ctypes.data)
         results = (ctypes.c_void_p * 1)(cells.ctypes.data)
-        numbers = (ctypes.c_int64(most), ctypes.c_int64(own))
+        numbers = (ctypes.c_int64(most), ctypes.c_int64(own), None)
         code = self.runtime.ck_cpu_run(self.entry, *numbers, operands, results, None, ctypes.c_int64(units))
         return code, cells
 
@@ -290,7 +290,7 @@ def run(units, rounds=20):
     operands = (ctypes.c_void_p * 1)(ctypes.addressof(order))
     results = (ctypes.c_void_p * 1)(ctypes.addressof(cells))
     number = ctypes.c_int64
-    return runtime.ck_cpu_run(entry, number(256), number(64), operands, results, None, number(units))
+    return runtime.ck_cpu_run(entry, number(256), number(64), None, operands, results, None, number(units))
 def threads():
     return len(os.listdir("/proc/self/task"))
 """

@@ -41,7 +41,8 @@ def on_threads(emitted: Emitted, values: Sequence[np.ndarray], units: int) -> Ca
     kept = [*operands, *results, workspace]
     base = ctypes.c_void_p(workspace.ctypes.data + -workspace.ctypes.data % 64)
     pointers = [(ctypes.c_void_p * len(each))(*(a.ctypes.data for a in each)) for each in (operands, results)]
-    numbers = ctypes.c_int64(plan.most_units), ctypes.c_int64(plan.own_bytes)
+    sizes = (ctypes.c_int64 * len(emitted.sizes))(*emitted.sizes)
+    numbers = ctypes.c_int64(plan.most_units), ctypes.c_int64(plan.own_bytes), sizes
 
     def call() -> list[np.ndarray]:
         assert _runtime().ck_cpu_run(entry, *numbers, *pointers, base, ctypes.c_int64(units)) == 0

@@ -69,9 +69,9 @@ i64 LateUnits(i64 units, i64* left) {
     const void* operands[] = {&lateness};
     void* results[] = {cells};
     pause_of_pool = Pause{};
-    Entry entry = {Parts, CK_MOST_UNITS, 0, 0, 0};
+    Entry entry = {Parts, CK_MOST_UNITS, 0, 0};
     int code = 0;
-    wrong += !RunProgram(&entry, operands, results, nullptr, 0, 0, &code) || code != 0;
+    wrong += !RunProgram(&entry, operands, results, {}, 0, &code) || code != 0;
     for (i64 cell : cells) wrong += cell != kRounds;
     bool fewer = lateness.last < units;
     *left += lateness.last < lateness.first;
@@ -106,10 +106,10 @@ void* Caller(void* argument) {
   i64 cells[CK_MOST_UNITS], wrong = 0;
   void* results[] = {cells};
   const i64 counts[] = {1, 2, 3, 8, 12, 0};
-  Entry entry = {Exchange, CK_MOST_UNITS, 64, 0, 0};
+  Entry entry = {Exchange, CK_MOST_UNITS, 0, 0};
   for (i64 call = 0; call < kCalls; ++call) {
     int code = 0;
-    bool memory = RunProgram(&entry, nullptr, results, nullptr, 100, counts[call % 6], &code);
+    bool memory = RunProgram(&entry, nullptr, results, {nullptr, 100, 64, nullptr}, counts[call % 6], &code);
     wrong += !memory || code != 0;
   }
   *static_cast<i64*>(argument) = wrong;

@@ -3,17 +3,19 @@
 #include "cocktail_index.h"
 #include "cocktail_arith.h"
 #include "cocktail_math.h"
+#include "cocktail_units.h"
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
+  const i64 size0 = unit->sizes[0];
   const bool* const p0 = (const bool*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   bool v4;
   bool v5;
   i32 v6;
-  for (i64 v2 = 0; v2 < 32; ++v2) {
+  for (i64 v2 = 0; v2 < size0; ++v2) {
     {
-      const i64 n1 = ck_clamp_index(v2, 31);
+      const i64 n1 = ck_clamp_index(v2, (size0 - 1));
       const bool t2 = p0[n1];
       v4 = t2;
       v5 = v4;

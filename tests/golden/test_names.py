@@ -89,7 +89,7 @@ def test_comments_do_not_divide_functions():
     machine = machine_of(H200, 128)
     machine = replace(machine, target=replace(machine.target, outline_limit=0))
     emitted = emit(moved(program, "f"), machine, candidate=Candidate(4))
-    told = emit_program(emitted.program, emitted.plan, machine, places=True)
+    told = emit_program(emitted.program, emitted.plan, machine, places=True).source
     lines = [line for line in told.split("\n") if not line.lstrip().startswith("// f.py:")]
     assert len(lines) < told.count("\n") and "\n".join(lines) == emitted.source
     assert max(Counter(re.findall(r"part\d+<RESIDENT>", told)).values()) > 1

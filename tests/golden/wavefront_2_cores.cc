@@ -5,8 +5,8 @@
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
 #include "cocktail_units.h"
-CK_EXPORT const i64 ck_most_units, ck_own_bytes;
-const i64 ck_most_units = 2, ck_own_bytes = 2304;
+CK_EXPORT const i64 ck_most_units;
+const i64 ck_most_units = 2;
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {

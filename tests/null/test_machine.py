@@ -14,7 +14,7 @@ from jax_cocktail.codegen.gpu import LINE_BYTES, TAGGED_PAIR_BYTES, header_bytes
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import CARDS, H200, PORTABLE_CLUSTER
-from jax_cocktail.device.tuning import BLOCK
+from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.runtime.cuda.driver import FIRST_WITH_CLUSTERS
 from jax_cocktail.schedule.policy import MOST_UNITS
@@ -71,6 +71,8 @@ def number(header, pattern):
         ("cuda_src/handler_programs.h", "kPortableCluster =", PORTABLE_CLUSTER),
         ("cuda_src/handler_programs.h", "kFirstWithClusters =", FIRST_WITH_CLUSTERS),
         ("cpu_src/cocktail_units.h", "CK_MOST_UNITS =", MOST_UNITS),
+        ("cpu_src/cocktail_gemm.h", "kCkSomeRows =", PROGRAM.some_rows),
+        ("cpu_src/cocktail_gemm.h", "kCkManyRows =", PROGRAM.many_rows),
     ],
 )
 def test_headers_have_the_same_numbers(header, pattern, expected):

@@ -11,7 +11,6 @@ from jax_cocktail.utask.infer.common import (
     axis,
     dtype_in,
     integer,
-    is_int,
     pairs,
     positive,
     require,
@@ -19,6 +18,7 @@ from jax_cocktail.utask.infer.common import (
     result_shape,
 )
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.sizes import is_integer
 from jax_cocktail.utask.types import FLOATS, INTEGERS, ITEM_SIZE, TensorType
 
 _NUMBERS = FLOATS | INTEGERS
@@ -257,7 +257,7 @@ def _exchange(operator: UOperator) -> None:
     require(isinstance(blocks, tuple) and len(blocks) == count, "an exchange has a block for each operand")
     assert isinstance(blocks, tuple)
     for position, (value, block) in enumerate(zip(operator.inputs, blocks, strict=True)):
-        fits = isinstance(block, tuple) and len(block) == 4 and all(map(is_int, block))
+        fits = isinstance(block, tuple) and len(block) == 4 and all(map(is_integer, block))
         require(fits, "a block is not (axis, size, parts, first)")
         axis_, size, parts, first = numbers = cast(tuple[int, int, int, int], block)
         require(0 <= axis_ < value.type.rank, f"axis {axis_} is no axis of {value.type}")

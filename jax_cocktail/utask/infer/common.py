@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.sizes import is_integer
 from jax_cocktail.utask.types import INTEGERS, Shape, TensorType, Value
 
 Rule = Callable[[UOperator], None]
@@ -19,20 +20,15 @@ def require(condition: bool, message: str) -> None:
         raise Fault(message)
 
 
-def is_int(x: object) -> bool:
-    """Whether x is an integer but not a bool."""
-    return type(x) is int
-
-
 def integer(operator: UOperator, name: str) -> int:
     value = operator[name]
-    require(is_int(value), f"{name} is not an integer")
+    require(is_integer(value), f"{name} is not an integer")
     return operator.number(name)
 
 
 def integers(operator: UOperator, name: str, count: int) -> tuple[int, ...]:
     value = operator[name]
-    require(isinstance(value, tuple) and all(map(is_int, value)), f"{name} is not a tuple of integers")
+    require(isinstance(value, tuple) and all(map(is_integer, value)), f"{name} is not a tuple of integers")
     found = operator.ints(name)
     require(len(found) == count, f"{name} has {len(found)} entries, not {count}")
     return found
@@ -58,7 +54,7 @@ def pairs(operator: UOperator, name: str, count: int) -> tuple[tuple[int, int], 
     value = operator[name]
     require(isinstance(value, tuple) and len(value) == count, f"{name} has not {count} entries")
     found = operator.pairs(name)
-    good = all(isinstance(pair, tuple) and len(pair) == 2 and all(map(is_int, pair)) for pair in found)
+    good = all(isinstance(pair, tuple) and len(pair) == 2 and all(map(is_integer, pair)) for pair in found)
     require(good, f"{name} is not a tuple of integer pairs")
     return found
 

@@ -1,0 +1,51 @@
+"""Launch parameters in the text of a program: the numbers that it reads from its unit when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from jax_cocktail.codegen.kernel import Declaration, Line, Name, SizeName, names_in, printed
+from jax_cocktail.codegen.outline import Outer
+from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
+from jax_cocktail.utask.plan import MemoryPlan
+from jax_cocktail.utask.sizes import Parameter, Size
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The source text of a program, and the launch parameters that it reads, in their order."""
+
+    source: str
+    parameters: tuple[Parameter, ...] = ()
+
+
+def lengths(program: UProgram, plan: MemoryPlan) -> dict[int, Size]:
+    """The sizes that are trip counts or launch parameters, and the last positions of both, by value."""
+    trips = [s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask)]
+    axes = (n for value in plan.layouts for n in value.type.shape)
+    sizes = [n for n in trips if isinstance(n, Size)]
+    sizes += [n for n in axes if isinstance(n, Size) and n.is_parameter]
+    last = (n - 1 for n in sizes)
+    return {int(n): n for n in (*last, *sizes) if isinstance(n, Size)}
+
+
+def counts(plan: MemoryPlan) -> dict[float, Size]:
+    """The numbers of elements, of arrays and along their axes, that follow from launch parameters: means
+    divide by them."""
+    shapes = [value.type.shape for value in plan.layouts]
+    sizes = [n for shape in shapes for n in (prod(shape), *shape)]
+    return {float(n): n for n in sizes if isinstance(n, Size)}
+
+
+def parameters(names: Mapping[Name, Outer]) -> list[SizeName]:
+    """The launch parameters among the outer names of a program, and in their addresses, each once."""
+    found = (each for name, about in names.items() for each in names_in(name, about.address))
+    return list(dict.fromkeys(each for each in found if isinstance(each, SizeName)))
+
+
+def declared(found: list[SizeName]) -> list[Line]:
+    """The declarations of launch parameters."""
+    reads = enumerate(found)
+    return printed([Declaration("i64", name, f"unit->sizes[{number}]") for number, name in reads])

@@ -1,0 +1,156 @@
+"""Makes the lengths of sequences launch parameters: the program then has the same text for many lengths.
+
+The length of a sequence is the trip count of a loop and the size of the axes along which the loop goes
+(`analysis.lengths`). This pass turns both into sizes (`utask.sizes`), and what the shapes of operators make
+of them.
+
+A pass that decides something by a length changes the text for that length, which is then compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from jax_cocktail.analysis.lengths import axes_of_loops
+from jax_cocktail.device.tuning import PROGRAM
+from jax_cocktail.utask.ir import (
+    Attribute,
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    walk,
+)
+from jax_cocktail.utask.sizes import Quotient, Size, parameter
+from jax_cocktail.utask.substitute import replaced
+from jax_cocktail.utask.types import Shape, Value
+
+_POSITIONS = ("starts", "low", "high", "slice_sizes")  # attributes with a number for each axis
+
+
+def launch_parameters(program: UProgram) -> UProgram:
+    """Returns its argument if it has no long loop."""
+    least = PROGRAM.parameter_trips
+    trips = [s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask)]
+    axes = axes_of_loops(program, least)
+    lengths = {n for n in (*trips, *axes.values()) if n is not None and n >= least}
+    if not lengths:
+        return program
+    marks = _Marks({n: parameter(n) for n in lengths}, axes)
+    return replace(program, entry=marks.entry(program.entry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The values of a program with sizes for ints. `sizes`: the launch parameters by value; `axes`: those
+    along which loops go."""
+
+    sizes: Mapping[int, Size]
+    axes: Mapping[tuple[Value, int], int]
+    values: dict[Value, Value] = field(default_factory=dict)
+
+    def entry(self, region: Region) -> Region:
+        for value in region.parameters:
+            self._define(value, self._shape(value, ()))
+        return self._region(region)
+
+    def _define(self, value: Value, shape: Shape) -> None:
+        self.values[value] = Value(value.id, replace(value.type, shape=shape))
+
+    def _like(self, values: Sequence[Value], others: Sequence[Value]) -> None:
+        for value, other in zip(values, others, strict=True):
+            self._define(value, self._of([other])[0].type.shape)
+
+    def _of(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        return replaced(values, self.values)
+
+    def _region(self, region: Region) -> Region:
+        body = tuple(self._statement(statement) for statement in region.body)
+        return Region(self._of(region.parameters), body, self._of(region.results))
+
+    def _statement(self, statement: Statement) -> Statement:
+        assert not isinstance(statement, StitchedUTask), "an early pass"
+        if isinstance(statement, UOperator):
+            return self._operator(statement)
+        if isinstance(statement, BranchUTask):
+            branches = tuple(map(self._region, statement.branches))
+            self._like(statement.outputs, statement.branches[0].results)
+            (selector,), outputs = self._of([statement.selector]), self._of(statement.outputs)
+            return replace(statement, selector=selector, branches=branches, outputs=outputs)
+        self._like(statement.outputs, statement.initial)
+        return self._loop(statement)
+
+    def _loop(self, loop: LoopUTask) -> LoopUTask:
+        condition, trips = loop.condition, loop.trip_count
+        self._like(loop.carried, loop.initial)
+        if condition is not None:
+            self._like(condition.parameters, loop.initial)
+            condition = self._region(condition)
+        return replace(
+            loop,
+            initial=self._of(loop.initial),
+            outputs=self._of(loop.outputs),
+            condition=condition,
+            body=self._region(loop.body),
+            trip_count=None if trips is None else self.sizes.get(trips, trips),
+        )
+
+    def _operator(self, operator: UOperator) -> UOperator:
+        inputs = self._of(operator.inputs)
+        given = [value.type.shape for value in inputs]
+        for value in operator.outputs:
+            shape = self._shape(value, given)
+            self._define(value, _reshaped(given[0], shape) if operator.kind == "reshape" else shape)
+        named = ((n, self._along(given[0], v) if n in _POSITIONS else v) for n, v in operator.attributes)
+        outputs = self._of(operator.outputs)
+        return replace(operator, inputs=inputs, outputs=outputs, attributes=tuple(named))
+
+    def _shape(self, value: Value, given: Sequence[Shape]) -> Shape:
+        """The shape of a value: launch parameters, what is a little longer or shorter, and other sizes that
+        operands have."""
+        known = {int(n): n for each in given for n in each if isinstance(n, Size) and n not in self.sizes}
+        shape = value.type.shape
+        return tuple(
+            self._length(n) if (value, d) in self.axes else known.get(n, n) for d, n in enumerate(shape)
+        )
+
+    def _length(self, number: int) -> int:
+        near = min(self.sizes, key=lambda n: abs(n - number))
+        return self.sizes[near] + (number - near)
+
+    def _along(self, shape: Shape, value: Attribute) -> Attribute:
+        """Positions along axes, of which some are launch parameters."""
+        if not isinstance(value, tuple) or len(value) != len(shape):
+            return value
+        pairs = zip(shape, value, strict=True)
+        return tuple(
+            self.sizes.get(n, n) if isinstance(n, int) and isinstance(d, Size) else n for d, n in pairs
+        )
+
+
+def _reshaped(source: Shape, target: Shape) -> Shape:
+    """The target of a reshape: of the axes that some axes become, one may follow from the others."""
+    found, rest, block, first = list(target), list(source), 1, 0
+    for d in range(len(target) if 0 not in source else 0):
+        while rest and block < prod(target[first : d + 1]):
+            block *= rest.pop(0)
+        if block == prod(target[first : d + 1]):
+            _complete(found, range(first, d + 1), block)
+            block, first = 1, d + 1
+    return tuple(found)
+
+
+def _complete(shape: list[int], axes: range, total: int) -> None:
+    """Gives the first of the axes that can have it the size that the others leave over of `total`."""
+    if not isinstance(total, Size) or any(isinstance(shape[d], Size) for d in axes):
+        return
+    for d in axes:
+        size = total // prod(shape[e] for e in axes if e != d)
+        if isinstance(size, Size) and not any(isinstance(a, Quotient) for p, _ in size.terms for a in p):
+            shape[d] = size
+            return

@@ -1,0 +1,213 @@
+"""One binary serves many lengths of a sequence: a new length is planned, and not compiled."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax_cocktail
+from jax_cocktail.lowering import plan_cache
+
+BATCH, HIDDEN = 3, 24
+LENGTHS = (1, 2, 3, 14, HIDDEN, 50)
+
+
+@pytest.fixture(autouse=True)
+def counters(monkeypatch, tmp_path):
+    """A cache of its own for every test, and counters that begin at zero."""
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("_compiled", "_resized"):
+        monkeypatch.setattr(plan_cache, name, 0)
+
+
+def array(*shape):
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape) * 0.4, jnp.float32)
+
+
+def lstm(w, u, b, xs, reverse=False):
+    def step(carry, x):
+        h, c = carry
+        i, f, g, o = jnp.split(x @ w + h @ u + b, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zero = jnp.zeros((xs.shape[1], HIDDEN))
+    return lax.scan(step, (zero, zero), xs, reverse=reverse)
+
+
+def weights():
+    return array(HIDDEN, 4 * HIDDEN), array(HIDDEN, 4 * HIDDEN) * 1.1, array(4 * HIDDEN)
+
+
+def loss(*arguments):
+    (h, _), ys = lstm(*arguments)
+    return jnp.mean(ys**2) + jnp.sum(h)
+
+
+gradient = jax.grad(loss, (0, 1, 2, 3))
+
+
+def decay(xs, reverse=False):
+    return lax.scan(lambda c, x: (0.9 * c + x, jnp.tanh(c)), jnp.zeros(xs.shape[1:]), xs, reverse=reverse)
+
+
+def agree(ours, stock):
+    for mine, theirs in zip(jax.tree.leaves(ours), jax.tree.leaves(stock), strict=True):
+        scale = float(np.max(np.abs(theirs), initial=1))
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5 * scale)
+
+
+def called(function, arguments, units=1):
+    options = {"force": "cocktail", "units": units, "strict": True}
+    ours = jax_cocktail.jit(function, options=options)(*arguments)
+    agree(ours, jax.jit(function)(*arguments))
+    return ours
+
+
+def counted():
+    info = jax_cocktail.cache_info()
+    return info.compiled, info.resized
+
+
+# ---- nothing is compiled for a new length ------------------------------------------------------------------
+@pytest.mark.parametrize("units", [1, 2])
+@pytest.mark.parametrize("function", [lstm, gradient], ids=["lstm", "gradient"])
+def test_a_new_length_is_not_compiled(function, units):
+    arguments = weights()
+    called(function, (*arguments, array(160, BATCH, HIDDEN)), units)
+    assert counted() == (1, 0)
+    for number, length in enumerate((141, 192, 200), 1):
+        called(function, (*arguments, array(length, BATCH, HIDDEN)), units)
+        assert counted() == (1, number)
+
+
+def test_a_while_loop_that_a_length_bounds():
+    def search(xs):
+        def go_on(state):
+            i, total = state
+            return (i < len(xs)) & (jnp.sum(total) < 30.5)
+
+        return lax.while_loop(go_on, lambda s: (s[0] + 1, s[1] + xs[s[0]] ** 2), (0, jnp.zeros(HIDDEN)))
+
+    for length in (40, 71, 100):
+        called(search, (array(length, HIDDEN),))
+    assert counted() == (1, 2)
+
+
+def test_a_stored_program_has_its_launch_parameters(monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_PLANS", "cached")
+    given = {n: array(n, HIDDEN) for n in (30, 45, 60)}
+    first = {n: called(decay, (x,)) for n, x in given.items()}
+    assert counted() == (1, 2)
+    for name in ("_surveys", "_programs"):  # what a new process knows
+        table = getattr(plan_cache, name)
+        monkeypatch.setattr(plan_cache, name, type(table)(table._kind, table._parsed))
+    for n, x in given.items():
+        again = called(lambda x: decay(x), (x,))
+        jax.tree.map(np.testing.assert_array_equal, again, first[n])
+    assert counted() == (1, 2) and jax_cocktail.cache_info().programs.stored == 3
+
+
+def test_calls_of_different_lengths_at_the_same_time():
+    given = [array(n, 5) for n in (20, 90, 41, 300)]
+    ours = [
+        jax_cocktail.jit(decay, options={"force": "cocktail", "units": 2}).lower(x).compile() for x in given
+    ]
+    stock = [jax.jit(decay)(x) for x in given]
+    assert counted()[0] == 1
+
+    def work(number):
+        for _ in range(50):
+            agree(ours[number](given[number]), stock[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_explain_names_the_lengths():
+    report = jax_cocktail.explain(jax_cocktail.jit(decay, options={"force": "cocktail"}))(array(40, 5))
+    (region,) = report.captured
+    assert [length for length, _ in region.lengths] == [40] and "(decay)" in region.lengths[0][1]
+    assert "launch parameter: the length 40 at" in str(report)
+    report = jax_cocktail.explain(jax_cocktail.jit(decay, options={"force": "cocktail"}))(array(4, 5))
+    assert report.captured[0].lengths == () and "launch parameter" not in str(report)
+
+
+# ---- results are those of stock XLA ------------------------------------------------------------------------
+def nested(xs):
+    def row(c, x):
+        return lax.scan(lambda c, y: (jnp.tanh(c + y), c * 2), c, x)
+
+    return lax.scan(row, jnp.zeros(4), xs)
+
+
+def branch_inside(xs):
+    def step(c, x):
+        return lax.cond(x[0] > 0, lambda: (c + x, c), lambda: (c - x, x))
+
+    return lax.scan(step, jnp.zeros(xs.shape[1]), xs)
+
+
+def inside_branch(xs):
+    return lax.cond(xs[0, 0] > 0, lambda: decay(xs), lambda: (xs[0], jnp.flip(xs, 0)))
+
+
+def carries_the_length(xs):
+    return lax.fori_loop(0, len(xs), lambda i, a: a.at[i].set(jnp.tanh(jnp.sum(a)) + a[i] / 2), xs)
+
+
+def square(xs):
+    return lax.fori_loop(0, len(xs), lambda i, a: jnp.tanh(a @ a * 0.1 + a[i]), jnp.outer(xs, xs))
+
+
+def rows_and_columns(xs, w):
+    ys = decay(xs)[1]
+    scores = jax.nn.softmax(ys @ ys.T)
+    return jnp.cumsum(ys, 0), scores @ ys, jnp.reshape(ys, (-1,)).sum(), jnp.concatenate([ys, xs[:1]]) @ w
+
+
+def attention(xs):
+    def step(c, x):
+        return c * 0.5 + x, jax.nn.softmax(xs @ (x + c)) @ xs
+
+    return lax.scan(step, jnp.zeros(xs.shape[1]), xs)
+
+
+def gathers(xs):
+    index = jnp.arange(len(xs))[::-1]
+    return lax.scan(lambda c, i: (c + xs[i], xs[(i * 3) % len(xs)]), jnp.zeros(xs.shape[1]), index)
+
+
+PROGRAMS = {
+    "lstm": (lambda xs: lstm(*weights(), xs), lambda n: (array(n, BATCH, HIDDEN),)),
+    "reverse": (lambda xs: lstm(*weights(), xs, reverse=True), lambda n: (array(n, 1, HIDDEN),)),
+    "gradient": (lambda xs: gradient(*weights(), xs), lambda n: (array(n, BATCH, HIDDEN),)),
+    "second gradient": (
+        jax.grad(lambda xs: jnp.sum(jax.grad(lambda x: jnp.sum(decay(x)[1] ** 2))(xs) ** 2)),
+        lambda n: (array(n, 5),),
+    ),
+    "nested": (nested, lambda n: (array(n, 13, 4),)),
+    "nested alike": (nested, lambda n: (array(n, n, 4),)),
+    "branch inside": (branch_inside, lambda n: (array(n, 8),)),
+    "inside branch": (inside_branch, lambda n: (array(n, HIDDEN),)),
+    "carry": (carries_the_length, lambda n: (array(n),)),
+    "square": (square, lambda n: (array(n),)),
+    "rows and columns": (rows_and_columns, lambda n: (array(n, HIDDEN), array(HIDDEN, 7))),
+    "attention": (jax.grad(lambda xs: jnp.sum(attention(xs)[1] ** 2)), lambda n: (array(n, HIDDEN),)),
+    "gather": (gathers, lambda n: (array(n, 6),)),
+    "vmap": (jax.vmap(decay), lambda n: (array(4, n, 5),)),
+    "two lengths": (lambda xs, ys: (decay(xs), decay(ys, True)), lambda n: (array(n, 5), array(n + 2, 5))),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_length(name):
+    function, make = PROGRAMS[name]
+    for number, length in enumerate(LENGTHS):
+        called(function, make(length), units=1 + number % 2)
