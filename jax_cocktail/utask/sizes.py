@@ -110,6 +110,9 @@ class Size(int):
             return int.__mod__(self, other)
         return self - self // other * other
 
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        return self // other, self % other
+
     __radd__, __rmul__ = __add__, __mul__
 
     def _over(self, other: Size) -> int:

@@ -90,6 +90,8 @@ def test_operations_are_those_of_ints(a, b):
         if b != 0 or operation not in (operator.floordiv, operator.mod):
             found = operation(a, b)
             assert found == operation(int(a), int(b)) == value_of(found) == c_value(found)
+            if operation is operator.mod:
+                assert divmod(a, b) == divmod(int(a), int(b)) == tuple(map(c_value, divmod(a, b)))
     assert -a == -int(a) == value_of(-a)
     assert -(-a // 7) == -(-int(a) // 7) == c_value(-(-a // 7))
     assert (a < b, a == b, hash(a), str(a), bool(a)) == (
