@@ -77,7 +77,8 @@ State* NewState(Program* program, const int64_t* launch, size_t count, const Sig
   memcpy(sizes, reinterpret_cast<const char*>(launch) + sizeof(Launch), more);
   char* copy = reinterpret_cast<char*>(sizes) + more;
   if (name_size > 0) memcpy(copy, name->ptr, name_size);
-  *state = State{program, {}, {numbers, signature.size}, sizes, name_size > 0 ? copy : nullptr, int(name_size)};
+  if (name_size == 0) copy = nullptr;
+  *state = State{program, {}, {numbers, signature.size}, sizes, copy, int(name_size)};
   memcpy(&state->launch, launch, sizeof(Launch));
   return state;
 }
