@@ -13,12 +13,17 @@ CPU = Target(
     lanes="CK_LANES",
     copy="__builtin_memcpy({target}, {source}, {size});",
     table="static const",
-    wait="if (ck_wait(unit)) {end}",
+    wait="if (ck_wait(unit)) return {left};",
     entry=(
         "CK_EXPORT int ck_program(const void* const* operands, void* const* results,\n"
         "                         u8* workspace, CkUnit* unit)"
     ),
     epilogue=("return 0;",),
+    piece=(
+        "CK_NOINLINE {result} {name}(const void* const* operands, void* const* results,\n"
+        "                         u8* workspace, CkUnit* unit{parameters}) {{",
+        "{name}(operands, results, workspace, unit{parameters})",
+    ),
     fail="failed = failed ? failed : int({code});",
     fail_begin=("int failed = 0;",),
     fail_end=("return failed;",),

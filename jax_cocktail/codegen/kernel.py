@@ -154,6 +154,9 @@ class Spelled(_Printed):
 Expression: TypeAlias = Name | Index | Pointer | Load | Call | Select | Spelled | str
 
 
+LEFT = Name("left")  # what a function returns when its unit leaves the program
+
+
 # -- statements ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Declaration(_Printed):

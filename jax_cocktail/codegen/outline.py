@@ -7,11 +7,12 @@ lane loop becomes a function; equal ones (the same layer ten times) become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.codegen.kernel import (
     COMMENT,
+    LEFT,
     Assign,
     Declaration,
     Expression,
@@ -91,25 +92,33 @@ def _outer(lines: Sequence[Line]) -> list[Name]:
     return list(dict.fromkeys(names))
 
 
-def declarations(names: Mapping[Name, Outer]) -> list[Line]:
-    """The declarations of pointers, then those of registers."""
+def declarations(names: Mapping[Name, Outer], zeroed: Collection[Name] = ()) -> list[Line]:
+    """The declarations of pointers, then those of registers. `zeroed`: those that begin with 0."""
     found: list[Node] = []
     for name, about in sorted(names.items(), key=lambda item: not item[1].address):
         if about.address:
             value = code("({})({})", about.type, about.address)
             found.append(Declaration(f"{about.type} const", name, value, const=False))
         else:
-            found.append(Declaration(about.type, name, const=False))
+            found.append(Declaration(about.type, name, "0" if name in zeroed else "", const=False))
     return printed(found)
+
+
+_FAILED = Name("failed")  # the variable of a program that can fail
 
 
 class OutlineTable:
     """The functions made so far, by their text."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, can_fail: bool = False) -> None:
+        self._target, self._can_fail = target, can_fail
         # head, result, parameters, body without comments -> name, body
         self._functions: dict[tuple[str, ...], tuple[str, str]] = {}
+
+    @property
+    def has_pieces(self) -> bool:
+        """True if the program's function may be divided."""
+        return bool(self._target.piece[0])
 
     def call(self, nodes: Sequence[Node], about: Callable[[Name], Outer], result: Name | None) -> Node:
         """Calls a function of these statements, made unless an equal one exists. `result`: the register that
@@ -136,6 +145,23 @@ class OutlineTable:
         lines = [*lines, *printed([code("return unit->epoch;")])]
         return self._of_units("role", self._target.role, lines, parameters, given, "u32")
 
+    def piece(
+        self,
+        lines: Sequence[Line],
+        parameters: Mapping[Name, Outer],
+        given: Mapping[Name, Expression],
+        leaves: bool,
+    ) -> Node:
+        """The same for a piece of the program's function. `leaves`: the unit may leave the program in these
+        lines, and the function says whether it does."""
+        head, call = self._target.piece
+        if self._can_fail:
+            parameters, given = {_FAILED: Outer("int&"), **parameters}, {_FAILED: _FAILED.text, **given}
+        name = self._function("piece", head, lines, parameters, "bool" if leaves else "void")
+        arguments = [code(", {}", given.get(each, each)) for each in parameters]
+        called = code(call, name=name, parameters=joined("", arguments))
+        return code("if ({}) return {};", called, LEFT) if leaves else code("{};", called)
+
     def _of_units(
         self,
         kind: str,
@@ -161,8 +187,8 @@ class OutlineTable:
         """Numbers names in order of appearance: statements that differ only in names share a function."""
         where = [code(each.where, name=name) for name, each in parameters.items() if each.where]
         lines = [*printed(where), *lines]
-        numbers = {name: f"x{number}" for number, name in enumerate(_outer(lines))}
-        listed = [f"{each.type} {numbers[name]}" for name, each in parameters.items()]
+        numbers = {name: f"x{number}" for number, name in enumerate(_outer(lines))} | {LEFT: "true"}
+        listed = [f"{each.type} {numbers.get(name, name.text)}" for name, each in parameters.items()]
         before = ", ".join(listed) if kind == "outlined" else "".join(f", {each}" for each in listed)
         key = head, result, before, text([line for line in lines if COMMENT not in line], numbers)
         new = f"{kind}{len(self._functions)}", text(lines, numbers)

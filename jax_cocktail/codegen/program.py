@@ -10,10 +10,22 @@ from typing import cast
 
 from jax_cocktail.codegen.anchors import emit_anchor
 from jax_cocktail.codegen.context import ALONE, Context
+from jax_cocktail.codegen.divide import LENGTH, divide
 from jax_cocktail.codegen.early import EarlyLoads
 from jax_cocktail.codegen.groups import emit_group
 from jax_cocktail.codegen.held import emit_run, holding, run_at
-from jax_cocktail.codegen.kernel import Assign, Block, Comment, Expression, Line, Load, Name, spelled, text
+from jax_cocktail.codegen.kernel import (
+    LEFT,
+    Assign,
+    Block,
+    Comment,
+    Expression,
+    Line,
+    Load,
+    Name,
+    spelled,
+    text,
+)
 from jax_cocktail.codegen.lanes import emit_copy
 from jax_cocktail.codegen.launch import Text, counts, declared, lengths, parameters
 from jax_cocktail.codegen.mapping import lane_nest
@@ -72,20 +84,20 @@ def emit_program(
     target, largest = machine.target, max((v.type.size for v in plan.layouts), default=0)
     if target.index == "i32" and largest > MOST_ELEMENTS:
         raise UnsupportedError(f"an array of {largest} elements: a GPU program counts them in 32 bits")
-    outlines = OutlineTable(target) if wants_outlining(program, target.outline_limit) else None
     codes = first_codes(operators_in(program.entry))
-    context = Context(machine, plan, Writer(target.index), outlines=outlines, first_codes=codes)
+    functions = OutlineTable(target, can_fail=bool(codes))
+    context = Context(machine, plan, Writer(target.index), first_codes=codes)
+    context.outlines = functions if wants_outlining(program, target.outline_limit) else None
     context.places, context.stamps, context.rings = places, stamps, len(program.entry.results)
     context.sizes, context.counts = lengths(program, plan), counts(plan)
     begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
-    context.writer.add(*map(code, begin))
     context.begin_trace()
     _load_parameters(context, program)
     _emit_region(context, program.entry)
     _store_results(context, program)
     context.end_trace()
-    context.writer.add(*map(code, end))
-    lines, names = body_of(context.writer.nodes, context.about)
+    nodes, given = divide(context.writer.nodes, context.about, functions, LENGTH)
+    lines, names = body_of([*map(code, begin), *nodes, *map(code, end)], context.about)
     sizes = parameters(names)
     if context.has_units or target.has_threads or sizes:
         context.needs.add("units")
@@ -98,10 +110,11 @@ def emit_program(
     if context.has_units:
         head += [text.format(**numbers) for text in target.units]
     head += _tables(program, plan, target)
-    head += context.outlines.lines() if context.outlines else []
+    head += functions.lines()
     head += ["", f"{target.entry} {{"]
     chosen = _spelled(context, names) | {name: f"size{number}" for number, name in enumerate(sizes)}
-    others = declarations({name: names[name] for name in sorted(names.keys() - chosen.keys())})
+    chosen[LEFT] = "failed" if codes else "0"
+    others = declarations({name: names[name] for name in sorted(names.keys() - chosen.keys())}, given)
     body = text([*declared(sizes), *others, *lines], chosen)
     return Text("\n".join([*head, body, "}", *target.footer, ""]), tuple(each.parameter for each in sizes))
 
@@ -211,8 +224,7 @@ def _emit_barrier(context: Context, half: str) -> None:
         context.needs.add("program")
         context.writer.line(f"ck_{half}_apart(unit);")
     elif half == "wait":
-        end = target.fail_end if context.first_codes else target.epilogue
-        context.writer.line(target.wait.format(end="".join(end)))
+        context.writer.add(code(target.wait, left=LEFT))
     else:
         context.writer.line("ck_arrive(unit);")
 

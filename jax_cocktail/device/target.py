@@ -20,7 +20,7 @@ class Target:
       lanes: the text before a loop whose iterations are independent.
       copy: copies `{size}` bytes from `{source}` to `{target}`.
       table: the beginning of a static array of constants.
-      wait: the second half of a barrier, behind which a unit may leave by `{end}`.
+      wait: the second half of a barrier, behind which a unit may leave: the function returns `{left}`.
       block_barrier: the block barrier, for the threads of a unit; "" if a unit is one thread.
       prologue: lines before the first header.
       units: lines after the last header, in a program for several units.
@@ -33,6 +33,7 @@ class Target:
         `{parameters}`.
       part: the same for the function of a parallel loop's parts; "" if they are in the program's function.
       role: the same for the function of a role's loop.
+      piece: the same for a piece of the program's function; "" if that stays whole.
       fail: the action of a unit with a nonzero status; `{code}` identifies the failure.
       fail_begin, fail_end: in a program that can fail, the first lines of its function, and the lines at its
         end in place of `epilogue`.
@@ -63,6 +64,7 @@ class Target:
     outline: tuple[str, str] = ("CK_NOINLINE {result} {name}({parameters}) {{", "{name}({parameters})")
     part: tuple[str, str] = ("", "")
     role: tuple[str, str] = ("", "")
+    piece: tuple[str, str] = ("", "")
     fail: str = ""
     fail_begin: tuple[str, ...] = ()
     fail_end: tuple[str, ...] = ()
