@@ -11,6 +11,16 @@ struct CkUnit;  // one of the threads that run a program; cocktail_units.h
 #define CK_INLINED __attribute__((always_inline))  // of a lambda
 #define CK_TABLE static const
 
+// A long program is compiled in parts, side by side. Each has some of its functions, and part 0 what the
+// runtime reads.
+#ifdef CK_PART_NUMBER
+#define CK_IN_PART(number) (CK_PART_NUMBER == (number))
+#define CK_FUNCTION __attribute__((noinline, visibility("hidden")))
+#else
+#define CK_IN_PART(number) 1
+#define CK_FUNCTION CK_NOINLINE
+#endif
+
 #include "cocktail_features.h"
 #include "cocktail_types.h"
 

@@ -13,6 +13,8 @@
 
 // Read by the runtime before it calls the program.
 CK_EXPORT const char ck_features[];
+#if CK_IN_PART(0)
 const char ck_features[] __attribute__((used)) = CK_TEXT(CK_FEATURES);
+#endif
 
 #endif  // COCKTAIL_FEATURES_H

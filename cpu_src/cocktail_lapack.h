@@ -24,12 +24,14 @@ enum CkLapack {
 };
 
 CK_EXPORT CkRoutine ck_routines[];
+#if CK_IN_PART(0)
 CkRoutine ck_routines[] __attribute__((used)) = {
     {"spotrf", nullptr}, {"dpotrf", nullptr}, {"sgetrf", nullptr}, {"dgetrf", nullptr}, {"sgeqrf", nullptr},
     {"dgeqrf", nullptr}, {"sorgqr", nullptr}, {"dorgqr", nullptr}, {"strsm", nullptr},  {"dtrsm", nullptr},
     {"ssyevd", nullptr}, {"dsyevd", nullptr}, {"sgesdd", nullptr}, {"dgesdd", nullptr}, {nullptr, nullptr},
 };
 static_assert(sizeof(ck_routines) == (ck_lapack_end + 1) * sizeof(CkRoutine), "a name is missing");
+#endif
 
 // Calls a routine, which has no result and takes pointers only.
 template <class T, class... Arguments>

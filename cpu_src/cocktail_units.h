@@ -99,6 +99,8 @@ CK_INLINE bool ck_wait(CkUnit* unit) { return unit->count != 1 && ck_wait_for_al
 
 // Read by the runtime before it calls the program.
 CK_EXPORT const u32 ck_units_version;
+#if CK_IN_PART(0)
 const u32 ck_units_version __attribute__((used)) = CK_UNITS_VERSION;
+#endif
 
 #endif  // COCKTAIL_UNITS_H

@@ -23,7 +23,9 @@ _SHELL = "/bin/sh"
 # Standard input is a pipe, and this process holds its other end. However this process ends, `read` returns,
 # and the whole process group is killed. (Linux can send a signal when a parent dies, but the processes that a
 # compiler starts would not get it, and to ask for it between fork and exec is unsafe with threads.) The
-# program replaces the shell, and is not the parent of the process that waits.
+# program replaces the shell, and is not the parent of the process that waits. A system without limits of
+# memory does without them.
+_BOUNDED = "ulimit -v {} 2>/dev/null; "
 _TIED = 'exec 3<&0 </dev/null; ( { read -r _ <&3; kill -9 0; } >/dev/null 2>&1 & ); exec 3<&-; exec "$@"'
 
 _running: dict[subprocess.Popen[bytes], int] = {}  # with the descriptor that ends it when it is closed
@@ -69,6 +71,7 @@ def run(
     folder: Path | None = None,
     errors: bool = True,
     more: Callable[[], float] = lambda: 0.0,
+    memory_bytes: int = 0,
 ) -> Ended:
     """Runs a command to its end.
 
@@ -78,6 +81,7 @@ def run(
       seconds: the time that it may take.
       folder: where it runs.
       errors: whether the output includes what it writes to standard error.
+      memory_bytes: the address space of each of its processes, at most; 0: no limit.
       more: called when the time is over; returns the seconds that it may take in addition.
 
     Raises:
@@ -87,7 +91,7 @@ def run(
     if _refusing.is_set():
         raise BuildError("the process ends", "run the program again")
     try:
-        process, ours = _started(command, environment, folder, errors)
+        process, ours = _started(_tied(command, memory_bytes), environment, folder, errors)
     except OSError as error:
         if folder is not None and not folder.is_dir():
             raise
@@ -111,10 +115,9 @@ def run(
 
 
 def _started(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path | None, errors: bool
+    words: Sequence[str], environment: Mapping[str, str], folder: Path | None, errors: bool
 ) -> tuple[subprocess.Popen[bytes], int]:
     """A process, and the descriptor that ends it when it is closed. Raises OSError."""
-    words = (_SHELL, "-c", _TIED, "sh", *command) if os.access(_SHELL, os.X_OK) else tuple(command)
     theirs, ours = os.pipe()
     try:
         process = subprocess.Popen(
@@ -135,6 +138,14 @@ def _started(
         with suppress(OSError):  # it has ended, or the system does not allow it
             os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST_PRIORITY)
     return process, ours
+
+
+def _tied(command: Sequence[str], memory_bytes: int) -> tuple[str, ...]:
+    """The command with its limits, if there is a shell."""
+    if not os.access(_SHELL, os.X_OK):
+        return tuple(command)
+    script = (_BOUNDED.format(memory_bytes >> 10) if memory_bytes else "") + _TIED
+    return (_SHELL, "-c", script, "sh", *command)
 
 
 def stop_all() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from jax_cocktail.build.command import ANSWER_SECONDS, STOPPED, answer
 from jax_cocktail.build.features import features_argument
 from jax_cocktail.build.job import (
+    NO_MEMORY,
     Built,
     Facts,
     Language,
@@ -68,6 +70,7 @@ RUNTIME_LIBRARIES = ("-lpthread", "-ldl")
 _PROGRAM_SYMBOLS = ("ck_program",)
 _RUNTIME_SYMBOLS = ("ck_cpu_instantiate", "ck_cpu_execute", "ck_cpu_failure", "ck_cpu_load")
 _GPU_SYMBOLS = ("ck_gpu_initialize", "ck_gpu_execute", "ck_gpu_execute_nograph")
+_PART = re.compile(r"^#if CK_IN_PART\((\d+)\)$", re.MULTILINE)
 _RUNTIME = "runtime_"  # the prefix of headers that handlers include but programs do not
 
 
@@ -175,6 +178,8 @@ def _remedy(log: str) -> str:
     """The advice for a compiler failure with this log."""
     if log.startswith(STOPPED):
         return "choose another compiler with CXX, or make the loop smaller"
+    if re.search(NO_MEMORY, log):
+        return "a smaller program, or a machine with more memory: a compiler may take half of it"
     return "choose another compiler with CXX, and report this with the compiler's log"
 
 
@@ -196,7 +201,13 @@ def _language(symbols: Sequence[str], flags: tuple[str, ...]) -> Language:
         check=lambda facts: facts.keys(),
         extra=lambda toolchain: features_argument(toolchain, flags),
         part=("-c",),
+        parts=_parts,
     )
+
+
+def _parts(source: str) -> int:
+    """The number of parts in which a text is compiled: its own, lest the binary depend on the cores here."""
+    return 1 + max((int(number) for number in _PART.findall(source)), default=0)
 
 
 def _include(folders: Sequence[Path]) -> list[str]:

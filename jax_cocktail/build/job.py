@@ -17,12 +17,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import filelock
 
 from jax_cocktail import cache
 from jax_cocktail.build import command, stuck
+from jax_cocktail.build.workers import Workers
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 _LOG = logging.getLogger("jax_cocktail")
@@ -31,6 +33,9 @@ _COMPILE_SECONDS = 900.0
 _PATIENCE_SECONDS = 20.0  # then the compiler must prove that it works
 _LOCK_SECONDS = 900.0
 _LONG_SECONDS = 1.0
+_LEAST_MEMORY = 2 << 30  # bytes of a compiler; most programs take 0.2 GB
+_MEMORY_SHARE = 1 / 2  # of the machine, which all compilers of a program may take together
+NO_MEMORY = r"out of memory|[Vv]irtual memory exhausted|annot allocate memory|bad_alloc"  # in their messages
 _FULL_DISK = "No space left on device"
 _FACTS = "facts"  # the key in the entry's `cache.META`
 
@@ -79,6 +84,7 @@ class Language:
       extra: arguments that follow from the toolchain and thus are no part of the key; found only to compile.
       part: arguments for the first part of a compilation alone. The rest may take long at first use: zig
         compiles the libraries that it links.
+      parts: text -> the number of parts in which it is compiled side by side, see `CK_IN_PART`.
     """
 
     file: str
@@ -88,6 +94,7 @@ class Language:
     check: Callable[[Facts], object]
     extra: Callable[[Toolchain], tuple[str, ...]] = lambda toolchain: ()
     part: tuple[str, ...] = ()
+    parts: Callable[[str], int] = lambda source: 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +279,15 @@ def _private_root(process: int) -> Path:
     return folder
 
 
+def memory_limit(compilers: int) -> int:
+    """The bytes of address space of each of so many compilers that run at once."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return _LEAST_MEMORY
+    return max(int(memory * _MEMORY_SHARE) // compilers, _LEAST_MEMORY)
+
+
 # ---- running the compiler ----------------------------------------------------------------------------------
 
 
@@ -300,9 +316,51 @@ def _compile(job: Job, folder: Path) -> None:
 def _run(job: Job, folder: Path) -> command.Ended:
     """Runs the compiler. Raises BuildError if it does not end in time."""
     (folder / job.language.file).write_text(job.source, encoding="utf-8")
-    arguments = (*job.arguments, *job.language.extra(job.toolchain))
-    words = [*job.toolchain.command, *arguments, "-o", cache.BINARY, job.language.file, *job.libraries]
-    (folder / "command.txt").write_text(shlex.join(words) + "\n", encoding="utf-8", errors="surrogateescape")
+    commands = _commands(job)
+    lines = "".join(shlex.join(words) + "\n" for words in commands)
+    (folder / "command.txt").write_text(lines, encoding="utf-8", errors="surrogateescape")
+    ended = _side_by_side(job, folder, commands[:-1]) if commands[1:] else None
+    if ended is not None and ended.status != 0:
+        return ended
+    last = _run_one(job, folder, commands[-1])
+    for path in folder.glob("*.o"):
+        path.unlink()
+    return last if ended is None else replace(last, output=ended.output + last.output)
+
+
+def _commands(job: Job) -> list[tuple[str, ...]]:
+    """The compiler's commands; if there are several, those of the parts, then the one that links them."""
+    begin = (*job.toolchain.command, *job.arguments, *job.language.extra(job.toolchain))
+    end, file, count = ("-o", cache.BINARY), job.language.file, job.language.parts(job.source)
+    if count == 1:
+        return [(*begin, *end, file, *job.libraries)]
+    objects = [f"part{number}.o" for number in range(count)]
+    parts = [
+        (*begin, f"-DCK_PART_NUMBER={number}", *job.language.part, "-o", each, file)
+        for number, each in enumerate(objects)
+    ]
+    return [*parts, (*begin, *end, *objects, *job.libraries)]
+
+
+def _side_by_side(job: Job, folder: Path, commands: Sequence[Sequence[str]]) -> command.Ended:
+    """Runs commands, as many at once as there are cores. Returns one that failed, else all messages."""
+    with Workers(min(len(commands), _cores())) as workers:
+        futures = [workers.submit(partial(_run_one, job, folder, words)) for words in commands]
+        try:
+            ended = [future.result() for future in futures]
+        finally:  # those that have not begun need not, if one is late or this thread is interrupted
+            for future in futures:
+                future.cancel()
+    failed = next((each for each in ended if each.status != 0), None)
+    return failed or command.Ended(0, "".join(each.output for each in ended))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run_one(job: Job, folder: Path, words: Sequence[str]) -> command.Ended:
+    """Runs one of the commands. Raises BuildError if it does not end in time."""
 
     def more() -> float:
         if _on_nothing(job).late:
@@ -315,7 +373,8 @@ def _run(job: Job, folder: Path) -> command.Ended:
         return _COMPILE_SECONDS - _PATIENCE_SECONDS
 
     environment = dict(job.toolchain.environment)
-    ended = command.run(words, environment, _PATIENCE_SECONDS, folder=folder, more=more)
+    seconds, memory = _PATIENCE_SECONDS, memory_limit(_cores() if job.language.parts(job.source) > 1 else 1)
+    ended = command.run(words, environment, seconds, folder=folder, more=more, memory_bytes=memory)
     if ended.late:
         stuck.remember(job.key)
         raise _too_late(job)

@@ -25,6 +25,7 @@ from jax_cocktail.codegen.kernel import (
     printed,
     text,
 )
+from jax_cocktail.codegen.parts import Function
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.target import Target
 from jax_cocktail.utask.ir import Statement, StitchedUTask, UOperator, UProgram, walk
@@ -194,9 +195,9 @@ class OutlineTable:
         new = f"{kind}{len(self._functions)}", text(lines, numbers)
         return self._functions.setdefault(key, new)[0]
 
-    def lines(self) -> list[str]:
+    def functions(self) -> list[Function]:
         """All functions, callees first."""
         return [
-            f"{head.format(name=name, result=result, parameters=parameters)}\n{body}\n}}"
+            (head.format(name=name, result=result, parameters=parameters), body)
             for (head, result, parameters, _), (name, body) in self._functions.items()
         ]

@@ -39,6 +39,7 @@ from jax_cocktail.codegen.outline import (
     touches,
     wants_outlining,
 )
+from jax_cocktail.codegen.parts import PART_BYTES, arranged
 from jax_cocktail.codegen.roles import Role, roles_of
 from jax_cocktail.codegen.stamps import StampTable
 from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal, table, table_type
@@ -107,16 +108,15 @@ def emit_program(
     prologue += stamps.prologue if stamps is not None else ()
     head = ["// jax_cocktail program", *(text.format(**numbers) for text in prologue)]
     head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
-    if context.has_units:
-        head += [text.format(**numbers) for text in target.units]
-    head += _tables(program, plan, target)
-    head += functions.lines()
-    head += ["", f"{target.entry} {{"]
+    units = [text.format(**numbers) for text in target.units if context.has_units]
     chosen = _spelled(context, names) | {name: f"size{number}" for number, name in enumerate(sizes)}
     chosen[LEFT] = "failed" if codes else "0"
     others = declarations({name: names[name] for name in sorted(names.keys() - chosen.keys())}, given)
     body = text([*declared(sizes), *others, *lines], chosen)
-    return Text("\n".join([*head, body, "}", *target.footer, ""]), tuple(each.parameter for each in sizes))
+    entry = ["", f"{target.entry} {{", body, "}", *target.footer]
+    tables, part_bytes = _tables(program, plan, target), PART_BYTES if functions.has_pieces else 0
+    parts = arranged(units, tables, functions.functions(), entry, part_bytes)
+    return Text("\n".join([*head, *parts, ""]), tuple(each.parameter for each in sizes))
 
 
 def _spelled(context: Context, names: Mapping[Name, Outer]) -> dict[Name, str]:
