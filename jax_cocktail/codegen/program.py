@@ -213,7 +213,7 @@ def _emit_statement(context: Context, statement: Statement) -> None:
         _emit_barrier(context, statement.kind)
     else:
         with context.alone(*statement.outputs):
-            outlined = context.target.has_threads and (is_outlined(statement) or gives_register(statement))
+            outlined = is_outlined(statement) or (context.target.has_threads and gives_register(statement))
             _emit_part(context, outlined, statement, partial(emit_anchor, context, statement))
 
 
