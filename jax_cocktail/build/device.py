@@ -260,7 +260,7 @@ def _remedy(log: str) -> str:
         r"(cuda_runtime|crt/|nv/target).*No such file|cicc\W+not found|ptxas\W+not found": _INSTALL,
         r"[Uu]nsupported gpu architecture|invalid value for --gpu-architecture": "another gpu_arch",
         r"BUILTIN_OPERATION|libnvrtc-builtins": "pip install --upgrade nvidia-cuda-nvrtc",
-        NO_MEMORY: "a smaller program, or a machine with more memory: a compiler may take half of it",
+        NO_MEMORY: "a smaller program, or a machine with more memory (compilers may take half)",
         r"stopped after": "fewer operators in one loop (the text of the program is too long)",
     }
     for pattern, remedy in table.items():

@@ -179,7 +179,7 @@ def _remedy(log: str) -> str:
     if log.startswith(STOPPED):
         return "choose another compiler with CXX, or make the loop smaller"
     if re.search(NO_MEMORY, log):
-        return "a smaller program, or a machine with more memory: a compiler may take half of it"
+        return "a smaller program, a machine with more memory (compilers may take half), or another CXX"
     return "choose another compiler with CXX, and report this with the compiler's log"
 
 

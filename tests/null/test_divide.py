@@ -1,0 +1,80 @@
+"""Long functions in pieces, and long programs in parts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jax_cocktail.codegen import parts, program
+from jax_cocktail.codegen.divide import LENGTH, Length
+from jax_cocktail.compiler import emit
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.device.spec import H200
+from tests.null.programs import build
+
+STEPS = 40
+
+
+def long_program():
+    """A chain of products of small matrices, each of which needs the one before it."""
+
+    def body(b, x):
+        axes = {"lhs_batch": (), "lhs_contract": (1,), "rhs_batch": (), "rhs_contract": (0,)}
+        for _ in range(STEPS):
+            x = b.emit("dot", (x, x), "float32", (8, 8), **axes)
+            x = b.emit("cumulative", (x,), "float32", (8, 8), axis=0, op="max", reverse=False)
+        return [x]
+
+    return build(["float32[8,8]"], body)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Everything counts as long."""
+    monkeypatch.setattr(program, "LENGTH", Length(most=20, piece=10, least=2))
+    monkeypatch.setattr(program, "PART_BYTES", 512)
+
+
+def lengths(source):
+    """The lines of each function."""
+    found = re.findall(r"^CK_\w+ \w+ (\w+)\([^;{]*\{\n(.*?)^\}", source, re.MULTILINE | re.DOTALL)
+    return {name: body.count("\n") for name, body in found}
+
+
+def test_no_function_is_long(short):
+    found = lengths(emit(long_program()).source)
+    assert sum(name.startswith("piece") for name in found) > 1
+    assert max(found.values()) < 60
+
+
+def test_usual_programs_stay_whole():
+    source = emit(long_program()).source
+    assert "piece" not in source and "CK_IN_PART" not in source
+    assert source.count("\n") < LENGTH.most
+
+
+def test_programs_for_gpus_stay_whole(short):
+    source = emit(long_program(), Machine(cuda(128), H200)).source
+    assert "piece" not in source and "CK_IN_PART" not in source
+
+
+def test_each_function_is_in_one_part(short):
+    source = emit(long_program()).source
+    shares = re.findall(r"^#if CK_IN_PART\((\d+)\)\n(.*?)^#endif", source, re.MULTILINE | re.DOTALL)
+    assert len({number for number, _ in shares}) > 1
+    defined = [name for _, text in shares for name in lengths(text)]
+    assert sorted(defined) == sorted({*lengths(source)})
+
+
+def test_what_calls_a_template_is_in_one_part():
+    functions = [(f"CK_NOINLINE void f{n}() {{", f"  ck_dot_fixed<{n}>();" if n % 2 else "") for n in range(9)]
+    lines = parts.arranged([], [], functions, ["int main()"], 60)
+    shares = "\n".join(lines).split("#if ")[1:]
+    assert len(shares) > 2 and sum("ck_dot" in share for share in shares) == 1
+
+
+def test_tables_longer_than_the_program_are_compiled_once():
+    functions = [(f"CK_NOINLINE void f{n}() {{", "  return;") for n in range(9)]
+    assert not any("CK_IN_PART" in line for line in parts.arranged([], ["0," * 9999], functions, [], 60))
