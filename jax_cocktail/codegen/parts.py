@@ -41,7 +41,11 @@ def arranged(
         loads[home] += size * (TEMPLATE_COST if used else 1)
         parts[home].append(f"{head}\n{body}\n}}")
     first, *others = parts
-    lines = [*(_guarded(0, exports) if exports else []), *tables, *(head.removesuffix(" {") + ";" for head in heads)]
+    lines = [
+        *(_guarded(0, exports) if exports else []),
+        *tables,
+        *(head.removesuffix(" {") + ";" for head in heads),
+    ]
     for number, part in enumerate(others, 1):
         lines += _guarded(number, part)
     return [*lines, *_guarded(0, [*first, *entry])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax_cocktail import cache, compiler
+from jax_cocktail import compiler
 from jax_cocktail.build import host, job
 from jax_cocktail.codegen import program
 from jax_cocktail.codegen.divide import Length
@@ -69,7 +68,9 @@ def test_the_memory_of_compilers_is_bounded(monkeypatch, tmp_path):
     entry = "CK_EXPORT int ck_program() { return x[7]; }\n"
     with pytest.raises(BuildError, match="more memory"):
         host.build_program(large + entry, host.host_toolchain())
-    assert host.build_program('#include "cocktail_base.h"\nstatic const i32 x[8] = {};\n' + entry, host.host_toolchain())
+    assert host.build_program(
+        '#include "cocktail_base.h"\nstatic const i32 x[8] = {};\n' + entry, host.host_toolchain()
+    )
 
 
 def test_a_part_that_fails_is_told(monkeypatch, tmp_path):

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from jax_cocktail.codegen import parts, program
+from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.divide import LENGTH, Length
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.device.spec import H200
 from tests.null.programs import build
 
@@ -69,7 +69,9 @@ def test_each_function_is_in_one_part(short):
 
 
 def test_what_calls_a_template_is_in_one_part():
-    functions = [(f"CK_NOINLINE void f{n}() {{", f"  ck_dot_fixed<{n}>();" if n % 2 else "") for n in range(9)]
+    functions = [
+        (f"CK_NOINLINE void f{n}() {{", f"  ck_dot_fixed<{n}>();" if n % 2 else "") for n in range(9)
+    ]
     lines = parts.arranged([], [], functions, ["int main()"], 60)
     shares = "\n".join(lines).split("#if ")[1:]
     assert len(shares) > 2 and sum("ck_dot" in share for share in shares) == 1
