@@ -1,8 +1,8 @@
 """Parts: the functions of a long program are shared out, and the host compiler takes several parts at once.
 
-The text stays one: without CK_PART_NUMBER it is the whole program. The parts depend on the text alone, so that
-every machine makes the same binary of it. Functions that call the same template are in one part, since each
-part that calls it compiles what it calls again.
+The text stays one: without CK_PART_NUMBER it is the whole program. The parts depend on the text alone, so
+that every machine makes the same binary of it. Functions that call the same template are in one part, since
+each part that calls a template compiles it again.
 """
 
 from __future__ import annotations
