@@ -22,11 +22,10 @@ from jax_cocktail.recursion import siblings as recursion_siblings
 from jax_cocktail.recursion import unroll as recursion_unroll
 from tests.cpu import emulated
 from tests.cpu.runner import EAGER
-from tests.cpu.test_random_programs import check_program
 from tests.null.grids import EagerGrids
 from tests.recursion_compare import check_recursion
 from tests.recursion_strategies import recursions
-from tests.strategies import programs
+from tests.strategies import check_program, programs
 
 
 def fuzz_strategies(target: str, examples: int, seed: int) -> None:

@@ -11,10 +11,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 from jax import lax
+
+import jax_cocktail
 
 State = tuple[Any, ...]
 
@@ -232,3 +235,12 @@ def programs(exits: bool = False) -> st.SearchStrategy[Any]:
     only stock XLA compiles."""
     nested = st.recursive(_step, partial(_nested, exits=exits), max_leaves=8)
     return st.lists(nested, min_size=1, max_size=4).map(tuple)
+
+
+def check_program(program, seed, units=1):
+    """The program as a captured region equals stock."""
+    state = initial_state(seed)
+    options = {"force": "cocktail", "strict": True, "units": units}
+    stock = jax.jit(lambda *s: run(program, s))(*state)
+    ours = jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state)
+    check_state(ours, stock)

@@ -169,6 +169,8 @@ class _Piece:
         outer = {name: about(name) for name in run.uses if name.outer}
         shared = {n for n in outer if uses[n] > run.uses[n] and not outer[n].address or _moves(outer[n])}
         self._nodes = [_assigned(node, shared) for node in run.nodes]
+        blocks = (node for node in nodes_in(*run.nodes) if isinstance(node, Block))
+        self._template = next((block.template for block in blocks if block.template), "")
         self._about = outer
         declared, set_ = declared_in(self._nodes), _set_in(self._nodes)
         self._taken = [name for name in outer if name in shared - set_ - declared]
@@ -188,7 +190,7 @@ class _Piece:
         copies = {name: Name(f"k{number}") for number, name in enumerate(self.changed)}
         references: dict[Name, Expression] = {places[name]: copy for name, copy in copies.items()}
         lines = [*declarations(self._own, given), *printed(body)]
-        called = outlines.piece(lines, parameters, references, leaves=leaves)
+        called = outlines.piece(lines, parameters, references, leaves=leaves, template=self._template)
         if not copies:
             return called
         before = [Declaration(self._about[n].type, copy, n, const=False) for n, copy in copies.items()]

@@ -202,10 +202,12 @@ class Comment(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class Block(_Printed):
-    """Statements in braces, under a head such as `if (...)`, or none."""
+    """Statements in braces, under a head such as `if (...)`, or none. `template`: the kind of the operator
+    whose template they call, if compilers take long for that."""
 
     head: Expression
     body: tuple[Node, ...]
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,13 @@ def is_outlined(statement: Statement) -> bool:
     return bool(statement.outputs) and not any(v.type.is_scalar for v in statement.outputs)
 
 
+def product_in(statement: Statement) -> str:
+    """The kind of the product or convolution in a statement, "" if there is none."""
+    members = statement.members if isinstance(statement, StitchedUTask) else (statement,)
+    kinds = (member.kind for member in members if isinstance(member, UOperator))
+    return next((kind for kind in kinds if kind in PRODUCTS), "")
+
+
 def gives_register(statement: Statement) -> bool:
     """True for a product or a reduction of arrays to one scalar: the threads work on it together, and its
     function returns it."""
@@ -113,23 +120,29 @@ class OutlineTable:
 
     def __init__(self, target: Target, can_fail: bool = False) -> None:
         self._target, self._can_fail = target, can_fail
-        # head, result, parameters, body without comments -> name, body
-        self._functions: dict[tuple[str, ...], tuple[str, str]] = {}
+        # head, result, parameters, body without comments -> name, body, template
+        self._functions: dict[tuple[str, ...], tuple[str, str, str]] = {}
 
     @property
     def has_pieces(self) -> bool:
         """True if the program's function may be divided."""
         return bool(self._target.piece[0])
 
-    def call(self, nodes: Sequence[Node], about: Callable[[Name], Outer], result: Name | None) -> Node:
+    def call(
+        self,
+        nodes: Sequence[Node],
+        about: Callable[[Name], Outer],
+        result: Name | None,
+        template: str = "",
+    ) -> Node:
         """Calls a function of these statements, made unless an equal one exists. `result`: the register that
-        they set and do not read."""
+        they set and do not read; `template`: see `Block`."""
         type_ = about(result).type if result else "void"
         if result:
             nodes = [Declaration(type_, result, const=False), *nodes, code("return {};", result)]
         lines, parameters = body_of(nodes, about)
         head, call = self._target.outline
-        name = self._function("outlined", head, lines, parameters, type_)
+        name = self._function("outlined", head, lines, parameters, type_, template)
         called = code(call, name=name, parameters=joined(", ", list(parameters)))
         return Assign(result, called) if result else code("{};", called)
 
@@ -152,13 +165,14 @@ class OutlineTable:
         parameters: Mapping[Name, Outer],
         given: Mapping[Name, Expression],
         leaves: bool,
+        template: str,
     ) -> Node:
         """The same for a piece of the program's function. `leaves`: the unit may leave the program in these
         lines, and the function says whether it does."""
         head, call = self._target.piece
         if self._can_fail:
             parameters, given = {_FAILED: Outer("int&"), **parameters}, {_FAILED: _FAILED.text, **given}
-        name = self._function("piece", head, lines, parameters, "bool" if leaves else "void")
+        name = self._function("piece", head, lines, parameters, "bool" if leaves else "void", template)
         arguments = [code(", {}", given.get(each, each)) for each in parameters]
         called = code(call, name=name, parameters=joined("", arguments))
         return code("if ({}) return {};", called, LEFT) if leaves else code("{};", called)
@@ -184,6 +198,7 @@ class OutlineTable:
         lines: Sequence[Line],
         parameters: Mapping[Name, Outer],
         result: str = "void",
+        template: str = "",
     ) -> str:
         """Numbers names in order of appearance: statements that differ only in names share a function."""
         where = [code(each.where, name=name) for name, each in parameters.items() if each.where]
@@ -192,12 +207,12 @@ class OutlineTable:
         listed = [f"{each.type} {numbers.get(name, name.text)}" for name, each in parameters.items()]
         before = ", ".join(listed) if kind == "outlined" else "".join(f", {each}" for each in listed)
         key = head, result, before, text([line for line in lines if COMMENT not in line], numbers)
-        new = f"{kind}{len(self._functions)}", text(lines, numbers)
+        new = f"{kind}{len(self._functions)}", text(lines, numbers), template
         return self._functions.setdefault(key, new)[0]
 
     def functions(self) -> list[Function]:
         """All functions, callees first."""
         return [
-            (head.format(name=name, result=result, parameters=parameters), body)
-            for (head, result, parameters, _), (name, body) in self._functions.items()
+            Function(head.format(name=name, result=result, parameters=parameters), body, template)
+            for (head, result, parameters, _), (name, body, template) in self._functions.items()
         ]

@@ -7,14 +7,24 @@ each part that calls a template compiles it again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 PART_BYTES = 32 << 10  # [M] of text: the compiler takes 0.3 s for it, and 0.04 s for the headers
 MOST_PARTS = 32
-TEMPLATE_COST = 8  # [M] of a text that calls templates, as multiple of another one
-_TEMPLATE = re.compile(r"\bck_(?:dot|conv|sort|scan|lapack)")  # those whose compilation takes long
-Function = tuple[str, str]  # the head with its brace, and the body
+TEMPLATE_COST = 8  # [M] of a text that calls a template, as multiple of another one
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The text of a function: its head with the brace, and its body. `template`: see `kernel.Block`."""
+
+    head: str
+    body: str
+    template: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.head}\n{self.body}\n}}"
 
 
 def arranged(
@@ -26,26 +36,21 @@ def arranged(
 ) -> list[str]:
     """The lines of a program. `exports`: what the runtime reads; `part_bytes`: of a part's text, 0 for a
     program that stays whole."""
-    sizes = [len(head) + len(body) for head, body in functions]
-    text = sum(sizes) + sum(map(len, entry))
+    text = sum(map(len, (*map(str, functions), *entry)))
     count = min(text // part_bytes, MOST_PARTS) if part_bytes else 1
     if count < 2 or sum(map(len, tables)) > text:  # each part has all tables
-        return [*exports, *tables, *(f"{head}\n{body}\n}}" for head, body in functions), *entry]
+        return [*exports, *tables, *map(str, functions), *entry]
+    shared = [replace(each, head=each.head.replace("CK_NOINLINE", "CK_FUNCTION")) for each in functions]
     loads, parts = [sum(map(len, entry)), *[0] * (count - 1)], [list[str]() for _ in range(count)]
-    heads = [head.replace("CK_NOINLINE", "CK_FUNCTION") for head, _ in functions]
     homes = dict[str, int]()  # of templates
-    for head, (_, body), size in zip(heads, functions, sizes, strict=True):
+    for each in shared:
         least = loads.index(min(loads))
-        used = _TEMPLATE.search(body)
-        home = homes.setdefault(used[0], least) if used else least
-        loads[home] += size * (TEMPLATE_COST if used else 1)
-        parts[home].append(f"{head}\n{body}\n}}")
+        home = homes.setdefault(each.template, least) if each.template else least
+        loads[home] += len(str(each)) * (TEMPLATE_COST if each.template else 1)
+        parts[home].append(str(each))
     first, *others = parts
-    lines = [
-        *(_guarded(0, exports) if exports else []),
-        *tables,
-        *(head.removesuffix(" {") + ";" for head in heads),
-    ]
+    prototypes = [each.head.removesuffix(" {") + ";" for each in shared]
+    lines = [*(_guarded(0, exports) if exports else []), *tables, *prototypes]
     for number, part in enumerate(others, 1):
         lines += _guarded(number, part)
     return [*lines, *_guarded(0, [*first, *entry])]

@@ -36,6 +36,7 @@ from jax_cocktail.codegen.outline import (
     declarations,
     gives_register,
     is_outlined,
+    product_in,
     touches,
     wants_outlining,
 )
@@ -245,9 +246,9 @@ def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Cal
     """Emits a statement in its own braces, or as an outlined function if the program has outlined functions
     and it can be one. In a part that a loop repeats it stays: a function in a function gets few registers,
     and then waits for one load after the other."""
-    repeated = context.in_part and context.loop_depth
+    repeated, template = context.in_part and context.loop_depth, product_in(statement)
     if context.outlines is None or not outlined or repeated:
-        with context.writer.block():
+        with context.writer.block(template=template):
             emit()
         return
     outer, context.writer = context.writer, Writer(context.target.index)
@@ -258,7 +259,7 @@ def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Cal
     if result and touches(inner, result):  # of a loop: what it was, and what it becomes
         context.writer.add(Block("", tuple(inner)))
         return
-    context.writer.add(context.outlines.call(inner, context.about, result))
+    context.writer.add(context.outlines.call(inner, context.about, result, template))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:

@@ -139,10 +139,10 @@ class Writer:
         self.add(Store(element, value, condition))
 
     @contextmanager
-    def block(self, head: Expression = "") -> Iterator[None]:
+    def block(self, head: Expression = "", template: str = "") -> Iterator[None]:
         with self._inside() as body:
             yield
-        self.add(Block(head, tuple(body)))
+        self.add(Block(head, tuple(body), template))
 
     @contextmanager
     def loop(

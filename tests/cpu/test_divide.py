@@ -17,9 +17,8 @@ from jax_cocktail.codegen.divide import Length
 from jax_cocktail.errors import BuildError
 from jax_cocktail.placement.place import place
 from tests.cpu.runner import EAGER, compile_program, run_artifact
-from tests.cpu.test_random_programs import check_program
-from tests.null.test_divide import long_program
-from tests.strategies import programs
+from tests.null.programs import long_program
+from tests.strategies import check_program, programs
 
 FEW = settings(
     max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-import jax
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.placement.place import place
 from tests.cpu.runner import EAGER
-from tests.strategies import check_state, initial_state, programs, run
-
-
-def check_program(program, seed, units=1):
-    """The program as a captured region equals stock."""
-    state = initial_state(seed)
-    options = {"force": "cocktail", "strict": True, "units": units}
-    stock = jax.jit(lambda *s: run(program, s))(*state)
-    ours = jax_cocktail.jit(lambda *s: run(program, s), options=options)(*state)
-    check_state(ours, stock)
+from tests.strategies import check_program, programs
 
 
 @settings(

@@ -247,3 +247,15 @@ class _Random:
             return [self.pick(inner), self.pick(inner)]
 
         return list(branch(self.builder, selector, *(body for _ in range(int(self.random.integers(1, 4))))))
+
+
+def long_program() -> UProgram:
+    """A chain of products of small matrices, each of which needs the one before it."""
+
+    def body(b: Builder, x: Value) -> list[Value]:
+        for _ in range(40):
+            x = matmul(b, x, x)
+            x = b.emit("cumulative", (x,), "float32", (8, 8), axis=0, op="max", reverse=False)
+        return [x]
+
+    return build(["float32[8,8]"], body)

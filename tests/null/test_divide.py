@@ -6,28 +6,14 @@ import re
 
 import pytest
 
-from jax_cocktail.codegen import parts, program
+from jax_cocktail.codegen import program
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.divide import LENGTH, Length
+from jax_cocktail.codegen.parts import Function, arranged
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200
-from tests.null.programs import build
-
-STEPS = 40
-
-
-def long_program():
-    """A chain of products of small matrices, each of which needs the one before it."""
-
-    def body(b, x):
-        axes = {"lhs_batch": (), "lhs_contract": (1,), "rhs_batch": (), "rhs_contract": (0,)}
-        for _ in range(STEPS):
-            x = b.emit("dot", (x, x), "float32", (8, 8), **axes)
-            x = b.emit("cumulative", (x,), "float32", (8, 8), axis=0, op="max", reverse=False)
-        return [x]
-
-    return build(["float32[8,8]"], body)
+from tests.null.programs import long_program
 
 
 @pytest.fixture
@@ -69,14 +55,20 @@ def test_each_function_is_in_one_part(short):
 
 
 def test_what_calls_a_template_is_in_one_part():
-    functions = [
-        (f"CK_NOINLINE void f{n}() {{", f"  ck_dot_fixed<{n}>();" if n % 2 else "") for n in range(9)
-    ]
-    lines = parts.arranged([], [], functions, ["int main()"], 60)
+    functions = [Function(f"CK_NOINLINE void f{n}() {{", "  //", ["", "dot"][n % 2]) for n in range(9)]
+    lines = arranged([], [], functions, ["int main()"], 60)
     shares = "\n".join(lines).split("#if ")[1:]
-    assert len(shares) > 2 and sum("ck_dot" in share for share in shares) == 1
+    assert len(shares) > 2
+    assert sum(any(f" f{n}() {{" in share for n in range(1, 9, 2)) for share in shares) == 1
 
 
 def test_tables_longer_than_the_program_are_compiled_once():
-    functions = [(f"CK_NOINLINE void f{n}() {{", "  return;") for n in range(9)]
-    assert not any("CK_IN_PART" in line for line in parts.arranged([], ["0," * 9999], functions, [], 60))
+    functions = [Function(f"CK_NOINLINE void f{n}() {{", "  return;") for n in range(9)]
+    assert not any("CK_IN_PART" in line for line in arranged([], ["0," * 9999], functions, [], 60))
+    assert any("CK_IN_PART" in line for line in arranged([], ["0"], functions, [], 60))
+
+
+def test_products_are_in_one_part(short):
+    source = emit(long_program()).source
+    shares = re.findall(r"^#if CK_IN_PART\(\d+\)\n(.*?)^#endif", source, re.MULTILINE | re.DOTALL)
+    assert sum("ck_dot" in share for share in shares) == 1

@@ -272,17 +272,17 @@ def test_statements_that_differ_in_names_are_one_function():
         "  outlined0(w64_f32, w0, v9);",
     ]
     (function,) = table.functions()
-    head, body = function
-    assert head == "CK_NOINLINE void outlined0(f32* x0, f32* x1, f32 x2) {"
-    assert body.splitlines() == ["  for (i64 i = 0; i < 8; ++i) {", "    x0[i] = x1[i] * x2;", "  }"]
+    assert function.head == "CK_NOINLINE void outlined0(f32* x0, f32* x1, f32 x2) {"
+    assert function.body.splitlines() == ["  for (i64 i = 0; i < 8; ++i) {", "    x0[i] = x1[i] * x2;", "  }"]
 
 
 def test_a_function_may_return_a_register():
     table = OutlineTable(CPU)
     call_ = table.call([Assign(REGISTER, Load(X, "0"))], about, REGISTER)
     assert call_ == Assign(REGISTER, code("{}({})", "outlined0", code("{}", X.base)))
-    ((head, body),) = table.functions()
-    assert "f32 outlined0(f32* x1) {" in head and body == "  f32 x0;\n  x0 = x1[0];\n  return x0;"
+    (function,) = table.functions()
+    assert "f32 outlined0(f32* x1) {" in function.head
+    assert function.body == "  f32 x0;\n  x0 = x1[0];\n  return x0;"
 
 
 def test_parts_get_what_is_known_and_declare_the_rest():
@@ -294,8 +294,8 @@ def test_parts_get_what_is_known_and_declare_the_rest():
     assert called == "part0<RESIDENT>(workspace, unit->error, p0, v3);"
     again = text(printed([table.part(lines, names, {REGISTER: "7"})], 0), {})
     assert again == "part0<RESIDENT>(workspace, unit->error, p0, 7);"
-    assert "  far(x0);\n  f32* const x1 = workspace;\n" in table.functions()[0][1]
-    assert "u32* error, f32* x0, f32 x2)" in table.functions()[0][0]
+    assert "  far(x0);\n  f32* const x1 = workspace;\n" in table.functions()[0].body
+    assert "u32* error, f32* x0, f32 x2)" in table.functions()[0].head
 
 
 def test_a_register_is_touched_unless_it_is_only_set():
