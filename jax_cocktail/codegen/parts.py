@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
+
+from jax_cocktail.codegen.text import table, table_type
+from jax_cocktail.device.target import Target
+from jax_cocktail.utask.ir import UOperator, UProgram, walk
+from jax_cocktail.utask.plan import MemoryPlan
 
 PART_BYTES = 32 << 10  # [M] of text: the compiler takes 0.3 s for it, and 0.04 s for the headers
 MOST_PARTS = 32
@@ -54,6 +60,19 @@ def arranged(
     for number, part in enumerate(others, 1):
         lines += _guarded(number, part)
     return [*lines, *_guarded(0, [*first, *entry])]
+
+
+def tables(program: UProgram, plan: MemoryPlan, target: Target) -> list[str]:
+    """The definitions of the constants that lie in memory."""
+    lines = []
+    for statement in walk(program.entry):
+        if isinstance(statement, UOperator) and statement.kind == "constant":
+            value = statement.output
+            if value in plan.layouts and value.type.size:
+                text = table(cast(bytes, statement["data"]), value.type.dtype)
+                kind = table_type(value.type.dtype)
+                lines.append(f"alignas(64) {target.table} {kind} c{value.id}[] = {{{text}}};")
+    return lines
 
 
 def _guarded(number: int, lines: Sequence[str]) -> list[str]:

@@ -40,13 +40,12 @@ from jax_cocktail.codegen.outline import (
     touches,
     wants_outlining,
 )
-from jax_cocktail.codegen.parts import PART_BYTES, arranged
+from jax_cocktail.codegen.parts import PART_BYTES, arranged, tables
 from jax_cocktail.codegen.roles import Role, roles_of
 from jax_cocktail.codegen.stamps import StampTable
-from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal, table, table_type
+from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.target import Target
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.exchange import tagged_words
 from jax_cocktail.utask.failure import first_codes
@@ -60,7 +59,6 @@ from jax_cocktail.utask.ir import (
     UProgram,
     is_a,
     operators_in,
-    walk,
 )
 from jax_cocktail.utask.operators import HALVES
 from jax_cocktail.utask.plan import MemoryPlan
@@ -115,8 +113,8 @@ def emit_program(
     others = declarations({name: names[name] for name in sorted(names.keys() - chosen.keys())}, given)
     body = text([*declared(sizes), *others, *lines], chosen)
     entry = ["", f"{target.entry} {{", body, "}", *target.footer]
-    tables, part_bytes = _tables(program, plan, target), PART_BYTES if functions.has_pieces else 0
-    parts = arranged(units, tables, functions.functions(), entry, part_bytes)
+    constants, part_bytes = tables(program, plan, target), PART_BYTES if functions.has_pieces else 0
+    parts = arranged(units, constants, functions.functions(), entry, part_bytes)
     return Text("\n".join([*head, *parts, ""]), tuple(each.parameter for each in sizes))
 
 
@@ -143,18 +141,6 @@ def facts(program: UProgram, plan: MemoryPlan, stamps: StampTable | None = None)
         "scratch_bytes": plan.template_bytes,
         "tagged_words": tagged_words(operators_in(program.entry), plan.most_units),
     }
-
-
-def _tables(program: UProgram, plan: MemoryPlan, target: Target) -> list[str]:
-    lines = []
-    for statement in walk(program.entry):
-        if isinstance(statement, UOperator) and statement.kind == "constant":
-            value = statement.output
-            if value in plan.layouts and value.type.size:
-                text = table(cast(bytes, statement["data"]), value.type.dtype)
-                kind = table_type(value.type.dtype)
-                lines.append(f"alignas(64) {target.table} {kind} c{value.id}[] = {{{text}}};")
-    return lines
 
 
 def _load_parameters(context: Context, program: UProgram) -> None:
