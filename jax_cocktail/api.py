@@ -416,5 +416,5 @@ for _place in ("api.py", "lowering", "recursion", "primitives"):
     source_info_util.register_exclusion(os.path.join(_FOLDER, _place))
 intercept.install()
 custom_call.register_quietly()
-decisions.machine_facts()  # takes milliseconds, which a first call would spend otherwise
+decisions.versions()  # takes milliseconds, which a first call would spend otherwise
 failure_call.install()
