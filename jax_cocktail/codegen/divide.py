@@ -20,6 +20,7 @@ from jax_cocktail.codegen.kernel import (
     Loop,
     Name,
     Node,
+    SizeName,
     Spelled,
     declared_in,
     length,
@@ -168,6 +169,7 @@ class _Piece:
     def __init__(self, run: _Run, uses: Counter[Name], about: Callable[[Name], Outer]) -> None:
         outer = {name: about(name) for name in run.uses if name.outer}
         shared = {n for n in outer if uses[n] > run.uses[n] and not outer[n].address or _moves(outer[n])}
+        shared |= {name for name in outer if isinstance(name, SizeName)}  # set once, at the start
         self._nodes = [_assigned(node, shared) for node in run.nodes]
         blocks = (node for node in nodes_in(*run.nodes) if isinstance(node, Block))
         self._template = next((block.template for block in blocks if block.template), "")
@@ -177,6 +179,11 @@ class _Piece:
         self.changed = [name for name in outer if name in shared & set_]
         known = {*declared, *self._taken, *self.changed}
         self._own = {name: outer[name] for name in outer if name not in known}
+        places = (each for found in self._own.values() for each in names_in(found.address))
+        for size in dict.fromkeys(each for each in places if isinstance(each, SizeName)):
+            if size not in outer:
+                outer[size] = about(size)
+                self._taken.append(size)
 
     def call(self, outlines: OutlineTable, given: Collection[Name], *, leaves: bool) -> Node:
         """Makes the function; its call. `given`: registers that it may give away before it sets them;

@@ -16,8 +16,9 @@ from jax_cocktail.codegen import program
 from jax_cocktail.codegen.divide import Length
 from jax_cocktail.errors import BuildError
 from jax_cocktail.placement.place import place
+from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.runner import EAGER, compile_program, run_artifact
-from tests.null.programs import long_program
+from tests.null.programs import arguments, build, counted, elementwise, long_program
 from tests.strategies import check_program, programs
 
 FEW = settings(
@@ -58,6 +59,39 @@ def test_same_bits(monkeypatch, tmp_path):
     commands = (Path(divided.path).parent / "command.txt").read_text().splitlines()
     assert len(commands) == 1 + host._parts(divided.emitted.source) > 2
     assert not list(Path(divided.path).parent.glob("*.o"))
+
+
+def sums_and_loops(rows, depth=20):
+    """Loops over the rows, and running sums of them that lie in the workspace."""
+
+    def body(b, xs):
+        zero, found = b.full(0, "int64", ()), []
+
+        def step(i, total):
+            row = b.emit("dynamic_slice", (xs, i, zero), "float32", (1, depth))
+            row = b.reshape(row, (depth,))
+            return (elementwise(b, "add", elementwise(b, "tanh", total), row),)
+
+        x = xs
+        for reverse in (False, True, False):
+            (total,) = counted(b, rows, (b.full(0.0, "float32", (depth,)),), step)
+            x = b.emit("cumulative", (x,), "float32", (rows, depth), axis=0, op="max", reverse=reverse)
+            x = elementwise(b, "tanh", x)
+            found.append(total)
+        return [*found, x]
+
+    return build([f"float32[{rows},{depth}]"], body)
+
+
+def test_launch_parameters_reach_pieces(short):
+    """One binary in pieces serves several lengths, on which the places of arrays depend."""
+    programs = [sums_and_loops(rows) for rows in (33, 50)]
+    built = [compile_program(program) for program in programs]
+    assert len({each.digest for each in built}) == 1 and "piece" in built[0].emitted.source
+    for artifact, source in zip(built, programs, strict=True):
+        found, expected = run_artifact(artifact, source, arguments(source)), run(source, arguments(source))
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_the_memory_of_compilers_is_bounded(monkeypatch, tmp_path):

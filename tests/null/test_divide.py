@@ -7,12 +7,17 @@ import re
 import pytest
 
 from jax_cocktail.codegen import program
+from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
-from jax_cocktail.codegen.divide import LENGTH, Length
+from jax_cocktail.codegen.divide import LENGTH, Length, divide
+from jax_cocktail.codegen.kernel import Load, Name, Pointer, SizeName, Store, printed, text
+from jax_cocktail.codegen.outline import Outer, OutlineTable
 from jax_cocktail.codegen.parts import Function, arranged
+from jax_cocktail.codegen.writer import code
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200
+from jax_cocktail.utask.sizes import Parameter
 from tests.null.programs import long_program
 
 
@@ -72,3 +77,20 @@ def test_products_are_in_one_part(short):
     source = emit(long_program()).source
     shares = re.findall(r"^#if CK_IN_PART\(\d+\)\n(.*?)^#endif", source, re.MULTILINE | re.DOTALL)
     assert sum("ck_dot" in share for share in shares) == 1
+
+
+@pytest.mark.parametrize("where", ["address", "statement"])
+def test_launch_parameters_are_given_to_pieces(where):
+    """Even if one piece alone has them: only the program's function can read them."""
+    size, array = SizeName("size 7", True, Parameter(7)), Name("w0_f32", outer=True)
+    address = code("workspace + {}", size if where == "address" else "64")
+    index = "0" if where == "address" else code("{}", size)
+    store = Store(Load(Pointer(array, "f32", "workspace"), index), "f32(1)")
+    known = {array: Outer("f32*", address=address), size: Outer("i64")}
+    table = OutlineTable(CPU)
+    nodes = [*[store] * 6, code(";"), code(";")]
+    (called, *_), _ = divide(nodes, known.__getitem__, table, Length(most=4, piece=6, least=4))
+    (function,) = table.functions()
+    (parameter,) = re.findall(r", i64 (x\d+)\) \{$", function.head)
+    assert re.search(rf"\b{parameter}\b", function.body) and f"i64 {parameter};" not in function.body
+    assert text(printed([called]), {size: "size0"}).strip().endswith(", size0);")
