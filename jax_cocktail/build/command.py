@@ -8,10 +8,12 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jax_cocktail.build import stuck
 from jax_cocktail.errors import BuildError
@@ -28,18 +30,21 @@ _SHELL = "/bin/sh"
 _BOUNDED = "ulimit -v {} 2>/dev/null; "
 _TIED = 'exec 3<&0 </dev/null; ( { read -r _ <&3; kill -9 0; } >/dev/null 2>&1 & ); exec 3<&-; exec "$@"'
 
-_running: dict[subprocess.Popen[bytes], int] = {}  # with the descriptor that ends it when it is closed
+# What runs: the descriptor that ends it when it is closed, and for whom it runs.
+_running: dict[subprocess.Popen[bytes], tuple[int, object]] = {}
 _LOWEST_PRIORITY = 19
 
 
 class _Local(threading.local):
-    """Per thread: whether the programs that it starts have low priority."""
+    """Per thread: whether the programs that it starts have low priority, and for whom it starts them."""
 
     low: bool = False
+    owner: object = None
 
 
 _local = _Local()
 _refusing = threading.Event()
+_stopped: weakref.WeakSet[Any] = weakref.WeakSet()  # owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,8 @@ def run(
       BuildError: no process can be started.
       FileNotFoundError: the folder has vanished.
     """
-    if _refusing.is_set():
-        raise BuildError("the process ends", "run the program again")
+    if _refusing.is_set() or _local.owner in _stopped:
+        raise BuildError("it was stopped", "run the program again")
     try:
         process, ours = _started(_tied(command, memory_bytes), environment, folder, errors)
     except OSError as error:
@@ -98,7 +103,7 @@ def run(
         reason = f"{command[0]} cannot be started: {error.strerror}"
         raise BuildError(reason, "raise the limits of the process (ulimit -a)") from error
     with process, open(ours, "wb"):
-        _running[process] = ours
+        _running[process] = ours, _local.owner
         if _refusing.is_set():  # since a moment ago
             _end(process)
         try:
@@ -148,16 +153,19 @@ def _tied(command: Sequence[str], memory_bytes: int) -> tuple[str, ...]:
     return (_SHELL, "-c", script, "sh", *command)
 
 
-def stop_all() -> None:
-    """Kills what runs now, in all threads."""
-    for process in tuple(_running):
-        _end(process)
+def stop(owner: object) -> None:
+    """Kills what runs now for somebody, and starts nothing for him any more."""
+    _stopped.add(owner)
+    for process, (_, other) in tuple(_running.items()):
+        if other is owner:
+            _end(process)
 
 
 def refuse() -> None:
     """Kills what runs now, and starts nothing any more: the process ends."""
     _refusing.set()
-    stop_all()
+    for process in tuple(_running):
+        _end(process)
 
 
 @contextmanager
@@ -170,6 +178,21 @@ def low_priority() -> Iterator[None]:
         _local.low = before
 
 
+@contextmanager
+def owned_by(owner: object) -> Iterator[None]:
+    """What this thread starts in the block ends with `stop` of this owner."""
+    before, _local.owner = _local.owner, owner
+    try:
+        yield
+    finally:
+        _local.owner = before
+
+
+def owner() -> object:
+    """For whom this thread starts programs; None: for nobody in particular."""
+    return _local.owner
+
+
 def is_low() -> bool:
     """True in a block of `low_priority`."""
     return _local.low
@@ -177,7 +200,7 @@ def is_low() -> bool:
 
 def _leave_to_parent() -> None:
     """A forked child neither stops its parent's programs nor keeps them running."""
-    for descriptor in _running.values():
+    for descriptor, _ in _running.values():
         with suppress(OSError):
             os.close(descriptor)
     _running.clear()

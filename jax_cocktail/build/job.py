@@ -24,7 +24,7 @@ import filelock
 
 from jax_cocktail import cache
 from jax_cocktail.build import command, stuck
-from jax_cocktail.build.workers import Workers
+from jax_cocktail.build.workers import MOST, Workers
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 _LOG = logging.getLogger("jax_cocktail")
@@ -34,7 +34,7 @@ _PATIENCE_SECONDS = 20.0  # then the compiler must prove that it works
 _LOCK_SECONDS = 900.0
 _LONG_SECONDS = 1.0
 _LEAST_MEMORY = 2 << 30  # bytes of a compiler; most programs take 0.2 GB
-_MEMORY_SHARE = 1 / 2  # of the machine, which all compilers of a program may take together
+_MEMORY_SHARE = 1 / 2  # of the machine, which all compilers may take together
 NO_MEMORY = r"out of memory|[Vv]irtual memory exhausted|annot allocate memory|bad_alloc"  # in their messages
 _FULL_DISK = "No space left on device"
 _FACTS = "facts"  # the key in the entry's `cache.META`
@@ -280,12 +280,12 @@ def _private_root(process: int) -> Path:
 
 
 def memory_limit(compilers: int) -> int:
-    """The bytes of address space of each of so many compilers that run at once."""
+    """The bytes of address space of each of so many compilers that work on one program."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return _LEAST_MEMORY
-    return max(int(memory * _MEMORY_SHARE) // compilers, _LEAST_MEMORY)
+    return max(int(memory * _MEMORY_SHARE) // (MOST * compilers), _LEAST_MEMORY)
 
 
 # ---- running the compiler ----------------------------------------------------------------------------------

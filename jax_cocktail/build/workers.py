@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
-from queue import SimpleQueue
+from contextlib import nullcontext, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from jax_cocktail.build import command, progress
 
+MOST = 4  # threads that wait for compilers
 T = TypeVar("T")
 _Task = tuple[Future[Any], Callable[[], Any]]
 
@@ -19,7 +20,7 @@ class Workers:
     """At most `most` threads, which end with the block."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._low = most, command.is_low()
+        self._most, self._low, self._owner = most, command.is_low(), command.owner() or self
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -29,6 +30,14 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for _thread in self._threads:
             self._tasks.put(None)
+
+    def stop(self) -> None:
+        """Kills the compilers that run for this work, and starts no others."""
+        while not self._tasks.empty():
+            with suppress(Empty):
+                if (task := self._tasks.get_nowait()) is not None:
+                    task[0].cancel()
+        command.stop(self._owner)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Starts some work soon. Raises RuntimeError if there can be no thread for it."""
@@ -46,7 +55,7 @@ class Workers:
         return future
 
     def _work(self) -> None:
-        with command.low_priority() if self._low else nullcontext():
+        with command.low_priority() if self._low else nullcontext(), command.owned_by(self._owner):
             while (task := self._tasks.get()) is not None:
                 _run(*task)
 
@@ -63,13 +72,15 @@ def _run(future: Future[T], work: Callable[[], T]) -> None:
 
 
 def finish(futures: Collection[Future[Any]], name: str, go_on: Callable[[], None]) -> None:
-    """Waits for the work, and tells on the terminal how far it is. `name`: of what is being compiled; `go_on`
-    is called now and then, and ends the wait with an exception."""
+    """Waits for the work, and tells on the terminal how far it is, unless it has low priority.
+
+    `name`: of what is being compiled; `go_on` is called now and then, and ends the wait with an exception.
+    """
 
     def told() -> str:
         return f"compiling {name}, {sum(f.done() for f in futures)} of {len(futures)} programs ready"
 
-    with progress.line(told) as tell:
+    with progress.line(told if not command.is_low() else lambda: "") as tell:
         while wait(futures, progress.EVERY_SECONDS).not_done:
             go_on()
             tell()

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from jax_cocktail.lowering import plan_cache
 from jax_cocktail.lowering.state import ENDING, STATE, Mark, NotTraced, Stopped, go_on, in_state
 
 MOST_WAITING = 64  # calls; more stay with stock XLA in this process
-MOST_COPIED_BYTES = 1 << 30  # of arguments that the caller gives away or may change
+MOST_KEPT_BYTES = 1 << 30  # of copies of arguments, and of arguments for calls that wait behind another
 # The first call of a program has precedence: its XLA compilation needs all cores.
 _FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
 _LOG = logging.getLogger("jax_cocktail")
@@ -55,7 +55,8 @@ class _Job:
 
     `settings` and `mesh`: JAX's, in the caller's thread; `caller`: the state of that thread; `call`: what it
     has in `arguments` until the call ends, None if it is known to have ended; `again`: its decision is known,
-    and is to be measured again.
+    and is to be measured again; `generation`: that of the dispatch; `kept_bytes`: of arguments that nobody
+    else may need.
     """
 
     marked: Any
@@ -68,11 +69,14 @@ class _Job:
     caller: Mapping[str, Any]
     call: Any
     again: bool
+    generation: int
+    kept_bytes: int
 
     def same(self, other: _Job) -> bool:
         """True if both stand for one call."""
         signed = self.signature == other.signature and self.dispatch is other.dispatch
-        return signed and self.settings == other.settings and self.mesh == other.mesh
+        within = self.settings == other.settings and self.mesh == other.mesh
+        return signed and within and self.generation == other.generation
 
 
 class _Queue:
@@ -86,12 +90,21 @@ class _Queue:
 
     def add(self, job: _Job) -> None:
         with self.changed:
-            if len(self.jobs) >= MOST_WAITING or any(map(job.same, (*self.jobs, *self.doing))):
+            if any(map(job.same, (*self.jobs, *self.doing))):
+                return
+            if len(self.jobs) >= MOST_WAITING:
+                _LOG.info("jax_cocktail: %s stays with stock XLA: too many wait", job.marked.function_name)
                 return
             self.jobs.append(job)
             if self.thread is None:
-                self.thread = threading.Thread(target=self._work, name="jax_cocktail", daemon=True)
-                self.thread.start()
+                thread = threading.Thread(target=self._work, name="jax_cocktail", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the limit of threads is reached, or the process ends
+                    self.jobs.pop()
+                    _LOG.info("jax_cocktail: %s stays with stock XLA: %s", job.marked.function_name, error)
+                else:
+                    self.thread = thread
 
     def _work(self) -> None:
         while self._next():
@@ -144,12 +157,21 @@ def offered(mark: Mark) -> bool:
         return False
     if mark.options.plans == CHECKED:
         return False
-    if STATE.arguments is None or STATE.reports is not None or STATE.recordings is not None:
+    if STATE.reports is not None or STATE.recordings is not None:
         return False
-    _, args, kwargs, dispatch = STATE.arguments
-    if dispatch is None or dispatch.waits:
-        return False
-    return not any(map(_is_tracer, jax.tree.leaves((args, kwargs))))
+    signature, call = note(mark), STATE.arguments
+    return signature is not None and call is not None and signature not in call[3].waiting
+
+
+def note(mark: Mark) -> Any:
+    """Notes the call that is lowered now, and returns its signature; None if it is not a wrapper's call with
+    arguments of its own."""
+    if mark.options.compile != BACKGROUND or STATE.arguments is None:
+        return None
+    marked, args, kwargs, dispatch = STATE.arguments
+    if dispatch is None or any(map(_is_tracer, jax.tree.leaves((args, kwargs)))):
+        return None
+    return dispatch.note(args, kwargs, marked.static_leaves(args, kwargs))
 
 
 def start(again: bool = False) -> None:
@@ -160,10 +182,22 @@ def start(again: bool = False) -> None:
     assert STATE.arguments is not None
     marked, args, kwargs, dispatch = STATE.arguments
     signature = dispatch.note(args, kwargs, marked.static_leaves(args, kwargs))
-    kept = _kept(args, kwargs, marked.given_away(args, kwargs))
-    settings = {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
-    mesh = jax.sharding.get_mesh()
-    _queue.add(_Job(marked, dispatch, *kept, signature, settings, mesh, vars(STATE), STATE.arguments, again))
+    kept_args, kept_kwargs, size = _kept(args, kwargs, marked.given_away(args, kwargs))
+    job = _Job(
+        marked,
+        dispatch,
+        kept_args,
+        kept_kwargs,
+        signature,
+        settings={name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS},
+        mesh=jax.sharding.get_mesh(),
+        caller=vars(STATE),
+        call=STATE.arguments,
+        again=again,
+        generation=dispatch.generation,
+        kept_bytes=size,
+    )
+    _queue.add(job)
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -206,10 +240,10 @@ def _do(job: _Job) -> None:
             if not _is_traced(job):  # caches were cleared, so that the function is traced again
                 return
     except NotTraced:
-        job.dispatch.waits = True  # the caller's thread has to do it
-        job.dispatch.switch(job.signature, jitted)
+        job.dispatch.waiting.add(job.signature)  # the caller's thread has to do it
+        job.dispatch.switch(job.signature, jitted, job.generation)
         return
-    if job.dispatch.switch(job.signature, jitted):
+    if job.dispatch.switch(job.signature, jitted, job.generation):
         plan_cache.count_changed_over()
         _LOG.info("jax_cocktail: %s changes over to its compiled program", job.marked.function_name)
 
@@ -227,8 +261,9 @@ def _let_end(job: _Job) -> None:
     """Waits until the call has ended. One that runs for very long is not waited for."""
     end = time.monotonic() + _FIRST_CALL_SECONDS
     while job.caller.get("arguments") is job.call and time.monotonic() < end:
-        if ENDING.wait(_LOOK_SECONDS):
+        if ENDING.is_set():
             raise Stopped
+        time.sleep(_LOOK_SECONDS)
     job.call = None
 
 
@@ -249,17 +284,29 @@ def _settings(job: _Job) -> Iterator[None]:
 
 def _kept(
     args: tuple[Any, ...], kwargs: dict[str, Any], given_away: frozenset[int]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments as they are now, for later. What the caller gives away or may change is copied, up to a
-    limit; beyond, only its type is kept, and nothing can be measured on it."""
+) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    """The arguments as they are now, for later, and the bytes that this takes.
+
+    What the caller gives away or may change is copied. Of what exceeds the limit only the types are kept, and
+    nothing can be measured on it. The arguments of the first call in the queue count only as far as they are
+    copied: they are needed soon.
+    """
     leaves, tree = jax.tree.flatten((args, kwargs))
-    room = MOST_COPIED_BYTES
+    waiting = (*_queue.jobs, *_queue.doing)
+    total = sum(job.kept_bytes for job in waiting)
+    shared = {id(leaf) for job in waiting for leaf in jax.tree.leaves((job.args, job.kwargs))}
     for number, leaf in enumerate(leaves):
-        if isinstance(leaf, np.ndarray) or (isinstance(leaf, jax.Array) and number in given_away):
-            room -= leaf.nbytes
-            leaves[number] = leaf.copy() if room >= 0 else _type_of(leaf)
+        copied = isinstance(leaf, np.ndarray) or number in given_away
+        counts = copied or (waiting and id(leaf) not in shared)
+        if not (counts and isinstance(leaf, jax.Array | np.ndarray)):
+            continue
+        total += leaf.nbytes
+        leaves[number] = _type_of(leaf)
+        if total <= MOST_KEPT_BYTES:
+            with suppress(Exception):  # there is no memory for a copy
+                leaves[number] = leaf.copy() if copied else leaf
     kept = jax.tree.unflatten(tree, leaves)
-    return kept[0], kept[1]
+    return kept[0], kept[1], total - sum(job.kept_bytes for job in waiting)
 
 
 def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -22,7 +22,7 @@ from typing import Any
 
 from jax_cocktail import cache, files, portable
 from jax_cocktail.device import store
-from jax_cocktail.errors import BundleError
+from jax_cocktail.errors import BuildError, BundleError
 from jax_cocktail.lowering import background, custom_call, decisions, plan_cache
 
 _FORMAT = 1
@@ -93,8 +93,10 @@ def save_bundle(path: str | os.PathLike[str]) -> str:
     body = b"".join(parts)
     digest = hashlib.sha256(body).hexdigest()
     _write(Path(path), f"jax_cocktail bundle {_FORMAT} {digest}\n".encode() + body)
-    with suppress(OSError):  # then `load_bundle` has to be told to trust it
-        cache.write_record(_FOLDER, digest, {})
+    # What came from another bundle was trusted for this process alone.
+    if not any(portable.carries(entry.digest) for entry in programs):
+        with suppress(OSError):  # then `load_bundle` has to be told to trust it
+            cache.write_record(_FOLDER, digest, {})
     return digest
 
 
@@ -118,8 +120,9 @@ def load_bundle(path: str | os.PathLike[str], *, trust: bool | str = False) -> N
 
     Raises:
       BundleError: the bundle is not trusted, it is damaged, or it was made by another version or for another
-        processor. Nothing is loaded then, and the process goes on as without it.
+        processor. Nothing runs then, and the process goes on as without it.
       OSError: the file cannot be read.
+      TypeError: `trust` is none of these.
     """
     place = Path(path)
     problem = files.distrust_way(place) if trust is True else ""
@@ -198,6 +201,8 @@ def _write(path: Path, data: bytes) -> None:
 
 def _require_trust(path: Path, digest: str, trust: bool | str) -> None:
     """Raises BundleError unless the bundle with this digest may be loaded."""
+    if not isinstance(trust, bool | str):
+        raise TypeError(f"trust is True, False or a digest as text, not {trust!r}")
     if isinstance(trust, str):
         if trust != digest:
             raise BundleError(
@@ -245,7 +250,10 @@ def _require_fit(bundle: _Bundle, path: Path) -> None:
     if bundle.processor[:1] != processor[:1] or not (checked or bundle.processor == processor):
         theirs, ours = (" ".join(each) for each in (bundle.processor, processor))
         raise BundleError(f"{path} was made for another processor: {theirs}; this is {ours}", _COMPILE)
-    custom_call.register_cpu(bundle.runtime)
+    try:
+        custom_call.register_cpu(bundle.runtime)
+    except BuildError as error:
+        raise BundleError(f"{path} cannot be used: {error.reason}", _COMPILE) from error
     for entry in _for_cpu(bundle):
         if problem := custom_call.problem_with(entry.digest, entry.binary):
             raise BundleError(f"{path} cannot be used: {problem}", _COMPILE)

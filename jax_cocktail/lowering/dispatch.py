@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 
 from jax_cocktail.lowering.recent import keep
 
@@ -28,24 +29,28 @@ class Dispatch:
     Attributes:
       call: what runs a call: a jitted function, or a `_Router` among several.
       base: a jitted function that takes every signature.
-      waits: callers wait for what is compiled; nothing is left to the background.
+      waiting: signatures whose callers wait for what is compiled; they are not left to the background.
+      generation: how often the cache was cleared.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         """`make` makes a jitted function with nothing compiled. All of them share what was traced."""
         self.fresh = make
-        self.waits = False
+        self.waiting: set[Described] = set()
+        self.generation = 0
         self.base = self.call = make()
         self._lock = threading.Lock()
         self._seen: dict[Described, None] = {}
         self._routes: dict[Described, Any] = {}
-        self._static: frozenset[int] = frozenset()  # the positions of leaves that are static numbers
+        self._static: frozenset[int] = frozenset()  # the positions of the leaves of static arguments
 
     def clear_cache(self) -> None:
         """Discards everything compiled."""
         with self._lock:
             jitted = (self.base, *self._routes.values())
             self._seen, self._routes = {}, {}
+            self.waiting.clear()
+            self.generation += 1
             self.call = self.base
         for each in jitted:
             each.clear_cache()
@@ -55,19 +60,20 @@ class Dispatch:
         static arguments."""
         with self._lock:
             leaves = jax.tree.leaves((args, kwargs))
-            self._static |= {n for n in static if isinstance(leaves[n], _SCALARS)}
+            self._static |= frozenset(static)
             signature = tuple(_of(leaf, n in self._static) for n, leaf in enumerate(leaves))
             keep(self._seen, signature, None)
             if self._routes:
                 self._route()
         return signature
 
-    def switch(self, signature: Described, jitted: Any) -> bool:
+    def switch(self, signature: Described, jitted: Any, generation: int) -> bool:
         """Lets another jitted function run the calls with a signature, from the next call on. False if the
-        cache was cleared since the signature was noted."""
+        cache was cleared since the `generation`."""
         with self._lock:
-            if signature not in self._seen:
+            if generation != self.generation:
                 return False
+            keep(self._seen, signature, None)
             if len(self._seen) == 1 and not self._routes:
                 self.base = self.call = jitted
             else:
@@ -87,7 +93,7 @@ class Dispatch:
 class _Router:
     """Chooses a jitted function by the leaves at the positions `telling`, which tell the signatures apart.
 
-    `base`: for all others; `static`: the positions of leaves that are static numbers.
+    `base`: for all others; `static`: the positions of the leaves of static arguments.
     """
 
     base: Any
@@ -112,9 +118,10 @@ def _key(signature: Described, telling: tuple[int, ...]) -> Described:
 
 
 def _of(leaf: Any, static: bool) -> Any:
-    """What tells a leaf from others. A number that is not static counts by its type. Several signatures may
-    look alike, such as those of arrays on other devices: then one of them stays where it is."""
+    """What tells a leaf from others: its value if it is static, else its type. Several signatures may look
+    alike, such as those of arrays on other devices: then one of them stays where it is."""
+    if static and not isinstance(leaf, jax.Array | np.ndarray):  # those are never static
+        return type(leaf), leaf
     if isinstance(leaf, _SCALARS):
-        return (type(leaf), leaf) if static else type(leaf)
-    shape = getattr(leaf, "shape", None)
-    return leaf if shape is None else (shape, leaf.dtype)
+        return type(leaf)
+    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)

@@ -95,6 +95,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
       StalePlanError: the option ``plans`` is "checked" and the plan cache has something else than planning.
     """
     force, report = mark.options.force, Report(mark.function)
+    background.note(mark)
     stock = Outcome(closed, STATE.stock)
     if force == "stock" and STATE.reports is None:
         return stock

@@ -221,7 +221,9 @@ def _outer(
         traced = inner[static].trace(*args, **kwargs)
         if not intercept.reaches(getattr(traced, "fun_name", stand_in.__name__)):
             _lost(traced.jaxpr, Mark(name, options))
-        record.traced[:] = *(ref for ref in record.traced if ref() is not None), weakref.ref(traced.jaxpr)
+        if not STATE.beside:  # the caller's thread has noted it
+            alive = (ref for ref in record.traced if ref() is not None)
+            record.traced[:] = *alive, weakref.ref(traced.jaxpr)
         return inner[static](*args, **kwargs)
 
     return outer

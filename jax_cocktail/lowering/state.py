@@ -72,7 +72,21 @@ class _State(threading.local):
 
 
 STATE = _State()
-ENDING = threading.Event()  # the process ends
+
+
+class _Ending:
+    """Whether the process ends. It has no lock, which a forked child could find taken."""
+
+    _is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
+ENDING = _Ending()
 
 
 class Stopped(BaseException):

@@ -13,10 +13,9 @@ from typing import Any
 
 import jax.extend.core as jex
 
-from jax_cocktail.build import command
 from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.build.host import host_toolchain
-from jax_cocktail.build.workers import Workers, finish
+from jax_cocktail.build.workers import MOST, Workers, finish
 from jax_cocktail.codegen.machines import HOST
 from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
 from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
@@ -237,7 +236,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
     wanted = dict.fromkeys((plan.candidate, n) for plan in todo for n in prepared.taken(plan))
     ready = {part: found for part in wanted if (found := _known(prepared, part, mark)) is not None}
     parts, futures = [part for part in wanted if part not in ready], dict[Part, Future[Artifact]]()
-    with Workers(min(max(len(parts), 1), 4)) as workers:  # has no thread without work
+    with Workers(min(max(len(parts), 1), MOST)) as workers:  # has no thread without work
         try:
             for part in parts:
                 go_on()
@@ -245,9 +244,7 @@ def building(prepared: Prepared, plans: Sequence[Plan], mark: Mark) -> Iterator[
                 futures[part] = _submitted(workers, planned, mark.options.cache_limit_bytes)
             yield
         except (KeyboardInterrupt, Stopped):
-            for future in futures.values():
-                future.cancel()
-            command.stop_all()
+            workers.stop()
             raise
         finally:
             finish(futures.values(), mark.function, go_on)

@@ -17,7 +17,8 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail.build import command, progress
-from jax_cocktail.lowering import background, lower
+from jax_cocktail.lowering import background, lower, stopwatch
+from jax_cocktail.lowering.state import in_state
 from tests.process import python
 
 OPTIONS = {"force": "cocktail", "compile": "background", "plans": "fresh"}
@@ -85,7 +86,10 @@ def test_what_stays_with_stock_changes_nothing():
     assert jitted._dispatch.call is jitted._dispatch.base
 
 
-def test_donated_and_mutable_arguments_are_copied():
+def test_donated_and_mutable_arguments_are_copied(monkeypatch):
+    jobs, let_end = [], background._let_end
+    monkeypatch.setattr(background, "_let_end", lambda job: (jobs.append(job), let_end(job)))
+
     def function(state, table):
         return lax.fori_loop(0, 4, lambda i, a: a * 0.5 + table[i], state)
 
@@ -98,10 +102,13 @@ def test_donated_and_mutable_arguments_are_copied():
     assert state.is_deleted()
     assert jax_cocktail.wait(60)
     np.testing.assert_allclose(found, expected, rtol=2e-6)
+    (job,) = jobs
+    np.testing.assert_array_equal(job.args[0], X[0])
+    np.testing.assert_array_equal(job.args[1], np.arange(24).reshape(4, 6))
 
 
 def test_a_limit_to_what_is_copied(monkeypatch):
-    monkeypatch.setattr(background, "MOST_COPIED_BYTES", 10)
+    monkeypatch.setattr(background, "MOST_KEPT_BYTES", 10)
     jitted = jax_cocktail.jit(loop, options=OPTIONS)
     assert changed(lambda: jitted(np.asarray(X))) == 1
     np.testing.assert_allclose(jitted(np.asarray(X)), jax.jit(loop)(X), rtol=2e-6)
@@ -194,10 +201,80 @@ def test_what_is_cleared_meanwhile_does_not_come_back(monkeypatch, clear):
 def test_a_cleared_signature_is_not_exchanged():
     jitted = jax_cocktail.jit(loop, options=OPTIONS)
     dispatch = jitted._dispatch
-    signature, fresh = dispatch.note((X,), {}, ()), dispatch.fresh()
+    signature, fresh, before = dispatch.note((X,), {}, ()), dispatch.fresh(), dispatch.generation
     jitted.clear_cache()
-    assert not dispatch.switch(signature, fresh)
+    dispatch.note((X,), {}, ())
+    assert not dispatch.switch(signature, fresh, before)
     assert dispatch.call is dispatch.base is not fresh
+    assert dispatch.switch(signature, fresh, dispatch.generation)
+
+
+def test_a_call_after_clear_cache_has_a_job_of_its_own(monkeypatch):
+    scale, held, let_end = 0.5, threading.Event(), background._let_end
+    monkeypatch.setattr(background, "_let_end", lambda job: (held.wait(60), let_end(job)))
+    jitted = jax_cocktail.jit(lambda x: loop(x, scale), options=OPTIONS)
+    jitted(X)
+    scale = 0.25
+    jitted.clear_cache()
+
+    def again():
+        jitted(X)
+        held.set()
+
+    assert changed(again) == 1
+    np.testing.assert_allclose(jitted(X), jax.jit(loop)(X, 0.25), rtol=2e-6)
+
+
+class Shaped:
+    """A static argument that looks like an array."""
+
+    shape = (3, 4)
+
+
+def test_static_arguments_are_told_by_value():
+    jitted = jax_cocktail.jit(lambda x, s: loop(x, len(s.shape)), static_argnums=1, options=OPTIONS)
+    assert changed(lambda: [jitted(X, each) for each in (Shaped(), Shaped())]) == 2
+
+
+def test_what_has_not_changed_over_stays_compiled(tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
+    options = {**OPTIONS, "plans": "cached"}
+    assert changed(lambda: jax_cocktail.jit(loop, options=options)(X)) == 1
+    jitted = jax_cocktail.jit(lambda *a: loop(*a), options=options)
+    assert changed(lambda: jitted(X)) == 0  # it is at hand
+    base = jitted._dispatch.base
+    assert changed(lambda: jitted(X[:2])) == 1
+    assert jitted._dispatch.base is base
+
+
+def test_no_thread_can_be_started(monkeypatch):
+    def fails(thread):
+        raise RuntimeError("can't start new thread")
+
+    jitted = jax_cocktail.jit(lambda x: loop(x, 0.125), options=OPTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        assert changed(lambda: jitted(X)) == 0
+    assert changed(lambda: jitted(X[:2])) == 1
+
+
+def test_a_busy_program_makes_a_decision_provisional(monkeypatch):
+    ended = threading.Event()
+
+    def work():
+        a, product = jnp.ones((300, 300)), jax.jit(lambda a: a @ a)
+        while not ended.is_set():
+            product(a).block_until_ready()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        with in_state(beside=True):
+            busy = stopwatch.race([lambda: None, lambda: None]).others
+    finally:
+        ended.set()
+        thread.join()
+    assert busy >= stopwatch.BUSY
 
 
 def test_without_a_compiler_it_stays(tmp_path, monkeypatch):

@@ -218,6 +218,9 @@ def test_what_others_can_write_needs_its_digest(made, where):
         os.chown(path, 54321, 54321)
     else:
         (path if where == "file" else path.parent).chmod(0o777)
+    for odd in (digest.encode(), b"0", 1, None):
+        with pytest.raises(TypeError, match="trust is True, False or a digest"):
+            jax_cocktail.load_bundle(path, trust=odd)
     with pytest.raises(BundleError, match="other user.*pass trust= the digest"):
         jax_cocktail.load_bundle(path, trust=True)
     jax_cocktail.load_bundle(path, trust=digest)

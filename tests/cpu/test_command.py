@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from jax_cocktail.build import command, stuck
+from jax_cocktail.errors import BuildError
 
 ENDLESS = 'sleep 1021 & echo $! > "$0"; wait'  # a child of its own, as compilers have
 
@@ -73,14 +74,23 @@ def test_what_takes_too_long_is_stopped(tmp_path: Path) -> None:
     assert _gone(_pid(place))
 
 
-def test_all_can_be_stopped(tmp_path: Path) -> None:
+def test_those_of_an_owner_can_be_stopped(tmp_path: Path) -> None:
     place, found = tmp_path / "pid", []
-    words = ["sh", "-c", ENDLESS, str(place)]
-    thread = threading.Thread(target=lambda: found.append(command.run(words, {}, 60)))
+    words, owner = ["sh", "-c", ENDLESS, str(place)], threading.Event()
+
+    def work() -> None:
+        with command.owned_by(owner):
+            found.append(command.run(words, {}, 60))
+
+    thread = threading.Thread(target=work)
     thread.start()
     pid = _pid(place)
-    command.stop_all()
+    command.stop(threading.Event())
+    assert thread.is_alive()
+    command.stop(owner)
     thread.join(30)
+    with command.owned_by(owner), pytest.raises(BuildError):
+        command.run(words, {}, 60)
     assert found[0].status == -signal.SIGKILL and not found[0].late and _gone(pid)
 
 

@@ -116,4 +116,4 @@ def test_a_part_that_fails_is_told(monkeypatch, tmp_path):
 @pytest.mark.parametrize("compilers", [1, 2, 64])
 def test_compilers_together_take_half_of_the_memory_or_a_little_each(compilers):
     memory = job.os.sysconf("SC_PHYS_PAGES") * job.os.sysconf("SC_PAGE_SIZE")
-    assert job.memory_limit(compilers) == max(memory // 2 // compilers, 2 << 30)
+    assert job.memory_limit(compilers) == max(memory // 2 // (4 * compilers), 2 << 30)
