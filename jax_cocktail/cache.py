@@ -35,6 +35,7 @@ DEFAULT_LIMIT_BYTES = 1 << 30  # of the option `cache_limit_bytes`
 BINARY = "program.so"
 META = "meta.json"
 _ENTRIES = "entries"
+_RECORD_FOLDERS = ("bundles", "calls", "decisions", "devices", "plans", "stuck")
 _LOCKS = "locks"
 _USAGE = "usage"  # the sum of the entries' sizes, as far as it is known
 _BUILD_PREFIX = "build-"
@@ -122,8 +123,8 @@ def entry_keys() -> tuple[str, ...]:
 
 
 def record_folders() -> tuple[str, ...]:
-    """The names of the folders of records in the cache folder."""
-    return tuple(sorted({path.parent.name for path in cache_dir().glob("*/*.json")}))
+    """The names of the folders of records in the cache folder. Other folders are not ours."""
+    return tuple(name for name in _RECORD_FOLDERS if any((cache_dir() / name).glob("*.json")))
 
 
 def entry_folder(root: Path, key: str) -> Path:

@@ -99,8 +99,10 @@ def _verify(remove: bool) -> int:
 
 
 def _removed(path: Path) -> bool:
+    """True if the entry or record is gone. Of what lies at the place of a record, a folder is not ours."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        if path.suffix != ".json":
+            shutil.rmtree(path, ignore_errors=True)
     else:
         with suppress(OSError):
             path.unlink()

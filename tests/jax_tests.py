@@ -114,7 +114,7 @@ def ours_everywhere(force: str) -> Iterator[None]:
                 return stock(function, **options)
             made = jax_cocktail.jit(function, options={"force": force}, **options)
             if is_primitive:  # debug_nans wants to know
-                made._jitted.__wrapped__._apply_primitive = True
+                made._dispatch.base.__wrapped__._apply_primitive = True
             return made
 
     replacement = jax_cocktail.replace_jit(force=force)

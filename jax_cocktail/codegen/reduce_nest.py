@@ -203,6 +203,11 @@ def _set(writer: Writer, place: Expression, value: Expression) -> None:
         writer.set(place, value)
 
 
+# GCC 12 unrolls shorter loops early. If the loop around them has a run-time bound, it then adds selected
+# values to wrong accumulators.
+_UNROLLED = 16
+
+
 # -- a core --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Rows:
@@ -256,7 +261,10 @@ class _Columns:
         return Load(array, self.column)
 
     def each(self) -> AbstractContextManager[None]:
-        return self.context.writer.loop(self.column, self.count, self.context.target.lanes, finish=hoisted)
+        pragma: Expression = self.context.target.lanes
+        if self.context.sizes and isinstance(self.count, int) and self.count <= _UNROLLED:
+            pragma = f"{pragma} CK_NO_UNROLL"
+        return self.context.writer.loop(self.column, self.count, pragma, finish=hoisted)
 
     @contextmanager
     def at(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from jax_cocktail.errors import BuildError, BundleError
 from jax_cocktail.lowering import background, custom_call, decisions, plan_cache
 
 _FORMAT = 1
-_HEAD = re.compile(rb"jax_cocktail bundle ([0-9]+) ([0-9a-f]{64})\n")
+_HEAD = re.compile(rb"jax_cocktail bundle ([0-9]{1,9}) ([0-9a-f]{64})\n")
 _FOLDER = "bundles"  # of the records of those that this user has made
 _CARRIED = (decisions.FOLDER, plan_cache.FOLDER, store.FOLDER)
 _AGAIN = "make it again with this version"

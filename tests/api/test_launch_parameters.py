@@ -184,6 +184,19 @@ def gathers(xs):
     return lax.scan(lambda c, i: (c + xs[i], xs[(i * 3) % len(xs)]), jnp.zeros(xs.shape[1]), index)
 
 
+def masked_prefix(xs):
+    """Sums of selected rows, on accumulators for a few columns."""
+
+    def body(carry):
+        i, c = carry
+        rows = jnp.where((jnp.arange(xs.shape[0]) <= i)[:, None], xs, 0)
+        return i + 1, c + rows.sum(0) + xs[i]
+
+    return lax.while_loop(
+        lambda carry: (carry[0] < xs.shape[0]) & (carry[1][0] < 1e6), body, (0, jnp.zeros(5, xs.dtype))
+    )
+
+
 PROGRAMS = {
     "lstm": (lambda xs: lstm(*weights(), xs), lambda n: (array(n, BATCH, HIDDEN),)),
     "reverse": (lambda xs: lstm(*weights(), xs, reverse=True), lambda n: (array(n, 1, HIDDEN),)),
@@ -200,6 +213,7 @@ PROGRAMS = {
     "square": (square, lambda n: (array(n),)),
     "rows and columns": (rows_and_columns, lambda n: (array(n, HIDDEN), array(HIDDEN, 7))),
     "attention": (jax.grad(lambda xs: jnp.sum(attention(xs)[1] ** 2)), lambda n: (array(n, HIDDEN),)),
+    "masked prefix": (masked_prefix, lambda n: ((array(n, 5) * 9).astype(jnp.int32),)),
     "gather": (gathers, lambda n: (array(n, 6),)),
     "vmap": (jax.vmap(decay), lambda n: (array(4, n, 5),)),
     "two lengths": (lambda xs, ys: (decay(xs), decay(ys, True)), lambda n: (array(n, 5), array(n + 2, 5))),
