@@ -30,7 +30,7 @@ ALIKE: Mapping[str, str] = {
     ),
     f"{_FUSE}._reads_own_slice: item.key": ("no update joins a loop over other elements in any case"),
     f"{_FUSE}._bound: 0  ->  1$": "the first loop over elements is not added to",
-    "schedule.memory.plan _most_that_fit: 1  ->  2 (number 3)$": "fewer arrays are near; no more than fit",
+    "schedule.memory.plan _most_that_fit: 1  ->  2 (number 2)$": "fewer arrays are near; no more than fit",
     "schedule.simplify.trip_counts integer: if not is_a(made, 'constant')": (
         "a loop whose trips are not known stays a while loop"
     ),
