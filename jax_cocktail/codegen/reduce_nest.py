@@ -262,7 +262,7 @@ class _Columns:
 
     def each(self) -> AbstractContextManager[None]:
         pragma: Expression = self.context.target.lanes
-        if self.context.sizes and isinstance(self.count, int) and self.count <= _UNROLLED:
+        if self.context.sizes and type(self.count) is int and self.count <= _UNROLLED:
             pragma = f"{pragma} CK_NO_UNROLL"
         return self.context.writer.loop(self.column, self.count, pragma, finish=hoisted)
 
