@@ -293,20 +293,20 @@ def _kept(
     """
     leaves, tree = jax.tree.flatten((args, kwargs))
     waiting = (*_queue.jobs, *_queue.doing)
-    total = sum(job.kept_bytes for job in waiting)
+    before, size = sum(job.kept_bytes for job in waiting), 0
     shared = {id(leaf) for job in waiting for leaf in jax.tree.leaves((job.args, job.kwargs))}
     for number, leaf in enumerate(leaves):
         copied = isinstance(leaf, np.ndarray) or number in given_away
         counts = copied or (waiting and id(leaf) not in shared)
         if not (counts and isinstance(leaf, jax.Array | np.ndarray)):
             continue
-        total += leaf.nbytes
         leaves[number] = _type_of(leaf)
-        if total <= MOST_KEPT_BYTES:
+        if before + size + leaf.nbytes <= MOST_KEPT_BYTES:
             with suppress(Exception):  # there is no memory for a copy
                 leaves[number] = leaf.copy() if copied else leaf
+                size += leaf.nbytes
     kept = jax.tree.unflatten(tree, leaves)
-    return kept[0], kept[1], total - sum(job.kept_bytes for job in waiting)
+    return kept[0], kept[1], size
 
 
 def _type_of(leaf: Any) -> jax.ShapeDtypeStruct:
