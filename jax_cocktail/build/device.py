@@ -47,6 +47,10 @@ NVCC_FLAGS = (
     "--orig_src_path_name,program.cu",
 )
 NVRTC_FLAGS = (f"--std={STANDARD}", "--disable-warnings", "--ptxas-options=-v")
+# ptxas compiles functions side by side. The machine code is the same for every number of threads. nvcc has an
+# option of this name too, which also optimizes functions without their callers: that takes more registers.
+_PTXAS_THREADS = "--split-compile=16"
+_FIRST_WITH_THREADS = 13  # release of CUDA
 _NOT_OF_PROGRAMS = ("runtime_", "handler")  # prefixes of headers that programs do not include
 _MAGIC = (bytes.fromhex("50ed55ba"), b"\x7fELF")  # of a fatbin and of a cubin
 _INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
@@ -67,6 +71,12 @@ class DeviceToolchain(Toolchain):
     def release(self) -> str:
         """The release, such as "13.0.88"."""
         return self.version.splitlines()[0]
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether its ptxas can use several threads."""
+        major = self.release.partition(".")[0]
+        return major.isdecimal() and int(major) >= _FIRST_WITH_THREADS
 
     def knows(self, arch: str) -> bool:
         """Whether it compiles for an architecture such as "sm_90"; the suffix of "sm_90a" is ignored."""
@@ -237,12 +247,14 @@ def build_device_program(
     folders = program_folders("cuda_src")
     headers = [path for path in headers_of(folders) if not path.name.startswith(_NOT_OF_PROGRAMS)]
     flags: tuple[str, ...]
+    threads = (_PTXAS_THREADS,) if toolchain.has_threads else ()
     if toolchain.kind == "nvcc":
         code = f"arch=compute_{arch[3:]},code=[{arch},compute_{arch[3:]}]"
-        flags = (*NVCC_FLAGS, "-fatbin", "-gencode", code)
+        flags = (*NVCC_FLAGS, *(word for each in threads for word in ("-Xptxas", each)))
+        flags += ("-fatbin", "-gencode", code)
         includes = [f"-I{folder}" for folder in folders]
     else:
-        flags = (*NVRTC_FLAGS, f"--gpu-architecture={arch}")
+        flags = (*NVRTC_FLAGS, *(f"--ptxas-options={each}" for each in threads), f"--gpu-architecture={arch}")
         includes = [f"--include-path={folder}" for folder in folders]
         headers.append(Path(toolchain.command[3]))  # the script is part of the compiler
     job = make_job(source, (*flags, *options), (), includes, headers, toolchain, CUDA)

@@ -19,7 +19,7 @@ from jax_cocktail.build import job as build_job
 from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, KernelFacts, build_device_program
 from jax_cocktail.device import spec as device
 from jax_cocktail.errors import BuildError, CocktailWarning
-from tests.cpu import cuda_text
+from tests.cpu import cuda_text, sass
 from tests.cpu.cuda_compilers import EACH_COMPILER, SPILLING, Choose, nvrtc, program
 
 
@@ -68,6 +68,10 @@ def _fake(path: Path, text: str = "") -> DeviceToolchain:
     found = build_device._nvcc(str(_fake_nvcc(path, text=text)), (), "g++ 1.0")
     assert found
     return found
+
+
+def _commands(built: DeviceBuilt) -> str:
+    return (Path(built.path).parent / "command.txt").read_text(encoding="utf-8")
 
 
 def _runs(path: Path) -> int:
@@ -134,6 +138,17 @@ def test_the_same_text_gives_the_same_binary(
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path / "other" / "cache"))
     second = build_device_program(program(), choose(), "sm_90")
     assert not second.cached and second.digest == first.digest
+
+
+@pytest.mark.skipif(not sass.tools(), reason=sass.NO_TOOLS)
+@EACH_COMPILER
+def test_threads_of_ptxas_change_no_instruction(choose: Choose) -> None:
+    toolchain = choose()
+    assert toolchain.has_threads
+    alone = replace(toolchain, version=f"12.9.0{toolchain.version.removeprefix(toolchain.release)}")
+    one, many = (build_device_program(program(), each, "sm_90") for each in (alone, toolchain))
+    assert one.kernels == many.kernels and sass.kernels(one.binary) == sass.kernels(many.binary)
+    assert ("split-compile" in _commands(many), "split-compile" in _commands(one)) == (True, False)
 
 
 @EACH_COMPILER
