@@ -270,10 +270,16 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
 #define CK_DESCRIBE
 #endif
 
-// Stands behind ck_body.
+// Stands behind ck_body. The kernels may be compiled side by side, each as a part of the text.
+#if !defined(CK_PART_NUMBER)
 #define CK_ENTRIES              \
   CK_KERNEL(ck_resident, true)  \
   CK_KERNEL(ck_portable, false) \
   CK_DESCRIBE
+#elif CK_PART_NUMBER == 0
+#define CK_ENTRIES CK_KERNEL(ck_resident, true)
+#else
+#define CK_ENTRIES CK_KERNEL(ck_portable, false)
+#endif
 
 #endif  // COCKTAIL_UNITS_H

@@ -14,14 +14,16 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from jax_cocktail.build import ptx
 from jax_cocktail.build.command import answer
 from jax_cocktail.build.job import (
     NO_MEMORY,
     Facts,
+    Job,
     Language,
     Toolchain,
     headers_of,
@@ -49,8 +51,10 @@ NVCC_FLAGS = (
 NVRTC_FLAGS = (f"--std={STANDARD}", "--disable-warnings", "--ptxas-options=-v")
 # ptxas compiles functions side by side. The machine code is the same for every number of threads. nvcc has an
 # option of this name too, which also optimizes functions without their callers: that takes more registers.
-_PTXAS_THREADS = "--split-compile=16"
+_PTXAS_THREADS = "--ptxas-options=--split-compile=16"
 _FIRST_WITH_THREADS = 13  # release of CUDA
+PART_BYTES = 8 << 10  # [M] of text: each part reads the headers, which takes nvcc 0.25 s
+_ENTRIES = re.compile(r"^CK_ENTRIES$", re.MULTILINE)
 _NOT_OF_PROGRAMS = ("runtime_", "handler")  # prefixes of headers that programs do not include
 _MAGIC = (bytes.fromhex("50ed55ba"), b"\x7fELF")  # of a fatbin and of a cubin
 _INSTALL = "pip install 'jax_cocktail[cuda]' (nvcc, beside g++) or nvidia-cuda-nvrtc, or set CUDA_HOME"
@@ -244,24 +248,32 @@ def build_device_program(
         raise BuildError(f"{arch!r} is not a CUDA architecture", f"one of {', '.join(ARCHES)}")
     if not toolchain.knows(arch):
         raise _unknown_arch(arch, toolchain)
-    folders = program_folders("cuda_src")
-    headers = [path for path in headers_of(folders) if not path.name.startswith(_NOT_OF_PROGRAMS)]
-    flags: tuple[str, ...]
-    threads = (_PTXAS_THREADS,) if toolchain.has_threads else ()
-    if toolchain.kind == "nvcc":
-        code = f"arch=compute_{arch[3:]},code=[{arch},compute_{arch[3:]}]"
-        flags = (*NVCC_FLAGS, *(word for each in threads for word in ("-Xptxas", each)))
-        flags += ("-fatbin", "-gencode", code)
-        includes = [f"-I{folder}" for folder in folders]
-    else:
-        flags = (*NVRTC_FLAGS, *(f"--ptxas-options={each}" for each in threads), f"--gpu-architecture={arch}")
-        includes = [f"--include-path={folder}" for folder in folders]
-        headers.append(Path(toolchain.command[3]))  # the script is part of the compiler
-    job = make_job(source, (*flags, *options), (), includes, headers, toolchain, CUDA)
-    built = obtain(job, cache_limit_bytes)
+    built = obtain(device_job(source, toolchain, arch, options), cache_limit_bytes)
     kernels = _kernels(built.facts)
     made = built.binary, built.digest, built.path, built.seconds, built.cached
     return DeviceBuilt(*made, arch, kernels, built.key)
+
+
+def device_job(source: str, toolchain: DeviceToolchain, arch: str, options: tuple[str, ...] = ()) -> Job:
+    """The compilation of a text for an architecture that the toolchain knows."""
+    folders = program_folders("cuda_src")
+    headers = [path for path in headers_of(folders) if not path.name.startswith(_NOT_OF_PROGRAMS)]
+    threads = (_PTXAS_THREADS,) if toolchain.has_threads else ()
+    if toolchain.kind == "nvcc":
+        images = f"arch=compute_{arch[3:]},code=[{arch},compute_{arch[3:]}]"
+        flags = (*NVCC_FLAGS, *threads, "-gencode", images, *options)
+        includes = [f"-I{folder}" for folder in folders]
+        language = replace(NVCC, parts=NVRTC.parts) if options else NVCC  # source lines cannot be joined
+        return make_job(source, flags, ("-fatbin",), includes, headers, toolchain, language)
+    flags = (*NVRTC_FLAGS, f"--gpu-architecture={arch}", *threads, *options)
+    includes = [f"--include-path={folder}" for folder in folders]
+    headers.append(Path(toolchain.command[3]))  # the script is part of the compiler
+    return make_job(source, flags, (), includes, headers, toolchain, NVRTC)
+
+
+def _parts(source: str) -> int:
+    """The number of parts in which nvcc takes a text: if it is long, each kernel is one."""
+    return 2 if len(source) >= PART_BYTES and _ENTRIES.search(source) else 1
 
 
 def _remedy(log: str) -> str:
@@ -305,7 +317,8 @@ def _kernels(facts: Facts) -> Mapping[str, KernelFacts]:
     return kernels
 
 
-CUDA = Language("program.cu", "CUDA compiler", _remedy, _inspect, _kernels)
+NVRTC = Language("program.cu", "CUDA compiler", _remedy, _inspect, _kernels)
+NVCC = replace(NVRTC, part=("-ptx",), parts=_parts, object=".ptx", join=ptx.joined)
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -85,6 +85,9 @@ class Language:
       part: arguments for the first part of a compilation alone. The rest may take long at first use: zig
         compiles the libraries that it links.
       parts: text -> the number of parts in which it is compiled side by side, see `CK_IN_PART`.
+      object: the ending of the name of what a part becomes.
+      join: texts of what the parts became -> the text that the last command takes in their place; None if it
+        takes all of them.
     """
 
     file: str
@@ -95,15 +98,23 @@ class Language:
     extra: Callable[[Toolchain], tuple[str, ...]] = lambda toolchain: ()
     part: tuple[str, ...] = ()
     parts: Callable[[str], int] = lambda source: 1
+    object: str = ".o"
+    join: Callable[[Sequence[str]], str] | None = None
+
+    @property
+    def joined(self) -> str:
+        """The name of the file with what the parts became together."""
+        return Path(self.file).with_suffix(self.object).name
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One translation unit to compile. `key` covers everything that the binary depends on."""
+    """One translation unit to compile. `last`: arguments of the command that makes the binary alone, such as
+    libraries; `key` covers everything that the binary depends on."""
 
     source: str
     arguments: tuple[str, ...]
-    libraries: tuple[str, ...]
+    last: tuple[str, ...]
     toolchain: Toolchain
     language: Language
     key: str
@@ -112,7 +123,7 @@ class Job:
 def make_job(
     source: str,
     flags: tuple[str, ...],
-    libraries: tuple[str, ...],
+    last: tuple[str, ...],
     includes: Sequence[str],
     headers: Sequence[Path],
     toolchain: Toolchain,
@@ -120,11 +131,11 @@ def make_job(
 ) -> Job:
     """Makes a job and its key. `includes`: the arguments with header folders. The key contains the headers'
     contents but not their paths, so two checkouts share a cache."""
-    parts: list[str | bytes] = [_CACHE_FORMAT, source, *flags, *libraries]
+    parts: list[str | bytes] = [_CACHE_FORMAT, source, *flags, *last]
     parts += [*toolchain.command, toolchain.version, toolchain.processor]
     for header in headers:
         parts += [header.name, header.read_bytes()]
-    return Job(source, (*flags, *includes), libraries, toolchain, language, _key(parts))
+    return Job(source, (*flags, *includes), last, toolchain, language, _key(parts))
 
 
 def _key(parts: Sequence[str | bytes]) -> str:
@@ -316,30 +327,41 @@ def _compile(job: Job, folder: Path) -> None:
 def _run(job: Job, folder: Path) -> command.Ended:
     """Runs the compiler. Raises BuildError if it does not end in time."""
     (folder / job.language.file).write_text(job.source, encoding="utf-8")
-    commands = _commands(job)
+    commands = commands_of(job)
     lines = "".join(shlex.join(words) + "\n" for words in commands)
     (folder / "command.txt").write_text(lines, encoding="utf-8", errors="surrogateescape")
-    ended = _side_by_side(job, folder, commands[:-1]) if commands[1:] else None
-    if ended is not None and ended.status != 0:
+    objects = [folder / name for name in _objects(job)]
+    ended = _side_by_side(job, folder, commands[:-1]) if objects else None
+    if ended is not None and (ended.status != 0 or not all(path.is_file() for path in objects)):
         return ended
+    if ended is not None and job.language.join is not None:
+        text = job.language.join([path.read_text(encoding="utf-8", errors="replace") for path in objects])
+        objects.append(folder / job.language.joined)
+        objects[-1].write_text(text, encoding="utf-8")
     last = _run_one(job, folder, commands[-1])
-    for path in folder.glob("*.o"):
-        path.unlink()
+    for path in objects:
+        path.unlink(missing_ok=True)
     return last if ended is None else replace(last, output=ended.output + last.output)
 
 
-def _commands(job: Job) -> list[tuple[str, ...]]:
+def _objects(job: Job) -> list[str]:
+    """The names of what the parts become; none if there is one part only."""
+    count = job.language.parts(job.source)
+    return [f"part{number}{job.language.object}" for number in range(count)] if count > 1 else []
+
+
+def commands_of(job: Job) -> list[tuple[str, ...]]:
     """The compiler's commands; if there are several, those of the parts, then the one that links them."""
-    begin = (*job.toolchain.command, *job.arguments, *job.language.extra(job.toolchain))
-    end, file, count = ("-o", cache.BINARY), job.language.file, job.language.parts(job.source)
-    if count == 1:
-        return [(*begin, *end, file, *job.libraries)]
-    objects = [f"part{number}.o" for number in range(count)]
+    language, objects = job.language, _objects(job)
+    begin = (*job.toolchain.command, *job.arguments, *language.extra(job.toolchain))
     parts = [
-        (*begin, f"-DCK_PART_NUMBER={number}", *job.language.part, "-o", each, file)
+        (*begin, f"-DCK_PART_NUMBER={number}", *language.part, "-o", each, language.file)
         for number, each in enumerate(objects)
     ]
-    return [*parts, (*begin, *end, *objects, *job.libraries)]
+    files = objects or [language.file]
+    if objects and language.join is not None:
+        files = [language.joined]
+    return [*parts, (*begin, "-o", cache.BINARY, *files, *job.last)]
 
 
 def _side_by_side(job: Job, folder: Path, commands: Sequence[Sequence[str]]) -> command.Ended:
@@ -373,7 +395,7 @@ def _run_one(job: Job, folder: Path, words: Sequence[str]) -> command.Ended:
         return _COMPILE_SECONDS - _PATIENCE_SECONDS
 
     environment = dict(job.toolchain.environment)
-    seconds, memory = _PATIENCE_SECONDS, memory_limit(_cores() if job.language.parts(job.source) > 1 else 1)
+    seconds, memory = _PATIENCE_SECONDS, memory_limit(min(job.language.parts(job.source), _cores()))
     ended = command.run(words, environment, seconds, folder=folder, more=more, memory_bytes=memory)
     if ended.late:
         stuck.remember(job.key)
