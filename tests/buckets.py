@@ -63,12 +63,12 @@ def buckets():
         yield pytest.param(cases, x64, id=f"{group}-{dtype}" + ("-x64" if x64 else ""), marks=marks)
 
 
-def check_bucket(cases, x64):
-    """The bucket as a captured region equals stock."""
+def check_bucket(cases, x64, compiler_options=None):
+    """The bucket as a captured region equals stock, compiled with these options of XLA."""
     with jax.enable_x64(x64):
         operands = operands_of(cases)
         program = looped(cases)
-        stock = jax.jit(program)(*operands)
+        stock = jax.jit(program, compiler_options=compiler_options)(*operands)
         ours = jax_cocktail.jit(program, options={"force": "cocktail", "strict": True})(*operands)
         assert int(ours[0]) == int(stock[0]) == sum(TAKEN)
         found = []

@@ -20,6 +20,7 @@ from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, UOperator, walk
+from tests.case import QUICK
 
 HIDDEN, STEPS = 32, 12
 
@@ -129,7 +130,7 @@ def check(function, arguments, **how):
     """Errors against float64 are at most twice stock's; of what stock happens to hit, a few roundings."""
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), arguments)
-        exact = [np.asarray(x) for x in jax.tree.leaves(jax.jit(function)(*wide))]
+        exact = jax.tree.map(np.asarray, jax.tree.leaves(jax.jit(function, compiler_options=QUICK)(*wide)))
     stock = jax.tree.leaves(jax.jit(function)(*arguments))
     with jax_cocktail.options(force="cocktail", **how):
         ours = jax.tree.leaves(jax_cocktail.jit(function)(*arguments))

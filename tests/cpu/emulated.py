@@ -24,6 +24,7 @@ from jax_cocktail.device.spec import H200, DeviceSpec
 from jax_cocktail.lowering import custom_call, survey, variants
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.candidate import Candidate
+from tests.case import QUICK
 from tests.cpu.emulation import emulator
 from tests.cpu.emulation.emulator import Program
 from tests.cpu.runner import EAGER
@@ -121,7 +122,7 @@ class Emulation:
 def check_program(program: Any, seed: int, units: int, limits: Limits = EAGER, **how: Any) -> Emulation:
     """A random program (see tests/strategies.py), divided into whatever parts there can be, equals stock."""
     state = initial_state(seed)
-    stock = jax.jit(lambda *s: run(program, s))(*state)
+    stock = jax.jit(lambda *s: run(program, s), compiler_options=QUICK)(*state)
     emulation = Emulation(launches=[], seed=seed, **how)
     options = {"force": "cocktail", "strict": True, "units": units}
     with pytest.MonkeyPatch.context() as patch, jax.default_matmul_precision("highest"):
@@ -146,7 +147,7 @@ def check_launches(
     emulation.install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}
     with jax.default_matmul_precision("highest"):
-        stock = jax.jit(function)(*given)
+        stock = jax.jit(function, compiler_options=QUICK)(*given)
         ours = jax_cocktail.jit(function, options=options)
         for emulation.kernel, emulation.seed in launches:
             for x, y in zip(jax.tree.leaves(ours(*given)), jax.tree.leaves(stock), strict=True):

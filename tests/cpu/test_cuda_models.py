@@ -9,6 +9,7 @@ import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.models import MODELS, largest_difference
+from tests.case import QUICK
 from tests.cpu.emulated import Emulation
 from tests.cpu.runner import EAGER
 
@@ -27,7 +28,7 @@ def cases():
 def test_model(name, batch, units, monkeypatch):
     model = MODELS[name]
     function, arguments = model.make(batch, small=True)
-    stock = jax.jit(function)(*arguments)
+    stock = jax.jit(function, compiler_options=QUICK)(*arguments)
     monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
     emulation = Emulation(launches=[]).install(monkeypatch)
     options = {"force": "cocktail", "strict": True, "units": units}

@@ -11,6 +11,7 @@ from jax import lax
 
 import jax_cocktail
 from tests.buckets import ALL, OF_EVERY_KIND, buckets, check_bucket
+from tests.case import QUICK
 from tests.cpu.emulated import Emulation
 
 # The templates are the same for all types of a kind.
@@ -21,7 +22,7 @@ CHOSEN = [bucket for bucket in buckets() if ALL or OF_EVERY_KIND & set(str(bucke
 def test_bucket(cases, x64, monkeypatch):
     emulation = Emulation(launches=[]).install(monkeypatch)
     with jax.default_matmul_precision("highest"):
-        check_bucket(cases, x64)
+        check_bucket(cases, x64, QUICK)
     assert emulation.launches
 
 

@@ -19,6 +19,7 @@ from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.recursion import levels as recursion_levels
+from tests.case import QUICK
 from tests.cpu.emulated import Emulation
 
 SIZE = 48  # the weights of a pair are worth reading once for several calls
@@ -104,7 +105,7 @@ def _few_widths(monkeypatch):
 def test_emulated(name, units, monkeypatch):
     function, arguments = CASES[name]
     with jax.default_matmul_precision("highest"):
-        stock = jax.jit(function)(*arguments)
+        stock = jax.jit(function, compiler_options=QUICK)(*arguments)
         emulation = Emulation(launches=[]).install(monkeypatch)
         options = {"force": "cocktail", "units": units}
         ours = jax_cocktail.jit(lambda *x: function(*x), options=options)(*arguments)
@@ -118,7 +119,7 @@ def test_emulated(name, units, monkeypatch):
 def test_no_races(kernel, name, monkeypatch):
     function, arguments = CASES[name]
     with jax.default_matmul_precision("highest"):
-        stock = jax.jit(function)(*arguments)
+        stock = jax.jit(function, compiler_options=QUICK)(*arguments)
         Emulation(sanitizer="thread", kernel=kernel, seed=1).install(monkeypatch)
         options = {"force": "cocktail", "units": 2}
         ours = jax_cocktail.jit(lambda *x: function(*x), options=options)(*arguments)
