@@ -43,7 +43,7 @@ def steps(x, w, rows):
         return h, centred + lax.cumsum(long)[0], found + jnp.argmax(h, axis=-1).astype(jnp.int32)
 
     start = x, rows, jnp.zeros(x.shape[:1], jnp.int32)
-    return lax.fori_loop(0, 3, body, start)
+    return lax.fori_loop(0, 2, body, start)
 
 
 def arguments():
@@ -83,8 +83,11 @@ def test_answers(threads, monkeypatch):
             assert np.abs(mine - true).max() <= 2 * far + 1e-6
 
 
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
-@pytest.mark.parametrize("threads", SIZES)
+# The sanitizer of races takes seconds for many threads: the smallest size, the usual one and the largest.
+WATCHED = [(threads, "address") for threads in SIZES] + [(n, "thread") for n in (SIZES[0], 256, SIZES[-1])]
+
+
+@pytest.mark.parametrize(("threads", "sanitizer"), WATCHED)
 def test_sanitized(threads, sanitizer, monkeypatch):
     expected = jax.jit(steps)(*arguments())
     for found in ours(threads, monkeypatch, sanitizer=sanitizer):
@@ -95,10 +98,13 @@ def test_sanitized(threads, sanitizer, monkeypatch):
 @pytest.mark.skipif(not NVCC, reason=NO_NVCC)
 @pytest.mark.parametrize("spec", [A100, H200, B200], ids=lambda spec: spec.arch)
 def test_registers(spec, tmp_path: Path, monkeypatch):
-    """Every size compiles without spills, within the registers that a thread can have."""
+    """Every size compiles without spills, within the registers that a thread can have.
+
+    On other cards than the H200 it is the sizes whose threads have the fewest.
+    """
     monkeypatch.setenv("JAX_COCKTAIL_CACHE_DIR", str(tmp_path))
     (program,) = prepare(jax.make_jaxpr(steps)(*arguments()), "steps", machine_of(spec)).programs
-    for threads in SIZES:
+    for threads in SIZES if spec is H200 else SIZES[-2:]:
         candidate = Candidate(spec.units, threads=threads)
         emitted = compiler.emit(program, machine_of(spec), candidate=candidate)
         built = build_device_program(emitted.source, nvcc(), spec)
