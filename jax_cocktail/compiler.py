@@ -282,7 +282,7 @@ def emit(
     level of the stamps of a traced program (see `codegen.stamps`); 0: it is not traced.
     """
     machine = with_threads(machine, candidate.threads)
-    with _uncollected():
+    with uncollected():
         try:
             return _emit(program, machine, observers, candidate, trace)
         except PlacementError as error:
@@ -292,8 +292,9 @@ def emit(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Suspends the cyclic garbage collector: passes make many values, which hardly ever form cycles."""
+def uncollected() -> Iterator[None]:
+    """Suspends the cyclic garbage collector: capture and passes make many values, which hardly ever form
+    cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

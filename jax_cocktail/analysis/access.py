@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.utask.ir import BranchUTask, LoopUTask, Region, Statement, UOperator
+from jax_cocktail.utask.ir import (
+    BranchUTask,
+    LoopUTask,
+    Region,
+    Statement,
+    UOperator,
+    free_values,
+    once,
+)
 from jax_cocktail.utask.types import Value
 
 Axes = Mapping[Value, int]
@@ -63,4 +71,11 @@ class _Reader:
 
     def _region(self, region: Region, stands_for: Iterable[Value]) -> bool:
         """`stands_for`: the values that the results become."""
+        if not self.recipes and self.value not in _free(region):  # nothing in it reads any part
+            return True
         return self._handed(region.results, stands_for) and all(map(self.fits, region.body))
+
+
+@once
+def _free(region: Region) -> frozenset[Value]:
+    return frozenset(free_values(region))

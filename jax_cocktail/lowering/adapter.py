@@ -19,7 +19,7 @@ from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.complex_parts import can_split, on_parts, operations_on_complex
 from jax_cocktail.lowering.state import read_mark
 from jax_cocktail.primitives import CONTROL_FLOW, LIBRARY, RULES, why_unsupported
-from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable
+from jax_cocktail.primitives.equation import Atom, Equation, Literal, Program, Variable, dtype_name
 from jax_cocktail.primitives.jaxprs import (
     call_body,
     equations_in,
@@ -240,8 +240,9 @@ def variable(aval: Any, source: Source = NOWHERE) -> Variable:
                 f"the symbolic size {size} of a shape-polymorphic export is not supported", str(source)
             )
         shape.append(int(size))
-    match = _KEY.match(str(aval.dtype))
-    return Variable(str(aval.dtype), tuple(shape), match["impl"] if match else "")
+    name = dtype_name(aval.dtype)
+    match = _KEY.match(name)
+    return Variable(name, tuple(shape), match["impl"] if match else "")
 
 
 def literal(value: Any, aval: Any) -> Literal:

@@ -17,9 +17,9 @@ from jax.extend import source_info_util
 
 from jax_cocktail.primitives.jaxprs import (
     equations_in,
-    equations_inside,
     interpret,
     nested_jaxprs,
+    once,
     open_jaxpr,
     scan_counts,
 )
@@ -59,7 +59,12 @@ def can_split(equation: Any, calls: Calls) -> bool:
 
 
 def _holds_complex(equation: Any) -> bool:
-    return any(map(_touches_complex, (equation, *equations_inside(equation))))
+    return _touches_complex(equation) or any(map(_has_complex, nested_jaxprs(equation)))
+
+
+@once
+def _has_complex(jaxpr: Any) -> bool:
+    return any(map(_holds_complex, open_jaxpr(jaxpr).eqns))
 
 
 def _touches_complex(equation: Any) -> bool:

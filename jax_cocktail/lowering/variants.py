@@ -17,7 +17,7 @@ from jax_cocktail.build.device import device_toolchain
 from jax_cocktail.build.host import host_toolchain
 from jax_cocktail.build.workers import MOST, Workers, finish
 from jax_cocktail.codegen.machines import HOST
-from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity
+from jax_cocktail.compiler import Artifact, Emitted, Executable, build, emit, identity, uncollected
 from jax_cocktail.config import CHECKED, DEFERRED, FRESH, LOG
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
@@ -103,11 +103,12 @@ def prepare(
     known = _recent.get(key)
     if known is not None and known.closed is closed:
         return known
-    captured = capture(closed, machine.platform, memory_bound)
-    programs = tuple(
-        translate(region.program, name, _overwritable(region, machine.spec, captured, donated))
-        for region in captured.regions
-    )
+    with uncollected():
+        captured = capture(closed, machine.platform, memory_bound)
+        programs = tuple(
+            translate(region.program, name, _overwritable(region, machine.spec, captured, donated))
+            for region in captured.regions
+        )
     traced = weakref.ref(closed, lambda _: _recent.pop(key, None))
     prepared = Prepared(machine, traced, captured, programs)
     keep(_recent, key, prepared, _RECENT)

@@ -12,6 +12,7 @@ divided: a communicating axis costs a barrier per crossing. Every unit executes 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -51,6 +52,7 @@ from jax_cocktail.utask.ir import (
     is_a,
     is_parallel,
     operators_in,
+    outputs_in,
     reads,
     regions_in,
 )
@@ -442,12 +444,12 @@ def _recipes(
 def _replaced(branch: BranchUTask, region: Region) -> dict[Value, Value]:
     """Results of a region of a branch -> values that another region returns unchanged. A result may overwrite
     such a value if nothing reads it later; then neither region copies."""
-    made = {v for s in region.body for v in s.outputs}
+    made, times = outputs_in(region), Counter(region.results)
     found: dict[Value, Value] = {}
     for other in branch.branches:
-        inside = {v for s in other.body for v in s.outputs}
+        inside = outputs_in(other)
         for result, value in zip(region.results, other.results, strict=True):
-            if result in made and value not in inside and region.results.count(result) == 1:
+            if result in made and value not in inside and times[result] == 1:
                 found.setdefault(result, value)
     return found
 

@@ -16,7 +16,7 @@ from itertools import chain
 
 from jax_cocktail.analysis.access import reads_own_part
 from jax_cocktail.analysis.axes import rule
-from jax_cocktail.analysis.classes import AxisClass, axis_classes
+from jax_cocktail.analysis.classes import AxisClass, Crossing, axis_classes
 from jax_cocktail.analysis.graph import strong_components
 from jax_cocktail.cost.work import Work, has_loop, total, trips, work
 from jax_cocktail.placement.joined import joined
@@ -31,6 +31,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     defined_in,
     is_a,
+    outputs_in,
     reads,
     regions_of,
     walk,
@@ -145,7 +146,8 @@ def barrier_free(region: Region, limits: Limits) -> Iterator[AxisClass]:
     heavy = [n for n in range(len(region.body)) if n not in divider.light]
     for cut in axis_classes([region.body[n] for n in heavy]):
         divider.claims = dict.fromkeys(heavy, Choice(0, cut, 2))
-        fits = not cut.clash and all(divider._fits(cut, n, heavy) for n in heavy)
+        crossings = _crossings_at(cut, heavy)
+        fits = not cut.clash and all(divider._fits(cut, n, crossings.get(n, ())) for n in heavy)
         if fits and not any(divider._supersteps().values()):
             yield cut
 
@@ -193,16 +195,17 @@ class _Divider:
 
     # -- claims ------------------------------------------------------------------------------------------
     def _claim(self) -> None:
-        heavy = [n for n in range(len(self.statements)) if n not in self.light | self.kept]
+        others = self.light | self.kept
+        heavy = [n for n in range(len(self.statements)) if n not in others]
         candidates = set(heavy)
         statements = [self.statements[n] for n in heavy]
         classes = joined(axis_classes(statements), statements, self.statements, self.limits.reread)
         found = []
         for cut in classes:
-            places = {heavy[c.position] for c in cut.crossings}
+            crossings = _crossings_at(cut, heavy)
             members = {self.made[v] for v in cut.axes if v in self.made} & candidates
-            fitting = [n for n in sorted(members) if self._fits(cut, n, heavy)]
-            found.append((cut, fitting, places))
+            fitting = [n for n in sorted(members) if self._fits(cut, n, crossings.get(n, ()))]
+            found.append((cut, fitting, set(crossings)))
         self.apart = [(cut, fitting) for cut, fitting, places in found if not cut.clash and not places]
         offers = [
             (self._rank(cut, fitting), -len(cut.axes), len(places), cut, fitting)
@@ -291,10 +294,9 @@ class _Divider:
             return "too little work for a barrier"
         return ""
 
-    def _fits(self, cut: AxisClass, position: int, heavy: Sequence[int]) -> bool:
-        """True if the statement can be cut along the class."""
+    def _fits(self, cut: AxisClass, position: int, crossings: Sequence[Crossing]) -> bool:
+        """True if the statement can be cut along the class. `crossings`: of the class, in the statement."""
         statement = self.statements[position]
-        crossings = [c for c in cut.crossings if heavy[c.position] == position]
         if isinstance(statement, UOperator):
             axes = [cut.axes.get(v) for v in statement.outputs]
             tie = rule(statement).along(axes)
@@ -439,6 +441,14 @@ def _updated(statement: Statement, cut: AxisClass) -> list[tuple[Value, int]]:
     return [(root, cut.axes[v]) for root, v in found]
 
 
+def _crossings_at(cut: AxisClass, heavy: Sequence[int]) -> dict[int, list[Crossing]]:
+    """The crossings of a class by position. `heavy`: the positions of the statements that it knows."""
+    found: dict[int, list[Crossing]] = {}
+    for crossing in cut.crossings:
+        found.setdefault(heavy[crossing.position], []).append(crossing)
+    return found
+
+
 def _roots(value: Value, body: Sequence[Statement]) -> frozenset[Value]:
     """The outside arrays that small updates turn into the value; the value itself if there are none."""
     maker = next((s for s in body if value in s.outputs), None)
@@ -450,9 +460,7 @@ def _roots(value: Value, body: Sequence[Statement]) -> frozenset[Value]:
             return _roots(maker.initial[place], body)
     if isinstance(maker, BranchUTask):
         place = maker.outputs.index(value)
-        sides = (
-            _roots(r.results[place], r.body) - {v for s in r.body for v in s.outputs} for r in maker.branches
-        )
+        sides = (_roots(r.results[place], r.body) - outputs_in(r) for r in maker.branches)
         outside = frozenset().union(*sides)
         if outside:
             return frozenset().union(*(_roots(v, body) for v in outside))

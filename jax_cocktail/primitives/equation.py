@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ class Literal:
 
     @property
     def dtype(self) -> str:
-        return str(self.value.dtype)
+        return dtype_name(self.value.dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,6 +46,12 @@ class Literal:
 
 
 Atom = Variable | Literal
+
+
+@lru_cache(maxsize=256)
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype, which NumPy spells anew each time."""
+    return str(dtype)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,7 +7,9 @@ their body under several names.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import jax.extend.core as jex
 
@@ -44,6 +46,20 @@ def equations_inside(equation: Any) -> Iterator[Any]:
     """Every equation in the jaxprs of an equation, at any depth."""
     for jaxpr in nested_jaxprs(equation):
         yield from equations_in(jaxpr)
+
+
+def once(find: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Caches a function of a jaxpr's equations while the jaxpr lives: every loop around it asks again."""
+    known: WeakKeyDictionary[Any, T] = WeakKeyDictionary()
+
+    @wraps(find)
+    def found(jaxpr: Any) -> T:
+        opened = open_jaxpr(jaxpr)
+        if opened not in known:
+            known[opened] = find(opened)
+        return known[opened]
+
+    return found
 
 
 def interpret(

@@ -8,6 +8,7 @@ primitives reads from the equation which of them it has.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,18 @@ def physical_type(atom: Atom) -> TensorType:
     Raises:
       UnsupportedError: the dtype or the PRNG is not supported.
     """
-    shape = tuple(int(d) for d in atom.shape)
-    if atom.key_impl:
-        if atom.key_impl != "fry":
-            raise UnsupportedError(f"PRNG implementation {atom.key_impl!r} (only threefry is supported)")
+    return _physical_type(atom.dtype, tuple(map(int, atom.shape)), atom.key_impl)
+
+
+@lru_cache(maxsize=1024)
+def _physical_type(dtype: str, shape: tuple[int, ...], key_impl: str) -> TensorType:
+    if key_impl:
+        if key_impl != "fry":
+            raise UnsupportedError(f"PRNG implementation {key_impl!r} (only threefry is supported)")
         return TensorType("uint32", (*shape, _KEY_WORDS))
-    if atom.dtype not in ITEM_SIZE:
-        raise UnsupportedError(f"dtype {atom.dtype} is not supported")
-    return TensorType(atom.dtype, shape)
+    if dtype not in ITEM_SIZE:
+        raise UnsupportedError(f"dtype {dtype} is not supported")
+    return TensorType(dtype, shape)
 
 
 def output_type(equation: Equation) -> TensorType:

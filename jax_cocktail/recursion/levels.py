@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 from jax import lax
 
@@ -215,12 +216,16 @@ class _Sweeps:
         paths = self.levels.paths
         groups = [_Group(self, p, w, passes, returns) for w in self.widths for p in paths]
         slots: list[Aval] = []
-        shapes = [jax.eval_shape(group.made, at, state) for group in groups]
-        places = [placed(_types(shape), slots) for shape in shapes]
+        traced = [jax.make_jaxpr(group.made, return_shape=True)(at, state) for group in groups]
+        places = [placed(_types(shape), slots) for _, shape in traced]
         index = width * len(paths) + row(self.order.path, at)
-        each = list(zip(groups, places, shapes, strict=True))
-        made = lax.switch(index, [partial(g.filled, place, slots) for g, place, _ in each], at, state)
-        state = lax.switch(index, [partial(g.stored, *known) for g, *known in each], at, made, state)
+        each = list(zip(groups, places, traced, strict=True))
+        made = lax.switch(
+            index, [partial(g.filled, place, slots, jaxpr) for g, place, (jaxpr, _) in each], at, state
+        )
+        state = lax.switch(
+            index, [partial(g.stored, place, shape) for g, place, (_, shape) in each], at, made, state
+        )
         return at + self._span(width), state
 
 
@@ -287,9 +292,12 @@ class _Group:
         told = (self.own(order.element, at), self.own(order.number, at), self.address(at))
         return _side_by_side(one, (*told, integers, floats, numbers, results), self.width)
 
-    def filled(self, places: Mapping[int, int], slots: Sequence[Aval], at: Any, state: State) -> list[Any]:
-        """The values of `made` in slots with the length of the widest group."""
-        own = {places[k]: x for k, x in enumerate(jax.tree.leaves(self.made(at, state)))}
+    def filled(
+        self, places: Mapping[int, int], slots: Sequence[Aval], made: Any, at: Any, state: State
+    ) -> list[Any]:
+        """The values of `made`, a jaxpr, in slots with the length of the widest group."""
+        values = jex.jaxpr_as_fun(made)(*jax.tree.leaves((at, state)))
+        own = {places[k]: x for k, x in enumerate(values)}
         blocks = [uninitialised((self.sweeps.widths[-1], *a.shape), a.dtype) for a in slots]
         return [put_rows(x, 0, own[n]) if n in own else x for n, x in enumerate(blocks)]
 

@@ -43,7 +43,9 @@ class UOperator:
             raise ValueError(f"unknown operator kind {self.kind!r}")
         if spec.arity is not None and len(self.inputs) != spec.arity:
             raise ValueError(f"{self.kind} takes {spec.arity} operands, got {len(self.inputs)}")
-        names = tuple(sorted(name for name, _ in self.attributes if name not in spec.optional))
+        names = tuple([name for name, _ in self.attributes])
+        if names != spec.attributes:  # not in the usual order, or with optional ones
+            names = tuple(sorted(name for name in names if name not in spec.optional))
         if names != spec.attributes:
             raise ValueError(f"{self.kind} has attributes {spec.attributes}, got {names}")
 
@@ -370,6 +372,12 @@ def defined_in(root: Region | Statement) -> tuple[Value, ...]:
 @once
 def _defined(region: Region) -> tuple[Value, ...]:
     return (*region.parameters, *(value for statement in region.body for value in defined_in(statement)))
+
+
+@once
+def outputs_in(region: Region) -> frozenset[Value]:
+    """The outputs of a region's statements, without those of nested regions."""
+    return frozenset(v for s in region.body for v in s.outputs)
 
 
 @once

@@ -158,7 +158,7 @@ def _sum(terms: Iterable[Term]) -> int:
     """The sum, with equal products merged."""
     merged = dict[Hashable, Term]()
     for product, n in terms:
-        key = frozenset(Counter(product).items())
+        key: Hashable = product if len(product) < 2 else frozenset(Counter(product).items())
         merged[key] = product, n + (merged[key][1] if key in merged else 0)
     kept = tuple(term for term in merged.values() if term[1])
     size, depends = Size(kept), sum(bool(product) for product, _ in kept)

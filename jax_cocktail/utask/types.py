@@ -40,8 +40,9 @@ class TensorType:
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZE:
             raise ValueError(f"unknown dtype {self.dtype!r}")
-        if any(not is_integer(d) or d < 0 for d in self.shape):
-            raise ValueError(f"bad shape {self.shape!r}")
+        for d in self.shape:
+            if not is_integer(d) or d < 0:
+                raise ValueError(f"bad shape {self.shape!r}")
 
     @property
     def size(self) -> int:

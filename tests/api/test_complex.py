@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 
 import jax_cocktail
+from jax_cocktail.lowering import complex_parts
+from jax_cocktail.lowering.variants import prepare
 
 FORCED = {"force": "cocktail"}
 STRICT = {"force": "cocktail", "strict": True}
@@ -300,3 +302,16 @@ def test_stock_runs_the_loop_as_it_is(operator, cause):
         text = wrapped.lower(numbers(4)).as_text()
     assert "stablehlo.real" not in text
     np.testing.assert_array_equal(wrapped(numbers(4)), jax.jit(function)(numbers(4)))
+
+
+def test_nested_loops_are_searched_for_complex_numbers_once(monkeypatch):
+    def searched(depth):
+        def nested(x, depth=depth):
+            return lax.fori_loop(0, x[0], lambda _, x: nested(x, depth - 1), x) if depth else x + 1
+
+        closed, seen = jax.make_jaxpr(nested)(jnp.ones(3, jnp.int32)), []
+        monkeypatch.setattr(complex_parts, "_touches_complex", lambda e: seen.append(e))
+        prepare(closed, "nested")
+        return len(seen)
+
+    assert searched(8) < 2.5 * searched(4)

@@ -332,3 +332,13 @@ def test_an_index_that_is_no_int32():
     tables, big = np.stack([TABLE, -TABLE]), jnp.uint32(0xF0000000)
     function = jax.value_and_grad(lambda t: jax.vmap(loss, (0, None))(t, big).sum())
     check(jax_cocktail.jit(function, options=OURS)(tables), jax.jit(function)(tables))
+
+
+def test_each_group_is_traced_once(monkeypatch):
+    traced, made = [], recursion_levels._Group.made
+    monkeypatch.setattr(
+        recursion_levels._Group, "made", lambda group, *given: traced.append(group) or made(group, *given)
+    )
+    case = LEVELS[0]
+    jax_cocktail.jit(case.make(recursive), options=OURS).lower(*case.args)
+    assert traced and len(traced) == len({*map(id, traced)})

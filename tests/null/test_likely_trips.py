@@ -17,7 +17,7 @@ from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribu
 from jax_cocktail.schedule.simplify.hoist import hoist
 from jax_cocktail.schedule.simplify.likely_trips import expect_trips
 from jax_cocktail.schedule.simplify.simplify import simplify
-from jax_cocktail.schedule.simplify.trip_counts import count_loops
+from jax_cocktail.schedule.simplify.trip_counts import count_loops, counters_of, trips_of
 from jax_cocktail.utask.ir import LoopUTask, walk
 from jax_cocktail.utask.printer import fingerprint, print_program
 from tests.null.programs import branch, build, counted, elementwise, matmul, while_loop
@@ -175,3 +175,20 @@ def test_prices_assume_that_a_loop_takes_all_its_trips(price, machine):
 def test_a_bound_promises_no_trips():
     (loop,) = whiles(expect_trips(search(bound=200)))
     assert (runs(loop), sure_runs(loop)) == (200, MODEL.unknown_trips)
+
+
+class Asked(dict):
+    """Definitions of a whole program, which nobody copies for one loop."""
+
+    def __iter__(self):
+        raise AssertionError("all definitions are read")
+
+    keys = items = values = __or__ = __iter__
+
+
+def test_a_counter_is_found_without_reading_all_definitions():
+    statements = [*walk(search().entry)]
+    (loop,) = (s for s in statements if isinstance(s, LoopUTask))
+    definitions = Asked({v: s for s in statements for v in s.outputs})
+    (counter,) = counters_of(loop, definitions)
+    assert trips_of(loop, counter, definitions) == 50

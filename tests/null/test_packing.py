@@ -21,6 +21,7 @@ from jax_cocktail.schedule.memory.packing import (
     peak_of,
     smallest_gap,
 )
+from jax_cocktail.utask.sizes import Size, parameter
 from tests.null.programs import branch, build, elementwise
 
 POSITIONS = 12
@@ -190,3 +191,16 @@ def test_usage_counts_scratch_where_it_is_in_use():
     assert used.peak == plan.workspace_bytes == 2 * array + scratch
     assert used.bound == array + scratch, "nothing but its result is live with a sort"
     assert used.total == 3 * array + scratch
+
+
+@pytest.mark.parametrize("strategy", ["first fit, largest first", "best fit, largest first"])
+def test_what_sizes_follow_from_is_added_up_once_for_each_item(strategy, monkeypatch):
+    sums, count = [], 40
+    added = Size.__add__
+    monkeypatch.setattr(Size, "__add__", lambda a, b: sums.append(b) or added(a, b))
+    items = [
+        Item(64 * parameter(8 + n), 1) for n in range(count)
+    ]  # all live together: as many places to pass
+    offsets = STRATEGIES[strategy](items)
+    assert peak_of(items, offsets) == sum(int(item.size) for item in items)
+    assert len(sums) <= 3 * count

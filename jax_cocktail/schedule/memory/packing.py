@@ -163,9 +163,9 @@ def merge_and_extend(items: Sequence[Item]) -> Offsets:
 
 def first_gap(size: int, taken: Iterable[Place]) -> int:
     """The first offset at which `size` bytes overlap none of the places."""
-    begin = 0
+    begin, size = 0, int(size)  # no result depends on the size, so what it follows from is not added up
     for low, high in sorted(taken):
-        if begin + size <= low:
+        if int(begin) + size <= low:
             break
         begin = max(begin, high)
     return begin
@@ -173,10 +173,10 @@ def first_gap(size: int, taken: Iterable[Place]) -> int:
 
 def smallest_gap(size: int, taken: Iterable[Place]) -> int:
     """The begin of the smallest gap among the places that has `size` bytes; their end if none has."""
-    begin, found = 0, list[tuple[int, int]]()
+    begin, size, found = 0, int(size), list[tuple[int, int]]()
     for low, high in sorted(taken):
-        if begin + size <= low:
-            found.append((low - begin, begin))
+        if int(begin) + size <= low:
+            found.append((int(low) - int(begin), begin))
         begin = max(begin, high)
     return min(found)[1] if found else begin
 

@@ -106,23 +106,24 @@ def _invariant_slice(
 
 def step_of(loop: LoopUTask, position: int, definitions: Definitions) -> int | None:
     """By how much every iteration moves a carry, if that is a constant."""
-    inside = dict(definitions) | {v: s for s in loop.body.body for v in s.outputs}
+    inside = {v: s for s in loop.body.body for v in s.outputs}
     made = inside.get(loop.body.results[position])
     carry = loop.carried[position]
     if not is_a(made, "add", "sub") or carry not in made.inputs:
         return None
     left, right = made.inputs
-    if left == carry:
-        step = integer(right, inside)
-        return None if step is None else step if made.kind == "add" else -step
-    return integer(left, inside) if made.kind == "add" else None
+    moved_by = right if left == carry else left
+    step = integer(moved_by, inside if moved_by in inside else definitions)
+    if made.kind == "add" or step is None:
+        return step
+    return -step if left == carry else None
 
 
 def trips_of(loop: LoopUTask, counter: Counter, definitions: Definitions) -> int | None:
     """The trip count, if start and bound are constants and the counter never wraps around."""
-    inside = dict(definitions) | {v: s for s in counter.prefix for v in s.outputs}
-    start = integer(loop.initial[counter.position], inside)
-    bound = integer(counter.bound, inside)
+    inside = {v: s for s in counter.prefix for v in s.outputs}
+    start = integer(loop.initial[counter.position], definitions)
+    bound = integer(counter.bound, inside if counter.bound in inside else definitions)
     if start is None or bound is None:
         return None
     span = (bound - start) * (1 if counter.step > 0 else -1)
