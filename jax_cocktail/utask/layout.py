@@ -37,13 +37,13 @@ class Layout:
         for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n != 1 and stride != step:
                 return False
-            step *= max(n, 1)
+            step *= max(int(n), 1)  # only compared: what it follows from does not matter
         return True
 
     @property
     def is_whole(self) -> bool:
         """True if the view is the whole buffer of its root, in order."""
-        if self.offset or prod(self.shape) != self.root.type.size:
+        if self.offset or prod(map(int, self.shape)) != prod(map(int, self.root.type.shape)):
             return False
         return self.is_dense and self.base == self.root
 

@@ -60,7 +60,7 @@ class TensorType:
     @property
     def is_scalar(self) -> bool:
         """True for one element, whatever the rank: such values live in registers."""
-        return self.size == 1
+        return prod(map(int, self.shape)) == 1
 
     def resized(self, axis: int, size: int) -> TensorType:
         """The type with another size along one axis."""

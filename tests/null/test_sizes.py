@@ -19,8 +19,9 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.schedule.launch_parameters import launch_parameters
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, walk
+from jax_cocktail.utask.layout import dense
 from jax_cocktail.utask.sizes import Quotient, Size, integer, is_integer, parameter
-from jax_cocktail.utask.types import TensorType
+from jax_cocktail.utask.types import TensorType, Value
 from tests.null.programs import arguments, build, counted, elementwise, matmul
 
 N = parameter(50)
@@ -219,3 +220,11 @@ def test_the_interpreter_takes_sizes():
     given = arguments(program)
     for mine, theirs in zip(run(program, given), run(launch_parameters(program), given), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_layouts_and_scalars_are_recognised_by_numbers_alone(monkeypatch):
+    value = Value(0, TensorType("float32", (parameter(20), parameter(30))))
+    layout = dense(value)
+    monkeypatch.setattr(Size, "__mul__", lambda *_: pytest.fail("a form is computed that nobody reads"))
+    monkeypatch.setattr(Size, "__rmul__", Size.__mul__)
+    assert layout.is_whole and layout.is_dense and not value.type.is_scalar
