@@ -22,14 +22,17 @@
 
 namespace {
 
-// The number of operands, of results and of pairs that share memory. Then of every operand and result the
-// type, the rank and the dimensions; then of every pair the operand and the result.
-struct Signature {
+// The numbers of an attribute.
+struct Numbers {
   const int64_t* numbers;
   size_t size;
 };
 
-bool IsSame(const Signature& a, const Signature& b) {
+// The number of operands, of results and of pairs that share memory. Then of every operand and result the
+// type, the rank and the dimensions; then of every pair the operand and the result.
+typedef Numbers Signature;
+
+bool IsSame(const Numbers& a, const Numbers& b) {
   return a.size == b.size && memcmp(a.numbers, b.numbers, a.size * sizeof(int64_t)) == 0;
 }
 

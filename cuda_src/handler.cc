@@ -9,7 +9,7 @@
 // Attributes of the call (XLA sorts them by name):
 //   binary     u8 array   the program's cubin or fat binary
 //   digest     string     of launch, signature and binary (runtime_trust.h)
-//   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h)
+//   launch     i64 array  how it is launched (LaunchPlan in handler_programs.h), and the launch parameters
 //   name       string     the program's name, for errors
 //   signature  i64 array  what it was compiled for (runtime_trust.h)
 //   sync       i64        1: wait for the program and return its error at once; not with command buffers.
@@ -41,7 +41,7 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
       static_cast<const XLA_FFI_ByteSpan*>(Attribute(frame, "failures", XLA_FFI_AttrType_STRING));
   int64_t sync = 0;
   if (binary == nullptr || digest == nullptr || digest->len != 64 || launch == nullptr ||
-      signature == nullptr || name == nullptr || launch->size * sizeof(int64_t) != sizeof(LaunchPlan) ||
+      signature == nullptr || name == nullptr || launch->size < kPlanSize ||
       !IntegerAttribute(frame, "sync", &sync)) {
     return false;
   }
@@ -52,6 +52,7 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
   call->binary_size = binary->size;
   call->sync = sync != 0;
   call->log = sync == 2;
+  call->launch = {static_cast<const int64_t*>(launch->data), launch->size};
   memcpy(&call->plan, launch->data, sizeof(LaunchPlan));
   call->signature = {static_cast<const int64_t*>(signature->data), signature->size};
   const LaunchPlan& plan = call->plan;
@@ -67,8 +68,8 @@ bool ReadCall(const XLA_FFI_CallFrame* frame, Call* call) {
 XLA_FFI_Error* BadAttributes(XLA_FFI_CallFrame* frame) {
   return Fail(frame, XLA_FFI_Error_Code_INVALID_ARGUMENT,
               "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), "
-              "launch (i64[12], version 2), signature (i64[]), name and sync (i64); another version of "
-              "jax_cocktail made it: compile it again");
+              "launch (i64[12 or more], version 2), signature (i64[]), name and sync (i64); another version "
+              "of jax_cocktail made it: compile it again");
 }
 
 bool StreamOf(XLA_FFI_CallFrame* frame, Stream* stream, XLA_FFI_Error** error) {
@@ -141,7 +142,9 @@ bool Enqueue(const Driver& driver, const XLA_FFI_CallFrame* frame, const Call& c
   if (results < 0) {
     return Refuse(call, problem, XLA_FFI_Error_Code_INVALID_ARGUMENT, "the call has no workspace result");
   }
-  size_t count = size_t(operands + results) + 2, bytes = count * sizeof(void*);
+  const int64_t* sizes = call.launch.numbers + kPlanSize;
+  size_t count = size_t(operands + results) + 2, more = (call.launch.size - kPlanSize) * sizeof(int64_t);
+  size_t bytes = count * sizeof(void*) + more;
   if (bytes > program.parameter_limit) {
     return Refuse(call, problem, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
                   "%lld operands and results are more than a kernel takes here (%zu bytes of parameters, the "
@@ -161,6 +164,7 @@ bool Enqueue(const Driver& driver, const XLA_FFI_CallFrame* frame, const Call& c
   void* workspace = call.plan.workspace_bytes > 0 ? DataOf(frame->rets.rets[results]) : nullptr;
   pointers[count - 2] = workspace;
   pointers[count - 1] = reinterpret_cast<void*>(program.error_address);
+  memcpy(pointers + count, sizes, more);
   if (call.plan.header_bytes > 0 && !program.cluster) {
     Result result = driver.MemsetD8Async(reinterpret_cast<DevicePointer>(workspace), 0,
                                          size_t(call.plan.header_bytes), stream);

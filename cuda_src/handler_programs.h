@@ -20,11 +20,13 @@
 
 namespace {
 
-// The attribute `launch`, in its order. Bytes; `cooperative`, `can_fail` and `cluster` are 0 or 1.
+// The attribute `launch`, in its order; the launch parameters follow. Bytes; `cooperative`, `can_fail` and
+// `cluster` are 0 or 1.
 struct LaunchPlan {
   int64_t version, header_bytes, most_units, threads, resident_shared_bytes, portable_shared_bytes;
   int64_t workspace_bytes, cooperative, can_fail, resident_units, portable_units, cluster;
 };
+const size_t kPlanSize = sizeof(LaunchPlan) / sizeof(int64_t);
 const int64_t kPlanVersion = 2;
 const int64_t kPortableCluster = 8;  // blocks that every device with clusters has room for
 const int kFirstWithClusters = 9;    // the major compute capability
@@ -37,6 +39,7 @@ struct Call {
   const uint8_t* binary;
   size_t binary_size;
   LaunchPlan plan;
+  Numbers launch;  // the plan, and behind it the launch parameters
   Signature signature;
   bool sync;
   bool log;  // tells when it begins and ends
@@ -133,7 +136,7 @@ bool Check(const Driver& driver, const Call& call, Result result, const char* wh
 // A program of a context. Never removed: a stream may hold it, and what it is found by keeps its meaning.
 struct Program {
   char digest[64];
-  LaunchPlan plan;
+  Numbers launch;
   Signature signature;
   Context context;
   uint64_t context_id;  // contexts may come back at the same address
@@ -288,19 +291,25 @@ bool Fill(const Driver& driver, const Call& call, Program* program, Module* modu
 
 int64_t load_count = 0;
 
+Numbers Copied(const Numbers& from, int64_t* to) {
+  memcpy(to, from.numbers, from.size * sizeof(int64_t));
+  return {to, from.size};
+}
+
 // Called with the mutex held and the context current. nullptr: see `problem`.
 Program* Load(const Driver& driver, const Call& call, Context context, uint64_t context_id,
               Problem* problem) {
-  size_t bytes = call.signature.size * sizeof(int64_t);
-  auto* program = static_cast<Program*>(calloc(1, sizeof(Program) + bytes));  // the numbers follow
+  size_t count = call.launch.size + call.signature.size;
+  // The numbers follow.
+  auto* program = static_cast<Program*>(calloc(1, sizeof(Program) + count * sizeof(int64_t)));
   if (program == nullptr) {
     Refuse(call, problem, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "the host is out of memory");
     return nullptr;
   }
   memcpy(program->digest, call.digest, 64);
-  program->plan = call.plan;
-  program->signature = {reinterpret_cast<int64_t*>(program + 1), call.signature.size};
-  memcpy(program + 1, call.signature.numbers, bytes);
+  auto* numbers = reinterpret_cast<int64_t*>(program + 1);
+  program->launch = Copied(call.launch, numbers);
+  program->signature = Copied(call.signature, numbers + call.launch.size);
   program->context = context;
   program->context_id = context_id;
   Module module = nullptr;
@@ -328,8 +337,7 @@ Program* Known(Program* const* bucket, const Call& call, Context context, uint64
   for (; program != nullptr; program = program->next) {
     if (program->context == context && program->context_id == context_id &&
         memcmp(program->digest, call.digest, 64) == 0 &&
-        memcmp(&program->plan, &call.plan, sizeof(LaunchPlan)) == 0 &&
-        IsSame(program->signature, call.signature)) {
+        IsSame(program->launch, call.launch) && IsSame(program->signature, call.signature)) {
       return program;
     }
   }
@@ -337,8 +345,8 @@ Program* Known(Program* const* bucket, const Call& call, Context context, uint64
 }
 
 bool IsTrusted(const Call& call, Problem* problem) {
-  Digests digests =
-      DigestsOf(&call.plan, sizeof(LaunchPlan), call.signature, call.binary, call.binary_size);
+  Digests digests = DigestsOf(call.launch.numbers, call.launch.size * sizeof(int64_t), call.signature,
+                              call.binary, call.binary_size);
   const char* actual = digests.call;
   if (memcmp(actual, call.digest, 64) != 0) {
     return Refuse(call, problem, XLA_FFI_Error_Code_DATA_LOSS,

@@ -57,6 +57,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "always": lambda candidate, machine: True,
     "CPU": lambda candidate, machine: not machine.is_gpu,
     "several units": lambda candidate, machine: candidate.units > 1,
+    "GPU": lambda candidate, machine: machine.is_gpu,
     "several blocks of a GPU": lambda candidate, machine: candidate.units > 1 and machine.is_gpu,
     "loops are distributed": lambda candidate, machine: candidate.distribute,
     "recurrences are pipelined": lambda candidate, machine: candidate.pipeline,

@@ -116,6 +116,20 @@ CK_INLINE void ck_dot_fixed(i64 batch, const A* a, i64 a_b, const B* b, i64 b_b,
   }
 }
 
+// The same with `rows` of m, at least M: so many at a time. The last M begin where they end, and make rows
+// again that others made.
+template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,
+          i64 O_N, CkPrecision P = CK_EXACT, bool ALIGNED = false>
+CK_INLINE void ck_dot_rows(i32 rows, i64 batch, const A* a, i64 a_b, const B* b, i64 b_b, O* o, i64 o_b) {
+  CK_NO_UNROLL
+  for (i32 row = 0; row < rows; row += i32(M)) {
+    if (row > 0) ck_block_barrier();
+    const i32 first = row + i32(M) < rows ? row : rows - i32(M);
+    ck_dot_fixed<A, B, O, M, N, K, A_M, A_K, B_K, B_N, O_M, O_N, P, ALIGNED && A_M != 1>(
+        batch, a + first * A_M, a_b, b, b_b, o + first * O_M, o_b);
+  }
+}
+
 // o = a b + c d, of one product of sizes and strides as above, and another that differs in the stride of its
 // rows, C_M, alone. The right matrices are packed.
 template <class A, class B, class O, i64 M, i64 N, i64 K, i64 A_M, i64 A_K, i64 B_K, i64 B_N, i64 O_M,

@@ -14,12 +14,12 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
 
 // In a function of its own for the parts of a parallel loop: the unit, made of what else the function gets.
 // Made anew it takes no registers while other parts run.
-#define CK_PART                                                               \
-  ck_far(workspace);                                                          \
-  CkLaunch launch;                                                            \
-  launch.pointers[CK_OPERANDS + CK_RESULTS] = workspace - CK_HEADER_BYTES;    \
-  launch.pointers[CK_OPERANDS + CK_RESULTS + 1] = error;                      \
-  CkUnit here = ck_unit<RESIDENT>(launch);                                    \
+#define CK_PART                                                                       \
+  ck_far(workspace);                                                                  \
+  CkLaunch launch;                                                                    \
+  launch.pointers[CK_OPERANDS + CK_RESULTS] = workspace - ck_front_bytes<RESIDENT>(); \
+  launch.pointers[CK_OPERANDS + CK_RESULTS + 1] = error;                              \
+  CkUnit here = ck_unit<RESIDENT>(launch);                                            \
   CkUnit* const unit = &here;
 
 // The same in a function of its own for the loop of a role, which has barriers: `epoch` is that of the last

@@ -12,13 +12,16 @@
 #include "cocktail_base.h"
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
-// tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least; and
-// whether they are one cluster.
+// tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least;
+// whether they are one cluster; and how many launch parameters it has.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
 #if !defined(CK_TAGGED_WORDS)
 #define CK_TAGGED_WORDS 0
+#endif
+#if !defined(CK_SIZES)
+#define CK_SIZES 0
 #endif
 #if !defined(CK_RESIDENT_UNITS)
 #define CK_RESIDENT_UNITS 1
@@ -60,11 +63,15 @@ struct CkUnit {
   u32 epoch;     // what it reaches at the barrier at hand
   u32 step;      // exchanges so far (cocktail_exchange.h)
   u32* error;    // the error word in pinned host memory, or null
+  const i64* sizes;  // CK_SIZES launch parameters; for the program's function alone
 };
 
-// The only parameter of a kernel: operands, results, workspace, error word.
+// The only parameter of a kernel: operands, results, workspace, error word; and the launch parameters.
 struct CkLaunch {
   void* pointers[CK_OPERANDS + CK_RESULTS + 2];
+#if CK_SIZES > 0
+  i64 sizes[CK_SIZES];
+#endif
 };
 
 // The block's shared memory: scratch, and in the resident kernel own memory, tagged words and resident memory
@@ -214,6 +221,17 @@ CK_INLINE void ck_fail(CkUnit* unit, u32 code) {
 
 CK_INLINE u8* ck_workspace(const CkLaunch& launch) { return (u8*)launch.pointers[CK_OPERANDS + CK_RESULTS]; }
 
+// In the portable kernel the own memory of all units lies behind what they share. If that follows from launch
+// parameters (CK_SHARED_BYTES is 0), it lies in front of it.
+constexpr bool kCkOwnFirst = CK_SIZES > 0 && CK_SHARED_BYTES == 0;
+
+// Bytes of the workspace in front of what all units share.
+template <bool RESIDENT>
+CK_INLINE i64 ck_front_bytes() {
+  if (RESIDENT || !kCkOwnFirst) return CK_HEADER_BYTES;
+  return CK_HEADER_BYTES + (i64(gridDim.x) * CK_OWN_BYTES + 255) / 256 * 256;
+}
+
 template <bool RESIDENT>
 CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   constexpr bool CLUSTER = RESIDENT && CK_ONE_CLUSTER;
@@ -233,6 +251,9 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   unit.epoch = 0;
   unit.step = 0;
   unit.error = (u32*)launch.pointers[CK_OPERANDS + CK_RESULTS + 1];
+#if CK_SIZES > 0
+  unit.sizes = launch.sizes;
+#endif
   return unit;
 }
 
@@ -255,7 +276,7 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
     CkUnit unit = ck_unit<RESIDENT>(launch);                                                   \
     ck_begin<RESIDENT>(&unit);                                                                 \
     ck_body<RESIDENT>((const void* const*)launch.pointers, launch.pointers + CK_OPERANDS,      \
-                      ck_workspace(launch) + CK_HEADER_BYTES, &unit);                          \
+                      ck_workspace(launch) + ck_front_bytes<RESIDENT>(), &unit);               \
   }
 
 #if defined(CK_EMULATED)
@@ -263,9 +284,9 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
   static void ck_run_resident(const void* launch) { ck_resident(*(const CkLaunch*)launch); }     \
   static void ck_run_portable(const void* launch) { ck_portable(*(const CkLaunch*)launch); }     \
   extern "C" const ck_emulation::Program ck_emulation::ck_emulation_program = {                  \
-      CK_THREADS,      CK_OPERANDS,  CK_RESULTS,       CK_MOST_UNITS,     CK_HEADER_BYTES,       \
-      CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES, CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,  \
-      {ck_run_resident, ck_run_portable}};
+      CK_THREADS,      CK_OPERANDS,     CK_RESULTS,   CK_MOST_UNITS,    CK_SIZES,                \
+      CK_HEADER_BYTES, CK_SHARED_BYTES, CK_OWN_BYTES, CK_SCRATCH_BYTES,                          \
+      CK_NEAR_WORDS_BYTES + CK_RESIDENT_BYTES,        {ck_run_resident, ck_run_portable}};
 #else
 #define CK_DESCRIBE
 #endif

@@ -8,7 +8,7 @@
         -> split_reductions -> split_scans                           # translated; placed from recover on
         -> place -> exchange -> double_buffer -> simplify            # placed: divided over units
         -> order_factors -> join_products -> pack_factors            # with matrices as products read them
-        -> sink -> fuse                                              # planned: in lane loops,
+        -> sink -> fuse -> known_lengths                             # planned: in lane loops,
         -> result_copies -> plan -> divided_copies -> explicit_copies  # with its memory,
         -> residency -> barriers -> block_barriers                   # and with barriers
 
@@ -50,6 +50,7 @@ from jax_cocktail.placement.mesh import UnitMesh, set_resource
 from jax_cocktail.placement.place import place
 from jax_cocktail.schedule.collapse_axes import collapse_axes
 from jax_cocktail.schedule.join_products import join_products
+from jax_cocktail.schedule.known_lengths import known_lengths
 from jax_cocktail.schedule.launch_parameters import launch_parameters
 from jax_cocktail.schedule.loops.concat_gates import stack_gates
 from jax_cocktail.schedule.loops.distribution.distribute import distribute
@@ -93,8 +94,8 @@ def passes(
     are given `remark`."""
     known = partial(know_units, units=candidate.units)
     table: list[tuple[str, Pass]] = [("unit_count", known), ("simplify", simplify)]
+    table.append(("launch_parameters", launch_parameters))
     if not machine.is_gpu:  # threads have lanes of their own
-        table.append(("launch_parameters", launch_parameters))
         table.append(("recover", partial(recover_elements, units=candidate.units, remark=remark)))
     if candidate.distribute:
         table.append(("layers", partial(separate_layers, remark=remark)))
@@ -127,7 +128,10 @@ def passes(
         table += [("order_factors", order_factors), ("join_products", join_products)]
     if not machine.is_gpu:
         table.append(("pack_factors", pack_factors))
-    return (*table, ("sink", sink), ("fuse", partial(stitch, threads=machine.target.threads)))
+    table += [("sink", sink), ("fuse", partial(stitch, threads=machine.target.threads))]
+    if machine.is_gpu:
+        table.append(("known_lengths", partial(known_lengths, most_loops=machine.target.outline_limit)))
+    return tuple(table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,12 +368,13 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     seconds, remarks = emitted.seconds + built.seconds, list(emitted.remarks)
     for way, machine in _other_ways(emitted.machine) if built.spills else ():
         stamps = _stamps_for(emitted, machine)
-        source = emit_program(emitted.program, emitted.plan, machine, stamps=stamps).source
-        other = build_device_program(source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
+        text = emit_program(emitted.program, emitted.plan, machine, stamps=stamps)
+        other = build_device_program(text.source, toolchain, spec, cache_limit_bytes=cache_limit_bytes)
         seconds += other.seconds
         before, after = sum(built.spills.values()), sum(other.spills.values())
         if after < before:
-            built, emitted = other, replace(emitted, source=source, machine=machine, stamps=stamps)
+            built, emitted = other, replace(emitted, machine=machine, stamps=stamps)
+            emitted = replace(emitted, source=text.source, parameters=text.parameters)
             remarks.append(Remark("build", True, f"{way}: spills {after} bytes of a thread, not {before}"))
         if not after:
             break
@@ -381,7 +386,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     if check.remark:
         remarks.append(Remark("build", False, check.remark))
     emitted = replace(emitted, remarks=tuple(remarks))
-    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads, emitted.sizes)
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch, built.key)
 
 

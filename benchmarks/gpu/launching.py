@@ -106,7 +106,7 @@ def load(card: Card, call: Call) -> Loaded:
     results = tuple(shared_with.get(k) or card.allocate(size) for k, size in enumerate(sizes))
     workspace = card.allocate(plan.workspace_bytes)
     cooperative = plan.cooperative and grid > 1 and cluster == 1
-    pointers = (*given, *results, workspace, 0)
+    pointers = (*given, *results, workspace, 0, *plan.sizes)
     launch = Launch(function, grid, plan.threads, shared, pointers, cooperative=cooperative, cluster=cluster)
     cleared = plan.header_bytes if cluster == 1 else 0
     return Loaded(card, call, kernel, launch, kept, tuple(given), results, workspace, cleared)

@@ -35,6 +35,15 @@ class Contraction:
     outer: tuple[Axis, ...]
 
     @property
+    def turned(self) -> Contraction:
+        """The same for the transposes: the operands change places, and so do rows and columns."""
+        batch, rows, columns, depth = (
+            Axis(axis.size, (axis.strides[1], axis.strides[0], axis.strides[2]))
+            for axis in (self.batch, self.rows, self.columns, self.depth)
+        )
+        return Contraction(batch, columns, rows, depth, self.outer)
+
+    @property
     def read(self) -> tuple[int, int, int, int, int, int, int]:
         """m, n, k and the strides of a (m, k) and of b (k, n), as the templates take them."""
         m, n, k = self.rows, self.columns, self.depth

@@ -94,6 +94,7 @@ class Context:
     rings: int = 0  # the number of the result that holds its stamps
     sizes: Mapping[int, Size] = field(default_factory=dict)  # see `launch.lengths`
     counts: Mapping[float, Size] = field(default_factory=dict)  # see `launch.counts`
+    sized_spaces: frozenset[str] = frozenset()  # see `launch.sized_spaces`
     places_of: dict[tuple[str, int], int] = field(default_factory=dict)  # numbers of buffers in the workspace
 
     @property
@@ -109,8 +110,12 @@ class Context:
     def about(self, name: Name) -> Outer:
         """What a name stands for that a function takes as a parameter."""
         if isinstance(name, SizeName):
-            return Outer("i64")
+            return Outer(self.size_type(name))
         return self.names.get(name) or Outer(self.indices[name])
+
+    def size_type(self, name: SizeName) -> str:
+        """The C type of a launch parameter: places in memory are counted in bytes, which may be many."""
+        return "i64" if name.parameter.role else self.target.index
 
     # -- registers ---------------------------------------------------------------------------------------
     def register(self, value: Value) -> Expression:
@@ -167,9 +172,9 @@ class Context:
         return Pointer(name, storage, slot.space)
 
     def _number(self, slot: Slot) -> int:
-        """The number in the names of pointers to a buffer. Where bytes are launch parameters, buffers are
+        """The number in the names of pointers to a buffer. Where places are launch parameters, buffers are
         numbered in order of appearance."""
-        if not self.sizes or slot.space not in _RAW:
+        if slot.space not in self.sized_spaces:
             return slot.index
         return self.places_of.setdefault((slot.space, slot.index), len(self.places_of))
 
@@ -195,19 +200,23 @@ class Context:
         outer = self.names.get(pointer.base) if isinstance(pointer.base, Name) else None
         return outer is not None and outer.where == where
 
-    def _memory(self, space: str, offset: int) -> Expression:
-        """An address. Where there are launch parameters, arrays of many lengths lie side by side, and so the
-        offsets are such parameters."""
-        if self.sizes:
-            offset = parameter(offset, space)
+    def offset(self, slot: Slot) -> int:
+        """Where a buffer is in its space: a launch parameter if arrays of many lengths lie side by side."""
+        return parameter(slot.index, slot.space) if slot.space in self.sized_spaces else slot.index
+
+    def _memory(self, space: str, place: int) -> Expression:
+        """An address. `place`: in the space, in bytes."""
+        offset = self.offset(Slot(space, place))
         if space == "own":
             return code("unit->own + {}", offset)
         part = self.plan.parts.get(Slot(space, offset))
         if part is not None:
-            return self.slices(part, f"workspace + {offset}", part.first)
+            return self.slices(part, code("workspace + {}", offset), part.first)
         if space == "private":
-            base = self.plan.workspace_bytes + offset
-            return f"workspace + {base} + i64(unit->index) * {self.plan.private_bytes}"
+            base, step = self.plan.workspace_bytes + place, self.plan.private_bytes
+            if space in self.sized_spaces:
+                base, step = parameter(base, space), parameter(step, space)
+            return code("workspace + {} + i64(unit->index) * {}", base, step)
         return code("workspace + {}", offset)
 
     def slices(self, part: Part, place: Expression, first: Expression | int) -> Expression:

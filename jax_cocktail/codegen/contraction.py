@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
 from jax_cocktail.analysis.contraction import Contraction, contraction
 from jax_cocktail.codegen.context import ArrayView, Context, Emitter
-from jax_cocktail.codegen.kernel import Expression, Index, spelled
+from jax_cocktail.codegen.kernel import Expression, Index, Spelled, spelled
 from jax_cocktail.codegen.text import STORAGE
 from jax_cocktail.codegen.writer import code, joined
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
@@ -18,6 +18,11 @@ from jax_cocktail.utask.layout import row_major
 from jax_cocktail.utask.sizes import Size
 from jax_cocktail.utask.tensor_order import PACKED
 from jax_cocktail.utask.types import ITEM_SIZE, Value
+
+
+def _number(number: int) -> str:
+    """A size or stride as an argument of a template."""
+    return "kCkDotPacked" if number == PACKED else str(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +121,40 @@ def emit_dot(context: Context, operator: UOperator, destination: ArrayView | Non
             rounding = _rounding(context, operator)
             if slim and _are_aligned(context, lhs, rhs):
                 rounding = f"{rounding or ', CK_EXACT'}, true"
-            arguments = code("{}, {}", product.batch.size, joined(", ", arrays))
-            if any(map(_is_run_time, numbers := (*product.read, *product.written))):
-                shape = joined(", ", [*map(spelled, numbers)])
-                known = _known((a, b, o), product)
-                context.writer.line("ck_dot_sized<{}>({{{}}}, {});", known, shape, arguments)
-            else:
-                known = _known((a, b, o), product) + rounding
-                context.writer.line("ck_dot_fixed<{}>({});", known, arguments)
+            context.writer.add(_called(context, (a, b, o), product, arrays, rounding))
             if outer:  # the next call uses the same scratch memory
                 context.fence()
+
+
+def _called(
+    context: Context,
+    views: tuple[ArrayView, ArrayView, ArrayView],
+    product: Contraction,
+    arrays: Sequence[Expression],
+    rounding: str,
+) -> Spelled:
+    """The call of the template. `arrays`: pointers to operands and result, each with its step in a batch;
+    `rounding`: the last arguments of the template."""
+    batch, numbers = product.batch.size, (*product.read, *product.written)
+    if not context.target.has_threads and any(map(_is_run_time, numbers)):
+        known, shape = _known(views, product, _class_of), joined(", ", [*map(spelled, numbers)])
+        return code("ck_dot_sized<{}>({{{}}}, {}, {});", known, shape, batch, joined(", ", arrays))
+    if context.target.has_threads and sum(map(_is_run_time, numbers)) == 1:
+        if _is_run_time(product.columns.size):
+            product, views, arrays = product.turned, (views[1], views[0], views[2]), _turned(arrays)
+        rows = product.rows.size
+        if _is_run_time(rows):  # a block takes as many at a time as the text says, whatever their number
+            together = next(n for n in BLOCK.rows_together if n <= rows)
+            product = replace(product, rows=replace(product.rows, size=together))
+            known = _known(views, product) + rounding
+            return code("ck_dot_rows<{}>({}, {}, {});", known, rows, batch, joined(", ", arrays))
+    known = _known(views, product) + rounding
+    return code("ck_dot_fixed<{}>({}, {});", known, batch, joined(", ", arrays))
+
+
+def _turned(arrays: Sequence[Expression]) -> list[Expression]:
+    left, right, result = arrays
+    return [right, left, result]
 
 
 def _emit_sum(context: Context, operator: UOperator, o: ArrayView) -> None:
@@ -155,17 +184,17 @@ def _pointers(
     return found
 
 
-def _known(arrays: Sequence[ArrayView], product: Contraction) -> str:
+def _known(arrays: Sequence[ArrayView], product: Contraction, spell: Callable[[int], str] = _number) -> str:
     """The types, sizes and strides of a call."""
     types = (STORAGE[x.dtype] for x in arrays)
-    return ", ".join((*types, *map(_constant, (*product.read, *product.written))))
+    return ", ".join((*types, *map(spell, (*product.read, *product.written))))
 
 
-def _constant(number: int) -> str:
-    """A size or stride as an argument of a template."""
+def _class_of(number: int) -> str:
+    """A size or stride as an argument of a template that takes launch parameters."""
     if _is_run_time(number):
         return "kCkMany" if number >= PROGRAM.many_rows else "kCkSome"
-    return "kCkDotPacked" if number == PACKED else str(number)
+    return _number(number)
 
 
 def _is_run_time(number: int) -> bool:

@@ -45,8 +45,8 @@ def is_tiled(operator: UOperator) -> bool:
     return min(rows, columns) > BLOCK.few_rows
 
 
-def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan:
-    """The launch plan of a planned program, for blocks of this many threads."""
+def launch_plan(program: UProgram, plan: MemoryPlan, threads: int, sizes: tuple[int, ...] = ()) -> LaunchPlan:
+    """The launch plan of a planned program, for blocks of so many threads. `sizes`: the launch parameters."""
     kinds = {o.kind for o in operators_in(program.entry)}
     words = tagged_words(operators_in(program.entry), plan.most_units)
     header = header_bytes(words)
@@ -58,11 +58,12 @@ def launch_plan(program: UProgram, plan: MemoryPlan, threads: int) -> LaunchPlan
         threads=threads,
         resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
-        workspace_bytes=header + plan.shared_bytes + portable_units * plan.own_bytes,
+        workspace_bytes=header + _rounded(portable_units * plan.own_bytes) + plan.shared_bytes,
         cooperative=not kinds.isdisjoint(BARRIERS),
         resident_units=plan.resident_units,
         portable_units=portable_units,
         cluster=plan.cluster,
+        sizes=sizes,
         can_fail=FAIL in kinds,
     )
 
@@ -102,6 +103,9 @@ def gpu_target(name: str, threads: int) -> Target:
             "#define CK_OWN_BYTES {own_bytes}",
             "#define CK_RESIDENT_BYTES {resident_bytes}",
         ),
+        assume="CK_ASSUME({});",
+        sized=("#define CK_SIZES {sizes}",),
+        sized_spaces=frozenset(("workspace", "private")),  # constant places in shared memory cost nothing
         tagged=("#define CK_TAGGED_WORDS {tagged_words}",),
         cluster=("#define CK_ONE_CLUSTER 1",),
         entry=(

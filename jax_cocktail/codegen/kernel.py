@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TypeAlias
 
 from jax_cocktail.utask.sizes import Atom, Parameter, Quotient, Size
+
+_MOST_NARROW = (1 << 31) - 1  # what 32 bits hold
 
 
 class _Printed:
@@ -46,15 +49,17 @@ class SizeName(Name):
 
 
 def spelled(number: int) -> Expression:
-    """A number as C text; a size by its launch parameters."""
+    """A number as C text; a size by its launch parameters, in 64 bits if 32 bits are too few."""
     return _size(number) if isinstance(number, Size) else str(number)
 
 
 def _size(size: Size) -> Expression:
     pieces = list[Expression]()
+    wide = sum(abs(n) * prod(map(int, product)) for product, n in size.terms) > _MOST_NARROW
     for product, n in sorted(size.terms, key=lambda term: not term[0]):
         sign = (" - " if pieces else "-") if n < 0 else " + " if pieces else ""
-        factors = [*map(_atom, product), *([str(abs(n))] if abs(n) != 1 or not product else [])]
+        atoms = [Spelled(("i64(", _atom(each), ")")) if wide else _atom(each) for each in product]
+        factors = [*atoms, *([str(abs(n))] if abs(n) != 1 or not product else [])]
         pieces += [sign, *_between(" * ", factors[::-1])]
     alone = len(pieces) == 2 and pieces[0] == "" and isinstance(pieces[1], SizeName)
     return pieces[1] if alone else Spelled(("(", *pieces, ")"))

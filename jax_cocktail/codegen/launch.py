@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from jax_cocktail.codegen.kernel import Declaration, Line, Name, SizeName, names_in, printed
+from jax_cocktail.codegen.kernel import Declaration, Line, Name, Node, SizeName, names_in, printed
 from jax_cocktail.codegen.outline import Outer
+from jax_cocktail.codegen.writer import code
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.utask.ir import LoopUTask, UProgram, walk
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.sizes import Parameter, Size
@@ -39,13 +41,25 @@ def counts(plan: MemoryPlan) -> dict[float, Size]:
     return {float(n): n for n in sizes if isinstance(n, Size)}
 
 
+def sized_spaces(plan: MemoryPlan, spaces: frozenset[str]) -> frozenset[str]:
+    """Those of `spaces` in which the places of arrays follow from launch parameters: the bytes of an array
+    there do, or what lies before the space."""
+    found = {slot.space for root, slot in plan.slots.items() if isinstance(root.type.nbytes, Size)}
+    return spaces & (found | {"private"} if "workspace" in found else found)
+
+
 def parameters(names: Mapping[Name, Outer]) -> list[SizeName]:
     """The launch parameters among the outer names of a program, and in their addresses, each once."""
     found = (each for name, about in names.items() for each in names_in(name, about.address))
     return list(dict.fromkeys(each for each in found if isinstance(each, SizeName)))
 
 
-def declared(found: list[SizeName]) -> list[Line]:
-    """The declarations of launch parameters."""
-    reads = enumerate(found)
-    return printed([Declaration("i64", name, f"unit->sizes[{number}]") for number, name in reads])
+def declared(found: list[SizeName], type_of: Callable[[SizeName], str], assume: str) -> list[Line]:
+    """The declarations of launch parameters, which are of certain C types. `assume`: see `Target`."""
+    nodes = list[Node]()
+    for number, name in enumerate(found):
+        type_, read = type_of(name), f"unit->sizes[{number}]"
+        nodes.append(Declaration(type_, name, read if type_ == "i64" else f"{type_}({read})"))
+        if assume and not name.parameter.role:
+            nodes.append(code(assume, code("{} >= {}", name, PROGRAM.parameter_trips)))
+    return printed(nodes)

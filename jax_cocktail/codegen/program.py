@@ -23,11 +23,12 @@ from jax_cocktail.codegen.kernel import (
     Line,
     Load,
     Name,
+    SizeName,
     spelled,
     text,
 )
 from jax_cocktail.codegen.lanes import emit_copy
-from jax_cocktail.codegen.launch import Text, counts, declared, lengths, parameters
+from jax_cocktail.codegen.launch import Text, counts, declared, lengths, parameters, sized_spaces
 from jax_cocktail.codegen.mapping import lane_nest
 from jax_cocktail.codegen.outline import (
     Outer,
@@ -43,7 +44,7 @@ from jax_cocktail.codegen.outline import (
 from jax_cocktail.codegen.parts import PART_BYTES, arranged, tables
 from jax_cocktail.codegen.roles import Role, roles_of
 from jax_cocktail.codegen.stamps import StampTable
-from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal
+from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE
 from jax_cocktail.codegen.writer import Writer, clamped, code, down, joined, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.errors import UnsupportedError
@@ -90,6 +91,7 @@ def emit_program(
     context.outlines = functions if wants_outlining(program, target.outline_limit) else None
     context.places, context.stamps, context.rings = places, stamps, len(program.entry.results)
     context.sizes, context.counts = lengths(program, plan), counts(plan)
+    context.sized_spaces = sized_spaces(plan, target.sized_spaces)
     begin, end = (target.fail_begin, target.fail_end) if codes else ((), target.epilogue)
     context.begin_trace()
     _load_parameters(context, program)
@@ -101,17 +103,17 @@ def emit_program(
     sizes = parameters(names)
     if context.has_units or target.has_threads or sizes:
         context.needs.add("units")
-    numbers = facts(program, plan, stamps)
-    prologue = (*target.prologue, *(target.tagged if numbers["tagged_words"] else ()))
-    prologue += target.cluster if plan.cluster else ()
-    prologue += stamps.prologue if stamps is not None else ()
-    head = ["// jax_cocktail program", *(text.format(**numbers) for text in prologue)]
+    numbers = facts(program, plan, stamps) | {"sizes": len(sizes)}
+    if "workspace" in context.sized_spaces:
+        numbers["shared_bytes"] = 0  # they follow from launch parameters
+    prologue = target.prologue_of(numbers, plan.cluster) + (stamps.prologue if stamps else ())
+    head = ["// jax_cocktail program", *(line.format(**numbers) for line in prologue)]
     head += [f'#include "cocktail_{each}.h"' for each in target.headers if each in context.needs]
     units = [text.format(**numbers) for text in target.units if context.has_units]
     chosen = _spelled(context, names) | {name: f"size{number}" for number, name in enumerate(sizes)}
     chosen[LEFT] = "failed" if codes else "0"
     others = declarations({name: names[name] for name in sorted(names.keys() - chosen.keys())}, given)
-    body = text([*declared(sizes), *others, *lines], chosen)
+    body = text([*declared(sizes, context.size_type, target.assume), *others, *lines], chosen)
     entry = ["", f"{target.entry} {{", body, "}", *target.footer]
     constants, part_bytes = tables(program, plan, target), PART_BYTES if functions.has_pieces else 0
     parts = arranged(units, constants, functions.functions(), entry, part_bytes)
@@ -311,7 +313,7 @@ def _emit_roles(context: Context, whole: LoopUTask, roles: Sequence[Role], outli
         given = dict[Name, Expression]()
         for constant in role.constants:
             value, name = constant.output, Name(f"c{len(given)}", outer=True)
-            given[name] = literal(cast(bytes, constant["data"]), value.type.dtype)
+            given[name] = context.literal(cast(bytes, constant["data"]), value.type.dtype)
             context.registers[value], context.names[name] = name, Outer(COMPUTE[value.type.dtype])
         emit = partial(_emit_held_loop, context, role.loop)
         lines, parameters, places = _function(context, role.first, emit)
@@ -325,9 +327,9 @@ def _function(
     context: Context, first: int, emit: Callable[[], None]
 ) -> tuple[list[Line], dict[Name, Outer], dict[Name, Expression]]:
     """Statements as the body of a function for units from `first` on; its parameters, and what they are given
-    that has no name outside. Parameters are the registers and operands that it reads, every buffer with the
-    same address on all units, and where the units begin, so that equal loops share one function. It writes
-    memory only."""
+    that has no name outside. Parameters are the registers, operands and launch parameters that it reads,
+    every buffer with the same address on all units, and where the units begin, so that equal loops share one
+    function. It writes memory only."""
     context.needs.add("program")
     outer, indices, known = context.writer, context.indices, set(context.names) | set(context.indices)
     context.writer, context.indices = Writer(outer.index), dict.fromkeys(indices, outer.index)
@@ -336,11 +338,13 @@ def _function(
     context.in_part = False
     lines, names = body_of(context.writer.nodes, context.about)
     context.writer, context.indices = outer, indices
-    own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known | {FIRST})}
-    parameters = {n: o for n, o in names.items() if n not in own}
+    known |= {FIRST, *(name for name in names if isinstance(name, SizeName))}
+    own = {n: o for n, o in names.items() if not o.fixed and (o.address or n not in known)}
+    taken = {n: o for n, o in names.items() if n not in own}
     own, places = _slices_from(context, own, first)
-    parameters |= dict.fromkeys(places, Outer("i64"))
-    return [*declarations(own), *lines], parameters, {FIRST: str(first), **places}
+    taken |= dict.fromkeys(places, Outer("i64"))
+    taken |= {size: context.about(size) for size in parameters(own)}
+    return [*declarations(own), *lines], taken, {FIRST: str(first), **places}
 
 
 def _slices_from(
@@ -354,7 +358,7 @@ def _slices_from(
         part = context.plan.parts.get(about.slot) if about.slot else None
         if part and first and part.first == first and about.slot:
             place = Name(f"{name.text}_all", outer=True)
-            places[place] = str(about.slot.index)
+            places[place] = spelled(context.offset(about.slot))
             address = context.slices(part, code("workspace + {}", place), FIRST)
             pointers[name] = replace(about, address=address)
     return pointers, places

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jax_cocktail.device.tuning import PROGRAM
@@ -24,8 +24,11 @@ class Target:
       block_barrier: the block barrier, for the threads of a unit; "" if a unit is one thread.
       prologue: lines before the first header.
       units: lines after the last header, in a program for several units.
-      tagged, cluster: lines after the prologue, in a program with exchanges, and in one whose units are one
-        cluster. They use `{most_units}`, `{own_bytes}` and the other numbers of `program.facts`.
+      sized, tagged, cluster: lines after the prologue, in a program with launch parameters, in one with
+        exchanges, and in one whose units are one cluster. They use `{most_units}`, `{own_bytes}` and the
+        other numbers of `program.facts`.
+      assume: tells the compiler that a condition holds, so that it need not think of loops without trips.
+      sized_spaces: memory in which the places of arrays may be launch parameters.
       entry, epilogue: the head of the program's function, and the lines at its end.
       footer: lines after the function.
       outline_limit: from this number of lane loops on, each becomes a function.
@@ -55,6 +58,9 @@ class Target:
     wait: str = "ck_wait(unit);"
     block_barrier: str = ""
     prologue: tuple[str, ...] = ()
+    sized: tuple[str, ...] = ()
+    assume: str = ""
+    sized_spaces: frozenset[str] = frozenset(("workspace", "own", "private"))
     tagged: tuple[str, ...] = ()
     cluster: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
@@ -73,6 +79,13 @@ class Target:
     most_together: int = 0
     holds: bool = False
     template_bytes: Callable[[UProgram], int] = lambda program: 0
+
+    def prologue_of(self, numbers: Mapping[str, int], cluster: bool) -> tuple[str, ...]:
+        """The lines before the first header of a program. `numbers`: see `program.facts`; `cluster`: its
+        units are one."""
+        lines = (*self.prologue, *(self.sized if numbers["sizes"] else ()))
+        lines += self.tagged if numbers["tagged_words"] else ()
+        return lines + (self.cluster if cluster else ())
 
     @property
     def has_threads(self) -> bool:

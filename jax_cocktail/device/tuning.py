@@ -164,6 +164,7 @@ class BlockTuning:
     size_gain: float = 1.05  # [E] what the model must promise of one: it knows no registers
     most_together: int = 8  # [E] iterations whose loads are in flight; more cost registers and length
     usual_registers: int = 128  # [E] of a thread, before the compiler says
+    rows_together: tuple[int, ...] = (128, 32)  # [E] of a product whose rows are a launch parameter
     few_rows: int = 8  # [E] rows of a product that streams its matrix and keeps no tiles (kCkDotFewRows)
 
     # Products whose matrix stays in registers while a loop runs [E].

@@ -207,8 +207,8 @@ class Call:
 
 _BAD_ATTRIBUTES = (
     "jax_cocktail: the call needs the attributes binary (u8[]), digest (64 hexadecimal digits), launch"
-    " (i64[12], version 2), signature (i64[]), name and sync (i64); another version of jax_cocktail made it:"
-    " compile it again"
+    " (i64[12 or more], version 2), signature (i64[]), name and sync (i64); another version of jax_cocktail"
+    " made it: compile it again"
 )
 
 

@@ -113,7 +113,8 @@ class LaunchPlan:
     call's last result, header included, 0 for none; `cooperative`: blocks wait for each other; `can_fail`:
     the program may leave an error code; `resident_units`: blocks that the resident kernel needs at least;
     `portable_units`: blocks for which the workspace has room; 0 in either means `most_units`; `cluster`: the
-    blocks of the resident kernel are one cluster, which needs no header and no cooperative launch.
+    blocks of the resident kernel are one cluster, which needs no header and no cooperative launch; `sizes`:
+    the launch parameters, which the kernel gets behind its pointers.
     """
 
     header_bytes: int
@@ -127,6 +128,7 @@ class LaunchPlan:
     resident_units: int = 0
     portable_units: int = 0
     cluster: bool = False
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         shared = self.resident_shared_bytes, self.portable_shared_bytes
@@ -141,16 +143,17 @@ class LaunchPlan:
     def attribute(self) -> tuple[int, ...]:
         """The fields as the handler reads them (struct LaunchPlan of handler_programs.h)."""
         units = self.resident_units or self.most_units, self.portable_units or self.most_units
-        others = (int(getattr(self, name)) for name in self.__slots__[:-3])
-        return (_LAUNCH_VERSION, *others, *units, int(self.cluster))
+        others = (int(getattr(self, name)) for name in self.__slots__[:-4])
+        return (_LAUNCH_VERSION, *others, *units, int(self.cluster), *self.sizes)
 
     @classmethod
     def from_attribute(cls, values: Sequence[int]) -> LaunchPlan:
         """The plan with this `attribute`; raises ValueError if it is of another version."""
-        if len(values) != 1 + len(cls.__slots__) or values[0] != _LAUNCH_VERSION:
+        count = len(cls.__slots__)
+        if len(values) < count or values[0] != _LAUNCH_VERSION:
             raise ValueError(f"not a launch plan of version {_LAUNCH_VERSION}")
-        *sizes, cooperative, can_fail, resident_units, portable_units, cluster = values[1:]
-        header, most, threads, resident, portable, workspace = sizes
+        header, most, threads, resident, portable, workspace, *others = values[1:count]
+        cooperative, can_fail, resident_units, portable_units, cluster = others
         return cls(
             header,
             most,
@@ -163,6 +166,7 @@ class LaunchPlan:
             resident_units=resident_units,
             portable_units=portable_units,
             cluster=bool(cluster),
+            sizes=tuple(values[count:]),
         )
 
 

@@ -75,7 +75,8 @@ class Emulation:
         units = self.grid or emitted.plan.most_units
         near = emitted.plan.cluster and self.kernel == "ck_resident"
         grid = {"units": units, "cluster": units if near else 1}
-        program.launch(operands, results, kernel=self.kernel, seed=self.seed, **grid)
+        lengths = {"sizes": emitted.sizes, "shared_bytes": emitted.plan.shared_bytes if emitted.sizes else 0}
+        program.launch(operands, results, kernel=self.kernel, seed=self.seed, **grid, **lengths)
         if self.launches is not None:
             self.launches.append((emitted, program, self.kernel))
         return results

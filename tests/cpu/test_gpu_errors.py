@@ -125,8 +125,9 @@ def test_the_digest_covers_how_a_binary_is_called(handlers: Handlers, xla: Xla, 
     signature = trust.signature([("uint8", (9,))], [("uint8", ())] * 3, ())
     own = trust.signature([("uint8", ())], [("uint8", ())] * 3, ())
     digest = trust.digest_of(PLAN.attribute, own, hashlib.sha256(BINARY).hexdigest())
-    more = dataclasses.replace(PLAN, workspace_bytes=1 << 30)
-    for call in (Call(BINARY, PLAN, [1], [2, 3, 4], signature=signature), Call(BINARY, more, [1], [2, 3, 4])):
+    more, longer = (dataclasses.replace(PLAN, **x) for x in ({"workspace_bytes": 1 << 30}, {"sizes": (9,)}))
+    others = [Call(BINARY, plan, [1], [2, 3, 4]) for plan in (more, longer)]
+    for call in (Call(BINARY, PLAN, [1], [2, 3, 4], signature=signature), *others):
         call.digest = digest
         code, text = refused(handlers, xla, call)
         assert code == ffi.DATA_LOSS and "damaged" in text

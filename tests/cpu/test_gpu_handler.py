@@ -181,6 +181,18 @@ def test_launch_and_parameters(handlers: Handlers, xla: Xla, fake: Fake) -> None
     assert fake.depth() == 0
 
 
+def test_launch_parameters(handlers: Handlers, xla: Xla, fake: Fake) -> None:
+    """They are passed behind the addresses. A program with others is another one."""
+    binary = BINARY.replace(b"=40", b"=56")
+    for sizes in ((7, 1 << 40), (8, 1 << 41)):
+        call = simple(binary, dataclasses.replace(PLAN, sizes=sizes))
+        assert run(handlers, xla, call) is None
+        assert fake.log("launch")[-1]["pointers"].split(",")[-3:] == ["0", *map(hex, sizes)]
+    assert handlers.load_count() == 2
+    problem = run(handlers, xla, simple(binary))
+    assert problem is not None and "passes 40 bytes of parameters and the kernel takes 56" in problem[1]
+
+
 def test_runs_a_kernel(handlers: Handlers, xla: Xla, fake: Fake) -> None:
     fake.set(pointers=4)
     doubling = Doubling()

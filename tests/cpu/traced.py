@@ -57,7 +57,8 @@ def on_blocks(
     """The results of one launch in the emulation."""
     operands, results = [np.array(v, order="C") for v in values], memory_of_results(emitted)
     built = emulator.build(emitted.source, sanitizer=sanitizer)
-    built.launch(operands, results, kernel=kernel, units=emitted.plan.most_units)
+    lengths = {"sizes": emitted.sizes, "shared_bytes": emitted.plan.shared_bytes if emitted.sizes else 0}
+    built.launch(operands, results, kernel=kernel, units=emitted.plan.most_units, **lengths)
     return results
 
 

@@ -9,11 +9,10 @@
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
   const i64 size0 = unit->sizes[0];
-  const i64 size1 = unit->sizes[1];
   const f32* const p0 = (const f32*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
-  f32* const w0_f32 = (f32*)(workspace + size1);
+  f32* const w0_f32 = (f32*)(workspace + 0);
   for (i64 v3 = 0; v3 < size0; ++v3) {
     {
       ck_dot_fixed<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1, 0, 1>(1, r0, 0, p0, 0, w0_f32, 0);

@@ -8,6 +8,7 @@
 #define CK_SHARED_BYTES 0
 #define CK_OWN_BYTES 192
 #define CK_RESIDENT_BYTES 0
+#define CK_SIZES 1
 #include "cocktail_base.h"
 #include "cocktail_units.h"
 #include "cocktail_index.h"
@@ -18,12 +19,14 @@
 template <bool RESIDENT>
 CK_INLINE void ck_body(const void* const* operands, void* const* results,
                        u8* workspace, CkUnit* unit) {
+  const i32 size0 = i32(unit->sizes[0]);
+  CK_ASSUME(size0 >= 9);
   f32* const o0_f32 = (f32*)(unit->own + 0);
   const f32* const p0 = (const f32*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   f32* const r1 = (f32*)(results[1]);
   CkDotHeld<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1> k6;
-  for (i32 v3 = 0; v3 < 64; ++v3) {
+  for (i32 v3 = 0; v3 < size0; ++v3) {
     ck_block_barrier();
     f32 e15;
     {

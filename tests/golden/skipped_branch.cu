@@ -8,6 +8,7 @@
 #define CK_SHARED_BYTES 0
 #define CK_OWN_BYTES 64
 #define CK_RESIDENT_BYTES 0
+#define CK_SIZES 1
 #include "cocktail_base.h"
 #include "cocktail_units.h"
 #include "cocktail_index.h"
@@ -17,14 +18,16 @@
 template <bool RESIDENT>
 CK_INLINE void ck_body(const void* const* operands, void* const* results,
                        u8* workspace, CkUnit* unit) {
+  const i32 size0 = i32(unit->sizes[0]);
+  CK_ASSUME(size0 >= 9);
   const bool* const p0 = (const bool*)(operands[0]);
   f32* const r0 = (f32*)(results[0]);
   bool v4;
   bool v5;
   i32 v6;
-  for (i32 v2 = 0; v2 < 32; ++v2) {
+  for (i32 v2 = 0; v2 < size0; ++v2) {
     {
-      const i32 n1 = ck_clamp_index(i64(v2), 31);
+      const i32 n1 = ck_clamp_index(i64(v2), (size0 - 1));
       const bool t2 = p0[n1];
       v4 = t2;
       v5 = v4;

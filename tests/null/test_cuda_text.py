@@ -113,6 +113,8 @@ def test_tiles_are_for_products_of_many_rows():
 def test_launch_plan_travels_as_numbers():
     plan = LaunchPlan(256, 132, 256, 100_000, 8192, 4096, cooperative=True, portable_units=7)
     assert LaunchPlan.from_attribute(plan.attribute) == replace(plan, resident_units=132)
+    sized = replace(plan, resident_units=132, sizes=(100, 1 << 40))
+    assert sized.attribute[12:] == sized.sizes and LaunchPlan.from_attribute(sized.attribute) == sized
     with pytest.raises(ValueError, match="version"):
         LaunchPlan.from_attribute((0, *plan.attribute[1:]))
     with pytest.raises(ValueError, match="not a launch"):

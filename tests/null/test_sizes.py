@@ -6,6 +6,7 @@ import copy
 import json
 import operator
 import pickle
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 
 from jax_cocktail.codegen.kernel import Index, Name, SizeName, nodes_in, printed, spelled, text
 from jax_cocktail.codegen.writer import code
-from jax_cocktail.compiler import emit
+from jax_cocktail.compiler import emit, transform
+from jax_cocktail.schedule.known_lengths import known_lengths
 from jax_cocktail.schedule.launch_parameters import launch_parameters
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import LoopUTask, walk
@@ -66,6 +68,7 @@ def c_value(size: int) -> int:
             return Number(-int(self))
 
     def numbered(characters: str) -> str:
+        characters = characters.replace("i64", "")  # numbers here have as many bits as they need
         pieces = "".join(c if c.isdigit() else f" {c} " for c in characters).split()
         return "".join(f"Number({p})" if p.isdigit() else p for p in pieces)
 
@@ -199,6 +202,30 @@ def test_trip_counts_and_what_follows_from_them_become_sizes():
     assert isinstance(kinds["dot"][0], Size) and kinds["dot"] == (100, 16)
     shapes = [v.type.shape for s in walk(marked.entry) for v in s.outputs]
     assert not any(isinstance(n, Size) for shape in shapes for n in shape[1:])
+
+
+def test_what_needs_64_bits_is_computed_in_as_many():
+    length = parameter(1 << 20)
+    assert c_text(length * 2000) == "(2000 * 1048576)"
+    assert c_text(length * 4096 - 7) == "(4096 * i64(1048576) - 7)"
+
+
+def test_lengths_are_numbers_again_where_they_cost_something():
+    """On a GPU: in functions of their own, and where a loop over a sequence was divided."""
+
+    def is_sized(program):
+        shapes = [v.type.shape for s in walk(program.entry) for v in s.outputs]
+        trips = [s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask)]
+        return any(isinstance(n, Size) for n in (*trips, *(n for shape in shapes for n in shape)))
+
+    stitched = transform(scanned(50))
+    assert is_sized(stitched) and known_lengths(stitched, 9) is stitched
+    known = known_lengths(stitched, 0)
+    assert known == stitched and not is_sized(known) and known_lengths(known, 0) is known
+    (loop,) = (s for s in stitched.entry.body if isinstance(s, LoopUTask))
+    body = tuple(replace(s, trip_count=25) if s is loop else s for s in stitched.entry.body)
+    divided = replace(stitched, entry=replace(stitched.entry, body=body))
+    assert not is_sized(known_lengths(divided, 9))
 
 
 def test_short_loops_stay():

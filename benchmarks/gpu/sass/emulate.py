@@ -85,16 +85,19 @@ class Emulated:
         return self.ends[-1] + more * self.cycles, crossings
 
 
-def state_of(arch: str, grid: Grid, contents: Sequence[Content], *, cluster: bool = False) -> State:
-    """The state before the first instruction. The kernel's parameters are pointers to `contents` and null."""
+def state_of(
+    arch: str, grid: Grid, contents: Sequence[Content], *, cluster: bool = False, sizes: Sequence[int] = ()
+) -> State:
+    """The state before the first instruction. The kernel's parameters are pointers to `contents`, null, and
+    the launch parameters."""
     memory, layout = Memory(contents), LAYOUTS[arch]
     constants = {layout.threads: grid.threads, layout.blocks: grid.blocks}
     if layout.clusters is not None:
         constants[layout.clusters] = int(cluster)
     pointers = [memory.address(n) for n in range(len(contents))]
-    for n, pointer in enumerate([*pointers, 0]):
-        constants[layout.parameters + 8 * n] = pointer & 0xFFFFFFFF
-        constants[layout.parameters + 8 * n + 4] = pointer >> 32
+    for n, word in enumerate([*pointers, 0, *sizes]):
+        constants[layout.parameters + 8 * n] = word & 0xFFFFFFFF
+        constants[layout.parameters + 8 * n + 4] = word >> 32
     return State(grid, memory, constants, np.full(SHARED_BYTES // 4, UNWRITTEN, np.uint32))
 
 
@@ -113,7 +116,8 @@ def emulated(
     code = decode.kernels(program.binary)[KERNEL]
     launch = program.launch
     grid = Grid(launch.threads, launch.most_units, min(unit, launch.most_units - 1))
-    execution = Execution(code, state_of(machine.arch, grid, program.contents, cluster=launch.cluster))
+    how = {"cluster": launch.cluster, "sizes": launch.sizes}
+    execution = Execution(code, state_of(machine.arch, grid, program.contents, **how))
     loops = outermost(code)
     loops = tuple(loop for loop in loops if crosses(code, loop)) or loops
     watched = {loop.last: Watched(loop, Countdown(code, loop, execution.binder)) for loop in loops}

@@ -93,7 +93,8 @@ def _block(program: Program, arch: str, block: int, steps: int) -> BlockTraffic:
     """
     code, launch, arrays = decode.kernels(program.binary)[KERNEL], program.launch, len(program.contents)
     grid = Grid(launch.threads, launch.most_units, block)
-    execution = Execution(code, state_of(arch, grid, program.contents, cluster=launch.cluster))
+    how = {"cluster": launch.cluster, "sizes": launch.sizes}
+    execution = Execution(code, state_of(arch, grid, program.contents, **how))
     loops = outermost(code)
     loops = tuple(loop for loop in loops if crosses(code, loop)) or loops
     ends = list[BlockTraffic]()

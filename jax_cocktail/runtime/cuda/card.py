@@ -106,7 +106,7 @@ def _facts(library: Library, device: int) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch parameters. `pointers`: the kernel's only parameter, an array of addresses; `cluster`: the
+    """How to launch a kernel. `pointers`: its only parameter, addresses and launch parameters; `cluster`: the
     number of blocks per cluster."""
 
     function: int

@@ -277,7 +277,7 @@ def _pointers(frame: CallFrame, call: Call, program: _Program, version: int) -> 
         if not results:
             raise call.refused(INVALID_ARGUMENT, "the call has no workspace result")
         workspace = results.pop()
-    values = (*operands, *results, workspace, program.error_address or None)
+    values = (*operands, *results, workspace, program.error_address or None, *call.plan.sizes)
     count, size = len(operands) + len(results), 8 * len(values)
     if size > program.parameter_limit:
         raise call.refused(

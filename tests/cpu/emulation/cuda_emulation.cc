@@ -113,7 +113,8 @@ std::string launch(Order& order) {
   const Program& program = ck_emulation_program;
   std::string refused = refusal(order);
   if (!refused.empty()) return refused;
-  Memory workspace(program.header_bytes + program.shared_bytes + program.own_bytes * program.most_units);
+  long long front = order.resident ? 0 : (program.own_bytes * order.units + 255) / 256 * 256;
+  Memory workspace(program.header_bytes + front + program.shared_bytes + order.shared_bytes);
   memset(workspace.bytes, 0, size_t(program.header_bytes));
   std::vector<Memory> arenas;
   for (int i = 0; i < order.units; ++i) arenas.emplace_back(arena_bytes(order));
@@ -128,8 +129,9 @@ std::string launch(Order& order) {
   g.stacks_bytes = stacks_bytes;
   grid = &g;
   g.launch.assign(order.pointers, order.pointers + program.operands + program.results);
-  g.launch.push_back(workspace.bytes);
+  g.launch.push_back(order.workspace ? order.workspace : workspace.bytes);
   g.launch.push_back(&order.error);
+  for (int i = 0; i < program.sizes; ++i) g.launch.push_back(reinterpret_cast<void*>(order.sizes[i]));
   size_t warps = size_t(order.units) * size_t(program.threads / WARP);
   Table* tables = static_cast<Table*>(calloc(warps * TABLES, sizeof(Table)));
   make_blocks(g, order, arenas, tables);
@@ -323,9 +325,12 @@ extern "C" __attribute__((visibility("default"))) int ck_emulation_launch(Order*
   return !report.empty();
 }
 
-// What a launch on a card has: operands, results, workspace, error word.
+// What a launch on a card has: operands, results, workspace, error word; and behind them so many sizes.
 extern "C" __attribute__((visibility("default"))) int ck_emulation_pointers() {
   return ck_emulation_program.operands + ck_emulation_program.results + 2;
+}
+extern "C" __attribute__((visibility("default"))) int ck_emulation_sizes() {
+  return ck_emulation_program.sizes;
 }
 
 }  // namespace ck_emulation

@@ -7,17 +7,19 @@
 
 #include "cuda_emulation_order.h"
 
-// Request, in i64: units, resident, cluster, seed, stack bytes, arrays; each array's bytes; of each the
-// number of the array whose memory it is (itself, but for donated ones); then the contents. Answer: status,
+// Request, in i64: units, resident, cluster, seed, stack bytes, shared bytes, sizes, arrays; each size; each
+// array's bytes; of each the number of the array whose memory it is (itself, but for donated ones); then the
+// contents. Answer: status,
 // error word, report, contents.
 int main(int count, char** names) {
   FILE* request = count == 3 ? fopen(names[1], "rb") : nullptr;
   FILE* answer = count == 3 ? fopen(names[2], "wb") : nullptr;
   if (!request || !answer) return 2;
-  long long head[6];
+  long long head[8];
   if (fread(head, sizeof head, 1, request) != 1) return 2;
-  size_t arrays = size_t(head[5]);
-  std::vector<long long> bytes(arrays), same(arrays);
+  size_t arrays = size_t(head[7]), count_of_sizes = size_t(head[6]);
+  std::vector<long long> sizes(count_of_sizes), bytes(arrays), same(arrays);
+  if (fread(sizes.data(), 8, sizes.size(), request) != sizes.size()) return 2;
   if (fread(bytes.data(), 8, arrays, request) != arrays) return 2;
   if (fread(same.data(), 8, arrays, request) != arrays) return 2;
   std::vector<void*> pointers(arrays);
@@ -27,8 +29,17 @@ int main(int count, char** names) {
     pointers[i] = pointers[size_t(same[i])];
   }
   static char report[1 << 16];
-  ck_emulation::Order order = {pointers.data(), (unsigned long long)head[3], head[4], report, sizeof report,
-                               int(head[0]),    int(head[1]),                int(head[2]), 0};
+  ck_emulation::Order order = {};
+  order.pointers = pointers.data();
+  order.sizes = sizes.data();
+  order.units = int(head[0]);
+  order.resident = int(head[1]);
+  order.cluster = int(head[2]);
+  order.seed = (unsigned long long)head[3];
+  order.stack_bytes = head[4];
+  order.shared_bytes = head[5];
+  order.report = report;
+  order.report_bytes = sizeof report;
   int status = ck_emulation::ck_emulation_launch(&order);
   fwrite(&status, 4, 1, answer);
   fwrite(&order.error, 4, 1, answer);

@@ -6,6 +6,9 @@ namespace ck_emulation {
 
 struct Order {
   void** pointers;  // operands, results
+  const long long* sizes;  // the launch parameters
+  void* workspace;         // null: one of the emulation
+  long long shared_bytes;  // of that, if they follow from launch parameters, else 0
   unsigned long long seed;
   long long stack_bytes;
   char* report;

@@ -52,6 +52,9 @@ class EmulationError(RuntimeError):
 class _Order(ctypes.Structure):
     _fields_ = (
         ("pointers", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("workspace", ctypes.c_void_p),
+        ("shared_bytes", ctypes.c_int64),
         ("seed", ctypes.c_uint64),
         ("stack_bytes", ctypes.c_int64),
         ("report", ctypes.c_char_p),
@@ -80,37 +83,47 @@ class Program:
         *,
         cluster: int = 1,
         stack_bytes: int | None = None,
+        sizes: Sequence[int] = (),
+        shared_bytes: int = 0,
     ) -> None:
         """One launch with a grid of `units` blocks; `results` are written in place.
 
-        A result that shares its memory with an operand is donated. `cluster`: blocks of a cluster. Raises
+        A result that shares its memory with an operand is donated. `cluster`: blocks of a cluster. `sizes`:
+        the launch parameters; `shared_bytes`: of the workspace, if they follow from those. Raises
         EmulationError.
         """
         if kernel not in ("ck_resident", "ck_portable"):
             raise ValueError(f"no kernel {kernel!r}: ck_resident or ck_portable")
         arrays = _Arrays.of(operands, results)
         stack = stack_bytes or (1 << 18 if self.sanitizer else 1 << 16)
-        numbers = (units, int(kernel == "ck_resident"), cluster, seed, stack)
-        status, code, report = (self._process if self.sanitizer else self._call)(arrays, numbers)
+        numbers = (units, int(kernel == "ck_resident"), cluster, seed, stack, shared_bytes)
+        run = self._process if self.sanitizer else self._call
+        status, code, report = run(arrays, numbers, tuple(sizes))
         if status or code:
             raise EmulationError(report or _words(code), code)
         arrays.check()
         arrays.copy_results()
 
-    def _call(self, arrays: _Arrays, numbers: tuple[int, ...]) -> tuple[int, int, str]:
+    def _call(
+        self, arrays: _Arrays, numbers: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> tuple[int, int, str]:
         library = _library(self.path)
-        units, resident, cluster, seed, stack = numbers
+        units, resident, cluster, seed, stack, shared = numbers
         pointers = (ctypes.c_void_p * max(len(arrays.given), 1))(*arrays.pointers())
+        words = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         report = ctypes.create_string_buffer(REPORT)
-        order = _Order(ctypes.addressof(pointers), seed, stack, ctypes.addressof(report), REPORT)
+        order = _Order(ctypes.addressof(pointers), ctypes.addressof(words), None, shared, seed, stack)
+        order.report, order.report_bytes = ctypes.addressof(report), REPORT
         order.units, order.resident, order.cluster = units, resident, cluster
         with _LAUNCHES:
             status = library.ck_emulation_launch(ctypes.byref(order))
         return status, order.error, _with_word(report.value.decode(), order.error)
 
-    def _process(self, arrays: _Arrays, numbers: tuple[int, ...]) -> tuple[int, int, str]:
-        count = len(arrays.given)
-        request = struct.pack(f"<{6 + 2 * count}q", *numbers, count, *arrays.bytes(), *arrays.same)
+    def _process(
+        self, arrays: _Arrays, numbers: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> tuple[int, int, str]:
+        words = (*numbers, len(sizes), len(arrays.given), *sizes, *arrays.bytes(), *arrays.same)
+        request = struct.pack(f"<{len(words)}q", *words)
         with tempfile.TemporaryDirectory() as folder:
             asked, answered = Path(folder, "request"), Path(folder, "answer")
             asked.write_bytes(request + b"".join(view.tobytes() for view in arrays.views))

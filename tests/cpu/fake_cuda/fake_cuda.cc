@@ -26,9 +26,13 @@
 #define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
 
 typedef void Kernel(void* const* pointers, unsigned grid, unsigned threads, unsigned shared_bytes);
-// Of the emulation, which brings a workspace and an error word of its own; `pointers`: operands and results.
+// Of the emulation, which brings an error word of its own, and a workspace if it is given none; `pointers`:
+// operands and results.
 struct Order {
   void* const* pointers;
+  void* const* sizes;
+  void* workspace;
+  int64_t shared_bytes;
   uint64_t seed;
   int64_t stack_bytes;
   char* report;
@@ -54,6 +58,7 @@ struct ModuleTag {
   Context context;
   void* library;
   size_t parameter_bytes;  // 0: not known
+  size_t sizes;            // of an emulated program: its launch parameters
 };
 struct FunctionTag {
   Module module;
@@ -140,10 +145,21 @@ void* OpenLibrary(const void* image) {
 void Emulate(const FunctionTag& function, const std::vector<void*>& pointers, int grid, int cluster) {
   std::string report(1 << 16, '\0');
   int resident = function.name == "ck_resident";
-  Order order = {pointers.data(), 0, 1 << 16, &report[0], int64_t(report.size()), grid, resident, cluster, 0};
+  const size_t sizes = function.module->sizes, count = pointers.size() - sizes;
+  auto* word = static_cast<uint32_t*>(pointers[count - 1]);
+  Order order = {};
+  order.pointers = pointers.data();
+  order.sizes = pointers.data() + count;
+  order.workspace = sizes > 0 ? pointers[count - 2] : nullptr;  // the program does not say how large it is
+  order.stack_bytes = 1 << 16;
+  order.report = &report[0];
+  order.report_bytes = int64_t(report.size());
+  order.units = grid;
+  order.resident = resident;
+  order.cluster = cluster;
   function.emulation(&order);
   if (report[0] != 0) Log("emulation: " + std::string(report.c_str()));
-  if (pointers.back() != nullptr) *static_cast<uint32_t*>(pointers.back()) = order.error;
+  if (word != nullptr) *word = order.error;
 }
 
 }  // namespace
@@ -273,13 +289,15 @@ FAKE_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
   if (Unsafe(&failure)) return failure;
   if (current.empty()) return 201;
   auto* text = static_cast<const char*>(image);
-  int arch = 0, parameters = 0;
+  int arch = 0, parameters = 0, sizes = 0;
   void* library = nullptr;
   if (memcmp(text, "\177ELF", 4) == 0) {
     library = OpenLibrary(image);
     if (library == nullptr) return kInvalidImage;
     auto* pointers = reinterpret_cast<int (*)()>(dlsym(library, "ck_emulation_pointers"));
-    if (pointers != nullptr) parameters = pointers() * int(sizeof(void*));
+    auto* more = reinterpret_cast<int (*)()>(dlsym(library, "ck_emulation_sizes"));
+    if (more != nullptr) sizes = more();
+    if (pointers != nullptr) parameters = (pointers() + sizes) * int(sizeof(void*));
   } else {
     if (memcmp(text, "FAKE", 4) != 0) return kInvalidImage;
     if (const char* found = strstr(text, "arch=")) arch = atoi(found + 5);
@@ -287,7 +305,7 @@ FAKE_EXPORT Result cuModuleLoadData(Module* module, const void* image) {
     int device = current.back()->device;
     if (arch && arch != Fact("major", device) * 10 + Fact("minor", device)) return kNoBinaryForGpu;
   }
-  *module = new ModuleTag{current.back(), library, size_t(parameters)};
+  *module = new ModuleTag{current.back(), library, size_t(parameters), size_t(sizes)};
   Log("load");
   return kSuccess;
 }
