@@ -24,11 +24,12 @@ class Text:
 
 
 def lengths(program: UProgram, plan: MemoryPlan) -> dict[int, Size]:
-    """The sizes that are trip counts or launch parameters, and the last positions of both, by value."""
+    """The sizes that are trip counts or numbers of elements along axes, such as those of the parts of a
+    sequence, and the last positions of both, by value."""
     trips = [s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask)]
     axes = (n for value in plan.layouts for n in value.type.shape)
     sizes = [n for n in trips if isinstance(n, Size)]
-    sizes += [n for n in axes if isinstance(n, Size) and n.is_parameter]
+    sizes += [n for n in axes if isinstance(n, Size)]
     last = (n - 1 for n in sizes)
     return {int(n): n for n in (*last, *sizes) if isinstance(n, Size)}
 

@@ -12,7 +12,12 @@ from jax import lax
 
 import jax_cocktail
 from jax_cocktail import compiler
+from jax_cocktail.codegen.machines import machine_of
+from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering import plan_cache
+from jax_cocktail.lowering.survey import survey
+from jax_cocktail.lowering.variants import prepare
+from jax_cocktail.models.nasrnn import nasrnn
 from tests.cpu.cuda_text import NO_NVCC, NVCC
 from tests.cpu.emulated import KERNELS, SPEC, Emulation, array
 from tests.cpu.runner import EAGER
@@ -139,3 +144,15 @@ def test_the_device_compiler_runs_once(monkeypatch, tmp_path):
         assert f", {length}" in text
     info = jax_cocktail.cache_info()
     assert (info.compiled, info.resized, len(launches)) == (1, 2, 3)
+
+
+def test_equal_grids_of_different_lengths():
+    """A product of all steps is divided along them: positions and lengths of the parts are sizes as well."""
+    sources = set()
+    for length in (800, 808):
+        weights = array(1, 256, 2048), array(2, 256, 2048)
+        prepared = prepare(jax.make_jaxpr(nasrnn)(array(3, length, 1, 256), *weights), "", machine_of(H200))
+        emitted = prepared.emitted[survey(prepared, H200.units).best.candidate, 0]
+        assert length in emitted.sizes
+        sources.add(emitted.source)
+    assert len(sources) == 1
