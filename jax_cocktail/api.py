@@ -26,6 +26,7 @@ from jax_cocktail.lowering import (
     plan_cache,
     variants,
 )
+from jax_cocktail.lowering.background import runs
 from jax_cocktail.lowering.background import wait as wait
 from jax_cocktail.lowering.bundle import load_bundle as load_bundle
 from jax_cocktail.lowering.bundle import save_bundle as save_bundle
@@ -352,12 +353,16 @@ class Jit:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         dispatch = self._select() if SCOPES.values else self._dispatch
-        outer = STATE.arguments
-        STATE.arguments = (self._marked, args, kwargs, dispatch)
+        state = vars(STATE)  # looked up once: threads that call small programs share the interpreter
+        outer = state.get("arguments")
+        state["arguments"] = (self._marked, args, kwargs, dispatch)
         try:
-            return dispatch.call(*args, **kwargs)
+            results = dispatch.call(*args, **kwargs)
+            if "begun" in state:
+                runs(state.pop("begun"), results)
+            return results
         finally:
-            STATE.arguments = outer
+            state["arguments"] = outer
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

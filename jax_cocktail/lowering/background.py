@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +30,7 @@ from jax_cocktail.lowering.state import ENDING, STATE, Mark, NotTraced, Stopped,
 
 MOST_WAITING = 64  # calls; more stay with stock XLA in this process
 MOST_KEPT_BYTES = 1 << 30  # of copies of arguments, and of arguments for calls that wait behind another
-# The first call of a program has precedence: its XLA compilation needs all cores.
+# The first call of a program has precedence: XLA's compilation and the first run need all cores.
 _FIRST_CALL_SECONDS, _LOOK_SECONDS = 10.0, 0.002
 _LOG = logging.getLogger("jax_cocktail")
 
@@ -56,7 +57,7 @@ class _Job:
     `settings` and `mesh`: JAX's, in the caller's thread; `caller`: the state of that thread; `call`: what it
     has in `arguments` until the call ends, None if it is known to have ended; `again`: its decision is known,
     and is to be measured again; `generation`: that of the dispatch; `kept_bytes`: of arguments that nobody
-    else may need.
+    else may need; `results`: of the call, as far as they are alive and XLA still computes them.
     """
 
     marked: Any
@@ -71,6 +72,7 @@ class _Job:
     again: bool
     generation: int
     kept_bytes: int
+    results: tuple[weakref.ref[Any], ...] = ()
 
     def same(self, other: _Job) -> bool:
         """True if both stand for one call."""
@@ -197,7 +199,14 @@ def start(again: bool = False) -> None:
         generation=dispatch.generation,
         kept_bytes=size,
     )
+    STATE.begun = job
     _queue.add(job)
+
+
+def runs(job: _Job, results: Any) -> None:
+    """Tells what the call returns: the first run of the program has precedence, too."""
+    leaves = (x for x in jax.tree.leaves(results) if isinstance(x, jax.Array) and not _is_tracer(x))
+    job.results = tuple(map(weakref.ref, leaves))
 
 
 def wait(timeout: float | None = None) -> bool:
@@ -258,13 +267,23 @@ def _is_traced(job: _Job) -> bool:
 
 
 def _let_end(job: _Job) -> None:
-    """Waits until the call has ended. One that runs for very long is not waited for."""
+    """Waits until the call has ended, with its results. One that runs for very long is not waited for."""
     end = time.monotonic() + _FIRST_CALL_SECONDS
-    while job.caller.get("arguments") is job.call and time.monotonic() < end:
+    while (job.caller.get("arguments") is job.call or _runs(job)) and time.monotonic() < end:
         if ENDING.is_set():
             raise Stopped
         time.sleep(_LOOK_SECONDS)
     job.call = None
+
+
+def _runs(job: _Job) -> bool:
+    """True if XLA computes a result of the call."""
+    for reference in job.results:
+        result = reference()
+        with suppress(RuntimeError):  # it was donated since
+            if result is not None and not result.is_ready():
+                return True
+    return False
 
 
 @contextmanager

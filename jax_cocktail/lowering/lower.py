@@ -42,7 +42,7 @@ from jax_cocktail.lowering.describe import described
 from jax_cocktail.lowering.plan_cache import Survey
 from jax_cocktail.lowering.recent import keep
 from jax_cocktail.lowering.record import record
-from jax_cocktail.lowering.state import STATE, Mark, alone
+from jax_cocktail.lowering.state import STATE, Mark, alone, go_on
 from jax_cocktail.lowering.survey import known_survey, possible
 from jax_cocktail.lowering.variants import (
     Prepared,
@@ -111,6 +111,7 @@ def lower(closed: Any, mark: Mark, obstacle: str, platform: str = "cpu") -> Outc
     except (StalePlanError, StrictModeError):
         raise
     except Exception as error:  # a bug of ours must not stop the user's program
+        go_on()  # what fails because the process ends is no matter
         if mark.options.strict:
             raise
         report, outcome = _failed(report, closed, error), stock

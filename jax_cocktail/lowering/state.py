@@ -59,6 +59,7 @@ class _State(threading.local):
       beside: this thread works beside the caller's.
       again: a stored decision is to be measured again.
       ours: the number of marked calls that were lowered to our programs.
+      begun: the work that this call has left to the background. Set only until the call returns.
     """
 
     arguments: tuple[Any, tuple[Any, ...], dict[str, Any], Any] | None = None
@@ -69,6 +70,7 @@ class _State(threading.local):
     beside: bool = False
     again: bool = False
     ours: int = 0
+    begun: Any
 
 
 STATE = _State()
