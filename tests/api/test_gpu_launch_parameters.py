@@ -15,6 +15,7 @@ from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.device.spec import H200
 from jax_cocktail.lowering import plan_cache
+from jax_cocktail.lowering.state import collecting
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models.nasrnn import nasrnn
@@ -139,7 +140,10 @@ def test_the_device_compiler_runs_once(monkeypatch, tmp_path):
     ours = jax_cocktail.jit(decay, options={"force": "cocktail", "strict": True, "units": 1})
     launches = set()
     for length in (40, 56, 90):
-        text = ours.trace(batch(length)).lower(lowering_platforms=("cuda",)).as_text()
+        with collecting() as reports:
+            text = ours.trace(batch(length)).lower(lowering_platforms=("cuda",)).as_text()
+        ((told, _),) = reports[0].captured[0].lengths
+        assert told == length
         launches.add(text.partition("launch = dense<[")[2].partition("]>")[0])
         assert f", {length}" in text
     info = jax_cocktail.cache_info()

@@ -90,7 +90,7 @@ CK_NOINLINE i32 descend(i32 depth) {
     case 22: ((i32*)operands[0])[0] = 7; break;
     case 23: result[0] = f32(descend(0)); break;
     case 24: result[0] = *(const f32*)(u64)(fault - 24); break;
-    case 25: workspace[CK_SHARED_BYTES + CK_OWN_BYTES * CK_MOST_UNITS] = 1; break;
+    case 25: workspace[CK_SHARED_BYTES + (RESIDENT ? 0 : CK_OWN_BYTES * gridDim.x)] = 1; break;
     case 30:
       ck_async_copy<16>(scratch + 4 * lane, (const f32*)operands[0] + 4);
       ck_async_commit();
@@ -116,16 +116,16 @@ def built(sanitizer: emulator.Sanitizer | None = None, *flags: str) -> Program:
     return emulator.build(FAULTS, flags, sanitizer=sanitizer)
 
 
-def launch(fault: int, program: Program, units: int = 1, seed: int = 0) -> np.ndarray:
+def launch(fault: int, program: Program, units: int = 1, seed: int = 0, **how: str) -> np.ndarray:
     result = np.zeros(64, np.float32)
     operand = np.array([fault, 0, 0, 0, 1, 1, 1, 1], np.int32)
-    program.launch([operand], [result], units=units, seed=seed)
+    program.launch([operand], [result], units=units, seed=seed, **how)
     return result
 
 
-def report(fault: int, program: Program, units: int = 1, seed: int = 0) -> str:
+def report(fault: int, program: Program, units: int = 1, seed: int = 0, **how: str) -> str:
     with pytest.raises(EmulationError) as caught:
-        launch(fault, program, units, seed)
+        launch(fault, program, units, seed, **how)
     return caught.value.report
 
 
@@ -163,6 +163,13 @@ def test_memory_begins_as_nan() -> None:
 def test_reports(fault: int, words: list[str]) -> None:
     said = report(fault, built())
     assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize("units", [1, 3])
+def test_the_workspace_of_the_portable_kernel(units: int) -> None:
+    """It has the own memory of the units that are launched, and no more."""
+    said = report(25, built(), units, kernel="ck_portable")
+    assert "the workspace was written behind its end" in said
 
 
 def test_standstill_between_units() -> None:
