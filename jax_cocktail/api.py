@@ -361,6 +361,9 @@ class Jit:
             if "begun" in state:
                 runs(state.pop("begun"), results)
             return results
+        except BaseException:
+            state.pop("begun", None)
+            raise
         finally:
             state["arguments"] = outer
 

@@ -263,6 +263,7 @@ def device_job(source: str, toolchain: DeviceToolchain, arch: str, options: tupl
         images = f"arch=compute_{arch[3:]},code=[{arch},compute_{arch[3:]}]"
         flags = (*NVCC_FLAGS, *threads, "-gencode", images, *options)
         includes = [f"-I{folder}" for folder in folders]
+        headers.append(Path(ptx.__file__))  # what joins the parts belongs to the compiler, too
         language = replace(NVCC, parts=NVRTC.parts) if options else NVCC  # source lines cannot be joined
         return make_job(source, flags, ("-fatbin",), includes, headers, toolchain, language)
     flags = (*NVRTC_FLAGS, f"--gpu-architecture={arch}", *threads, *options)

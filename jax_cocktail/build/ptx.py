@@ -21,7 +21,7 @@ def joined(texts: Sequence[str]) -> str:
     for number, text in enumerate(texts):
         module = _without(_HEADER.sub("", text), variables) if number else text
         own = {found[1] for pattern in (_VARIABLE, _FUNCTION) for found in pattern.finditer(module)}
-        variables |= {found[0] for found in _VARIABLE.finditer(module)}
+        variables |= {found[0] for found in _VARIABLE.finditer(module) if found[1] not in names}
         modules.append(_renamed(module, own & names, f"_{number}"))
         names |= own
     return "".join(modules)

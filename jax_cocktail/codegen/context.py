@@ -20,7 +20,7 @@ from jax_cocktail.codegen.kernel import (
 )
 from jax_cocktail.codegen.outline import Outer, OutlineTable
 from jax_cocktail.codegen.stamps import StampTable
-from jax_cocktail.codegen.text import COMPUTE, STORAGE, literal
+from jax_cocktail.codegen.text import COMPUTE, MOST_ELEMENTS, STORAGE, literal
 from jax_cocktail.codegen.writer import Writer, code, down, up
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.target import Target
@@ -114,8 +114,10 @@ class Context:
         return self.names.get(name) or Outer(self.indices[name])
 
     def size_type(self, name: SizeName) -> str:
-        """The C type of a launch parameter: places in memory are counted in bytes, which may be many."""
-        return "i64" if name.parameter.role else self.target.index
+        """The C type of a launch parameter: places in memory are counted in bytes, which may be many, and
+        loops may have more trips than arrays have elements."""
+        wide = name.parameter.role or name.parameter.value > MOST_ELEMENTS
+        return "i64" if wide else self.target.index
 
     # -- registers ---------------------------------------------------------------------------------------
     def register(self, value: Value) -> Expression:

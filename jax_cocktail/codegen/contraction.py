@@ -140,7 +140,7 @@ def _called(
         known, shape = _known(views, product, _class_of), joined(", ", [*map(spelled, numbers)])
         return code("ck_dot_sized<{}>({{{}}}, {}, {});", known, shape, batch, joined(", ", arrays))
     if context.target.has_threads and sum(map(_is_run_time, numbers)) == 1:
-        if _is_run_time(product.columns.size):
+        if _is_run_time(product.columns.size) and PACKED not in product.read:  # only a right matrix is packed
             product, views, arrays = product.turned, (views[1], views[0], views[2]), _turned(arrays)
         rows = product.rows.size
         if _is_run_time(rows):  # a block takes as many at a time as the text says, whatever their number

@@ -124,6 +124,13 @@ def test_the_first_run_has_precedence(monkeypatch):
     assert "begun" not in vars(STATE)
 
 
+def test_a_call_that_fails_keeps_no_work(monkeypatch):
+    monkeypatch.setattr(background._queue, "add", lambda job: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        jax_cocktail.jit(loop, options={**OPTIONS, "strict": True})(X)
+    assert "begun" not in vars(STATE)
+
+
 def test_a_limit_to_what_is_copied(monkeypatch):
     monkeypatch.setattr(background, "MOST_KEPT_BYTES", 10)
     jitted = jax_cocktail.jit(loop, options=OPTIONS)

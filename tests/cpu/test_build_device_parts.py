@@ -126,3 +126,11 @@ def test_variables_that_differ_are_kept_apart() -> None:
     one, two = text.split(".global .align 8 .b8 table_1[3] = {4, 5, 6};\n")
     assert "table[3] = {1, 2, 3}" in one and "mov.u64 %rd1, table;" in one
     assert "mov.u64 %rd1, table_1;" in two
+
+
+def test_what_got_another_name_is_not_taken_for_the_first() -> None:
+    first, other = (f".global .align 8 .b8 table[3] = {{{values}}};\n" for values in ("1, 2, 3", "4, 5, 6"))
+    modules = (_module(name, table) for name, table in (("one", first), ("two", other), ("three", other)))
+    text = ptx.joined(list(modules))
+    assert ".b8 table_1[3] = {4, 5, 6};" in text and ".b8 table_2[3] = {4, 5, 6};" in text
+    assert "mov.u64 %rd1, table_2;" in text.split(".visible .entry three")[1]
