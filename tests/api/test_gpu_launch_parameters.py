@@ -163,7 +163,9 @@ def test_equal_grids_of_different_lengths():
 
 
 def test_more_trips_than_32_bits_count():
-    function = lambda x: lax.scan(lambda c, _: (jnp.sin(c + 1), None), x, None, length=3_000_000_000)[0]  # noqa: E731
+    def function(x):
+        return lax.scan(lambda c, _: (jnp.sin(c + 1), None), x, None, length=3_000_000_000)[0]
+
     prepared = prepare(jax.make_jaxpr(function)(array(1, 4)), "", machine_of(H200))
     emitted = prepared.emitted[survey(prepared, H200.units).best.candidate, 0]
     assert emitted.sizes == (3_000_000_000,)
