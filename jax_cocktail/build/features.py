@@ -1,4 +1,5 @@
-"""The processor features that a compiler may use, by its own answer: a program tells them to the runtime."""
+"""What a compiler makes of ``-march=native``, by its own answer: the processor features that it may use,
+which a program tells to the runtime, and the processor for which it chooses instructions."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from jax_cocktail.build.command import answer
 from jax_cocktail.build.job import Toolchain
 
 _OLDEST = ("-march=x86-64", "-march=x86_64")  # the latter is zig's spelling
+_TARGET = re.compile(r"^\s*-m(arch|tune)=\s+(\S+)$", re.MULTILINE)
 _MACRO = re.compile(r"#define __([A-Z][A-Z0-9_]*)__ 1$", re.MULTILINE)
 
 
@@ -35,6 +37,19 @@ def names_of(toolchain: Toolchain, flags: tuple[str, ...]) -> frozenset[str] | N
     answers = (_macros(toolchain, [*plain, oldest]) for oldest in _OLDEST if here)
     everywhere = next(filter(None, answers), None)
     return None if everywhere is None else here - everywhere
+
+
+@functools.lru_cache(maxsize=8)
+def tuning_argument(toolchain: Toolchain) -> tuple[str, ...]:
+    """The argument for GCC on a processor that is newer than it. GCC takes the features of an older one then,
+    but the costs of no processor in particular, by which it loads nothing from tables in vector lanes: `sin`
+    takes four times as long. With this argument it takes the costs of the older one, too."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    words = [*toolchain.command, "-march=native", "-Q", "--help=target"]
+    said = dict(_TARGET.findall(answer(words, dict(toolchain.environment))))
+    known = said.get("arch", "x86-64")
+    return (f"-mtune={known}",) if said.get("tune") == "generic" and not known.startswith("x86-64") else ()
 
 
 def _chooses(flag: str) -> bool:

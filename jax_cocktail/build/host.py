@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jax_cocktail.build.command import ANSWER_SECONDS, STOPPED, answer
-from jax_cocktail.build.features import features_argument
+from jax_cocktail.build.features import features_argument, tuning_argument
 from jax_cocktail.build.job import (
     NO_MEMORY,
     Built,
@@ -199,7 +199,7 @@ def _language(symbols: Sequence[str], flags: tuple[str, ...]) -> Language:
         remedy=_remedy,
         inspect=inspect,
         check=lambda facts: facts.keys(),
-        extra=lambda toolchain: features_argument(toolchain, flags),
+        extra=lambda toolchain: (*tuning_argument(toolchain), *features_argument(toolchain, flags)),
         part=("-c",),
         parts=_parts,
     )

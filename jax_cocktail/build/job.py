@@ -28,7 +28,7 @@ from jax_cocktail.build.workers import MOST, Workers
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 _LOG = logging.getLogger("jax_cocktail")
-_CACHE_FORMAT = "3"
+_CACHE_FORMAT = "4"
 _COMPILE_SECONDS = 900.0
 _PATIENCE_SECONDS = 20.0  # then the compiler must prove that it works
 _LOCK_SECONDS = 900.0

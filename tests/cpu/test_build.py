@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -18,8 +19,8 @@ import pytest
 
 from benchmarks import ceilings
 from jax_cocktail import cache, files
+from jax_cocktail.build import features, job, library
 from jax_cocktail.build import host as build
-from jax_cocktail.build import job, library
 from jax_cocktail.errors import BuildError, CocktailWarning
 
 SOURCE = """#include "cocktail_base.h"
@@ -50,6 +51,39 @@ def _compiler(tmp_path: Path, script: str) -> build.Toolchain:
     path.write_text(f"#!/bin/sh\n{count}\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
     return build.Toolchain((str(path),), "test compiler 1.0", "any")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="of x86-64 processors")
+@pytest.mark.parametrize(
+    ("arch", "tune", "found"),
+    [
+        ("cooperlake", "generic", ("-mtune=cooperlake",)),
+        ("sapphirerapids", "sapphirerapids", ()),
+        ("x86-64-v3", "generic", ()),
+    ],
+)
+def test_processors_newer_than_the_compiler(
+    tmp_path: Path, arch: str, tune: str, found: tuple[str, ...]
+) -> None:
+    says = f"printf '  -march=  \\t{arch}\\n  -mtune=  \\t{tune}\\n  Known arguments for -mtune= option:\\n'"
+    assert features.tuning_argument(_compiler(tmp_path, says)) == found
+
+
+def test_tables_are_read_in_vector_lanes(tmp_path: Path) -> None:
+    """On processors that can, also where they are newer than the compiler."""
+    toolchain = build.host_toolchain()
+    if "AVX512F" not in (features.names_of(toolchain, build.PROGRAM_FLAGS) or ()):
+        pytest.skip("no such processor")
+    (tmp_path / "sine.cc").write_text(
+        '#include "cocktail_base.h"\n#include "cocktail_math.h"\n'
+        "CK_EXPORT void sines(f32* x) { CK_LANES for (i64 i = 0; i < 4096; ++i) x[i] = ck_sin(x[i]); }\n",
+        encoding="utf-8",
+    )
+    flags = (*build.program_flags(toolchain), *features.tuning_argument(toolchain))
+    includes = [f"-I{folder}" for folder in job.program_folders("cpu_src")]
+    command = [*toolchain.command, *flags, *includes, "-S", "-o", "-", "sine.cc"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "gather" in done.stdout
 
 
 def _counting(tmp_path: Path) -> build.Toolchain:
