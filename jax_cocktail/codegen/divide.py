@@ -25,8 +25,8 @@ from jax_cocktail.codegen.kernel import (
     declared_in,
     length,
     names_in,
-    nodes_in,
     printed,
+    statements_in,
 )
 from jax_cocktail.codegen.outline import Outer, OutlineTable, declarations
 from jax_cocktail.codegen.writer import code
@@ -77,7 +77,7 @@ class _Division:
     ) -> None:
         self._nodes, self._about, self._outlines, self._long = nodes, about, outlines, long
         self._uses = Counter(names_in(*nodes))  # in the function as it is now
-        self._types = {n.name: n.type for n in nodes_in(*nodes) if isinstance(n, Loop) and n.type}
+        self._types = {n.name: n.type for n in statements_in(*nodes) if isinstance(n, Loop) and n.type}
         self.given = set[Name]()  # what calls get by reference
 
     def statements(self) -> list[Node]:
@@ -171,7 +171,7 @@ class _Piece:
         shared = {n for n in outer if uses[n] > run.uses[n] and not outer[n].address or _moves(outer[n])}
         shared |= {name for name in outer if isinstance(name, SizeName)}  # set once, at the start
         self._nodes = [_assigned(node, shared) for node in run.nodes]
-        blocks = (node for node in nodes_in(*run.nodes) if isinstance(node, Block))
+        blocks = (node for node in statements_in(*run.nodes) if isinstance(node, Block))
         self._template = next((block.template for block in blocks if block.template), "")
         self._about = outer
         declared, set_ = declared_in(self._nodes), _set_in(self._nodes)
@@ -236,7 +236,8 @@ def _begins(head: Expression, word: str) -> bool:
 
 def _set_in(nodes: Sequence[Node]) -> Names:
     """The registers that statements set."""
-    found = (n for n in nodes_in(*nodes) if isinstance(n, Assign) or (isinstance(n, Loop) and not n.type))
+    statements = statements_in(*nodes)
+    found = (n for n in statements if isinstance(n, Assign) or (isinstance(n, Loop) and not n.type))
     return frozenset(node.name for node in found if isinstance(node.name, Name))
 
 

@@ -18,9 +18,10 @@ _MOST_NARROW = (1 << 31) - 1  # what 32 bits hold
 
 
 class _Printed:
-    """Rejects text in place of a node: passes could not read it."""
+    """Rejects text in place of a node: passes could not read it. `_line` caches the pieces of its line."""
 
-    __slots__ = ()
+    __slots__ = ("_line",)
+    _line: Pieces
 
     def __format__(self, form: str) -> str:
         raise TypeError(f"{self!r} is a node: only the printer makes text of it")
@@ -230,6 +231,7 @@ class Loop(_Printed):
 
 
 Node: TypeAlias = Declaration | Assign | Store | Barrier | Comment | Block | Loop | Spelled
+Pieces: TypeAlias = tuple[str | Name, ...]
 Line = list[str | Name]
 COMMENT = "// "
 _PIECES = str, Name  # a tuple: `isinstance` is much faster with it than with a union
@@ -278,15 +280,22 @@ def _between(separator: str, items: Sequence[Expression]) -> tuple[Expression, .
     return tuple(piece for item in items for piece in (separator, item))[1:]
 
 
-def _line(node: Expression | Node) -> Line:
-    """The pieces of an expression or of one line."""
-    found = Line()
-    for part in _parts(node):
-        if isinstance(part, _PIECES):
-            found.append(part)
-        else:
-            found += _line(part)
-    return found
+def _line(node: Expression | Node) -> Pieces:
+    """The pieces of an expression or of one line, found once: passes and the printer ask again and again."""
+    if isinstance(node, str):
+        return (node,)
+    try:
+        return node._line
+    except AttributeError:
+        found = Line()
+        for part in _parts(node):
+            if isinstance(part, _PIECES):
+                found.append(part)
+            else:
+                found += _line(part)
+        pieces = tuple(found)
+        object.__setattr__(node, "_line", pieces)
+        return pieces
 
 
 def printed(nodes: Sequence[Node], indent: int = 1) -> list[Line]:
@@ -328,9 +337,27 @@ def nodes_in(*nodes: Expression | Node) -> Iterator[Expression | Node]:
             pending.append(node.pragma)
 
 
+def statements_in(*nodes: Node) -> Iterator[Node]:
+    """All statements in print order, each before those in its body."""
+    for node in nodes:
+        yield node
+        if isinstance(node, _NESTS):
+            yield from statements_in(*node.body)
+
+
 def names_in(*nodes: Expression | Node) -> list[Name]:
     """All names in print order, with repetitions."""
-    return [node for node in nodes_in(*nodes) if isinstance(node, Name)]
+    found = list[Name]()
+    for node in nodes:
+        if isinstance(node, Name):
+            found.append(node)
+            continue
+        if isinstance(node, Loop):
+            found += names_in(node.pragma)
+        found += [piece for piece in _line(node) if not isinstance(piece, str)]
+        if isinstance(node, _NESTS):
+            found += names_in(*node.body)
+    return found
 
 
 def declared_in(nodes: Sequence[Node]) -> set[Name]:
@@ -341,4 +368,15 @@ def declared_in(nodes: Sequence[Node]) -> set[Name]:
 
 def length(*nodes: Node) -> int:
     """The number of lines."""
-    return len(printed(nodes))
+    lines = len(nodes)
+    for node in nodes:
+        if isinstance(node, Loop) and node.pragma != "":
+            lines += 1
+        if isinstance(node, _NESTS):
+            lines += length(*node.body) + 1
+    return lines
+
+
+def is_comment(line: Line) -> bool:
+    """True for a printed line that is a comment."""
+    return line[1] == COMMENT  # after the margin

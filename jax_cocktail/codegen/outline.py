@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax_cocktail.codegen.kernel import (
-    COMMENT,
     LEFT,
     Assign,
     Declaration,
@@ -20,9 +19,10 @@ from jax_cocktail.codegen.kernel import (
     Name,
     Node,
     declared_in,
+    is_comment,
     names_in,
-    nodes_in,
     printed,
+    statements_in,
     text,
 )
 from jax_cocktail.codegen.parts import Function
@@ -66,7 +66,7 @@ def gives_register(statement: Statement) -> bool:
 
 def touches(nodes: Sequence[Node], register: Name) -> bool:
     """True if statements read a register, not only set it."""
-    sets = sum(isinstance(node, Assign) and node.name == register for node in nodes_in(*nodes))
+    sets = sum(isinstance(node, Assign) and node.name == register for node in statements_in(*nodes))
     return sets != names_in(*nodes).count(register)
 
 
@@ -206,7 +206,7 @@ class OutlineTable:
         numbers = {name: f"x{number}" for number, name in enumerate(_outer(lines))} | {LEFT: "true"}
         listed = [f"{each.type} {numbers.get(name, name.text)}" for name, each in parameters.items()]
         before = ", ".join(listed) if kind == "outlined" else "".join(f", {each}" for each in listed)
-        key = head, result, before, text([line for line in lines if COMMENT not in line], numbers)
+        key = head, result, before, text([line for line in lines if not is_comment(line)], numbers)
         new = f"{kind}{len(self._functions)}", text(lines, numbers), template
         return self._functions.setdefault(key, new)[0]
 
