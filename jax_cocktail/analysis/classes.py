@@ -18,6 +18,7 @@ from jax_cocktail.utask.ir import (
     Statement,
     UOperator,
     defined_in,
+    once,
     reads,
     regions_of,
 )
@@ -72,6 +73,23 @@ def axis_classes(statements: Sequence[Statement]) -> tuple[AxisClass, ...]:
     return _Union(statements).classes()
 
 
+Ties = tuple[tuple[Sequence[Axis], int], ...]  # what one tie holds together, and its parts
+
+
+@once
+def _axes_of(operator: UOperator) -> tuple[Ties, tuple[tuple[Value, int, bool], ...]]:
+    """The ties of an operator, and what crosses it: a value, an axis, and whether it makes it whole."""
+    ties = list[tuple[Sequence[Axis], int]]()
+    for tie in rule(operator).ties:
+        axes = [*zip(operator.outputs, tie.outputs, strict=True)]
+        pairs = zip(operator.inputs, tie.inputs, strict=True)
+        axes += [(value, axis) for value, axis in pairs if axis is not None]
+        ties.append((axes, tie.parts))
+    crossed = [(operator.inputs[k], axis, False) for k, axis in consumed(operator)]
+    crossed += [(operator.outputs[k], axis, True) for k, axis in made_whole(operator)]
+    return tuple(ties), tuple(crossed)
+
+
 class _Union:
     def __init__(self, statements: Sequence[Statement]) -> None:
         self.number: dict[Axis, int] = {}  # of each axis, in order
@@ -101,7 +119,7 @@ class _Union:
 
     def tie(self, axes: Sequence[Axis], parts: int = 0) -> None:
         """`parts`: 0 if the tie itself sets no limit."""
-        numbers = [self.number[axis] for axis in axes if axis in self.number]
+        numbers = [number for axis in axes if (number := self.number.get(axis)) is not None]
         first = self.find(numbers[0]) if numbers else 0
         for number in numbers:
             other = self.find(number)
@@ -136,15 +154,11 @@ class _Union:
                     self._cross(statement, value, axis, value in statement.outputs)
 
     def _operator(self, operator: UOperator) -> None:
-        for tie in rule(operator).ties:
-            axes = [*zip(operator.outputs, tie.outputs, strict=True)]
-            pairs = zip(operator.inputs, tie.inputs, strict=True)
-            axes += [(value, axis) for value, axis in pairs if axis is not None]
-            self.tie(axes, tie.parts)
-        for k, axis in consumed(operator):
-            self._cross(operator, operator.inputs[k], axis, False)
-        for k, axis in made_whole(operator):
-            self._cross(operator, operator.outputs[k], axis, True)
+        ties, crossed = _axes_of(operator)
+        for axes, parts in ties:
+            self.tie(axes, parts)
+        for value, axis, makes in crossed:
+            self._cross(operator, value, axis, makes)
 
     def _cross(self, leaf: Statement, value: Value, axis: int, makes: bool) -> None:
         if (value, axis) in self.number:

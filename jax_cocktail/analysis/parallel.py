@@ -24,6 +24,7 @@ from jax_cocktail.utask.ir import (
     StitchedUTask,
     UOperator,
     free_values,
+    once,
 )
 from jax_cocktail.utask.operators import BARRIERS, RESHAPES, VIEWS
 from jax_cocktail.utask.printer import print_statement
@@ -154,9 +155,20 @@ class _Seen:
 
 
 def _analysed(loop: LoopUTask, constants: Constants) -> _Walker:
-    walker = _Walker(loop, constants)
-    walker.run()
-    return walker
+    """The analysis of a parallel loop, made once for its body: many passes and the verifier ask for it."""
+    given = {value: constants[value] for value in free_values(loop.body) if value in constants}
+    key = loop.trip_count, len(loop.initial), tuple(given.items())
+    known = _analyses(loop.body)
+    if key not in known:
+        known[key] = _Walker(loop, given)
+        known[key].run(loop.body)
+    return known[key]
+
+
+@once
+def _analyses(body: Region) -> dict[object, _Walker]:
+    """The analyses of loops with this body, by all else that they depend on."""
+    return {}
 
 
 class _Walker:
@@ -164,10 +176,12 @@ class _Walker:
     not distinguish parts; `faults`: array -> the access that touches more, and its place."""
 
     def __init__(self, loop: LoopUTask, constants: Constants) -> None:
-        self.loop = loop
+        self.carried = loop.carried  # not the loop: its body keeps what is found
         self.trips = loop.trip_count or 0
         self.constants = dict(constants)
         self.digits: dict[Value, tuple[Digit, int]] = {}  # scalars equal to a digit of the index times an int
+        if loop.index is not None:
+            self.digits[loop.index] = Digit(1, self.trips), 1
         self.quotients: dict[Value, tuple[Digit, int]] = {}  # scalars equal to a digit over an int
         self.ends: dict[Digit, int] = {}  # the digits are less where a branch on a quotient is walked
         self.seen: dict[Value, _Seen] = {}
@@ -176,14 +190,11 @@ class _Walker:
         self.where: Statement | str = "its results"
         self.has_barrier = False
 
-    def run(self) -> None:
-        loop = self.loop
-        if loop.index is not None:
-            self.digits[loop.index] = Digit(1, self.trips), 1
-        for value in (*free_values(loop.body), *loop.carried):
+    def run(self, body: Region) -> None:
+        for value in (*free_values(body), *self.carried):
             self._show(value)
-        self._body(loop.body)
-        for carried, result in zip(loop.carried, loop.body.results, strict=True):
+        self._body(body)
+        for carried, result in zip(self.carried, body.results, strict=True):
             origin = self.seen.get(result)
             if carried in self.seen and (origin is None or origin.array != carried or not origin.whole):
                 self._refuse(carried, "does not hand on", located=False)
@@ -191,12 +202,12 @@ class _Walker:
                 self._consume(result)
 
     def fault(self) -> str:
-        scalars = [v for v in self.loop.carried if v.type.is_scalar]
+        scalars = [v for v in self.carried if v.type.is_scalar]
         if scalars:
             return f"a parallel loop carries {scalars[0]} of one element: its trips are not independent"
         if self.has_barrier:
             return "a barrier in a parallel loop: units have unequal numbers of trips and would wait for ever"
-        for value in self.loop.carried:
+        for value in self.carried:
             if value in self.faults:
                 what, where = self.faults[value]
                 place = where if isinstance(where, str) else print_statement(where)
@@ -340,7 +351,7 @@ class _Walker:
         origin = self.seen.get(target)
         if origin is None:
             return
-        if origin.array not in self.loop.carried or not origin.whole:
+        if origin.array not in self.carried or not origin.whole:
             self._consume(target)
             return
         if update.type.size and not self._touch(target, starts, update.type.shape, "writes"):
@@ -351,7 +362,7 @@ class _Walker:
     def _carries(self, value: Value) -> bool:
         """True if the value is a carried array of the parallel loop, updated or not."""
         origin = self.seen.get(value)
-        return origin is not None and origin.whole and origin.array in self.loop.carried
+        return origin is not None and origin.whole and origin.array in self.carried
 
     def _nested_loop(self, loop: LoopUTask) -> None:
         conditions = loop.condition.parameters if loop.condition is not None else loop.carried

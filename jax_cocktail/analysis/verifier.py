@@ -25,6 +25,7 @@ from jax_cocktail.utask.ir import (
     UProgram,
     is_a,
     is_parallel,
+    once,
 )
 from jax_cocktail.utask.layout import core, reduced_axes
 from jax_cocktail.utask.operators import BARRIERS, HALVES, NO_RESULTS
@@ -65,6 +66,12 @@ def verify(program: UProgram, form: Form | None = None) -> None:
     _Verifier(program, form).run()
 
 
+@once
+def _sound_forms(entry: Region) -> set[Form | None]:
+    """The forms whose rules an entry is known to keep: candidates begin with the same program."""
+    return set()
+
+
 class _Verifier:
     def __init__(self, program: UProgram, form: Form | None) -> None:
         self._program = program
@@ -84,6 +91,12 @@ class _Verifier:
             self._fail("a parameter is donated twice")
         if any(type(index) is not int or not 0 <= index < count for index in program.donated):
             self._fail(f"donated indices {program.donated} of {count} parameters")
+        if self._form not in _sound_forms(program.entry):
+            self._check_entry()
+            _sound_forms(program.entry).add(self._form)
+
+    def _check_entry(self) -> None:
+        program = self._program
         self._region(program.entry)
         self._where, message = scope_fault(program)
         if message:
@@ -120,11 +133,13 @@ class _Verifier:
             self._visible.add(value.id)
 
     def _use(self, values: Iterable[Value]) -> None:
+        visible, types = self._visible, self._types
         for value in values:
-            if value.id not in self._visible:
+            if value.id not in visible:
                 elsewhere = "outside its scope" if value.id in self._made else "before its definition"
                 self._fail(f"{value} is used {elsewhere}")
-            self._typed(value)
+            if types[value.id] is not value.type:
+                self._typed(value)
 
     # -- regions -----------------------------------------------------------------------------------------
     def _region(self, region: Region) -> None:

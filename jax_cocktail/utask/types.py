@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from jax_cocktail.utask.sizes import is_integer
@@ -32,10 +32,16 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Element type (a NumPy-style name of `ITEM_SIZE`) and static shape, row-major."""
+    """Element type (a NumPy-style name of `ITEM_SIZE`) and static shape, row-major.
+
+    `size`: the number of elements; `is_scalar`: there is one, whatever the rank, and it lives in a register.
+    """
 
     dtype: str
     shape: Shape = ()
+    size: int = field(init=False, repr=False, compare=False)  # asked for far more often than types are made
+    nbytes: int = field(init=False, repr=False, compare=False)
+    is_scalar: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZE:
@@ -43,24 +49,14 @@ class TensorType:
         for d in self.shape:
             if not is_integer(d) or d < 0:
                 raise ValueError(f"bad shape {self.shape!r}")
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * ITEM_SIZE[self.dtype]
+        size = prod(self.shape)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "nbytes", size * ITEM_SIZE[self.dtype])
+        object.__setattr__(self, "is_scalar", size == 1)
 
     @property
     def rank(self) -> int:
         return len(self.shape)
-
-    @property
-    def is_scalar(self) -> bool:
-        """True for one element, whatever the rank: such values live in registers."""
-        return prod(map(int, self.shape)) == 1
 
     def resized(self, axis: int, size: int) -> TensorType:
         """The type with another size along one axis."""

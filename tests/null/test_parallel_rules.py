@@ -19,7 +19,15 @@ from jax_cocktail.errors import VerificationError
 from jax_cocktail.schedule.simplify.canonicalise import canonicalise
 from jax_cocktail.schedule.simplify.simplify import simplify
 from jax_cocktail.stitch.fuse import stitch
-from jax_cocktail.utask.ir import LoopUTask, StitchedUTask, UOperator, UProgram, is_parallel, walk
+from jax_cocktail.utask.ir import (
+    LoopUTask,
+    StitchedUTask,
+    UOperator,
+    UProgram,
+    is_parallel,
+    operators_in,
+    walk,
+)
 from tests.null.meshes import block, empty, parts, put
 from tests.null.programs import branch, build, counted, elementwise, unverified, while_loop
 
@@ -54,6 +62,27 @@ def scaled(trips: int, tile: int, axis: int = 0, source: Callable | None = None)
         return parts(b, trips, (x,), body)
 
     return program
+
+
+def test_what_is_known_outside_counts_each_time():
+    """An analysis is kept with the body, but for what it was told."""
+
+    def body(b, x, y):
+        zero, size = b.constant(0, "int64"), b.constant(2, "int64")
+
+        def trip(i, out):
+            start = b.emit("mul", (i, size), "int64", ())
+            piece = b.emit("dynamic_slice", (x, start, zero), "float32", (2, 4))
+            return (b.emit("dynamic_update_slice", (out, piece, start, zero), "float32", (8, 4)),)
+
+        return counted(b, 4, (x,), trip)
+
+    program = build(TYPES, body)
+    (loop,) = (s for s in walk(program.entry) if isinstance(s, LoopUTask))
+    loop, known = replace(loop, parallel=True), scalar_constants(operators_in(program.entry))
+    for _ in range(2):
+        assert parallel_fault(loop, known) == ""
+        assert "more than its own slice" in parallel_fault(loop)
 
 
 # -- the carried arrays --------------------------------------------------------------------------------------

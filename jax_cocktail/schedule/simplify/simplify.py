@@ -22,6 +22,7 @@ from jax_cocktail.utask.ir import (
     UOperator,
     UProgram,
     is_a,
+    once,
 )
 from jax_cocktail.utask.rewrite import map_regions, with_body
 from jax_cocktail.utask.substitute import FreshValues, replaced, with_operands
@@ -32,11 +33,18 @@ _Key = tuple[str, tuple[Value, ...], tuple[TensorType, ...], Attributes]
 
 def simplify(program: UProgram) -> UProgram:
     """An equal program without redundancy; `program` itself if there is none to remove."""
-    while True:
-        smaller = remove_dead_code(_Rewriter(program).run())
-        if smaller == program:
-            return program
-        program = smaller
+    entry = program.entry
+    while (smaller := _smaller(entry)) is not None:
+        entry = smaller
+    return program if entry is program.entry else replace(program, entry=entry)
+
+
+@once
+def _smaller(entry: Region) -> Region | None:
+    """A program's entry after one walk, None if nothing changes. Candidates and trials ask again."""
+    program = UProgram("", entry)
+    smaller = remove_dead_code(_Rewriter(program).run())
+    return None if smaller == program else smaller.entry
 
 
 class _Rewriter:
