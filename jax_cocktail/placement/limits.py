@@ -185,8 +185,8 @@ class Limits(DivisionTuning):
 
     def even_parts(self, cut: AxisClass, units: int, most: int, least: int = 1) -> list[int]:
         """Numbers of equal parts that keep the units busy, from `least` to `most`."""
-        line = self._line(cut)
-        found = (n for n in _divisors(cut) if max(least, units) <= n <= most and cut.parts // n >= line)
+        line, parts = self._line(cut), int(cut.parts)
+        found = (n for n in _divisors(cut) if max(least, units) <= n <= most and parts // n >= line)
         return [n for n in found if n / (units * ceil(n / units)) >= self.balance]
 
     def _line(self, cut: AxisClass) -> int:

@@ -39,7 +39,7 @@ from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.parts import Packed, Tiling
 from jax_cocktail.placement.prune import prune, skeleton
 from jax_cocktail.placement.push_slices import push_slices
-from jax_cocktail.placement.tile import Sources, pack, tile, updated
+from jax_cocktail.placement.tile import Sources, pack, tile, updated, updated_arrays
 from jax_cocktail.placement.tile_groups import Division, TileGroup, divide
 from jax_cocktail.utask.builder import beginning
 from jax_cocktail.utask.ir import (
@@ -105,8 +105,10 @@ class _Frame:
     before: frozenset[int] = frozenset()  # positions in front of the superstep, hence of a barrier
     readers: dict[Value, list[int]] = field(default_factory=dict)  # positions of the value's readers
     made: set[Value] = field(default_factory=set)  # values that the region's statements define
+    results: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:
+        self.results = frozenset(self.region.results)
         for position, statement in enumerate(self.region.body):
             self.made.update(statement.outputs)
             for value in reads(statement):
@@ -118,7 +120,7 @@ class _Frame:
 
     def is_needed(self, value: Value, positions: Collection[int]) -> bool:
         """True if the value is needed outside of the statements at these positions."""
-        return value in self.region.results or self.is_read(value, positions)
+        return value in self.results or self.is_read(value, positions)
 
     def emit(self, statements: Sequence[Statement]) -> None:
         self.out += statements
@@ -470,21 +472,25 @@ def _bases(
     statements = [region.body[n] for n in tile_group.positions]
     inside = {v for s in statements for v in s.outputs}
     carried = region.parameters[len(region.parameters) - len(region.results) :]
-    found: dict[Value, Value] = {}
+    are_carries, parameters = len(carried) == len(region.results), frozenset(carried)
+    becomes, times = dict(zip(region.results, carried, strict=False)), Counter(region.results)
+    arrays = updated_arrays(statements)
+    found, taken = dict[Value, Value](), set[Value]()
     for result in results:
-        root = updated(result, statements)[-1]
-        known = root in carried or (root in frame.made and root not in inside)
+        root = updated(result, arrays)[-1]
+        known = root in parameters or (root in frame.made and root not in inside)
         candidates = [root] if root != result and known else []
-        if region.results.count(result) == 1 and len(carried) == len(region.results):
-            carry = carried[region.results.index(result)]
+        if times[result] == 1 and are_carries:
+            carry = becomes[result]
             candidates += [carry] if carry not in frame.kept else []
         place = frame.places.get(result)
         candidates += [place] if place is not None and not frame.is_read(place, own, frame.done) else []
         for base in candidates:
-            needed = base in region.results or frame.is_read(base, own, frame.before)
-            if (needed and base != place) or base in found.values() or base.type != result.type:
+            needed = base in frame.results or frame.is_read(base, own, frame.before)
+            if (needed and base != place) or base in taken or base.type != result.type:
                 continue
             if all(reads_own_part(s, base, axes[result], axes, recipes) for s in statements):
                 found[result] = base
+                taken.add(base)
                 break
     return found

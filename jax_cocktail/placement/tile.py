@@ -183,12 +183,12 @@ class Tiler(Cutter):
     ) -> tuple[Value, ...]:
         """Computes the part of all statements and writes that of `results` into `parameters`. `names`: maps
         results to the values that the statements define for them, where these differ."""
-        made = [(r, (names or {}).get(r, r)) for r in results]
+        made, arrays = [(r, (names or {}).get(r, r)) for r in results], updated_arrays(statements)
         for (result, value), parameter in zip(made, parameters, strict=True):
             base = self.sources.bases.get(result)
             if base is not None:
                 self.own[base] = (parameter, self.axes[result])
-                self._follow(statements, value, base, parameter)
+                self._follow(arrays, value, base, parameter)
         self.statements(statements)
         return tuple(
             self.arrays[value] if value in self.arrays else self._collect(value, self.axes[result], parameter)
@@ -393,9 +393,10 @@ class Tiler(Cutter):
         return build.convert(build.emit("add", (first, count), count.type), type_.dtype)
 
     # -- arrays that are updated in place ----------------------------------------------------------------
-    def _follow(self, statements: Sequence[Statement], result: Value, base: Value, parameter: Value) -> None:
-        """If `result` is `base` after some dynamic updates, they write into the parameter itself."""
-        values = updated(result, statements)
+    def _follow(self, arrays: Mapping[Value, Value], result: Value, base: Value, parameter: Value) -> None:
+        """If `result` is `base` after some dynamic updates, they write into the parameter itself. `arrays`:
+        see `updated_arrays`."""
+        values = updated(result, arrays)
         if base in values:
             self._links.update(values[: values.index(base)])
             self.arrays[base] = parameter
@@ -422,12 +423,17 @@ class Tiler(Cutter):
         super().loop(loop)
 
 
-def updated(value: Value, statements: Sequence[Statement]) -> list[Value]:
-    """The value, and the arrays of which dynamic updates among the statements make it, the first one last."""
-    updates = {s.output: s.inputs[0] for s in statements if is_a(s, "dynamic_update_slice")}
+def updated_arrays(statements: Sequence[Statement]) -> dict[Value, Value]:
+    """The results of dynamic updates among the statements, and the arrays that they update."""
+    return {s.output: s.inputs[0] for s in statements if is_a(s, "dynamic_update_slice")}
+
+
+def updated(value: Value, arrays: Mapping[Value, Value]) -> list[Value]:
+    """The value, and the arrays of which dynamic updates make it, the first one last. `arrays`: see
+    `updated_arrays`."""
     found = [value]
-    while found[-1] in updates:
-        found.append(updates[found[-1]])
+    while found[-1] in arrays:
+        found.append(arrays[found[-1]])
     return found
 
 

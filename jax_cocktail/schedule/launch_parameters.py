@@ -37,7 +37,7 @@ def launch_parameters(program: UProgram) -> UProgram:
     """Returns its argument if it has no long loop."""
     least = PROGRAM.parameter_trips
     trips = [s.trip_count for s in walk(program.entry) if isinstance(s, LoopUTask)]
-    axes = axes_of_loops(program, least)
+    axes = axes_of_loops(program, least) if trips else {}
     lengths = {n for n in (*trips, *axes.values()) if n is not None and n >= least}
     if not lengths:
         return program

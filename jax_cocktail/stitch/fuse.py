@@ -18,7 +18,7 @@ section 4.3; FusionStitching, 2020). Roots of that shape that read or make the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -302,20 +302,15 @@ class _RegionState:
             lowest = max(lowest, index if joins else index + 1)
         return lowest
 
-    def _leaves(self, value: Value, identical: bool = True) -> Iterator[tuple[Value, bool]]:
+    def _leaves(self, value: Value, identical: bool = True) -> Sequence[tuple[Value, bool]]:
         """Values that computing `value` reads; with each, True if it reads them element by element."""
-        facts = self.facts
-        operator = facts.operator(value)
-        mode = facts.mode.get(value)
-        if mode == "inline" or (mode == "view" and operator is not None and is_unit_change(operator)):
-            assert operator is not None
-            same = identical and keeps_elements(operator)
-            for operand in operator.inputs:
-                yield from self._leaves(operand, same)
-            if mode == "view":
-                return
-        else:
-            yield value, identical
+        mode = self.facts.mode.get(value)
+        if mode in ("inline", "view"):
+            operator = self.facts.operator(value)
+            if operator is not None and (mode == "inline" or is_unit_change(operator)):
+                same = identical and keeps_elements(operator)
+                return [leaf for operand in operator.inputs for leaf in self._leaves(operand, same)]
+        return [(value, identical)]
 
     def _fill(self, item: _Item, index: int, root: UOperator, needed: tuple[Value, ...]) -> None:
         for operand in needed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
 
-from jax_cocktail.utask.ir import UOperator
+from jax_cocktail.utask.ir import UOperator, once
 from jax_cocktail.utask.operators import ELEMENTWISE, RESHAPES
 from jax_cocktail.utask.types import Shape, Value
 
@@ -88,6 +88,7 @@ def keeps_elements(operator: UOperator) -> bool:
     return operator.kind in ELEMENTWISE or is_unit_change(operator)
 
 
+@once
 def is_unit_change(operator: UOperator) -> bool:
     """True for a reshape, broadcast or transpose that only inserts, drops or moves unit axes."""
     if operator.kind not in RESHAPES:
@@ -178,5 +179,6 @@ def view(operator: UOperator, operand: Layout) -> Layout | None:
 
 def divisors(extent: int) -> list[int]:
     """The numbers of equal parts into which an axis falls, ascending, from 1 on."""
-    low = [n for n in range(1, isqrt(extent) + 1) if extent % n == 0]
+    whole = int(extent)  # a remainder needs no launch parameters
+    low = [n for n in range(1, isqrt(whole) + 1) if whole % n == 0]
     return sorted({*low, *(extent // n for n in low)})

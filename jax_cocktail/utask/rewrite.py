@@ -56,7 +56,10 @@ def map_body(region: Region, change: Change) -> Region:
     body: list[Statement] = []
     for statement in region.body:
         found = change(statement)
-        body += found if isinstance(found, Sequence) else (found,)
+        if found is statement:  # mostly; the test for a sequence takes long
+            body.append(statement)
+        else:
+            body += found if isinstance(found, Sequence) else (found,)
     return with_body(region, body)
 
 
@@ -88,6 +91,8 @@ def rewrite_region(region: Region, change: Change) -> Region:
     """One region of a program, rewritten as by `rewrite`."""
 
     def inside_out(statement: Statement) -> Statement | Sequence[Statement]:
+        if isinstance(statement, UOperator):
+            return change(statement)
         if isinstance(statement, StitchedUTask):
             return change(map_members(statement, change))
         return change(map_regions(statement, lambda inner: rewrite_region(inner, change)))

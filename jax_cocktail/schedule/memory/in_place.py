@@ -70,32 +70,31 @@ def _reads(group: StitchedUTask, memory: Memory) -> dict[Value, list[tuple[Value
     """root -> its values that the group reads, and whether element by element. The target of an in-place
     update is not read."""
     found: dict[Value, list[tuple[Value, bool]]] = defaultdict(list)
-    for member in group.members:
+    inputs = frozenset(group.inputs)
+    for member, aligned in zip(group.members, _aligned(group), strict=True):
         first = 1 if member.kind == "dynamic_update_slice" else 0
-        aligned = _keeps(member, group) and _stays_aligned(member, group)
         for operand in member.inputs[first:]:
             root = memory.root(operand)
-            if root is not None and operand in group.inputs:
+            if root is not None and operand in inputs:
                 found[root].append((operand, aligned))
     return found
 
 
-def _keeps(member: UOperator, group: StitchedUTask) -> bool:
+def _keeps(member: UOperator) -> bool:
     """True if result element i depends on operand elements i only, or if a loop over the operand's elements
     takes them."""
-    return member.kind == "dynamic_update_slice" or member in group.reductions or keeps_elements(member)
+    return member.kind == "dynamic_update_slice" or member.kind == "reduce" or keeps_elements(member)
 
 
-def _stays_aligned(member: UOperator, group: StitchedUTask) -> bool:
-    """True if all members of the group that depend on `member` do so element by element."""
-    tainted = set(member.outputs)
-    for later in group.members:
-        if later is member or not tainted.intersection(later.inputs):
-            continue
-        if not _keeps(later, group):
-            return False
-        tainted.update(later.outputs)
-    return True
+def _aligned(group: StitchedUTask) -> list[bool]:
+    """For each member, True if it and all members that depend on it go element by element."""
+    apart = set[Value]()  # a member that does not depends on these
+    found = []
+    for member in reversed(group.members):
+        found.append(_keeps(member) and apart.isdisjoint(member.outputs))
+        if not found[-1]:
+            apart.update(member.inputs)
+    return found[::-1]
 
 
 def _is_own_slice(leaf: Value, update: UOperator, memory: Memory) -> bool:

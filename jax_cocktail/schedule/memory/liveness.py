@@ -7,7 +7,7 @@ overlap only at positions where one is read in step with the write of the other:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -80,10 +80,11 @@ class _Walker:
     def _transfer(self, sources: tuple[Value, ...], targets: tuple[Value, ...], at: int, depth: int) -> None:
         """Notes parallel copies at a position; shared memory saves each of them. A target whose old value is
         itself copied elsewhere must stay apart from its new value."""
-        for position, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        times = Counter(self.layouts[source].root for source in sources if source in self.layouts)
+        for source, target in zip(sources, targets, strict=True):
             root = self.memory.whole(source)
-            others = self.roots(sources[:position] + sources[position + 1 :])
-            if root is not None and target in self.layouts and (target not in others or root == target):
+            elsewhere = times[target] > (self.memory.root(source) == target)
+            if root is not None and target in self.layouts and (root == target or not elsewhere):
                 self.result.related[at].add(frozenset((root, target)))
                 self.result.wishes.append((depth, root, target))
 
