@@ -129,6 +129,7 @@ class Synchroniser(ABC):
         self.plan, self.barrier, self.alone = plan, barrier, alone
         self.layouts: Mapping[Value, Layout] = plan.layouts
         self._known: dict[int, tuple[Statement, list[Access]]] = {}  # by the statement's id()
+        self._inside: dict[tuple[int, frozenset[Access]], tuple[Statement, State, Statement]] = {}
 
     def run(self, program: UProgram) -> UProgram:
         """Returns its argument if the program needs no barrier."""
@@ -164,9 +165,18 @@ class Synchroniser(ABC):
         return self.inside(statement, line.state | own)
 
     def inside(self, statement: Statement, state: State) -> tuple[Statement, State]:
-        """A loop or branch with its barriers, and the accesses open after it."""
-        if isinstance(statement, LoopUTask):
-            return self._loop(statement, state)
+        """A loop or branch with its barriers, and the accesses open after it: found once for the accesses
+        open before it, since the loops around it are walked several times."""
+        key = id(statement), frozenset(state)
+        if key not in self._inside:
+            if isinstance(statement, LoopUTask):
+                found = self._loop(statement, state)
+            else:
+                found = self._branch(statement, state)
+            self._inside[key] = *found, statement  # which keeps its id() to itself
+        return self._inside[key][:2]
+
+    def _branch(self, statement: Statement, state: State) -> tuple[Statement, State]:
         left: State = {}
 
         def side(region: Region) -> Region:
