@@ -130,8 +130,10 @@ CK_NOINLINE void ck_conv_vectors(const CkConv<RANK>& s, const CkConvTile<RANK>& 
   }
 }
 
-template <class T, int RANK>
+// GROUPS: see ck_gemm; it tells whether there are pairs of vectors, and whether one vector is left over.
+template <int GROUPS, class T, int RANK>
 CK_NOINLINE void ck_conv_direct(const CkConv<RANK>& s, const T* x, const T* w, T* o) {
+  constexpr bool pairs = (GROUPS & (8 | 4 | 2)) != 0, single = (GROUPS & (4 | 1)) != 0;
   constexpr int most = CK_VECTOR_BYTES == 64 ? 8 : 4;
   constexpr i64 lanes = CkVector<T, CK_VECTOR_BYTES>::lanes;
   i64 lines = s.batch, image = s.in_features;
@@ -150,13 +152,14 @@ CK_NOINLINE void ck_conv_direct(const CkConv<RANK>& s, const T* x, const T* w, T
       tile.count = width - at < most ? int(width - at) : most;
       T* target = o + (line * width + at) * s.out_features;
       for (tile.feature = 0; tile.feature < s.out_features;) {
-        if (outs - tile.feature % outs >= 2 * lanes) {
-          ck_conv_vectors<most, 2>(s, tile, x + rest * image, w, target);
-          tile.feature += 2 * lanes;
-        } else {
-          ck_conv_vectors<most, 1>(s, tile, x + rest * image, w, target);
-          tile.feature += lanes;
+        const bool pair = pairs && (!single || outs - tile.feature % outs >= 2 * lanes);
+        if constexpr (pairs) {
+          if (pair) ck_conv_vectors<most, 2>(s, tile, x + rest * image, w, target);
         }
+        if constexpr (single) {
+          if (!pair) ck_conv_vectors<most, 1>(s, tile, x + rest * image, w, target);
+        }
+        tile.feature += pair ? 2 * lanes : lanes;
       }
     }
   }
@@ -364,7 +367,7 @@ CK_INLINE void ck_conv_as(const CkConv<RANK>& s, const T* x, const T* w, O* o) {
   if constexpr ((pointwise || KERNEL == CK_CONV_PRODUCTS) && !CkSame<C, void>::value) {
     ck_conv_products<C, pointwise, M, GROUPS>(s, positions, image, x, w, o);
   } else if constexpr (KERNEL == CK_CONV_DIRECT && CkSame<T, O>::value && CkSame<T, C>::value) {
-    ck_conv_direct(s, x, w, o);
+    ck_conv_direct<GROUPS>(s, x, w, o);
   } else {
     ck_conv_positions(s, positions, image, x, w, o);
   }
