@@ -82,7 +82,8 @@ class Context:
     registers: dict[Value, Expression] = field(default_factory=dict)
     names: dict[Name, Outer] = field(default_factory=dict)  # registers and pointers
     indices: dict[Name, str] = field(default_factory=dict)  # of the loops around the statement -> C type
-    outlines: OutlineTable | None = None
+    outlines: OutlineTable | None = None  # if lane loops become functions
+    products: OutlineTable | None = None  # if products do, so that they can be compiled beside the rest
     first_codes: Mapping[str, int] = field(default_factory=dict)  # see `utask.failure`
     part_depth: int = 0  # parallel loops around the statement at hand
     loop_depth: int = 0  # other loops around it

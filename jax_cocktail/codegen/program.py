@@ -89,6 +89,7 @@ def emit_program(
     functions = OutlineTable(target, can_fail=bool(codes))
     context = Context(machine, plan, Writer(target.index), first_codes=codes)
     context.outlines = functions if wants_outlining(program, target.outline_limit) else None
+    context.products = functions if functions.has_pieces else context.outlines
     context.places, context.stamps, context.rings = places, stamps, len(program.entry.results)
     context.sizes, context.counts = lengths(program, plan), counts(plan)
     context.sized_spaces = sized_spaces(plan, target.sized_spaces)
@@ -235,7 +236,8 @@ def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Cal
     and it can be one. In a part that a loop repeats it stays: a function in a function gets few registers,
     and then waits for one load after the other."""
     repeated, template = context.in_part and context.loop_depth, product_in(statement)
-    if context.outlines is None or not outlined or repeated:
+    outlines = context.products if template else context.outlines
+    if outlines is None or not outlined or repeated:
         with context.writer.block(template=template):
             emit()
         return
@@ -247,7 +249,7 @@ def _emit_part(context: Context, outlined: bool, statement: Statement, emit: Cal
     if result and touches(inner, result):  # of a loop: what it was, and what it becomes
         context.writer.add(Block("", tuple(inner)))
         return
-    context.writer.add(context.outlines.call(inner, context.about, result, template))
+    context.writer.add(outlines.call(inner, context.about, result, template))
 
 
 def _emit_view(context: Context, operator: UOperator) -> None:

@@ -7,6 +7,9 @@
 #include "cocktail_units.h"
 CK_EXPORT const i64 ck_most_units;
 const i64 ck_most_units = 2;
+CK_NOINLINE void outlined0(f32* x0, const f32* x1, f32* x2) {
+  ck_dot_fixed<f32, f32, f32, 32, 256, 256, 256, 1, 256, 1, 256, 1>(1, x0, 0, x1, 0, x2, 0);
+}
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
@@ -24,9 +27,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
     const f32* const d13 = p0 + ck_clamp_index(v11, 32) * 256;
     __builtin_memcpy(o32768_f32, d13, 32768);
     for (i64 v14 = 0; v14 < 5; ++v14) {
-      {
-        ck_dot_fixed<f32, f32, f32, 32, 256, 256, 256, 1, 256, 1, 256, 1>(1, o32768_f32, 0, p1, 0, o0_f32, 0);
-      }
+      outlined0(o32768_f32, p1, o0_f32);
       {
         CK_LANES
         for (i64 i1 = 0; i1 < 8192; ++i1) {

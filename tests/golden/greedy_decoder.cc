@@ -5,6 +5,9 @@
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
 #include "cocktail_scan.h"
+CK_NOINLINE void outlined0(f32* x0, const f32* x1, f32* x2) {
+  ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, x0, 0, x1, 0, x2, 0);
+}
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
@@ -44,9 +47,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
         w0_f32[i0] = t5;
       }
     }
-    {
-      ck_dot_fixed<f32, f32, f32, 1, 11, 16, 0, 1, 11, 1, 0, 1>(1, w0_f32, 0, p1, 0, w64_f32, 0);
-    }
+    outlined0(w0_f32, p1, w64_f32);
     {
       i32 s7[1];
       const i64 n6 = ck_arg_row<true, f32>(11, [&](i64 k) CK_INLINED { return w64_f32[k]; });

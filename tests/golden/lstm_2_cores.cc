@@ -7,6 +7,17 @@
 #include "cocktail_units.h"
 CK_EXPORT const i64 ck_most_units;
 const i64 ck_most_units = 2;
+CK_NOINLINE void outlined0(i64 x0, const f32* x1, const f32* x2, f32* x3) {
+  const i64 n1 = ck_clamp_index(x0, 64);
+  for (i64 i0 = 0; i0 < 4; ++i0) {
+    ck_dot_fixed<f32, f32, f32, 4, 64, 128, 128, 1, 512, 1, 512, 1>(1, x1, 0, x2 + 128 * i0, 0, (x3 + n1) + 128 * i0, 0);
+  }
+}
+CK_NOINLINE void outlined1(f32* x0, const f32* x1, f32* x2) {
+  for (i64 i0 = 0; i0 < 4; ++i0) {
+    ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, x0, 0, x1 + 128 * i0, 0, x2 + 64 * i0, 0);
+  }
+}
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
@@ -47,12 +58,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
       v56 = t1;
     }
     const f32* const d58 = p1 + ck_clamp_index(v56, 64) * 1;
-    {
-      const i64 n2 = ck_clamp_index(v56, 64);
-      for (i64 i0 = 0; i0 < 4; ++i0) {
-        ck_dot_fixed<f32, f32, f32, 4, 64, 128, 128, 1, 512, 1, 512, 1>(1, p0, 0, d58 + 128 * i0, 0, (w0_f32 + n2) + 128 * i0, 0);
-      }
-    }
+    outlined0(v56, p0, d58, w0_f32);
   }
   if (unit->index == 0) {
     {
@@ -62,111 +68,103 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   for (i64 v96 = 0; v96 < 2; ++v96) {
     ck_arrive(unit);
     {
-      const i64 t3 = v96 * i64(2LL);
-      v98 = t3;
+      const i64 t2 = v96 * i64(2LL);
+      v98 = t2;
     }
     if (ck_wait(unit)) return 0;
     for (i64 v104 = unit->index; v104 < 2; v104 += unit->count) {
       {
-        const i64 t4 = v104 * i64(64LL);
-        v109 = t4;
+        const i64 t3 = v104 * i64(64LL);
+        v109 = t3;
       }
       const f32* const d111 = p2 + ck_clamp_index(v109, 64) * 1;
       const f32* const d112 = w0_f32 + ck_clamp_index(v98, 3) * 512 + ck_clamp_index(v109, 64) * 1;
       const f32* const d114 = w8704_f32 + ck_clamp_index(v109, 64) * 1;
+      outlined1(r1, d111, o0_f32);
       {
-        for (i64 i0 = 0; i0 < 4; ++i0) {
-          ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, r1, 0, d111 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
-        }
-      }
-      {
-        const i64 n5 = ck_clamp_index(v98, 3);
+        const i64 n4 = ck_clamp_index(v98, 3);
+        const i64 n5 = ck_clamp_index(v109, 64);
         const i64 n6 = ck_clamp_index(v109, 64);
         const i64 n7 = ck_clamp_index(v109, 64);
-        const i64 n8 = ck_clamp_index(v109, 64);
         CK_LANES
         for (i64 i0 = 0; i0 < 64; ++i0) {
-          const f32 t9 = d112[i0 + 384];
-          const f32 t10 = o0_f32[i0 + 192];
-          const f32 t11 = t9 + t10;
-          const f32 t12 = ck_logistic(t11);
-          const f32 t13 = d112[i0 + 128];
-          const f32 t14 = o0_f32[i0 + 64];
-          const f32 t15 = t13 + t14;
-          const f32 t16 = ck_logistic(t15);
-          const f32 t17 = d114[i0];
-          const f32 t18 = t16 * t17;
-          const f32 t19 = d112[i0];
-          const f32 t20 = o0_f32[i0];
-          const f32 t21 = t19 + t20;
-          const f32 t22 = ck_logistic(t21);
-          const f32 t23 = d112[i0 + 256];
-          const f32 t24 = o0_f32[i0 + 128];
-          const f32 t25 = t23 + t24;
-          const f32 t26 = ck_tanh(t25);
-          const f32 t27 = t22 * t26;
-          const f32 t28 = t18 + t27;
-          const f32 t29 = ck_tanh(t28);
-          const f32 t30 = t12 * t29;
-          o1024_f32[i0] = t30;
-          r0[128 * n5 + n6 + i0] = t30;
-          w8704_f32[n7 + i0] = t28;
-          w8192_f32[n8 + i0] = t30;
+          const f32 t8 = d112[i0 + 384];
+          const f32 t9 = o0_f32[i0 + 192];
+          const f32 t10 = t8 + t9;
+          const f32 t11 = ck_logistic(t10);
+          const f32 t12 = d112[i0 + 128];
+          const f32 t13 = o0_f32[i0 + 64];
+          const f32 t14 = t12 + t13;
+          const f32 t15 = ck_logistic(t14);
+          const f32 t16 = d114[i0];
+          const f32 t17 = t15 * t16;
+          const f32 t18 = d112[i0];
+          const f32 t19 = o0_f32[i0];
+          const f32 t20 = t18 + t19;
+          const f32 t21 = ck_logistic(t20);
+          const f32 t22 = d112[i0 + 256];
+          const f32 t23 = o0_f32[i0 + 128];
+          const f32 t24 = t22 + t23;
+          const f32 t25 = ck_tanh(t24);
+          const f32 t26 = t21 * t25;
+          const f32 t27 = t17 + t26;
+          const f32 t28 = ck_tanh(t27);
+          const f32 t29 = t11 * t28;
+          o1024_f32[i0] = t29;
+          r0[128 * n4 + n5 + i0] = t29;
+          w8704_f32[n6 + i0] = t27;
+          w8192_f32[n7 + i0] = t29;
         }
       }
     }
     ck_arrive(unit);
     {
-      const i64 t31 = v98 + i64(1LL);
-      v142 = t31;
+      const i64 t30 = v98 + i64(1LL);
+      v142 = t30;
     }
     if (ck_wait(unit)) return 0;
     for (i64 v145 = unit->index; v145 < 2; v145 += unit->count) {
       {
-        const i64 t32 = v145 * i64(64LL);
-        v150 = t32;
+        const i64 t31 = v145 * i64(64LL);
+        v150 = t31;
       }
       const f32* const d152 = p2 + ck_clamp_index(v150, 64) * 1;
       const f32* const d153 = w0_f32 + ck_clamp_index(v142, 3) * 512 + ck_clamp_index(v150, 64) * 1;
       const f32* const d155 = w8704_f32 + ck_clamp_index(v150, 64) * 1;
+      outlined1(w8192_f32, d152, o0_f32);
       {
-        for (i64 i0 = 0; i0 < 4; ++i0) {
-          ck_dot_fixed<f32, f32, f32, 1, 64, 128, 0, 1, 512, 1, 0, 1>(1, w8192_f32, 0, d152 + 128 * i0, 0, o0_f32 + 64 * i0, 0);
-        }
-      }
-      {
-        const i64 n33 = ck_clamp_index(v142, 3);
+        const i64 n32 = ck_clamp_index(v142, 3);
+        const i64 n33 = ck_clamp_index(v150, 64);
         const i64 n34 = ck_clamp_index(v150, 64);
         const i64 n35 = ck_clamp_index(v150, 64);
-        const i64 n36 = ck_clamp_index(v150, 64);
         CK_LANES
         for (i64 i0 = 0; i0 < 64; ++i0) {
-          const f32 t37 = d153[i0 + 384];
-          const f32 t38 = o0_f32[i0 + 192];
-          const f32 t39 = t37 + t38;
-          const f32 t40 = ck_logistic(t39);
-          const f32 t41 = d153[i0 + 128];
-          const f32 t42 = o0_f32[i0 + 64];
-          const f32 t43 = t41 + t42;
-          const f32 t44 = ck_logistic(t43);
-          const f32 t45 = d155[i0];
-          const f32 t46 = t44 * t45;
-          const f32 t47 = d153[i0];
-          const f32 t48 = o0_f32[i0];
-          const f32 t49 = t47 + t48;
-          const f32 t50 = ck_logistic(t49);
-          const f32 t51 = d153[i0 + 256];
-          const f32 t52 = o0_f32[i0 + 128];
-          const f32 t53 = t51 + t52;
-          const f32 t54 = ck_tanh(t53);
-          const f32 t55 = t50 * t54;
-          const f32 t56 = t46 + t55;
-          const f32 t57 = ck_tanh(t56);
-          const f32 t58 = t40 * t57;
-          o1024_f32[i0] = t58;
-          r0[128 * n33 + n34 + i0] = t58;
-          w8704_f32[n35 + i0] = t56;
-          r1[n36 + i0] = t58;
+          const f32 t36 = d153[i0 + 384];
+          const f32 t37 = o0_f32[i0 + 192];
+          const f32 t38 = t36 + t37;
+          const f32 t39 = ck_logistic(t38);
+          const f32 t40 = d153[i0 + 128];
+          const f32 t41 = o0_f32[i0 + 64];
+          const f32 t42 = t40 + t41;
+          const f32 t43 = ck_logistic(t42);
+          const f32 t44 = d155[i0];
+          const f32 t45 = t43 * t44;
+          const f32 t46 = d153[i0];
+          const f32 t47 = o0_f32[i0];
+          const f32 t48 = t46 + t47;
+          const f32 t49 = ck_logistic(t48);
+          const f32 t50 = d153[i0 + 256];
+          const f32 t51 = o0_f32[i0 + 128];
+          const f32 t52 = t50 + t51;
+          const f32 t53 = ck_tanh(t52);
+          const f32 t54 = t49 * t53;
+          const f32 t55 = t45 + t54;
+          const f32 t56 = ck_tanh(t55);
+          const f32 t57 = t39 * t56;
+          o1024_f32[i0] = t57;
+          r0[128 * n32 + n33 + i0] = t57;
+          w8704_f32[n34 + i0] = t55;
+          r1[n35 + i0] = t57;
         }
       }
     }

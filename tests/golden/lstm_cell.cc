@@ -5,6 +5,9 @@
 #include "cocktail_math.h"
 #include "cocktail_dot.h"
 #include "cocktail_units.h"
+CK_NOINLINE void outlined0(f32* x0, const f32* x1, f32* x2) {
+  ck_dot_fixed<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1, 0, 1>(1, x0, 0, x1, 0, x2, 0);
+}
 
 CK_EXPORT int ck_program(const void* const* operands, void* const* results,
                          u8* workspace, CkUnit* unit) {
@@ -14,9 +17,7 @@ CK_EXPORT int ck_program(const void* const* operands, void* const* results,
   f32* const r1 = (f32*)(results[1]);
   f32* const w0_f32 = (f32*)(workspace + 0);
   for (i64 v3 = 0; v3 < size0; ++v3) {
-    {
-      ck_dot_fixed<f32, f32, f32, 1, 32, 8, 0, 1, 32, 1, 0, 1>(1, r0, 0, p0, 0, w0_f32, 0);
-    }
+    outlined0(r0, p0, w0_f32);
     {
       CK_LANES
       for (i64 i0 = 0; i0 < 8; ++i0) {

@@ -12,13 +12,13 @@ from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.divide import LENGTH, Length, divide
 from jax_cocktail.codegen.kernel import Load, Name, Pointer, SizeName, Store, printed, text
 from jax_cocktail.codegen.outline import Outer, OutlineTable
-from jax_cocktail.codegen.parts import Function, arranged
+from jax_cocktail.codegen.parts import PART_BYTES, Function, arranged
 from jax_cocktail.codegen.writer import code
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import H200
 from jax_cocktail.utask.sizes import Parameter
-from tests.null.programs import long_program
+from tests.null.programs import build, long_program, matmul
 
 
 @pytest.fixture
@@ -65,6 +65,31 @@ def test_what_calls_a_template_is_in_one_part():
     shares = "\n".join(lines).split("#if ")[1:]
     assert len(shares) > 2
     assert sum(any(f" f{n}() {{" in share for n in range(1, 9, 2)) for share in shares) == 1
+
+
+def shares_of(functions, entry=("int main()",)):
+    """The texts of the parts of a program."""
+    return "\n".join(arranged([], [], functions, entry, PART_BYTES)).split("#if ")[1:]
+
+
+def test_a_template_and_a_loop_are_compiled_side_by_side():
+    loops = "  CK_LANES\n" * 26
+    product = Function("CK_NOINLINE void f0() {", "  ck_dot_fixed<>();", "dot")
+    assert shares_of([product]) == []
+    assert shares_of([Function("CK_NOINLINE void f0() {", loops)]) == []
+    first, second = shares_of([product], ("int main() {", loops, "}"))
+    assert ("ck_dot" in first, "CK_LANES" in second) == (True, True)
+
+
+def test_no_part_is_empty():
+    functions = [Function(f"CK_NOINLINE void f{n}() {{", "  ck_dot_fixed<>();", "dot") for n in range(40)]
+    assert len(shares_of(functions)) == 2
+
+
+def test_products_are_functions():
+    source = emit(build(["float32[40,40]", "float32[40,40]"], lambda b, x, w: (matmul(b, x, w),))).source
+    functions = re.findall(r"^CK_NOINLINE (.*?)^}", source, re.MULTILINE | re.DOTALL)
+    assert any("ck_dot" in text for text in functions)
 
 
 def test_tables_longer_than_the_program_are_compiled_once():
