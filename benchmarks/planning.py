@@ -16,7 +16,7 @@ import jax
 from benchmarks.gpu.rows import ROWS
 from benchmarks.growth import planning_seconds, straight
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.device.spec import A100, B200, H200
+from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.utask.candidate import Candidate

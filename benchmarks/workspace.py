@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import schedule, transform
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import PlacementError, UnsupportedError
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models import MODELS, RECURSIVE

@@ -78,7 +78,7 @@ CK_INLINE f32 ck_atan2(f32 y, f32 x) {
   f32 value = ck_atan_below_one(ratio);
   f32 turned = steep == left ? value : -value;
   value = steep ? ck_beside_half_pi(turned) : left ? ck_beside_pi(turned) : value;
-  return (x != x) | (y != y) ? x + y : ck_copysign(value, y);
+  return ((x != x) | (y != y)) ? x + y : ck_copysign(value, y);
 }
 
 // asin(a) for 0 <= a <= 1/2. Above, the half of pi/2 - asin(a): asin(sqrt((1 - a) / 2)).

@@ -63,9 +63,9 @@ CK_INLINE f32 ck_lgamma(f32 x) {
   f64 value = ck_fma(z - 0.5, ck_log2_f64(z) * ln2, ck_fma(series, w, 0.91893853320467274 - z));
   value = ck_fma(ck_log2_f64(argument), -ln2, value);
   value = negative ? -value : value;
-  value = (a == 1.0) | (a == 2.0) ? 0.0 : value;
+  value = ((a == 1.0) | (a == 2.0)) ? 0.0 : value;
   bool pole = (x <= 0.0f) & (f == 0.0);
-  return pole | (a == ck_infinity()) ? ck_infinity() : f32(value);
+  return (pole | (a == ck_infinity())) ? ck_infinity() : f32(value);
 }
 CK_INLINE f64 ck_lgamma(f64 x) { return ck_log_gamma(x); }
 CK_HALF_1(ck_lgamma)
@@ -95,7 +95,7 @@ CK_INLINE f32 ck_digamma(f32 x) {
   f64 series = ck_fma(v, ck_horner(v, 0.0068282174709157675, -0.0041567892444745822, 0.0039681998563162327,
                                    -0.0083333332290047579, 0.083333333333301104), 0.5 * w);
   f64 value = ck_log2_f64(z) * 0.69314718055994531 - series - fraction;
-  value = negative & (f == 0.0) ? f64(ck_nan()) : value;
+  value = (negative & (f == 0.0)) ? f64(ck_nan()) : value;
   return wide == f64(ck_infinity()) ? ck_infinity() : f32(value);
 }
 

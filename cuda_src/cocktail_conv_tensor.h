@@ -26,7 +26,7 @@ struct CkConvMma {
   i32 slice, row, column, g, t;
   f32 sums[p.height][p.width][4];
 
-  CK_CONV_MEMBER void begin() {
+  CK_MEMBER void begin() {
     const i32 slot = ck_warp() % part;
     slice = ck_warp() / part;
     row = slot / p.column_parts * 16 * p.height;
@@ -44,7 +44,7 @@ struct CkConvMma {
   }
 
   // 16 rows, one instruction deep, from `a` on.
-  CK_CONV_MEMBER void left(const T* a, u32 (&to)[4]) const {
+  CK_MEMBER void left(const T* a, u32 (&to)[4]) const {
     if constexpr (is_half) {
       const i32 lane = ck_warp_lane();
       ck_load_tiles(to, a + lane % 16 * p.a_line + lane / 16 * 8);
@@ -55,7 +55,7 @@ struct CkConvMma {
   }
 
   // The same depth of all columns.
-  CK_CONV_MEMBER void right(const T* b, u32 (&to)[p.width][2]) const {
+  CK_MEMBER void right(const T* b, u32 (&to)[p.width][2]) const {
     if constexpr (is_half) {
       const i32 lane = ck_warp_lane();
       _Pragma("unroll")
@@ -74,7 +74,7 @@ struct CkConvMma {
     }
   }
 
-  CK_CONV_MEMBER void add(const T* stage) {
+  CK_MEMBER void add(const T* stage) {
     constexpr i32 depth = p.depth / p.slices;
     if (slice >= p.slices) return;
     const T* a = stage + row * p.a_line + slice * depth;
@@ -93,7 +93,7 @@ struct CkConvMma {
     }
   }
 
-  CK_CONV_MEMBER void store(C* to) const {
+  CK_MEMBER void store(C* to) const {
     if (slice >= p.slices) return;
     _Pragma("unroll")
     for (int i = 0; i < p.height; ++i) {

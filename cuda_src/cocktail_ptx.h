@@ -1,43 +1,24 @@
 // What CUDA C++ has no words for, or none without headers of the toolkit: every instruction that a program
-// spells as assembly, each with a twin in C++ for the emulator. No other file of a program has assembly or a
-// fence. Everything here runs on sm_80; the functions of clusters need sm_90 and trap before it.
+// spells as assembly. The twins in C++ for the emulator are in cocktail_twins.h, and here for matrix tiles. No
+// other file of a program has assembly or a fence. Everything here runs on sm_80; the functions of clusters
+// need sm_90 and trap before it.
 #ifndef COCKTAIL_PTX_H
 #define COCKTAIL_PTX_H
 
 #include "cocktail_base.h"
+#if defined(CK_EMULATED)
+#include "cocktail_twins.h"
+#endif
 
-#if defined(CK_EMULATED) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+#if !defined(CK_EMULATED)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define CK_HAS_CLUSTERS 1
 #else
 #define CK_HAS_CLUSTERS 0
 #endif
 
 // ---- ordered and atomic access --------------------------------------------------------------------------
-//
-// For u32 and u64, `at` in global memory, or in shared memory of the cluster:   T ck_load_acquire<S>(const T*
-// at)       T ck_load_relaxed<S>(const T* at)   void ck_store_release<S>(T* at, T x)    void
-// ck_store_relaxed<S>(T* at, T x)   void ck_add_release<S>(T* at, T x)      T ck_fetch_add<S>(T* at, T x)
-// (acquires and releases; the old) S: whom the access is ordered with. A release covers what the whole block
-// wrote before its last ck_block_barrier.
 
-enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
-
-#if defined(CK_EMULATED)
-#define CK_SCOPED(T, NAME, ARGUMENTS, ...) \
-  template <CkScope S = CK_GPU>            \
-  CK_INLINE T NAME ARGUMENTS {             \
-    return __VA_ARGS__;                    \
-  }
-#define CK_ACCESS(T)                                                                                 \
-  CK_SCOPED(T, ck_load_acquire, (const T* at), __atomic_load_n(at, __ATOMIC_ACQUIRE))                \
-  CK_SCOPED(T, ck_load_relaxed, (const T* at), __atomic_load_n(at, __ATOMIC_RELAXED))                \
-  CK_SCOPED(void, ck_store_release, (T * at, T x), __atomic_store_n(at, x, __ATOMIC_RELEASE))        \
-  CK_SCOPED(void, ck_store_relaxed, (T * at, T x), __atomic_store_n(at, x, __ATOMIC_RELAXED))        \
-  CK_SCOPED(void, ck_add_release, (T * at, T x), (void)__atomic_fetch_add(at, x, __ATOMIC_RELEASE))  \
-  CK_SCOPED(T, ck_fetch_add, (T * at, T x), __atomic_fetch_add(at, x, __ATOMIC_ACQ_REL))
-CK_ACCESS(u32)
-CK_ACCESS(u64)
-#else
 // Assembly is text, so each scope is spelled. R: the kind of register; W: the type in PTX.
 #define CK_ASM_LOAD(R, W, ORDER, SCOPE) \
   asm volatile("ld." ORDER "." SCOPE "." W " %0, [%1];" : "=" R(x) : "l"(at) : "memory")
@@ -82,54 +63,40 @@ CK_ACCESS(u64)
   }
 CK_ACCESS(u32, "r", "u32")
 CK_ACCESS(u64, "l", "u64")
-#endif
 
-// After ck_load_relaxed<S>(at) has read what ck_store_release or ck_add_release wrote: what the writer did
-// before is visible. From sm_90 and CUDA 13 on; any other fence also waits for the thread's own stores.
-#if defined(CK_EMULATED) || (CK_HAS_CLUSTERS && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ >= 13)
+// From sm_90 and CUDA 13 on; any other fence also waits for the thread's own stores.
+#if CK_HAS_CLUSTERS && defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ >= 13
 #define CK_HAS_ACQUIRE_FENCE 1
-#else
-#define CK_HAS_ACQUIRE_FENCE 0
-#endif
-#if defined(CK_EMULATED)
-template <CkScope S, class T>
-CK_INLINE void ck_fence_acquire(const T* at) {
-  (void)ck_load_acquire<S>(at);
-}
-#elif CK_HAS_ACQUIRE_FENCE
 template <CkScope S, class T>
 CK_INLINE void ck_fence_acquire(const T*) {
   if constexpr (S == CK_CLUSTER) asm volatile("fence.acquire.cluster;" ::: "memory");
   if constexpr (S == CK_GPU) asm volatile("fence.acquire.gpu;" ::: "memory");
   if constexpr (S == CK_SYSTEM) asm volatile("fence.acquire.sys;" ::: "memory");
 }
+#else
+#define CK_HAS_ACQUIRE_FENCE 0
 #endif
+
+// ---- values of other lanes ------------------------------------------------------------------------------
+
+enum : u32 { CK_ALL_LANES = 0xffffffffu };
+CK_INLINE u32 ck_word_from_partner(u32 word, i32 flip) { return __shfl_xor_sync(CK_ALL_LANES, word, flip); }
+CK_INLINE u32 ck_word_from_lane(u32 word, i32 lane) { return __shfl_sync(CK_ALL_LANES, word, lane); }
+CK_INLINE u32 ck_word_from_before(u32 word, i32 by) { return __shfl_up_sync(CK_ALL_LANES, word, u32(by)); }
+CK_INLINE u32 ck_warp_most(u32 word) { return __reduce_max_sync(CK_ALL_LANES, word); }
+CK_INLINE u32 ck_warp_least(u32 word) { return __reduce_min_sync(CK_ALL_LANES, word); }
 
 // ---- quotients ------------------------------------------------------------------------------------------
 
-// a / b within 2 ulp, as under stock XLA. Infinities, NaN, zeros and denormals are those of the quotient. The
-// correctly rounded one branches to a slow path, over which the compiler moves no load and no other quotient.
-#if defined(CK_EMULATED)
-// As far off as that allows, up or down.
-CK_INLINE f32 ck_quotient(f32 a, f32 b) {
-  f32 near = a / b;
-  u32 bits = ck_bitcast<u32>(near), size = bits & 0x7fffffffu;
-  if (size < 2 || size >= 0x7f7fffffu) return near;
-  f64 unit = f64(ck_bitcast<f32>(size + 1)) - f64(ck_bitcast<f32>(size));
-  bool up = (ck_bitcast<u32>(a) ^ ck_bitcast<u32>(b)) % 2 == 0;
-  return f32(f64(a) / f64(b) + (up ? 1.49 : -1.49) * unit);
-}
-#else
+// The correctly rounded one branches to a slow path, over which the compiler moves no load and no other quotient.
 CK_INLINE f32 ck_quotient(f32 a, f32 b) {
   f32 quotient;
   asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));
   return quotient;
 }
-#endif
 
 // ---- order ----------------------------------------------------------------------------------------------
 
-#if !defined(CK_EMULATED)
 // NaN wins; +0 is larger than -0.
 CK_INLINE f32 ck_max(f32 a, f32 b) {
   f32 larger;
@@ -141,40 +108,20 @@ CK_INLINE f32 ck_min(f32 a, f32 b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
   return smaller;
 }
-#endif
 
 // ---- where memory is -----------------------------------------------------------------------------------
 
-// Promises about a pointer that a function got: its accesses are then those of shared or of global memory,
-// not of an address that may be either. ck_far: into global memory. ck_near<RESIDENT>: into shared memory in
-// the resident kernel, into global memory in the portable one. The emulation holds programs to the former.
-#if defined(CK_EMULATED)
-CK_INLINE void ck_far(const void* at CK_AND_WHERE) {
-  if (!ck_emulation::is_global(at)) ck_emulation::fail("a pointer to global memory that is not", {CK_PLACED});
-}
-#else
+extern __shared__ __align__(128) u8 ck_shared_memory[];
+CK_INLINE u8* ck_arena() { return ck_shared_memory; }
+
+CK_INLINE bool ck_is_global(const void* at) { return __isGlobal(at); }
 CK_INLINE void ck_far(const void* at) { CK_ASSUME(__isGlobal(at)); }
-#endif
-template <bool RESIDENT>
-CK_INLINE void ck_near(const void* at CK_AND_WHERE) {
-  if constexpr (!RESIDENT) {
-    ck_far(at CK_AND_HERE);
-  } else {
-#if !defined(CK_EMULATED)
-    CK_ASSUME(__isShared(at));
-#else
-    (void)at;  // of slices there is an address to count from, which may lie before all memory
-#endif
-  }
-}
+CK_INLINE void ck_in_shared(const void* at) { CK_ASSUME(__isShared(at)); }
 
-// ---- time, and giving up --------------------------------------------------------------------------------
+// ---- threads, time, and giving up -----------------------------------------------------------------------
 
-#if defined(CK_EMULATED)
-CK_INLINE void ck_trap(CK_WHERE) { ck_emulation::fail("trap", {CK_PLACED}); }
-CK_INLINE void ck_sleep(u32 nanoseconds CK_AND_WHERE) { __nanosleep(nanoseconds, CK_PLACED); }
-CK_INLINE u64 ck_nanoseconds() { return u64(ck_emulation::ticks()); }
-#else
+CK_INLINE void ck_block_barrier() { __syncthreads(); }
+CK_INLINE void ck_release_barrier() { __syncthreads(); }
 CK_INLINE void ck_trap() { asm volatile("trap;"); }
 CK_INLINE void ck_sleep(u32 nanoseconds) { asm volatile("nanosleep.u32 %0;" ::"r"(nanoseconds)); }
 CK_INLINE u64 ck_nanoseconds() {
@@ -182,90 +129,12 @@ CK_INLINE u64 ck_nanoseconds() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
-#endif
-
-// ---- waiting for a word ---------------------------------------------------------------------------------
-
-// What a wait is for, in reports, and whom to tell when it never ends.
-struct CkWatch {
-  u32* error;        // error word in pinned host memory, or null
-  u32 phase;         // which barrier or step: its low 16 bits are reported
-  const char* what;  // for the emulator's reports
-};
-
-// The error word after a wait that passed CK_SPIN_LIMIT: this bit, the block in 15 bits, the phase in 16.
-enum : u32 { CK_SPUN = 0x80000000u };
-
-CK_NOINLINE __attribute__((unused)) void ck_give_up(const CkWatch& watch) {
-  if (watch.error) {
-    u32 block = blockIdx.x & 0x7fffu, phase = watch.phase & 0xffffu;
-    ck_store_release<CK_SYSTEM>(watch.error, CK_SPUN | block << 16 | phase);
-  }
-  ck_trap();
-}
-
-// Calls `read` until `done` holds of what it returns, and returns that. Where CK_SPIN_LIMIT is defined, so
-// many polls in vain end the launch. `read` and `done` change nothing.
-template <class Read, class Done>
-CK_INLINE auto ck_poll_with(Read read, Done done, CkWatch watch CK_AND_WHERE) {
-  auto seen = read();
-  for (u32 polls = 0; !done(seen); ++polls, seen = read()) {
-#if defined(CK_SPIN_LIMIT)
-    if (polls >= u32(CK_SPIN_LIMIT)) ck_give_up(watch);
-    constexpr bool bounded = true;
-#else
-    constexpr bool bounded = false;
-#endif
-#if defined(CK_EMULATED)
-    ck_emulation::poll_failed(watch.what, polls == 0, bounded, {CK_PLACED});
-#else
-    (void)bounded;
-#endif
-  }
-  return seen;
-}
-
-// Returns the word at `at` as soon as `done(word)`, which holds of all later words too: afterwards, what its
-// writer released is visible. Where there is a fence that only acquires, the polls are relaxed and the fence
-// follows the last one: a relaxed read of what a release wrote, and then the fence, synchronize with the
-// release. An acquiring read empties the first-level cache, so to acquire at each poll would do so each time.
-// The emulation's fence is a second read, which acquires, because ThreadSanitizer knows no fences.
-template <CkScope S = CK_GPU, class T, class Done>
-CK_INLINE T ck_poll(const T* at, Done done, CkWatch watch CK_AND_WHERE) {
-#if CK_HAS_ACQUIRE_FENCE
-  const T seen = ck_poll_with([=] { return ck_load_relaxed<S>(at); }, done, watch CK_AND_HERE);
-  ck_fence_acquire<S>(at);
-  return seen;
-#else
-  return ck_poll_with([=] { return ck_load_acquire<S>(at); }, done, watch CK_AND_HERE);
-#endif
-}
+// Between two polls in vain: another read is the best pause.
+CK_INLINE void ck_pause() {}
 
 // ---- asynchronous copies, global to shared memory -------------------------------------------------------
 
-// ck_async_copy<BYTES> (4, 8 or 16; both addresses on borders of as many) moves words past the registers,
-// zeros if not `valid`; ck_async_commit closes a group of a thread's copies; ck_async_wait<N> returns when
-// all its groups but the last N have arrived, for this thread: ck_block_barrier shows them to the others. The
-// emulator copies at that moment and no sooner. ck_is_global: whether a generic address is in global memory.
-#if defined(CK_EMULATED)
-CK_INLINE bool ck_is_global(const void* at) { return ck_emulation::is_global(at); }
-template <int BYTES>
-CK_INLINE void ck_async_copy(void* shared, const void* global, bool valid = true CK_AND_WHERE) {
-  ck_emulation::defer_copy(shared, global, BYTES, valid, {CK_PLACED});
-}
-CK_INLINE void ck_async_commit() { ck_emulation::commit_copies(); }
-template <int N>
-CK_INLINE void ck_async_wait() {
-  ck_emulation::Copy copy;
-  while (ck_emulation::next_copy(N, &copy)) {
-    for (i32 i = 0; i < copy.bytes / 4; ++i) {
-      ((u32*)copy.to)[i] = copy.valid ? ((const u32*)copy.from)[i] : 0;
-    }
-  }
-}
-#else
 CK_INLINE u32 ck_shared_address(const void* shared) { return u32(__cvta_generic_to_shared(shared)); }
-CK_INLINE bool ck_is_global(const void* at) { return __isGlobal(at); }
 template <int BYTES>
 CK_INLINE void ck_async_copy(void* shared, const void* global, bool valid = true) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "asynchronous copies move 4, 8 or 16 bytes");
@@ -281,23 +150,10 @@ template <int N>
 CK_INLINE void ck_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-#endif
 
 // ---- clusters -------------------------------------------------------------------------------------------
 
-// Blocks of a cluster read and write each other's shared memory: ck_remote(p, rank) is the address, in the
-// block of that rank, of what p is in one's own. Every thread of the cluster arrives and waits, in turn; a
-// block must not end while others may still use its memory.
-#if defined(CK_EMULATED)
-CK_INLINE i32 ck_cluster_rank() { return ck_emulation::here->cluster_rank; }
-CK_INLINE i32 ck_cluster_size() { return ck_emulation::here->cluster_size; }
-CK_INLINE void ck_cluster_arrive(CK_WHERE) { ck_emulation::arrive_cluster({CK_PLACED}); }
-CK_INLINE void ck_cluster_wait(CK_WHERE) { ck_emulation::wait_cluster({CK_PLACED}); }
-template <class T>
-CK_INLINE T* ck_remote(T* mine, i32 rank CK_AND_WHERE) {
-  return (T*)ck_emulation::remote((void*)mine, rank, {CK_PLACED});
-}
-#elif CK_HAS_CLUSTERS
+#if CK_HAS_CLUSTERS
 CK_INLINE i32 ck_cluster_rank() {
   i32 rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -327,6 +183,7 @@ CK_INLINE T* ck_remote(T* mine, i32) {
   return mine;
 }
 #endif
+#endif  // not emulated
 
 // ---- matrix tiles of a warp -----------------------------------------------------------------------------
 //
@@ -349,6 +206,8 @@ CK_INLINE T* ck_remote(T* mine, i32) {
 // Without the instruction, of which a warp can have only one under way. Tensor cores do not read the low 13
 // bits, which stay as they come; only a NaN could carry beyond its exponent.
 constexpr u32 kCkHalfTf32 = 0x1000;
+constexpr bool kCkMatrixTakesF32 = true, kCkRoundsTf32 = true;
+constexpr i32 kCkCellColumns = 8;
 CK_INLINE u32 ck_to_tf32(f32 x) { return x == x ? ck_bitcast<u32>(x) + kCkHalfTf32 : 0x7fffffffu; }
 
 #if defined(CK_EMULATED)

@@ -13,7 +13,7 @@ from docs.timeline import RECORDED, ROWS_OF, SIZE
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import STAGES, Stamp
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H100
+from jax_cocktail.device.nvidia import H100
 from jax_cocktail.timeline.values import Timeline, Track
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.operators import HALVES

@@ -113,7 +113,7 @@ CK_OPERATOR(CkLogAddExp, ck_log_add_exp, ck_least<T>())
 #undef CK_OPERATOR
 
 // ---- values of other threads ----------------------------------------------------------------------------
-// Warps shuffle words of 32 bits: `move` is such a shuffle.
+// Warps move words of 32 bits: `move` does that.
 
 template <class T, class Move>
 CK_INLINE T ck_moved(T x, Move move) {
@@ -131,15 +131,15 @@ CK_INLINE T ck_moved(T x, Move move) {
 // before this one (its own value in the first ones).
 template <class T>
 CK_INLINE T ck_from_partner(T x, i32 flip) {
-  return ck_moved(x, [=](u32 word) { return __shfl_xor_sync(CK_ALL_LANES, word, flip); });
+  return ck_moved(x, [=](u32 word) { return ck_word_from_partner(word, flip); });
 }
 template <class T>
 CK_INLINE T ck_from_lane(T x, i32 lane) {
-  return ck_moved(x, [=](u32 word) { return __shfl_sync(CK_ALL_LANES, word, lane); });
+  return ck_moved(x, [=](u32 word) { return ck_word_from_lane(word, lane); });
 }
 template <class T>
 CK_INLINE T ck_from_before(T x, i32 by) {
-  return ck_moved(x, [=](u32 word) { return __shfl_up_sync(CK_ALL_LANES, word, u32(by)); });
+  return ck_moved(x, [=](u32 word) { return ck_word_from_before(word, by); });
 }
 
 // The value of thread 0 of the block.
@@ -221,9 +221,9 @@ CK_INLINE auto ck_arg_key(const CkArg<IS_MAX, T>& seen) {
 // The largest key of WIDTH neighbouring lanes and its lowest position, in all of them.
 template <i32 WIDTH, class Key>
 CK_INLINE void ck_arg_lanes(Key& best, i32& at) {
-  if constexpr (WIDTH == 32 && CK_WARP == 32 && sizeof(Key) == 4) {
-    const Key most = __reduce_max_sync(CK_ALL_LANES, best);
-    at = __reduce_min_sync(CK_ALL_LANES, best == most ? at : i32(CK_NOWHERE));
+  if constexpr (CK_HAS_WARP_EXTREMES && WIDTH == CK_WARP && sizeof(Key) == 4) {
+    const Key most = ck_warp_most(best);
+    at = i32(ck_warp_least(Key(best == most ? at : i32(CK_NOWHERE))));
     best = most;
   } else {
     for (i32 flip = WIDTH / 2; flip > 0; flip /= 2) {

@@ -34,13 +34,13 @@ struct CkConvFew {
 
   // Whether position `at` of a box's input is on the axis; the compiler knows it where that holds for all
   // boxes. `size`: positions of a box; `from`: where this one begins.
-  static CK_CONV_MEMBER bool on(CkConvAxis a, i32 size, i32 from, i32 at) {
+  static CK_MEMBER bool on(CkConvAxis a, i32 size, i32 from, i32 at) {
     const bool low = at >= a.low, high = (a.out - 1) / size * size * a.stride + at < a.in + a.low;
     return (low || from + at >= 0) && (high || from + at < a.in);
   }
 
   // Reads a row of the box's input. `at`: the box's first column in that row.
-  static CK_CONV_MEMBER void read(Line& line, const T* at, i32 left, bool inside) {
+  static CK_MEMBER void read(Line& line, const T* at, i32 left, bool inside) {
     _Pragma("unroll")
     for (i32 x = 0; x < wide; ++x) {
       line[x] = ck_conv_taken<T, chunk>(at + x * features, inside && on(X, p.width, left, x));
@@ -48,7 +48,7 @@ struct CkConvFew {
   }
 
   // What the row adds to every row of positions.
-  CK_CONV_MEMBER void add(const Line& line, const T* w, i32 row) {
+  CK_MEMBER void add(const Line& line, const T* w, i32 row) {
     _Pragma("unroll")
     for (i32 tap = 0; tap < Y.taps * X.taps; ++tap) {
       const i32 up = row - tap / X.taps * Y.spread, y = up / Y.stride;
@@ -68,7 +68,7 @@ struct CkConvFew {
   }
 
   // The box of positions (z, y.., x..) of an image.
-  CK_CONV_MEMBER void make(const T* x, const T* w, i32 z, i32 top, i32 left) {
+  CK_MEMBER void make(const T* x, const T* w, i32 z, i32 top, i32 left) {
     _Pragma("unroll")
     for (i32 i = 0; i < padded; ++i) sums[i] = C(0);
     CK_NO_UNROLL
@@ -91,7 +91,7 @@ struct CkConvFew {
   }
 
   // The weights; those of several output features are copied to scratch if they are far away.
-  static CK_CONV_MEMBER const T* near(const T* w) {
+  static CK_MEMBER const T* near(const T* w) {
     typedef CkConvPack<T, side> Pack;
     if (few == 1 || !ck_is_global(w)) return w;
     Pack* to = reinterpret_cast<Pack*>(ck_scratch());
@@ -103,7 +103,7 @@ struct CkConvFew {
     return reinterpret_cast<const T*>(to);
   }
 
-  static CK_CONV_MEMBER void all(const T* x, const T* w, typename D::result* o) {
+  static CK_MEMBER void all(const T* x, const T* w, typename D::result* o) {
     constexpr i32 boxes = D::sizes.rows / (Y.out * X.out) * down * across, teams = CK_THREADS / lanes;
     constexpr i32 kept = ck_dot_kept(padded, lanes);
     w = near(w);

@@ -6,7 +6,6 @@
 #include "cocktail_conv_shape.h"
 #include "cocktail_precision.h"
 
-#define CK_CONV_MEMBER __device__ __forceinline__
 
 // As one matrix product per group: rows are output positions, columns the group's output features, depth runs
 // over kernel elements and input features.
@@ -127,7 +126,7 @@ CK_INLINE constexpr i64 ck_conv_cost(const CkConvCase& c, const CkConvPlan& p) {
 // Fills in what follows from the parts; the cost is negative if it does not fit.
 CK_INLINE constexpr CkConvPlan ck_conv_fit(const CkConvCase& c, CkConvPlan p) {
   const bool fma = p.kind == CK_CONV_FMA;
-  const i32 high = fma ? p.height : 16 * p.height, wide = fma ? p.width : 8 * p.width;
+  const i32 high = fma ? p.height : 16 * p.height, wide = fma ? p.width : kCkCellColumns * p.width;
   const i32 most = (fma ? CK_THREADS : CK_WARPS) / (p.column_parts * p.slices);
   p.cost = -1;
   if (most < 1 || p.depth % (p.slices * (fma ? 4 : c.step)) != 0 || p.depth % c.a_chunk != 0) return p;
@@ -245,7 +244,7 @@ CK_INLINE constexpr CkConvPlan ck_conv_plan(const CkConv<RANK>& s, CkPrecision p
   const i32 item = sizeof(T);
   const i32 sum = ck_conv_is_f64<T>() ? 8 : i32(sizeof(typename CkType<O>::compute));
   const bool tensor = sum == 4 && CkType<O>::is_float && CkType<T>::is_float;
-  const i32 step = !tensor ? 0 : CkType<T>::is_half ? 16 : precision == CK_TF32 ? 8 : 0;
+  const i32 step = !tensor ? 0 : CkType<T>::is_half ? 16 : precision == CK_TF32 && kCkMatrixTakesF32 ? 8 : 0;
   const CkConvCase c = {z, i32(s.groups), item, sum, step, ck_conv_chunk(z.features, item),
                         ck_conv_chunk(z.columns, item), CK_SCRATCH_BYTES,
                         ck_conv_axis(s, 0), ck_conv_axis(s, 1)};

@@ -61,7 +61,7 @@ struct CkConvMove {
   T* to;  // null: nothing is left to do
   Pack pack;
 
-  CK_CONV_MEMBER void start(T* target, const T* from, bool valid, CkConvWay way) {
+  CK_MEMBER void start(T* target, const T* from, bool valid, CkConvWay way) {
     to = target;
     if constexpr (sizeof(Pack) >= 4) {
       if (way == CK_CONV_ASYNC) {
@@ -78,7 +78,7 @@ struct CkConvMove {
       for (int e = 0; e < CHUNK; ++e) pack.item[e] = from[e];
     }
   }
-  CK_CONV_MEMBER void end() {
+  CK_MEMBER void end() {
     if (to) *reinterpret_cast<Pack*>(to) = pack;
   }
 };
@@ -227,7 +227,7 @@ struct CkConvFma {
   i32 slice, row, column;
   C sums[p.height][p.width];
 
-  CK_CONV_MEMBER void begin() {
+  CK_MEMBER void begin() {
     const i32 slot = ck_lane() % part;
     slice = ck_lane() / part;
     row = slot / p.column_parts;
@@ -239,7 +239,7 @@ struct CkConvFma {
     }
   }
 
-  CK_CONV_MEMBER void add(const T* stage) {
+  CK_MEMBER void add(const T* stage) {
     constexpr i32 depth = p.depth / p.slices;
     if (slice >= p.slices) return;
     const T* a = stage + row * p.a_line + slice * depth;
@@ -271,7 +271,7 @@ struct CkConvFma {
   }
 
   // To [slices][rows][columns + kCkConvPad].
-  CK_CONV_MEMBER void store(C* to) const {
+  CK_MEMBER void store(C* to) const {
     if (slice >= p.slices) return;
     _Pragma("unroll")
     for (int i = 0; i < p.height; ++i) {

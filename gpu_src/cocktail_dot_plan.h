@@ -6,10 +6,6 @@
 #include "cocktail_arith.h"
 #include "cocktail_precision.h"
 
-#if !defined(CK_MEMBER)
-#define CK_MEMBER __device__ __forceinline__
-#endif
-
 enum CkDotPath {
   CK_DOT_SERIAL,   // a thread makes an element
   CK_DOT_COLUMNS,  // few rows, right matrix contiguous along n: columns over lanes, k over groups of lanes
@@ -41,7 +37,7 @@ struct CkDotPlan {
   i32 columns;     // of a chunk, made by one team
   i32 parts;       // warps of a team: they share k (1: each warp, or group of lanes, is a team)
   i32 bm, bn, bk;  // tile
-  i32 tm, tn;      // its part for one thread; for one warp, in cells of 16 x 8
+  i32 tm, tn;      // its part for one thread; for one warp, in cells of 16 x kCkCellColumns
   i32 slices;      // of k, made side by side
   i32 stages;      // tiles of the operands in scratch; beside a packed matrix, whether the plan fits
   i64 scratch;     // bytes
@@ -257,14 +253,14 @@ CK_INLINE constexpr CkDotPlan ck_dot_plan_tensor(CkDotForm f, i64 threads, i64 r
   for (i64 down = 1; down <= warps; down *= 2) {
     for (i64 across = 1; down * across <= warps; across *= 2) {
       for (i64 tm = 1; tm <= 4 && (tm == 1 || tm * 8 * down < f.m); tm *= 2) {
-        for (i64 tn = 1; tm * tn <= most && (tn == 1 || (tn - 1) * 8 * across < f.n); ++tn) {
+        for (i64 tn = 1; tm * tn <= most && (tn == 1 || (tn - 1) * kCkCellColumns * across < f.n); ++tn) {
           for (i64 slices = 1; slices * down * across <= warps; slices *= 2) {
             CkDotPlan p{};
             p.path = CK_DOT_MMA;
             p.tm = i32(tm);
             p.tn = i32(tn);
             p.bm = i32(16 * tm * down);
-            p.bn = i32(8 * tn * across);
+            p.bn = i32(kCkCellColumns * tn * across);
             p.slices = i32(slices);
             p = packed ? ck_dot_plan_whole(f, p, room) : ck_dot_depth(f, p, room);
             const i64 used = down * across * slices;
@@ -354,7 +350,7 @@ struct CkDotOf {
   typedef CkDotTypes<A, B, O> Types;
   typedef typename Types::work W;
   static constexpr bool halves = CkSame<A, B>::value && CkType<A>::is_half && CkSame<W, f32>::value;
-  static constexpr bool tf32 = P == CK_TF32 && CkSame<A, f32>::value && CkSame<B, f32>::value &&
+  static constexpr bool tf32 = P == CK_TF32 && kCkMatrixTakesF32 && CkSame<A, f32>::value && CkSame<B, f32>::value &&
                                CkSame<W, f32>::value;
   static constexpr bool mma = halves || tf32;
   static constexpr CkDotForm form{SHAPE..., i32(sizeof(A)), i32(sizeof(B)), i32(sizeof(W)), mma, TERMS};

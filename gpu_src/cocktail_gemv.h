@@ -4,6 +4,7 @@
 #ifndef COCKTAIL_GEMV_H
 #define COCKTAIL_GEMV_H
 
+#include "cocktail_block.h"
 #include "cocktail_dot_plan.h"
 
 // Adds `sums` up over the lanes whose numbers differ in bits HIGH to LOW. Where values are left to share out,
@@ -22,11 +23,11 @@ CK_INLINE i32 ck_dot_butterfly(W (&sums)[COUNT], i32 lane) {
       for (i32 i = 0; i < COUNT / 2; ++i) {
         if (i >= left) continue;
         const W mine = upper ? sums[i + left] : sums[i], other = upper ? sums[i] : sums[i + left];
-        sums[i] = mine + __shfl_xor_sync(CK_ALL_LANES, other, flip);
+        sums[i] = mine + ck_from_partner(other, flip);
       }
       first += upper ? left : 0;
     } else {
-      sums[0] = sums[0] + __shfl_xor_sync(CK_ALL_LANES, sums[0], flip);
+      sums[0] = sums[0] + ck_from_partner(sums[0], flip);
       first = upper ? -1 : first;
     }
   }

@@ -20,7 +20,7 @@ template <class T, class E, class Types, i64 ROWS, i64 K, i64 S_ROW, i64 S_K, i3
 struct CkDotSide {
   static constexpr bool along_k = ck_dot_along_k(S_ROW, S_K), same = CkSame<T, E>::value;
   static constexpr i32 line = along_k ? BK : R, lines = along_k ? R : BK;
-  static constexpr bool tf32 = TILE == CK_DOT_TENSOR_TF32;
+  static constexpr bool tf32 = TILE == CK_DOT_TENSOR_TF32 && kCkRoundsTf32;
   static constexpr i32 pitch = i32(ck_dot_pitch(line, sizeof(E), along_k, TILE != CK_DOT_NUMBERS));
   static constexpr i32 bytes = lines * pitch;
   static constexpr bool dense = (along_k ? S_K : S_ROW) == 1;

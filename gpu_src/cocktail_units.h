@@ -76,23 +76,20 @@ struct CkLaunch {
 
 // The block's shared memory: scratch, and in the resident kernel own memory, tagged words and resident memory
 // behind it.
-#if defined(CK_EMULATED)
-CK_INLINE u8* ck_arena() { return ck_emulation::here->arena; }
-#else
-extern __shared__ __align__(128) u8 ck_shared_memory[];
-CK_INLINE u8* ck_arena() { return ck_shared_memory; }
-#endif
 CK_INLINE u8* ck_scratch() { return ck_arena(); }
 
 // ---- the barrier of all units ----------------------------------------------------------------------------
 
-// Begins with a ck_block_barrier, so that one release covers the block; alone, a unit has nobody to tell. In
+// Begins with a barrier of the block, so that one release covers the block; alone, a unit has nobody to tell. In
 // a cluster every thread arrives and waits, but what the block does in between is ordered by no more than its
 // meetings.
 CK_INLINE void ck_arrive(CkUnit* unit CK_AND_WHERE) {
   if (unit->count == 1) return;
-  ck_block_barrier(CK_HERE);
-  if (unit->cluster) return ck_cluster_arrive(CK_HERE);
+  if (unit->cluster) {
+    ck_block_barrier(CK_HERE);
+    return ck_cluster_arrive(CK_HERE);
+  }
+  ck_release_barrier(CK_HERE);
   unit->epoch += u32(unit->count);
   if (ck_lane() == 0) ck_add_release(unit->arrived, 1u);
 }
@@ -114,7 +111,7 @@ CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
 // Tells those who await it that this unit wrote what step `value` needs. One writer per signal; values grow
 // from 1.
 CK_INLINE void ck_signal(CkUnit* unit, i32 signal, u32 value CK_AND_WHERE) {
-  ck_block_barrier(CK_HERE);
+  ck_release_barrier(CK_HERE);
   if (ck_lane() == 0) ck_store_release(&unit->header->signals[signal].value, value);
 }
 
@@ -229,18 +226,18 @@ constexpr bool kCkOwnFirst = CK_SIZES > 0 && CK_SHARED_BYTES == 0;
 template <bool RESIDENT>
 CK_INLINE i64 ck_front_bytes() {
   if (RESIDENT || !kCkOwnFirst) return CK_HEADER_BYTES;
-  return CK_HEADER_BYTES + (i64(gridDim.x) * CK_OWN_BYTES + 255) / 256 * 256;
+  return CK_HEADER_BYTES + (i64(ck_block_count()) * CK_OWN_BYTES + 255) / 256 * 256;
 }
 
 template <bool RESIDENT>
 CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   constexpr bool CLUSTER = RESIDENT && CK_ONE_CLUSTER;
-  i32 index = i32(blockIdx.x);
+  i32 index = ck_block_number();
   u8* near = ck_arena() + CK_SCRATCH_BYTES + CK_OWN_BYTES;
   u8* own_of_all = ck_workspace(launch) + CK_HEADER_BYTES + CK_SHARED_BYTES;
   CkUnit unit;
   unit.index = index;
-  unit.count = RESIDENT && CK_RESIDENT_UNITS == CK_MOST_UNITS ? CK_MOST_UNITS : i32(gridDim.x);
+  unit.count = RESIDENT && CK_RESIDENT_UNITS == CK_MOST_UNITS ? CK_MOST_UNITS : ck_block_count();
   unit.own = RESIDENT ? ck_arena() + CK_SCRATCH_BYTES : own_of_all + i64(index) * CK_OWN_BYTES;
   unit.scratch = ck_arena();
   unit.resident = RESIDENT ? near + CK_NEAR_WORDS_BYTES : nullptr;
@@ -271,8 +268,7 @@ CK_INLINE void ck_begin(CkUnit* unit CK_AND_WHERE) {
 // blocks, and is one cluster if the program says so. Portable: any grid up to that, own memory in the
 // workspace.
 #define CK_KERNEL(NAME, RESIDENT)                                                              \
-  extern "C" __global__ void __launch_bounds__(CK_THREADS, 1)                                  \
-      NAME(const __grid_constant__ CkLaunch launch) {                                          \
+  CK_KERNEL_HEAD NAME(CK_KERNEL_CONSTANT CkLaunch launch) {                                    \
     CkUnit unit = ck_unit<RESIDENT>(launch);                                                   \
     ck_begin<RESIDENT>(&unit);                                                                 \
     ck_body<RESIDENT>((const void* const*)launch.pointers, launch.pointers + CK_OPERANDS,      \

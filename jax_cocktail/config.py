@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
-from jax_cocktail.device.spec import ARCHES
+from jax_cocktail.device.cards import ARCHES
 
 VERSION = "0.1.0"
 BACKGROUND, NOW = "background", "now"  # of the option `compile`

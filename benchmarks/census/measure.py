@@ -19,7 +19,7 @@ from benchmarks.gpu import peer
 from benchmarks.gpu.peers import NoPeer
 from benchmarks.traffic.count import count
 from jax_cocktail.cost.hlo import Module
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering import custom_call
 from jax_cocktail.lowering.decisions import cores
 from jax_cocktail.lowering.survey import survey

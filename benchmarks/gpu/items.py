@@ -24,7 +24,8 @@ from benchmarks.gpu.rows import ROWS
 from jax_cocktail.build.device import build_device_program, device_toolchain
 from jax_cocktail.cost.hlo import Module
 from jax_cocktail.device import store as device_store
-from jax_cocktail.device.spec import DEFAULT, DeviceSpec, spec_for
+from jax_cocktail.device.cards import DEFAULT, spec_for
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.models import largest_difference
 from jax_cocktail.runtime.cuda import card as gpu_card

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Node, Nodes, Parts, Repeat, Work
-from jax_cocktail.device.spec import DeviceSpec, card_like
+from jax_cocktail.device.cards import card_like
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import GENERATIONS, TEMPLATES, Templates
 from jax_cocktail.device.tuning import BLOCK
 

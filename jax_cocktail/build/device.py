@@ -33,7 +33,8 @@ from jax_cocktail.build.job import (
     program_folders,
 )
 from jax_cocktail.cache import DEFAULT_LIMIT_BYTES
-from jax_cocktail.device.spec import ARCHES, DeviceSpec
+from jax_cocktail.device.cards import ARCHES
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError
 
 STANDARD = "c++17"

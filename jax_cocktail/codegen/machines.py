@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.rocm import rocm
 from jax_cocktail.device.machine import Machine
 from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.target import Target
+from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
 
 HOST = Machine(CPU)
-_TARGETS = {"cuda": cuda}  # by platform; each takes the threads of a block
+_TARGETS: dict[str, Callable[[int, DeviceSpec], Target]] = {  # by platform; of blocks of so many threads
+    "cuda": lambda threads, spec: cuda(threads),
+    "rocm": lambda threads, spec: rocm(threads, spec.warp),
+}
 
 
 def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
@@ -20,13 +27,12 @@ def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
         return HOST
     if spec.platform not in _TARGETS:
         raise UnsupportedError(f"no code is made for the platform {spec.platform}")
-    target = _TARGETS[spec.platform]
-    return Machine(target() if threads is None else target(threads), spec)
+    return Machine(_TARGETS[spec.platform](threads or BLOCK.threads, spec), spec)
 
 
 def with_threads(machine: Machine, threads: int) -> Machine:
     """The machine with this many threads per block; 0 leaves it as it is, as does a host."""
     if machine.spec is None or threads in (0, machine.target.threads):
         return machine
-    sized = _TARGETS[machine.spec.platform](threads)
+    sized = _TARGETS[machine.spec.platform](threads, machine.spec)
     return replace(machine, target=replace(sized, outline_limit=machine.target.outline_limit))

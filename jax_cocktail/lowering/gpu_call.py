@@ -15,7 +15,8 @@ import numpy as np
 from jax_cocktail.build.host import build_gpu_handler, host_toolchain
 from jax_cocktail.build.library import open_built
 from jax_cocktail.compiler import Executable
-from jax_cocktail.device.spec import DEFAULT, DeviceSpec, card_like, spec_for
+from jax_cocktail.device.cards import DEFAULT, card_like, spec_for
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.runtime import trust
 from jax_cocktail.runtime.cuda import measure as gpu_measure

@@ -21,7 +21,8 @@ from benchmarks.gpu import items, peer, peers, pool, report, stock_micro, target
 from benchmarks.gpu.rows import QUICK, ROWS
 from benchmarks.gpu.unroll import CannotUnroll, unrolled
 from jax_cocktail.cost import hlo
-from jax_cocktail.device.spec import H200, spec_for
+from jax_cocktail.device.cards import spec_for
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.models import largest_difference
 from tests.api.fake_card import FakeCard
 from tests.cpu.cuda_compilers import nvcc

@@ -12,7 +12,8 @@ import pytest
 from benchmarks.gpu import items, launching, recorded
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.device import store as device_store
-from jax_cocktail.device.spec import H200, spec_for
+from jax_cocktail.device.cards import spec_for
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda import card as gpu_card

@@ -16,7 +16,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail.config import Options
 from jax_cocktail.device import store as device_store
-from jax_cocktail.device.spec import H100, H200
+from jax_cocktail.device.nvidia import H100, H200
 from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.lowering import gpu_call, variants

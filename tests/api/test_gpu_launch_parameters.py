@@ -13,7 +13,7 @@ from jax import lax
 import jax_cocktail
 from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering import plan_cache
 from jax_cocktail.lowering.state import collecting
 from jax_cocktail.lowering.survey import survey

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.gpu.roofline import predict
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost.price import our_price, stock_price
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.capture import capture
 from jax_cocktail.models import MODELS
 from jax_cocktail.primitives import translate

@@ -14,7 +14,7 @@ import jax_cocktail
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Artifact
 from jax_cocktail.config import Options
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import BuildError, CocktailWarning
 from jax_cocktail.lowering import custom_call, decisions, gpu_call, lower, stopwatch, variants
 from jax_cocktail.lowering.decisions import CAPTURED, STOCK, Plan

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import candidates
 from jax_cocktail.schedule.sync.edges import GLOBAL, edges

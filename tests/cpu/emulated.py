@@ -17,10 +17,12 @@ import pytest
 
 import jax_cocktail
 from jax_cocktail import compiler
-from jax_cocktail.codegen.cuda import cuda
+from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Artifact, Emitted, Executable
-from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import H200, DeviceSpec
+from jax_cocktail.device.amd import MI300X, RX_7900_XTX
+from jax_cocktail.device.nvidia import H200
+from jax_cocktail.device.spec import DeviceSpec
+from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.lowering import custom_call, survey, variants
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.utask.candidate import Candidate
@@ -33,6 +35,10 @@ from tests.strategies import check_state, initial_state, run
 THREADS = 64
 KERNELS = ("ck_resident", "ck_portable")
 SPEC = replace(H200, name="emulated", shared_bytes=96 << 10)
+WAVES = {  # AMD's cards by the lanes of a wave
+    64: replace(MI300X, name="emulated"),
+    32: replace(RX_7900_XTX, name="emulated"),
+}
 
 
 @dataclass
@@ -40,7 +46,7 @@ class Emulation:
     """What to emulate next, and what was: `launches` are (emitted program, built program, kernel)."""
 
     threads: int = THREADS
-    outline_limit: int = cuda().outline_limit
+    outline_limit: int = PROGRAM.outlined_loops
     spec: DeviceSpec = SPEC
     kernel: str = "ck_resident"
     seed: int = 0
@@ -52,14 +58,18 @@ class Emulation:
     launches: list[tuple[Emitted, Program, str]] | None = None
 
     def emit(self, program: Any, *_: Any, candidate: Candidate, trace: int = 0, **__: Any) -> Emitted:
-        machine = Machine(replace(cuda(self.threads), outline_limit=self.outline_limit), self.spec)
+        machine = machine_of(self.spec, self.threads)
+        machine = replace(machine, target=replace(machine.target, outline_limit=self.outline_limit))
         return compiler.emit(program, machine, candidate=candidate, trace=trace)
 
     def build(self, emitted: Emitted, *_: Any, **__: Any) -> Artifact:
         digest = hashlib.sha256(emitted.source.encode()).hexdigest()
-        built = emulator.build(emitted.source, sanitizer=self.sanitizer)
+        built = self.program(emitted)
         self._built[digest] = Artifact(emitted.source.encode(), digest, emitted, 0.0, False, str(built.path))
         return self._built[digest]
+
+    def program(self, emitted: Emitted) -> Program:
+        return emulator.build(emitted.source, sanitizer=self.sanitizer, platform=self.spec.platform)
 
     def launch(self, artifact: Artifact, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """One launch on copies of the arguments; donated ones become results."""
@@ -71,7 +81,7 @@ class Emulation:
             results[result] = operands[operand]
         if emitted.stamps is not None:
             results.append(np.zeros(emitted.stamps.shape, np.uint32))
-        program = emulator.build(emitted.source, sanitizer=self.sanitizer)
+        program = self.program(emitted)
         units = self.grid or emitted.plan.most_units
         near = emitted.plan.cluster and self.kernel == "ck_resident"
         grid = {"units": units, "cluster": units if near else 1}

@@ -28,7 +28,8 @@ from jax_cocktail.build.device import DeviceBuilt, DeviceToolchain, build_device
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
-from jax_cocktail.device.spec import A100, B200, H200, DeviceSpec
+from jax_cocktail.device.nvidia import A100, B200, H200
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.decisions import Plan
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare

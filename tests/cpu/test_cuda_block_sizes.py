@@ -16,7 +16,7 @@ from benchmarks.gpu.sass.sizes import sizes_of, told_sizes
 from jax_cocktail import compiler
 from jax_cocktail.build.device import build_device_program
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.device.spec import A100, B200, H200
+from jax_cocktail.device.nvidia import A100, B200, H200
 from jax_cocktail.lowering import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.schedule.policy import block_sizes

@@ -14,7 +14,7 @@ from jax import lax
 from jax_cocktail import compiler
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.models import MODELS
 from jax_cocktail.utask.candidate import Candidate

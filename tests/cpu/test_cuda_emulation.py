@@ -454,5 +454,5 @@ def test_copies_in_groups() -> None:
 
 def test_warnings_free() -> None:
     command = [emulator.compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
-    for name in ("cuda_emulation.cc", "cuda_emulation_main.cc"):
+    for name in ("gpu_emulation.cc", "gpu_emulation_main.cc"):
         subprocess.run([*command, str(emulator.HERE / name)], check=True)

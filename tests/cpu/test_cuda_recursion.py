@@ -15,7 +15,7 @@ import jax_cocktail
 from jax_cocktail import recursive
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.recursion import levels as recursion_levels

@@ -364,7 +364,7 @@ def test_assembly_and_fences_stand_in_one_file() -> None:
             r"__threadfence|\bvolatile\b(?!\()", code_of(path).replace("asm volatile", "")
         ), path.name
     shared = [path.name for path in headers for _ in re.findall(r"\b__shared__\b", code_of(path))]
-    assert shared == ["cocktail_units.h"]
+    assert shared == ["cocktail_ptx.h"]
 
 
 # ---- compilers ------------------------------------------------------------------------------------------

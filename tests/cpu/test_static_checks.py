@@ -13,7 +13,7 @@ import json
 import pytest
 
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.models import MODELS
 from tests.cpu import static_checks
 from tests.cpu.cuda_compilers import nvcc, nvrtc

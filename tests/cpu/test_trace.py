@@ -12,7 +12,7 @@ from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import CROSSINGS, EVERYTHING, STAGES
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.interpreter.run import run
 from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts

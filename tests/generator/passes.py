@@ -15,7 +15,7 @@ from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import Emitted, emit
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import PROGRAM, BatchTuning
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.placement.place import place

@@ -9,7 +9,7 @@ import pytest
 from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.placement.limits import Limits
 from jax_cocktail.schedule.sync.block_barriers import insert_block_barriers
 from jax_cocktail.utask.candidate import Candidate

@@ -12,7 +12,7 @@ import pytest
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.codegen.program import emit_program
 from jax_cocktail.compiler import Artifact, emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.dump import Dump
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import UProgram, walk

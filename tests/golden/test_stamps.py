@@ -10,7 +10,7 @@ import pytest
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import CROSSINGS, EVERYTHING, STAGES, stamps_of
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.utask.ir import StitchedUTask, UOperator, operators_in, walk
 from jax_cocktail.utask.operators import BARRIERS, HALVES
 from jax_cocktail.utask.types import Source

@@ -9,7 +9,7 @@ from functools import cache
 
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted, emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.utask.ir import operators_in
 from jax_cocktail.utask.plan import MemoryPlan
 from jax_cocktail.utask.printer import print_program

@@ -16,7 +16,7 @@ from jax.sharding import SingleDeviceSharding
 
 import jax_cocktail
 from benchmarks.gpu.peer import target_text
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 
 NO_PLUGIN = "needs jax-cuda13-plugin and jax-cuda13-pjrt of this jax version (--no-deps): .ci/run does it"
 OURS = "jax_cocktail_gpu"

@@ -12,7 +12,7 @@ from jax import lax
 from benchmarks.gpu.peer import target_text
 from benchmarks.gpu.peers import COMMAND_BUFFERS
 from benchmarks.gpu.rows import ROWS
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.lowering import gpu_call
 from tests.h200.card import OURS, OURS_WITHOUT_GRAPH, card, compiled, ours, thunks
 

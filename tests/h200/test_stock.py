@@ -12,7 +12,7 @@ from benchmarks.gpu import peer
 from benchmarks.gpu.peers import COMMAND_BUFFERS
 from benchmarks.gpu.rows import ROWS
 from jax_cocktail.cost.hlo import Module
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from tests.h200.card import compiled
 
 X = jnp.zeros((128, 128), jnp.float32)

@@ -8,7 +8,7 @@ import pytest
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import passes, transform
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import COLLAPSE
 from jax_cocktail.schedule.collapse_axes import collapse_axes
 from jax_cocktail.utask.candidate import SINGLE

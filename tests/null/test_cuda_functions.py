@@ -14,7 +14,7 @@ from jax import lax
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.utask.candidate import Candidate

@@ -12,7 +12,7 @@ from jax import lax
 from jax_cocktail.codegen.gpu import TILE_BYTES, launch_plan
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.lowering.variants import prepare

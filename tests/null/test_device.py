@@ -11,18 +11,9 @@ from jax_cocktail import config
 from jax_cocktail.config import Options, resolve
 from jax_cocktail.device import spec as device
 from jax_cocktail.device import store as device_store
-from jax_cocktail.device.spec import (
-    A100,
-    B200,
-    CARDS,
-    DEFAULT,
-    H100,
-    H200,
-    RTX_3090,
-    from_json,
-    spec_for,
-    to_json,
-)
+from jax_cocktail.device.cards import CARDS, DEFAULT, spec_for
+from jax_cocktail.device.nvidia import A100, B200, H100, H200, RTX_3090
+from jax_cocktail.device.spec import from_json, to_json
 from jax_cocktail.device.store import Measured
 from jax_cocktail.errors import BuildError
 

@@ -17,7 +17,7 @@ from jax_cocktail.cost.unit_time import (
     unit_of,
     unit_seconds,
 )
-from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.placement.limits import limits_for
 from jax_cocktail.placement.mesh import UnitMesh
 from jax_cocktail.placement.place import place

@@ -16,7 +16,7 @@ from jax_cocktail.codegen.parts import PART_BYTES, Function, arranged
 from jax_cocktail.codegen.writer import code
 from jax_cocktail.compiler import emit
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.utask.sizes import Parameter
 from tests.null.programs import build, long_program, matmul
 

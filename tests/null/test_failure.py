@@ -11,7 +11,7 @@ from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.gpu import launch_plan
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import ProgramFailure, VerificationError
 from jax_cocktail.primitives import translate
 from jax_cocktail.primitives.equation import Equation, Program, Variable

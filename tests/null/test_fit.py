@@ -14,7 +14,7 @@ from benchmarks.gpu.kernels import Measured, load, measured, path_of, spec_of, s
 from jax_cocktail.cost.gpu import kernel_spent
 from jax_cocktail.cost.latency import clocks
 from jax_cocktail.device import templates
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.templates import FIRST, GENERATIONS
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

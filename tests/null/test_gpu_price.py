@@ -11,7 +11,8 @@ from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.cost.gpu import Spent, kernel_spent
 from jax_cocktail.cost.kernel import kernel_of
 from jax_cocktail.cost.price import Comparison, our_price, stock_price
-from jax_cocktail.device.spec import A100, H200, DeviceSpec
+from jax_cocktail.device.nvidia import A100, H200
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.templates import TEMPLATES
 from jax_cocktail.device.tuning import BLOCK, MODEL, STOCK
 from jax_cocktail.utask.candidate import Candidate

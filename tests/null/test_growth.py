@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.growth import planning_seconds, straight
 from jax_cocktail.codegen.machines import machine_of
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import walk
 

@@ -8,7 +8,7 @@ import pytest
 from jax_cocktail.analysis.classes import axis_classes
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.device.host import Cache
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.placement.joined import joined
 from jax_cocktail.placement.limits import Limits, limits_for
 from jax_cocktail.placement.mesh import UnitMesh

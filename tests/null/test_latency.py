@@ -9,7 +9,7 @@ import pytest
 from jax_cocktail.cost.gpu import Spent, kernel_spent
 from jax_cocktail.cost.kernel import Choice, Crossing, Kernel, Parts, Repeat, Work
 from jax_cocktail.cost.latency import Counts, Memory, copy_counts, counts_of
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.templates import FIRST
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.builder import Builder

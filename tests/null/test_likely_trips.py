@@ -11,7 +11,7 @@ from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.price import our_price, stock_price
 from jax_cocktail.cost.work import runs, sure_runs
-from jax_cocktail.device.spec import H100
+from jax_cocktail.device.nvidia import H100
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.schedule.loops.distribution.distribute import Limits, distribute
 from jax_cocktail.schedule.simplify.hoist import hoist

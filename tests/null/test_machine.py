@@ -12,8 +12,10 @@ from jax_cocktail.codegen.cpu import CPU
 from jax_cocktail.codegen.cuda import cuda
 from jax_cocktail.codegen.gpu import LINE_BYTES, TAGGED_PAIR_BYTES, header_bytes
 from jax_cocktail.codegen.machines import HOST, machine_of
+from jax_cocktail.device.cards import CARDS
 from jax_cocktail.device.machine import Machine
-from jax_cocktail.device.spec import CARDS, H200, PORTABLE_CLUSTER
+from jax_cocktail.device.nvidia import H200
+from jax_cocktail.device.spec import PORTABLE_CLUSTER
 from jax_cocktail.device.tuning import BLOCK, PROGRAM
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.runtime.cuda.driver import FIRST_WITH_CLUSTERS

@@ -18,7 +18,7 @@ from jax_cocktail.codegen import anchors, element
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit
 from jax_cocktail.cost.work import work
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import UnsupportedError
 from jax_cocktail.utask.infer import infer
 from jax_cocktail.utask.interpreter.run import EVALUATE, run

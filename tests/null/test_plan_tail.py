@@ -12,7 +12,7 @@ import pytest
 from jax_cocktail import compiler
 from jax_cocktail.codegen.machines import HOST, machine_of
 from jax_cocktail.compiler import emit, passes
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.dump import Dump
 from jax_cocktail.errors import VerificationError
 from jax_cocktail.schedule.sync import plan_tail

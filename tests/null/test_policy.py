@@ -17,7 +17,7 @@ from jax_cocktail.cost.price import (
     stock_price,
 )
 from jax_cocktail.device.host import SERVER
-from jax_cocktail.device.spec import A100, H200
+from jax_cocktail.device.nvidia import A100, H200
 from jax_cocktail.device.tuning import BLOCK, MODEL
 from jax_cocktail.schedule import policy
 from jax_cocktail.schedule.policy import (

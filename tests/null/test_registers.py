@@ -11,7 +11,7 @@ from jax_cocktail import compiler
 from jax_cocktail.build.device import DeviceBuilt, KernelFacts
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.codegen.stamps import EVERYTHING
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.errors import BuildError
 from jax_cocktail.utask.candidate import Candidate
 from tests.null.gpus import recurrence

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.schedule.memory.residency import residency, resident_parts
 from jax_cocktail.utask.candidate import Candidate
 from jax_cocktail.utask.ir import LoopUTask, UProgram, is_parallel, walk

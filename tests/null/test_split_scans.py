@@ -7,7 +7,7 @@ import pytest
 
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.codegen.machines import HOST, machine_of
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.schedule.split_scans import split_scans
 from jax_cocktail.utask.interpreter.run import run
 from jax_cocktail.utask.ir import UProgram, operators_in

@@ -11,7 +11,7 @@ from jax_cocktail.compiler import emit
 from jax_cocktail.cost.cpu import our_price
 from jax_cocktail.cost.cpu_products import Form, Loads, product_loads
 from jax_cocktail.cost.traffic import Moved, traffic
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import MODEL
 from jax_cocktail.utask.candidate import SINGLE, Candidate
 from jax_cocktail.utask.interpreter.run import run

@@ -18,7 +18,7 @@ from jax_cocktail.analysis.parallel import (
 )
 from jax_cocktail.analysis.verifier import verify
 from jax_cocktail.cost.unit_time import Part, operand_bytes, unit_of, unit_seconds
-from jax_cocktail.device.spec import H200
+from jax_cocktail.device.nvidia import H200
 from jax_cocktail.device.tuning import PROGRAM
 from jax_cocktail.placement import place as place_module
 from jax_cocktail.placement.grid import numbers_of_parts

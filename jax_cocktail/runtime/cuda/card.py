@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_cocktail.device.spec import ARCHES, PORTABLE_CLUSTER, DeviceSpec, card_like
+from jax_cocktail.device.cards import ARCHES, card_like
+from jax_cocktail.device.spec import PORTABLE_CLUSTER, DeviceSpec
 from jax_cocktail.errors import BuildError
 from jax_cocktail.runtime.cuda.driver import (
     ATTRIBUTES,

@@ -1,8 +1,9 @@
-// CUDA on a host compiler: a program's text sees here the names that nvcc gives it. Blocks and their threads
-// are fibers of one OS thread, switched only where they wait for each other (cuda_emulation.cc), so that a
-// launch is the same every time for the same seed. Only what programs use is here. No standard header.
+// CUDA on a host compiler: a program's text sees here the names that nvcc gives it. Only what programs use is
+// here. No standard header.
 #ifndef CUDA_EMULATION_H
 #define CUDA_EMULATION_H
+
+#include "gpu_emulation.h"
 
 #define __global__
 #define __device__
@@ -13,7 +14,6 @@
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 
-struct uint3 { unsigned x, y, z; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(8) int2 { int x, y; };
 struct alignas(8) uint2 { unsigned x, y; };
@@ -28,115 +28,6 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline double2 make_double2(double x, double y) { return {x, y}; }
-
-namespace ck_emulation {
-
-// What the running thread of the grid knows of itself.
-struct Here {
-  uint3 thread, block, threads, blocks;
-  unsigned char* arena;  // shared memory of its block
-  int cluster_rank, cluster_size;
-};
-extern Here* here;
-
-// What a program is, for the runtime; CK_ENTRIES defines it.
-struct Program {
-  int threads, operands, results, most_units, sizes;
-  long long header_bytes, shared_bytes, own_bytes, scratch_bytes, resident_bytes;
-  void (*kernels[2])(const void* launch);  // resident, portable
-};
-extern "C" const Program ck_emulation_program;
-
-// Where the text waits, for reports.
-struct Place {
-  const char* file;
-  int line;
-};
-#define CK_PLACE const char *ck_file = __builtin_FILE(), int ck_line = __builtin_LINE()
-#define CK_PLACED ck_file, ck_line
-
-enum : unsigned { ALL_LANES = 0xffffffffu };
-enum { LANE_BYTES = 64 };
-
-// All lanes of `mask` meet and each sees what the others brought: bytes [lane][LANE_BYTES], valid until this
-// lane's next meeting. `lanes`: who came. Orders no memory, as on the device.
-struct Gathered {
-  const unsigned char (*bytes)[LANE_BYTES];
-  unsigned lanes;
-};
-Gathered gather(const char* what, unsigned mask, const void* mine, int bytes, Place place);
-
-int meet_block(int vote, Place place);                  // __syncthreads; the sum of the votes
-void meet_warp(unsigned mask, Place place);             // __syncwarp
-void arrive_cluster(Place place);                       // barrier.cluster.arrive.release
-void wait_cluster(Place place);                         // barrier.cluster.wait.acquire
-unsigned char* remote(void* shared, int rank, Place place);
-// Lets others run between two polls; `first` of a wait, `bounded` by a limit of its own.
-void poll_failed(const char* what, bool first, bool bounded, Place place);
-void rest(Place place);                                 // lets others run
-[[noreturn]] void fail(const char* what, Place place);
-bool is_global(const void* at);
-
-// Asynchronous copies of a thread: next_copy hands out those of all groups but the last `groups`.
-struct Copy {
-  void* to;
-  const void* from;
-  int bytes, group;
-  bool valid;
-};
-void defer_copy(void* to, const void* from, int bytes, bool valid, Place place);
-void commit_copies();
-bool next_copy(int groups, Copy* copy);
-long long ticks();
-
-template <class T>
-T lane_value(const Gathered& all, int lane, const char* what, Place place) {
-  if (!(all.lanes >> lane & 1)) fail(what, place);
-  T value;
-  __builtin_memcpy(&value, all.bytes[lane], sizeof(T));
-  return value;
-}
-
-template <class T>
-T shuffle(const char* what, unsigned mask, T value, int source, Place place) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "CUDA shuffles values of 4 and 8 bytes");
-  Gathered all = gather(what, mask, &value, int(sizeof(T)), place);
-  return lane_value<T>(all, source, "a shuffle reads from a lane that does not take part", place);
-}
-
-static inline int lane() { return int(here->thread.x % 32); }
-static inline unsigned ballot(const char* what, unsigned mask, bool vote, Place place) {
-  Gathered all = gather(what, mask, &vote, 1, place);
-  unsigned votes = 0;
-  for (int i = 0; i < 32; ++i) votes |= unsigned((all.lanes >> i & 1) && all.bytes[i][0]) << i;
-  return votes;
-}
-
-template <class T, class Op>
-T fold(const char* what, unsigned mask, T value, Op op, Place place) {
-  Gathered all = gather(what, mask, &value, int(sizeof(T)), place);
-  bool first = true;
-  T total = value;
-  for (int i = 0; i < 32; ++i) {
-    if (!(all.lanes >> i & 1)) continue;
-    T other = lane_value<T>(all, i, what, place);
-    total = first ? other : op(total, other);
-    first = false;
-  }
-  return total;
-}
-
-template <class T, class Op>
-T update(T* at, Op op) {
-  T old, next;
-  __atomic_load(at, &old, __ATOMIC_RELAXED);
-  do {
-    next = op(old);
-  } while (!__atomic_compare_exchange(at, &old, &next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-  return old;
-}
-
-}  // namespace ck_emulation
 
 #define threadIdx (ck_emulation::here->thread)
 #define blockIdx (ck_emulation::here->block)
@@ -189,7 +80,7 @@ CK_SHUFFLES(double)
 #undef CK_SHUFFLES
 
 static inline unsigned __ballot_sync(unsigned mask, int x, CK_PLACE) {
-  return ck_emulation::ballot("__ballot_sync", mask, x != 0, {CK_PLACED});
+  return unsigned(ck_emulation::ballot("__ballot_sync", mask, x != 0, {CK_PLACED}));
 }
 static inline int __any_sync(unsigned mask, int x, CK_PLACE) {
   return ck_emulation::ballot("__any_sync", mask, x != 0, {CK_PLACED}) != 0;

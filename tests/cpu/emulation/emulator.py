@@ -1,4 +1,4 @@
-"""Builds a program's CUDA text for the host and launches it on fibers: as on a card, but failing loudly.
+"""Builds a program's text for a GPU on the host and launches it on fibers: as on a card, but failing loudly.
 
 Shared memory and workspace hold NaNs before a launch and are watched behind their ends, as are the arrays;
 the order of threads follows from a seed; a standstill is reported. Under `sanitizer="thread"` every thread of
@@ -14,6 +14,7 @@ import functools
 import getpass
 import hashlib
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -28,7 +29,6 @@ import numpy as np
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-FOLDERS = (ROOT / "cuda_src", ROOT / "gpu_src", ROOT / "common_src", HERE)
 CANARY = 256  # bytes watched on both sides of an array; arrays begin on borders of as many
 REPORT = 1 << 16
 Sanitizer = Literal["address", "thread"]
@@ -36,6 +36,7 @@ Sanitizer = Literal["address", "thread"]
 _BASE = ("-std=c++17", "-g1", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
 # Half the time of -O1, most of which goes to compile: a program runs once, on small arrays.
 _PROGRAM = ("-Og", "-DCK_EMULATED", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
+_WARP = re.compile(r"^#define CK_WARP (\d+)$", re.MULTILINE)  # in a text, if it is not 32
 _RUNTIME = ("-O2", "-fno-builtin", "-fno-omit-frame-pointer")
 _LAUNCHES = threading.Lock()  # a program's emulated card holds one grid at a time
 
@@ -252,11 +253,12 @@ def _run(command: Sequence[str], folder: str) -> str:
     return done.stdout
 
 
-def _made(source: str, flags: Sequence[str], suffix: str) -> Path:
+def _made(source: str, flags: Sequence[str], suffix: str, platform: str) -> Path:
     """What the compiler makes of a text, from the cache: found by the text that the preprocessor leaves."""
+    folders = (ROOT / f"{platform}_src", ROOT / "gpu_src", ROOT / "common_src", HERE)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "program.cc").write_text(source, encoding="utf-8")
-        command = [compiler(), *_BASE, *(f"-I{path}" for path in FOLDERS), "program.cc"]
+        command = [compiler(), *_BASE, *(f"-I{path}" for path in folders), "program.cc"]
         text = _run([*command, *(flag for flag in flags if not flag.endswith(".o")), "-E", "-g0"], folder)
         key = hashlib.sha256(repr((compiler(), flags, text)).encode()).hexdigest()[:32]
         target = _cache_folder() / (key + suffix)
@@ -272,16 +274,26 @@ def _made(source: str, flags: Sequence[str], suffix: str) -> Path:
 
 
 @functools.cache
-def _runtime(flags: tuple[str, ...], process: bool) -> list[str]:
+def _runtime(flags: tuple[str, ...], process: bool, platform: str) -> list[str]:
     """Objects of the runtime: never instrumented, so that the sanitizers see the program alone."""
-    files = ["cuda_emulation.cc", *(["cuda_emulation_main.cc"] if process else [])]
-    return [str(_made((HERE / file).read_text(), (*_RUNTIME, *flags, "-c"), ".o")) for file in files]
+    files = ["gpu_emulation.cc", *(["gpu_emulation_main.cc"] if process else [])]
+    return [
+        str(_made((HERE / file).read_text(), (*_RUNTIME, *flags, "-c"), ".o", platform)) for file in files
+    ]
 
 
-def build(source: str, flags: Sequence[str] = (), *, sanitizer: Sanitizer | None = None) -> Program:
-    """The program of a CUDA text, from the cache if it was built before."""
+def build(
+    source: str,
+    flags: Sequence[str] = (),
+    *,
+    sanitizer: Sanitizer | None = None,
+    platform: str = "cuda",
+) -> Program:
+    """The program of a text for a platform, from the cache if it was built before."""
+    warp = _WARP.search(source)
+    flags = (*flags, *((f"-DCK_EMULATED_WARP={warp[1]}",) if warp else ()))
     checks = (f"-fsanitize={sanitizer}", f"-DCK_{sanitizer[0].upper()}SAN") if sanitizer else ()
-    runtime = _runtime((*flags, *checks[1:]), sanitizer is not None)
+    runtime = _runtime((*flags, *checks[1:]), sanitizer is not None, platform)
     shape = () if sanitizer else ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs")
     every = (*_PROGRAM, *_processor_flags(), *flags, *checks, *runtime, *shape, "-lm")
-    return Program(_made(source, every, "" if sanitizer else ".so"), sanitizer)
+    return Program(_made(source, every, "" if sanitizer else ".so", platform), sanitizer)

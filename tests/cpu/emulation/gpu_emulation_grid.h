@@ -1,6 +1,6 @@
 // The grid on strands: its threads, what they wait for, who runs next, and the report when nobody can.
-#ifndef CUDA_EMULATION_GRID_H
-#define CUDA_EMULATION_GRID_H
+#ifndef GPU_EMULATION_GRID_H
+#define GPU_EMULATION_GRID_H
 
 #include <setjmp.h>
 #include <signal.h>
@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "cuda_emulation.h"
-#include "cuda_emulation_order.h"
-#include "cuda_emulation_strands.h"
+#include "gpu_emulation.h"
+#include "gpu_emulation_order.h"
+#include "gpu_emulation_strands.h"
 
 namespace ck_emulation {
 
@@ -24,7 +24,7 @@ Here* here;
 
 namespace {
 
-enum { WARP = 32, TABLES = WARP + 1, GUARD = 1 << 16, CANARY = 256 };
+enum { TABLES = WARP + 1, GUARD = 1 << 16, CANARY = 256 };
 enum class State { READY, POLLING, WAITING, DONE };
 
 // What lanes brought to a meeting; `readers` have not met again since.
@@ -35,7 +35,8 @@ struct Table {
 
 // Meetings of the same lanes follow each other; the sanitizer ties each to one of `orders`.
 struct Meeting {
-  unsigned mask, arrivals;
+  Lanes mask;
+  unsigned arrivals;
   char orders[2];
 };
 
@@ -51,7 +52,7 @@ struct Fiber {
   State state;
   const char* what;  // waits for
   Place place;
-  unsigned mask;
+  Lanes mask;
   unsigned long long polled_at;
   alignas(16) unsigned char mine[LANE_BYTES];  // what it brings to a meeting
   Table* table;                                // what it last got from one
@@ -219,7 +220,7 @@ std::string standstill() {
     auto spot = [&](int i) {
       const Fiber& f = fibers[i];
       if (f.state == State::DONE) return std::string("ended");
-      std::string lanes = f.mask == ALL_LANES ? "" : format(", lanes 0x%08x", f.mask);
+      std::string lanes = f.mask == ALL_LANES ? "" : format(", lanes 0x%08llx", f.mask);
       return std::string(f.state == State::WAITING ? "wait at " : "poll at ") + f.what + lanes + " (" +
              spell(f.place) + ")";
     };
@@ -300,4 +301,4 @@ void schedule() {
 }  // namespace
 }  // namespace ck_emulation
 
-#endif  // CUDA_EMULATION_GRID_H
+#endif  // GPU_EMULATION_GRID_H

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "cuda_emulation_grid.h"
+#include "gpu_emulation_grid.h"
 
 namespace ck_emulation {
 namespace {
@@ -162,7 +162,7 @@ void fail(const char* what, Place place) {
 }
 
 // Lanes of `mask` meet. The last one to come deals out what they brought.
-static void meet_lanes(const char* what, unsigned mask, Place place) {
+static void meet_lanes(const char* what, Lanes mask, Place place) {
   Fiber& me = *now;
   Warp& warp = me.block->warps[me.here.thread.x / WARP];
   unsigned lane = me.here.thread.x % WARP;
@@ -172,11 +172,11 @@ static void meet_lanes(const char* what, unsigned mask, Place place) {
   moved();
   if (me.table) --me.table->readers;
   me.table = nullptr;
-  unsigned here = 1u << lane;  // others may still be at an earlier meeting, of other lanes
+  Lanes here = Lanes(1) << lane;  // others may still be at an earlier meeting, of other lanes
   for (int i = 0; i < WARP; ++i) {
     const Fiber& other = first[i];
     bool waits = other.state == State::WAITING && other.mask == mask && !strcmp(other.what, what);
-    here |= unsigned(waits) << i;
+    here |= Lanes(waits) << i;
   }
   if ((here & mask) != mask) {
     wait(what, place);
@@ -185,7 +185,7 @@ static void meet_lanes(const char* what, unsigned mask, Place place) {
   }
   Table* table = warp.tables;
   while (table->readers) ++table;
-  table->readers = __builtin_popcount(mask);
+  table->readers = __builtin_popcountll(mask);
   for (int i = 0; i < WARP; ++i) {
     if (!(mask >> i & 1)) continue;
     copy_bytes(table->bytes[i], first[i].mine, LANE_BYTES);
@@ -195,13 +195,13 @@ static void meet_lanes(const char* what, unsigned mask, Place place) {
   me.mask = ALL_LANES;
 }
 
-Gathered gather(const char* what, unsigned mask, const void* mine, int bytes, Place place) {
+Gathered gather(const char* what, Lanes mask, const void* mine, int bytes, Place place) {
   copy_bytes(now->mine, static_cast<const unsigned char*>(mine), bytes);
   meet_lanes(what, mask, place);
   return {now->table->bytes, mask};
 }
 
-void meet_warp(unsigned mask, Place place) {
+void meet_warp(Lanes mask, Place place) {
   Warp& warp = now->block->warps[now->here.thread.x / WARP];
   Meeting* meeting = nullptr;
   for (Meeting& m : warp.meetings) {
@@ -211,7 +211,7 @@ void meet_warp(unsigned mask, Place place) {
     warp.meetings.push_back({mask, 0, {}});
     meeting = &warp.meetings.back();
   }
-  char* order = &meeting->orders[meeting->arrivals / unsigned(__builtin_popcount(mask)) & 1];
+  char* order = &meeting->orders[meeting->arrivals / unsigned(__builtin_popcountll(mask)) & 1];
   ++meeting->arrivals;
   __tsan_release(order);
   meet_lanes("__syncwarp", mask, place);

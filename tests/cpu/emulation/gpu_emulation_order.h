@@ -1,6 +1,6 @@
 // What the runtime is asked for: one launch.
-#ifndef CUDA_EMULATION_ORDER_H
-#define CUDA_EMULATION_ORDER_H
+#ifndef GPU_EMULATION_ORDER_H
+#define GPU_EMULATION_ORDER_H
 
 namespace ck_emulation {
 
@@ -22,4 +22,4 @@ extern "C" int ck_emulation_launch(Order* order);
 
 }  // namespace ck_emulation
 
-#endif  // CUDA_EMULATION_ORDER_H
+#endif  // GPU_EMULATION_ORDER_H

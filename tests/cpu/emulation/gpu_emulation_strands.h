@@ -1,7 +1,7 @@
 // Strands: stacks that one OS thread switches between, announced to the sanitizers. To the thread sanitizer
 // each is a thread, and switching orders nothing.
-#ifndef CUDA_EMULATION_STRANDS_H
-#define CUDA_EMULATION_STRANDS_H
+#ifndef GPU_EMULATION_STRANDS_H
+#define GPU_EMULATION_STRANDS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -133,4 +133,4 @@ void go(Strand* from, Strand* to) {
 }  // namespace
 }  // namespace ck_emulation
 
-#endif  // CUDA_EMULATION_STRANDS_H
+#endif  // GPU_EMULATION_STRANDS_H

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "cuda_emulation_order.h"
+#include "gpu_emulation_order.h"
 
 // Request, in i64: units, resident, cluster, seed, stack bytes, shared bytes, sizes, arrays; each size; each
 // array's bytes; of each the number of the array whose memory it is (itself, but for donated ones); then the

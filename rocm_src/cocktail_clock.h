@@ -1,0 +1,17 @@
+// The clock of a timeline (cocktail_trace.h): the cycles of a compute unit.
+#ifndef COCKTAIL_CLOCK_H
+#define COCKTAIL_CLOCK_H
+
+#include "cocktail_units.h"
+
+#if defined(CK_EMULATED)
+enum : u64 { CK_CLOCKS_DIFFER = 0 };
+CK_INLINE u64 ck_cycles() { return u64(ck_emulation::ticks()); }
+#else
+enum : u64 { CK_CLOCKS_DIFFER = 1 };
+CK_INLINE u64 ck_cycles() { return u64(__builtin_readcyclecounter()); }
+#endif
+
+#include "cocktail_writers.h"
+
+#endif  // COCKTAIL_CLOCK_H

@@ -1,0 +1,28 @@
+"""The benchmark models at small sizes on the ROCm target, emulated at both wave sizes, against `jax.jit`."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+import jax_cocktail
+from jax_cocktail import compiler
+from jax_cocktail.models import MODELS, largest_difference
+from tests.case import QUICK
+from tests.cpu.emulated import KERNELS, WAVES, Emulation
+from tests.cpu.runner import EAGER
+
+
+@pytest.mark.parametrize("wave", WAVES)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_model(name, wave, monkeypatch):
+    """Products take matrix units, where the default precision lets them."""
+    model = MODELS[name]
+    function, arguments = model.make(model.batches[-1], small=True)
+    stock = jax.jit(function, compiler_options=QUICK)(*arguments)
+    monkeypatch.setattr(compiler, "limits_for", lambda *_: EAGER)
+    emulation = Emulation(launches=[], threads=128, spec=WAVES[wave]).install(monkeypatch)
+    ours = jax_cocktail.jit(function, options={"force": "cocktail", "strict": True, "units": 3})
+    for emulation.kernel in KERNELS:
+        assert largest_difference(ours(*arguments), stock) <= model.tolerance
+    assert max(emitted.plan.most_units for emitted, _, _ in emulation.launches) > 1
