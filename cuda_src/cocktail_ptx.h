@@ -1,7 +1,7 @@
 // What CUDA C++ has no words for, or none without headers of the toolkit: every instruction that a program
-// spells as assembly. The twins in C++ for the emulator are in cocktail_twins.h, and here for matrix tiles. No
-// other file of a program has assembly or a fence. Everything here runs on sm_80; the functions of clusters
-// need sm_90 and trap before it.
+// spells as assembly. The twins in C++ for the emulator are in cocktail_twins.h, and here for matrix tiles.
+// No other file of a program has assembly or a fence. Everything here runs on sm_80; the functions of
+// clusters need sm_90 and trap before it.
 #ifndef COCKTAIL_PTX_H
 #define COCKTAIL_PTX_H
 
@@ -88,7 +88,8 @@ CK_INLINE u32 ck_warp_least(u32 word) { return __reduce_min_sync(CK_ALL_LANES, w
 
 // ---- quotients ------------------------------------------------------------------------------------------
 
-// The correctly rounded one branches to a slow path, over which the compiler moves no load and no other quotient.
+// The correctly rounded one branches to a slow path, over which the compiler moves no load and no other
+// quotient.
 CK_INLINE f32 ck_quotient(f32 a, f32 b) {
   f32 quotient;
   asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a), "f"(b));

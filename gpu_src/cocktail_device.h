@@ -74,11 +74,11 @@ enum CkScope { CK_CLUSTER, CK_GPU, CK_SYSTEM };
 // ck_block_barrier shows them to the others.
 //
 // Blocks of a cluster read and write each other's shared memory: ck_remote(p, rank) is the address, in the
-// block of that rank, of what p is in one's own; ck_cluster_rank, ck_cluster_size. Every thread of the cluster
-// arrives and waits (ck_cluster_arrive, ck_cluster_wait), in turn; a block must not end while others may
-// still use its memory. Where there are no clusters, these trap.
+// block of that rank, of what p is in one's own; ck_cluster_rank, ck_cluster_size. Every thread of the
+// cluster arrives and waits (ck_cluster_arrive, ck_cluster_wait), in turn; a block must not end while others
+// may still use its memory. Where there are no clusters, these trap.
 //
-// ck_quotient(a, b) of f32 is within 2 ulp, as under stock XLA. Infinities, NaN, zeros and denormals are those
-// of the quotient.
+// ck_quotient(a, b) of f32 is within 2 ulp, as under stock XLA. Infinities, NaN, zeros and denormals are
+// those of the quotient.
 
 #endif  // COCKTAIL_DEVICE_H

@@ -350,8 +350,8 @@ struct CkDotOf {
   typedef CkDotTypes<A, B, O> Types;
   typedef typename Types::work W;
   static constexpr bool halves = CkSame<A, B>::value && CkType<A>::is_half && CkSame<W, f32>::value;
-  static constexpr bool tf32 = P == CK_TF32 && kCkMatrixTakesF32 && CkSame<A, f32>::value && CkSame<B, f32>::value &&
-                               CkSame<W, f32>::value;
+  static constexpr bool tf32 = P == CK_TF32 && kCkMatrixTakesF32 && CkSame<A, f32>::value &&
+                               CkSame<B, f32>::value && CkSame<W, f32>::value;
   static constexpr bool mma = halves || tf32;
   static constexpr CkDotForm form{SHAPE..., i32(sizeof(A)), i32(sizeof(B)), i32(sizeof(W)), mma, TERMS};
   static constexpr CkDotPlan plan = ck_dot_plan(form, CK_THREADS, CK_SCRATCH_BYTES);

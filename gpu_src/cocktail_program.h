@@ -29,28 +29,28 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
   unit->epoch = epoch;
 
 // The barrier of units out of line, for programs that have it in very many places.
-CK_NOINLINE __attribute__((unused)) u32 ck_arrive_at(u32* arrived, i32 count, u32 epoch CK_AND_WHERE) {
+CK_NOINLINE __attribute__((unused)) u32 ck_arrive_at(CkHeader* header, i32 count, u32 epoch CK_AND_WHERE) {
   CkUnit unit{};
   unit.count = count;
-  unit.arrived = arrived;
+  unit.header = header;
   unit.epoch = epoch;
   ck_arrive(&unit CK_AND_HERE);
   return unit.epoch;
 }
-CK_NOINLINE __attribute__((unused)) void ck_wait_at(u32* arrived, i32 count, u32 epoch,
+CK_NOINLINE __attribute__((unused)) void ck_wait_at(CkHeader* header, i32 count, u32 epoch,
                                                     u32* error CK_AND_WHERE) {
   CkUnit unit{};
   unit.count = count;
-  unit.arrived = arrived;
+  unit.header = header;
   unit.epoch = epoch;
   unit.error = error;
   ck_wait(&unit CK_AND_HERE);
 }
 CK_INLINE void ck_arrive_apart(CkUnit* unit CK_AND_WHERE) {
-  unit->epoch = ck_arrive_at(unit->arrived, unit->count, unit->epoch CK_AND_HERE);
+  unit->epoch = ck_arrive_at(unit->header, unit->count, unit->epoch CK_AND_HERE);
 }
 CK_INLINE void ck_wait_apart(CkUnit* unit CK_AND_WHERE) {
-  ck_wait_at(unit->arrived, unit->count, unit->epoch, unit->error CK_AND_HERE);
+  ck_wait_at(unit->header, unit->count, unit->epoch, unit->error CK_AND_HERE);
 }
 
 #endif  // COCKTAIL_PROGRAM_H

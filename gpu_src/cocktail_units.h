@@ -3,7 +3,7 @@
 //
 // A barrier has two halves: ck_arrive publishes what this unit wrote, ck_wait returns when every unit has
 // arrived. They alternate: arrive, wait, arrive, wait; both are called by every thread of the block. The
-// counter of arrivals only grows, so nothing is reset in between, and comparisons are of differences, so it
+// counters of arrivals only grow, so nothing is reset in between, and comparisons are of differences, so they
 // may wrap. All blocks of a launch must be on the card at once: who launches more than one sees to that.
 // Units that are one cluster meet by its barrier in hardware instead, and use no header.
 #ifndef COCKTAIL_UNITS_H
@@ -13,7 +13,8 @@
 
 // What a program may define besides what cocktail_base.h asks for: how many signals and 32-bit words of
 // tagged exchanges (all exchanges together) it uses; how many units its resident kernel needs at least;
-// whether they are one cluster; and how many launch parameters it has.
+// whether they are one cluster; how many launch parameters it has; and how many dies the device has, each
+// with a second-level cache.
 #if !defined(CK_SIGNALS)
 #define CK_SIGNALS 0
 #endif
@@ -29,14 +30,19 @@
 #if !defined(CK_ONE_CLUSTER)
 #define CK_ONE_CLUSTER 0
 #endif
+#if !defined(CK_DIES)
+#define CK_DIES 1
+#endif
+#define CK_DIE_LINES (CK_DIES > 1 ? 2 * CK_DIES : 0)
 static_assert(!CK_ONE_CLUSTER || (CK_SIGNALS == 0 && CK_MOST_UNITS <= 16),
               "a cluster has at most 16 units, and nothing in the header");
 // The tagged words of a unit of a cluster, in its shared memory.
 #define CK_NEAR_WORDS_BYTES (CK_ONE_CLUSTER ? (16 * CK_TAGGED_WORDS + 255) / 256 * 256 : 0)
 // The header at the beginning of the workspace, all zeros when a launch begins: a line of 128 bytes for the
-// counter and each signal, since one that is polled should not slow down others; tagged words are 8 bytes,
-// twice.
-#define CK_HEADER_BYTES ((128 * (1 + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
+// counter, each signal, and two of each die, since one that is polled should not slow down others; tagged
+// words are 8 bytes, twice.
+#define CK_HEADER_BYTES \
+  ((128 * (1 + CK_DIE_LINES + CK_SIGNALS) + 16 * CK_TAGGED_WORDS + 255) / 256 * 256)
 static_assert(CK_HEADER_BYTES <= 65536, "the header takes at most 64 KB: use fewer tagged words");
 static_assert(CK_SCRATCH_BYTES % 16 == 0 && CK_OWN_BYTES % 16 == 0, "memory is divided at borders of 16");
 static_assert(CK_SCRATCH_BYTES >= 1024, "templates count on 1024 bytes of scratch memory");
@@ -45,8 +51,16 @@ struct alignas(128) CkLine {
   u32 value;
 };
 
+struct CkDie {
+  CkLine arrived;   // blocks of the die, at all barriers together
+  CkLine released;  // barriers that all units have reached
+};
+
 struct CkHeader {
   CkLine arrived;
+#if CK_DIES > 1
+  CkDie dies[CK_DIES];
+#endif
   CkLine signals[CK_SIGNALS + 1];  // the last one is not there: no array is empty
 };
 
@@ -59,8 +73,7 @@ struct CkUnit {
   CkHeader* header;
   u64* tagged;   // 2 * CK_TAGGED_WORDS tagged words: of all units, or of this one in a cluster
   bool cluster;  // all units are one
-  u32* arrived;  // the counter of arrivals
-  u32 epoch;     // what it reaches at the barrier at hand
+  u32 epoch;     // what ck_awaited reaches at the barrier at hand
   u32 step;      // exchanges so far (cocktail_exchange.h)
   u32* error;    // the error word in pinned host memory, or null
   const i64* sizes;  // CK_SIZES launch parameters; for the program's function alone
@@ -80,9 +93,34 @@ CK_INLINE u8* ck_scratch() { return ck_arena(); }
 
 // ---- the barrier of all units ----------------------------------------------------------------------------
 
-// Begins with a barrier of the block, so that one release covers the block; alone, a unit has nobody to tell. In
-// a cluster every thread arrives and waits, but what the block does in between is ordered by no more than its
-// meetings.
+// The threads of a unit that meet others: the first one. Its arrival releases, and its wait acquires.
+#if CK_DIES > 1
+// Blocks of one die count themselves, the last of them counts the die, and the last of all tells every die:
+// few blocks wait for each line, and only one of a die crosses to the common one. The dispatcher deals blocks
+// out to the dies in turn. Where it does not, a barrier takes longer. (Counters for groups of blocks: the
+// tree of Xiao and Feng, IPDPS'10.)
+CK_INLINE u32 ck_next_epoch(u32 epoch, i32) { return epoch + 1; }
+CK_INLINE void ck_come(CkHeader* header, i32 count, u32 epoch) {
+  const i32 number = ck_block_number() % CK_DIES, dies = count < CK_DIES ? count : CK_DIES;
+  const u32 members = u32((count - number + CK_DIES - 1) / CK_DIES);
+  if (ck_fetch_add(&header->dies[number].arrived.value, 1u) + 1 != epoch * members) return;
+  if (ck_fetch_add(&header->arrived.value, 1u) + 1 != epoch * u32(dies)) return;
+  for (i32 die = 0; die < dies; ++die) ck_store_release(&header->dies[die].released.value, epoch);
+}
+CK_INLINE const u32* ck_awaited(const CkHeader* header) {
+  return &header->dies[ck_block_number() % CK_DIES].released.value;
+}
+CK_INLINE u32 ck_barrier_number(u32 epoch, i32) { return epoch; }
+#else
+CK_INLINE u32 ck_next_epoch(u32 epoch, i32 count) { return epoch + u32(count); }
+CK_INLINE void ck_come(CkHeader* header, i32, u32) { ck_add_release(&header->arrived.value, 1u); }
+CK_INLINE const u32* ck_awaited(const CkHeader* header) { return &header->arrived.value; }
+CK_INLINE u32 ck_barrier_number(u32 epoch, i32 count) { return epoch / u32(count); }
+#endif
+
+// Begins with a barrier of the block, so that one release covers the block; alone, a unit has nobody to
+// tell. In a cluster every thread arrives and waits, but what the block does in between is ordered by no more
+// than its meetings.
 CK_INLINE void ck_arrive(CkUnit* unit CK_AND_WHERE) {
   if (unit->count == 1) return;
   if (unit->cluster) {
@@ -90,8 +128,8 @@ CK_INLINE void ck_arrive(CkUnit* unit CK_AND_WHERE) {
     return ck_cluster_arrive(CK_HERE);
   }
   ck_release_barrier(CK_HERE);
-  unit->epoch += u32(unit->count);
-  if (ck_lane() == 0) ck_add_release(unit->arrived, 1u);
+  unit->epoch = ck_next_epoch(unit->epoch, unit->count);
+  if (ck_lane() == 0) ck_come(unit->header, unit->count, unit->epoch);
 }
 
 // Ends with a ck_block_barrier, for one unit too: a barrier shows a block's writes to all its threads.
@@ -99,8 +137,8 @@ CK_INLINE void ck_wait(CkUnit* unit CK_AND_WHERE) {
   if (unit->count != 1 && unit->cluster) {
     ck_cluster_wait(CK_HERE);
   } else if (unit->count != 1 && ck_lane() == 0) {
-    u32 epoch = unit->epoch, barrier = epoch / u32(unit->count);
-    ck_poll(unit->arrived, [=](u32 seen) { return i32(seen - epoch) >= 0; },
+    u32 epoch = unit->epoch, barrier = ck_barrier_number(epoch, unit->count);
+    ck_poll(ck_awaited(unit->header), [=](u32 seen) { return i32(seen - epoch) >= 0; },
             CkWatch{unit->error, barrier, "the barrier of units"} CK_AND_HERE);
   }
   ck_block_barrier(CK_HERE);
@@ -244,7 +282,6 @@ CK_INLINE CkUnit ck_unit(const CkLaunch& launch) {
   unit.header = (CkHeader*)ck_workspace(launch);
   unit.tagged = CLUSTER ? (u64*)near : (u64*)&unit.header->signals[CK_SIGNALS];
   unit.cluster = CLUSTER;
-  unit.arrived = &unit.header->arrived.value;
   unit.epoch = 0;
   unit.step = 0;
   unit.error = (u32*)launch.pointers[CK_OPERANDS + CK_RESULTS + 1];

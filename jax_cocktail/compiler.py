@@ -386,7 +386,7 @@ def _build_for_device(emitted: Emitted, spec: DeviceSpec, cache_limit_bytes: int
     if check.remark:
         remarks.append(Remark("build", False, check.remark))
     emitted = replace(emitted, remarks=tuple(remarks))
-    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads, emitted.sizes)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
     return Artifact(built.binary, built.digest, emitted, seconds, built.cached, built.path, launch, built.key)
 
 

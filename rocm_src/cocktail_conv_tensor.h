@@ -41,7 +41,9 @@ struct CkConvMma {
         rights[i / PER][i % PER] = b[(k + i % PER) * p.b_line + i / PER * 16];
       }
 #pragma unroll
-      for (i32 i = 0; i < p.height * PER; ++i) lefts[i / PER][i % PER] = a[i / PER * 16 * p.a_line + k + i % PER];
+      for (i32 i = 0; i < p.height * PER; ++i) {
+        lefts[i / PER][i % PER] = a[i / PER * 16 * p.a_line + k + i % PER];
+      }
 #pragma unroll
       for (i32 i = 0; i < p.height * p.width; ++i) {
         ck_mma(sums[i / p.width][i % p.width], lefts[i / p.width], rights[i % p.width]);

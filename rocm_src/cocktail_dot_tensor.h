@@ -87,8 +87,8 @@ template <class D>
 struct CkDotWholePart : CkDotMmaPart<D, void, void> {
   typedef CkDotMmaPart<D, void, void> Base;
   typedef typename D::A E;
-  using Base::blocks, Base::first_column, Base::first_row, Base::LINE, Base::p, Base::PER, Base::sums, Base::TM;
-  using Base::TN, Base::workers;
+  using Base::blocks, Base::first_column, Base::first_row, Base::LINE, Base::p, Base::PER, Base::sums;
+  using Base::TM, Base::TN, Base::workers;
   static constexpr CkDotForm f = D::form;
 
   struct Batch {

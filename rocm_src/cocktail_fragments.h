@@ -1,7 +1,7 @@
 // Matrix tiles of a wave: MFMA where it has 64 lanes (CDNA), WMMA where it has 32 (RDNA 3).
 //
 // c += a b by a whole wave, for tiles of 16 x K, K x 16 and 16 x 16. Lane l holds of a, row l % 16, and of b,
-// column l % 16, PER consecutive elements of k each; on 64 lanes they begin at k = PER (l / 16), and on 32 both
+// column l % 16, PER consecutive elements of k each. On 64 lanes they begin at k = PER (l / 16); on 32 both
 // halves of the wave hold the same ones, all K. Of c it holds column l % 16 and the rows ck_fragment_row(i).
 // Products are exact and sums are f32. In which order the hardware adds is its own affair; the twin adds in
 // the order of k. f32 factors are not rounded. RDNA has no instruction for them.
@@ -29,16 +29,8 @@ CK_INLINE i32 ck_fragment_row(i32 i) {
 #if defined(CK_EMULATED)
 template <class E>
 CK_INLINE f32 ck_fragment_value(const u8* at) {
-  if constexpr (sizeof(E) == 4) {
-    return ck_bitcast<f32>(*(const u32*)at);
-  } else {
-    const u32 bits = *(const u16*)at;
-    if constexpr (CkType<E>::mantissa == 7) return ck_bitcast<f32>(bits << 16);
-    // f16: 2^112 times too small as f32, unless infinite or NaN
-    const f32 size = ck_bitcast<f32>((bits & 0x7fffu) << 13) * 5.192296858534828e33f;
-    const u32 full = (bits & 0x7c00u) == 0x7c00u ? 0x7f800000u | (bits & 0x3ffu) << 13 : ck_bitcast<u32>(size);
-    return ck_bitcast<f32>(full | (bits & 0x8000u) << 16);
-  }
+  if constexpr (sizeof(E) == 4) return ck_bitcast<f32>(*(const u32*)at);
+  else return ck_up(*(const E*)at);
 }
 
 // A meeting takes 64 bytes of a lane: fragments are brought in pieces.
@@ -81,11 +73,11 @@ CK_INLINE void ck_mma(f32 (&c)[kCkFragmentSums], const E (&a)[PER], const E (&b)
 #pragma unroll
   for (i32 j = 0; j < PER; j += 16) {
     if constexpr (CkType<E>::mantissa == 7) {
-      sums = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(ck_vector<short, 16>(a + j), ck_vector<short, 16>(b + j),
-                                                         sums);
+      const auto x = ck_vector<short, 16>(a + j), y = ck_vector<short, 16>(b + j);
+      sums = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, sums);
     } else {
-      sums = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(ck_vector<_Float16, 16>(a + j),
-                                                        ck_vector<_Float16, 16>(b + j), sums);
+      const auto x = ck_vector<_Float16, 16>(a + j), y = ck_vector<_Float16, 16>(b + j);
+      sums = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, sums);
     }
   }
 #elif defined(__gfx908__) || defined(__gfx90a__) || CK_SEVERAL_CACHES
@@ -96,21 +88,21 @@ CK_INLINE void ck_mma(f32 (&c)[kCkFragmentSums], const E (&a)[PER], const E (&b)
     static_assert(PER % 4 == 0, "an instruction takes 4 elements of k of a lane");
 #pragma unroll
     for (i32 j = 0; j < PER; j += 4) {
-      sums = __builtin_amdgcn_mfma_f32_16x16x16f16(ck_vector<_Float16, 4>(a + j), ck_vector<_Float16, 4>(b + j), sums,
-                                                   0, 0, 0);
+      const auto x = ck_vector<_Float16, 4>(a + j), y = ck_vector<_Float16, 4>(b + j);
+      sums = __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, sums, 0, 0, 0);
     }
   } else {
 #if defined(__gfx908__)
 #pragma unroll
     for (i32 j = 0; j < PER; j += 2) {
-      sums = __builtin_amdgcn_mfma_f32_16x16x8bf16(ck_vector<short, 2>(a + j), ck_vector<short, 2>(b + j), sums, 0, 0,
-                                                   0);
+      const auto x = ck_vector<short, 2>(a + j), y = ck_vector<short, 2>(b + j);
+      sums = __builtin_amdgcn_mfma_f32_16x16x8bf16(x, y, sums, 0, 0, 0);
     }
 #else
 #pragma unroll
     for (i32 j = 0; j < PER; j += 4) {
-      sums = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(ck_vector<short, 4>(a + j), ck_vector<short, 4>(b + j), sums,
-                                                       0, 0, 0);
+      const auto x = ck_vector<short, 4>(a + j), y = ck_vector<short, 4>(b + j);
+      sums = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, sums, 0, 0, 0);
     }
 #endif
   }

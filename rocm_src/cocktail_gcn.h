@@ -1,12 +1,12 @@
-// What AMD GPUs do by builtins of clang: what cocktail_device.h lists. The twins in C++ for the emulator are in
-// cocktail_twins.h. No other file of a program has assembly or a fence.
+// What AMD GPUs do by builtins of clang: what cocktail_device.h lists. The twins in C++ for the emulator are
+// in cocktail_twins.h. No other file of a program has assembly or a fence.
 #ifndef COCKTAIL_GCN_H
 #define COCKTAIL_GCN_H
 
 #include "cocktail_base.h"
 
-// Dies with a second-level cache each: there a release writes it back, and an acquire empties it of what other
-// dies may have written.
+// Dies with a second-level cache each: there a release writes it back, and an acquire empties it of what
+// other dies may have written.
 #if defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__)
 #define CK_SEVERAL_CACHES 1
 #else
@@ -45,14 +45,17 @@ constexpr int kCkScope = S == CK_SYSTEM ? __HIP_MEMORY_SCOPE_SYSTEM : __HIP_MEMO
   CK_INLINE T NAME ARGUMENTS {             \
     return __VA_ARGS__;                    \
   }
-#define CK_ACCESS(T)                                                                                           \
-  CK_SCOPED(T, ck_load_acquire, (const T* at), __hip_atomic_load(at, __ATOMIC_ACQUIRE, kCkScope<S>))           \
-  CK_SCOPED(T, ck_load_relaxed, (const T* at), __hip_atomic_load(at, __ATOMIC_RELAXED, kCkScope<S>))           \
-  CK_SCOPED(void, ck_store_release, (T * at, T x), __hip_atomic_store(at, x, __ATOMIC_RELEASE, kCkScope<S>))   \
-  CK_SCOPED(void, ck_store_relaxed, (T * at, T x), __hip_atomic_store(at, x, __ATOMIC_RELAXED, kCkScope<S>))   \
-  CK_SCOPED(void, ck_add_release, (T * at, T x),                                                               \
-            (void)__hip_atomic_fetch_add(at, x, __ATOMIC_RELEASE, kCkScope<S>))                                \
-  CK_SCOPED(T, ck_fetch_add, (T * at, T x), __hip_atomic_fetch_add(at, x, __ATOMIC_ACQ_REL, kCkScope<S>))
+#define CK_ACCESS(T)                                                                                     \
+  CK_SCOPED(T, ck_load_acquire, (const T* at), __hip_atomic_load(at, __ATOMIC_ACQUIRE, kCkScope<S>))     \
+  CK_SCOPED(T, ck_load_relaxed, (const T* at), __hip_atomic_load(at, __ATOMIC_RELAXED, kCkScope<S>))     \
+  CK_SCOPED(void, ck_store_release, (T * at, T x),                                                       \
+            __hip_atomic_store(at, x, __ATOMIC_RELEASE, kCkScope<S>))                                    \
+  CK_SCOPED(void, ck_store_relaxed, (T * at, T x),                                                       \
+            __hip_atomic_store(at, x, __ATOMIC_RELAXED, kCkScope<S>))                                    \
+  CK_SCOPED(void, ck_add_release, (T * at, T x),                                                         \
+            (void)__hip_atomic_fetch_add(at, x, __ATOMIC_RELEASE, kCkScope<S>))                          \
+  CK_SCOPED(T, ck_fetch_add, (T * at, T x),                                                              \
+            __hip_atomic_fetch_add(at, x, __ATOMIC_ACQ_REL, kCkScope<S>))
 CK_ACCESS(u32)
 CK_ACCESS(u64)
 #undef CK_ACCESS

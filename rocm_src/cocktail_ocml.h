@@ -1,5 +1,5 @@
-// Functions of ROCm's device library in the place of the host library's. Without ROCm a program that calls one
-// does not link; floor, ceil, trunc, rint, fma, copysign and fabs are instructions.
+// Functions of ROCm's device library in the place of the host library's. Without ROCm a program that calls
+// one does not link; floor, ceil, trunc, rint, fma, copysign and fabs are instructions.
 #ifndef COCKTAIL_OCML_H
 #define COCKTAIL_OCML_H
 

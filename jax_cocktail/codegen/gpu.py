@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from jax_cocktail.cost.unit_time import arithmetic
+from jax_cocktail.device.machine import Machine
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.device.target import Target
 from jax_cocktail.device.tuning import BLOCK
 from jax_cocktail.utask.exchange import tagged_words
@@ -45,17 +47,20 @@ def is_tiled(operator: UOperator) -> bool:
     return min(rows, columns) > BLOCK.few_rows
 
 
-def launch_plan(program: UProgram, plan: MemoryPlan, threads: int, sizes: tuple[int, ...] = ()) -> LaunchPlan:
-    """The launch plan of a planned program, for blocks of so many threads. `sizes`: the launch parameters."""
+def launch_plan(
+    program: UProgram, plan: MemoryPlan, machine: Machine, sizes: tuple[int, ...] = ()
+) -> LaunchPlan:
+    """The launch plan of a planned program for a GPU. `sizes`: the launch parameters."""
+    assert machine.spec is not None
     kinds = {o.kind for o in operators_in(program.entry)}
     words = tagged_words(operators_in(program.entry), plan.most_units)
-    header = header_bytes(words)
+    header = header_bytes(words, 1 + die_lines(machine.spec))
     near_bytes = near_words_bytes(words) if plan.cluster else 0
     portable_units = min(plan.most_units, max(BLOCK.portable_bytes // plan.own_bytes, 1))
     return LaunchPlan(
         header_bytes=header,
         most_units=plan.most_units,
-        threads=threads,
+        threads=machine.target.threads,
         resident_shared_bytes=plan.template_bytes + plan.own_bytes + near_bytes + plan.resident_bytes,
         portable_shared_bytes=plan.template_bytes,
         workspace_bytes=header + _rounded(portable_units * plan.own_bytes) + plan.shared_bytes,
@@ -68,8 +73,13 @@ def launch_plan(program: UProgram, plan: MemoryPlan, threads: int, sizes: tuple[
     )
 
 
+def die_lines(spec: DeviceSpec) -> int:
+    """CK_DIE_LINES: lines of the header for the dies of a device."""
+    return 2 * spec.dies if spec.dies > 1 else 0
+
+
 def header_bytes(words: int, lines: int = 1) -> int:
-    """CK_HEADER_BYTES of a program with this many tagged words, and lines for its counter and its signals."""
+    """CK_HEADER_BYTES of a program with this many tagged words, and lines for counters and signals."""
     return _rounded(LINE_BYTES * lines + TAGGED_PAIR_BYTES * words)
 
 

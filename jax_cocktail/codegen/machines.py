@@ -17,7 +17,7 @@ from jax_cocktail.errors import UnsupportedError
 HOST = Machine(CPU)
 _TARGETS: dict[str, Callable[[int, DeviceSpec], Target]] = {  # by platform; of blocks of so many threads
     "cuda": lambda threads, spec: cuda(threads),
-    "rocm": lambda threads, spec: rocm(threads, spec.warp),
+    "rocm": lambda threads, spec: rocm(threads, spec.warp, spec.dies),
 }
 
 

@@ -39,7 +39,7 @@ UNITS = replace(SPEC, units=3, cluster_units=1)
 def emulated(emitted):
     """Stands for the CUDA compiler."""
     binary = emulator.build(emitted.source).path.read_bytes()
-    launch = launch_plan(emitted.program, emitted.plan, THREADS, emitted.sizes)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
     return Artifact(binary, hashlib.sha256(binary).hexdigest(), emitted, 0.0, False, "", launch)
 
 

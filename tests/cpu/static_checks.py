@@ -91,7 +91,7 @@ class Found:
 def found(emitted: Emitted, spec: DeviceSpec, toolchain: DeviceToolchain) -> Found:
     """Compiles a program, or takes it from the cache."""
     built = build_device_program(emitted.source, toolchain, spec)
-    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine)
     statements = list(walk(emitted.program.entry))
     kinds = [each.kind for each in statements if isinstance(each, UOperator)]
     return Found(

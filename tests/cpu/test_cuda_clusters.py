@@ -132,10 +132,10 @@ def emitted_for(name, candidate, spec=H200):
 
 def test_launch():
     emitted = emitted_for("rae", Candidate(16, cluster=True))
-    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine)
     words = 16 * 512  # of a node's state, twice
     apart = replace(emitted.plan, cluster=False)
-    other = launch_plan(emitted.program, apart, emitted.target.threads)
+    other = launch_plan(emitted.program, apart, emitted.machine)
     assert launch.cluster and launch.resident_units == launch.most_units == 16
     assert launch.cooperative and launch.header_bytes == other.header_bytes > words
     assert launch.resident_shared_bytes == other.resident_shared_bytes + words <= H200.shared_bytes

@@ -203,7 +203,7 @@ def test_a_step_is_one_exchange(name, exchanges):
     assert [kinds(s.body, "wait") for s in loops] == [0] * len(loops)
     assert sum(kinds(s.body, "exchange") for s in loops) == exchanges
     assert not any(s.trip_count in (32, 500) for s in loops)  # no second buffer, no second step
-    launch = launch_plan(emitted.program, emitted.plan, emitted.target.threads)
+    launch = launch_plan(emitted.program, emitted.plan, emitted.machine)
     assert launch.cooperative and launch.header_bytes == (128 + 16 * 256 + 255) // 256 * 256
 
 

@@ -109,9 +109,10 @@ def test_counter_may_wrap() -> None:
         """// As if 2^32 arrivals had been, less those of five barriers.
 CK_INLINE void ck_skip(CkUnit* unit) {
   u32 before = 0u - 5u * u32(unit->count);
-  if (ck_lane() == 0 && unit->index == 0) ck_fetch_add(unit->arrived, before);
+  if (ck_lane() == 0 && unit->index == 0) ck_fetch_add(&unit->header->arrived.value, before);
   if (ck_lane() == 0) {
-    ck_poll(unit->arrived, [=](u32 x) { return x >= before; }, CkWatch{nullptr, 0, "the start"});
+    ck_poll(&unit->header->arrived.value, [=](u32 x) { return x >= before; },
+            CkWatch{nullptr, 0, "the start"});
   }
   unit->epoch = before;
 }
@@ -300,7 +301,7 @@ LAYOUT = program(
   y[2] = RESIDENT ? unit->own - ck_scratch() : unit->own - workspace;
   y[3] = RESIDENT ? unit->resident - ck_scratch() : unit->resident == nullptr;
   y[4] = (u8*)(ck_exchange(unit, 0) + 2 * CK_TAGGED_WORDS) - (u8*)unit->header;
-  y[5] = (u8*)&unit->header->signals[0] - (u8*)unit->arrived;
+  y[5] = (u8*)&unit->header->signals[0] - (u8*)unit->header;
   y[6] = unit->count;
   y[7] = unit->scratch == ck_scratch();
 """,

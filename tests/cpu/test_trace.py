@@ -122,7 +122,7 @@ def test_the_handler_passes_rings_on(monkeypatch, handlers, xla, fake):
     program = stacked_lstm(1, 3, 1, 24)
     emitted = emulated(program, STAGES, monkeypatch)
     operands, results = [np.array(v, order="C") for v in arguments(program)], memory_of_results(emitted)
-    plan = launch_plan(emitted.program, emitted.plan, THREADS, emitted.sizes)
+    plan = launch_plan(emitted.program, emitted.plan, emitted.machine, emitted.sizes)
     workspace = np.full(plan.workspace_bytes, 0xA5, np.uint8)
     addresses = [[array.ctypes.data for array in each] for each in (operands, [*results, workspace])]
     call = Call(emulator.build(emitted.source).path.read_bytes(), plan, *addresses)

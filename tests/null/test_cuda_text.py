@@ -27,7 +27,7 @@ def emitted(function, *arguments, units=1, spec=H200, threads=128):
 
 
 def launched(found):
-    return launch_plan(found.program, found.plan, found.target.threads)
+    return launch_plan(found.program, found.plan, found.machine)
 
 
 def powers(x, w, precision=None):

@@ -207,7 +207,7 @@ def test_text_of_a_program_that_cannot_fail():
     assert "fail" not in text and "return 0;" in text
     other = emit(program, machine_of(H200, 64), candidate=SINGLE)
     assert "fail" not in other.source
-    assert not launch_plan(other.program, other.plan, 64).can_fail
+    assert not launch_plan(other.program, other.plan, other.machine).can_fail
 
 
 def test_text_for_a_gpu():
@@ -219,7 +219,7 @@ def test_text_for_a_gpu():
     emitted = emit(build(["int32[]", "int32[]"], body), machine_of(H200, 64), candidate=SINGLE)
     assert emitted.source.count("ck_lane() == 0) ck_fail(unit, u32(") == 2
     assert "ck_fail(unit, u32(2 + " in emitted.source and "third" not in emitted.source
-    assert launch_plan(emitted.program, emitted.plan, 64).can_fail
+    assert launch_plan(emitted.program, emitted.plan, emitted.machine).can_fail
 
 
 @pytest.mark.parametrize("enabled", [True, False])
