@@ -69,7 +69,8 @@ class Emulation:
         return self._built[digest]
 
     def program(self, emitted: Emitted) -> Program:
-        return emulator.build(emitted.source, sanitizer=self.sanitizer, platform=self.spec.platform)
+        gpu = emulator.Gpu(self.spec.platform, self.spec.warp, self.spec.dies)
+        return emulator.build(emitted.source, sanitizer=self.sanitizer, gpu=gpu)
 
     def launch(self, artifact: Artifact, arguments: list[np.ndarray]) -> list[np.ndarray]:
         """One launch on copies of the arguments; donated ones become results."""

@@ -15,6 +15,8 @@ from tests.cpu.cuda_text import NO_NVCC, NVCC, nvcc_facts, program
 from tests.cpu.emulation import emulator
 
 THREADS = (32, 64, 256)
+BLOCKS = [(threads, emulator.CUDA) for threads in THREADS]
+BLOCKS += [(64, emulator.WAVES_OF_64), (192, emulator.WAVES_OF_64), (96, emulator.WAVES_OF_32)]
 FEW = (1, 2, 4, 8, 16, 32)  # groups inside a warp
 ROWS, LENGTH = 37, 45  # rows of a reduction: no multiple of anything
 OPERATORS = {
@@ -155,9 +157,9 @@ def _equal(got: Array, wanted: Array, what: object) -> None:
         np.testing.assert_array_equal(got, np.broadcast_to(wanted, got.shape), err_msg=str(what))
 
 
-@pytest.mark.parametrize("threads", THREADS)
-def test_reductions(threads: int) -> None:
-    built = emulator.build(_reduction_text(threads))
+@pytest.mark.parametrize(("threads", "gpu"), BLOCKS, ids=str)
+def test_reductions(threads: int, gpu: emulator.Gpu) -> None:
+    built = emulator.build(_reduction_text(threads), gpu=gpu)
     for seed in (0, 1):
         operands = [_rows(dtype, seed) for dtype in REDUCED]
         results = [case.result(threads) for case in REDUCTIONS]
@@ -286,9 +288,9 @@ def _size(rows: list[Row], array: str) -> int:
     return sum(r.length * (r.x_stride if array == "x" else r.y_stride) for r in rows)
 
 
-@pytest.mark.parametrize("threads", THREADS)
-def test_running_totals(threads: int) -> None:
-    built = emulator.build(_scan_text(threads))
+@pytest.mark.parametrize(("threads", "gpu"), BLOCKS, ids=str)
+def test_running_totals(threads: int, gpu: emulator.Gpu) -> None:
+    built = emulator.build(_scan_text(threads), gpu=gpu)
     rows = _scan_rows(threads)
     for seed in (0, 1):
         operands = [_scan_operand(scan, _size(rows, "x"), seed) for scan in SCANS]
@@ -392,10 +394,10 @@ def _check_memory(memory: Memory, threads: int) -> None:
     np.testing.assert_array_equal(many, np.broadcast_to((sums + turns + found)[:, None], many.shape))
 
 
-@pytest.mark.parametrize("threads", THREADS)
-def test_memory(threads: int) -> None:
+@pytest.mark.parametrize(("threads", "gpu"), BLOCKS, ids=str)
+def test_memory(threads: int, gpu: emulator.Gpu) -> None:
     """Copies at all alignments, fills, and whole-block templates directly after each other."""
-    built = emulator.build(_memory_text(threads))
+    built = emulator.build(_memory_text(threads), gpu=gpu)
     for seed in (0, 1):
         memory = _memory(threads, seed)
         built.launch(memory.operands, memory.results, units=1, seed=seed)
@@ -403,19 +405,23 @@ def test_memory(threads: int) -> None:
 
 
 # -- races, bounds, spills -----------------------------------------------------------------------------------
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_sanitized(sanitizer: emulator.Sanitizer) -> None:
+@pytest.mark.parametrize(
+    ("sanitizer", "gpu"),
+    [("address", emulator.CUDA), ("thread", emulator.CUDA), ("thread", emulator.WAVES_OF_64)],
+    ids=str,
+)
+def test_sanitized(sanitizer: emulator.Sanitizer, gpu: emulator.Gpu) -> None:
     """No access beyond an array or the scratch memory; no two accesses without a meeting in between."""
-    threads = 64
+    threads = 128 if gpu.warp == 64 else 64
     memory = _memory(threads, seed=2)
-    emulator.build(_memory_text(threads), sanitizer=sanitizer).launch(
+    emulator.build(_memory_text(threads), sanitizer=sanitizer, gpu=gpu).launch(
         memory.operands, memory.results, units=1
     )
     _check_memory(memory, threads)
     rows = _scan_rows(threads)
     operands = [_places(rows), *(_scan_operand(scan, _size(rows, "x"), 2) for scan in SCANS)]
     results = [np.zeros(_size(rows, "y"), DTYPES[scan.dtype]) for scan in SCANS]
-    emulator.build(_scan_text(threads), sanitizer=sanitizer).launch(operands, results, units=1)
+    emulator.build(_scan_text(threads), sanitizer=sanitizer, gpu=gpu).launch(operands, results, units=1)
     for scan, x, y in zip(SCANS, operands[1:], results, strict=True):
         _check_rows(scan, rows, x, y)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Sequence
@@ -291,6 +292,14 @@ def _run(cases: Sequence[Conv], text: str, seed: int, **options: object) -> None
             _check(c, x, w, o[c.shift[2] :].reshape(c.o_shape))
         except AssertionError as error:
             raise AssertionError(f"{c.name}: {error}") from error
+
+
+@pytest.mark.parametrize("gpu", emulator.EVERY_GPU[1:], ids=str)
+@pytest.mark.parametrize("shape", [NARROW, WIDE], ids=str)
+def test_convolutions_of_waves(shape: tuple[int, int], gpu: emulator.Gpu) -> None:
+    """On AMD's cards, whose matrix instructions take tiles of another shape and do not round float32."""
+    cases = [dataclasses.replace(case, kind="") for case in CASES[shape]]
+    _run(cases, _program(cases, *shape), 3, gpu=gpu)
 
 
 @pytest.mark.parametrize("shape", CASES, ids=str)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -101,14 +103,14 @@ def _selected(x: Array, k: int) -> Array:
     return np.argsort(-order, kind="stable")[:k]
 
 
-def _run(threads: int, lengths: Lengths, seed: int, sanitizer: emulator.Sanitizer | None = None) -> None:
+def _run(threads: int, lengths: Lengths, seed: int, **how: Any) -> None:
     longest, total = max(n for n, _ in lengths), sum(n for n, _ in lengths)
     table = np.array([len(lengths), *(number for pair in lengths for number in pair)], np.int64)
     keys = _keys(total, seed)
     groups = np.random.default_rng(seed).integers(-2, 3, total).astype(np.int8)
     sorted_, grouped = np.zeros(total, np.int32), np.zeros(total, np.int32)
     best, moved = np.zeros(2 * total, np.int32), np.zeros(total, np.float32)
-    built = emulator.build(_text(threads, longest), sanitizer=sanitizer)
+    built = emulator.build(_text(threads, longest), **how)
     built.launch([table, keys, groups], [sorted_, grouped, best, moved], units=1, seed=seed)
     at = 0
     for n, k in lengths:
@@ -128,13 +130,18 @@ def test_order(threads: int, seed: int) -> None:
     _run(threads, _lengths(threads, 12_345), seed)
 
 
+@pytest.mark.parametrize("gpu", emulator.EVERY_GPU[1:], ids=str)
+def test_order_of_waves(gpu: emulator.Gpu) -> None:
+    _run(128, _lengths(128, 12_345), 2, gpu=gpu)
+
+
 def test_many_elements() -> None:
     _run(256, [(100_000, 1000)], 3)
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_sanitized(sanitizer: emulator.Sanitizer) -> None:
-    _run(64, _lengths(64, 2100), 2, sanitizer)
+    _run(64, _lengths(64, 2100), 2, sanitizer=sanitizer)
 
 
 @pytest.mark.skipif(not NVCC, reason=NO_NVCC)

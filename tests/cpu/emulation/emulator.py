@@ -14,7 +14,6 @@ import functools
 import getpass
 import hashlib
 import os
-import re
 import shutil
 import struct
 import subprocess
@@ -36,9 +35,32 @@ Sanitizer = Literal["address", "thread"]
 _BASE = ("-std=c++17", "-g1", "-fPIC", "-w", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden")
 # Half the time of -O1, most of which goes to compile: a program runs once, on small arrays.
 _PROGRAM = ("-Og", "-DCK_EMULATED", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno")
-_WARP = re.compile(r"^#define CK_WARP (\d+)$", re.MULTILINE)  # in a text, if it is not 32
 _RUNTIME = ("-O2", "-fno-builtin", "-fno-omit-frame-pointer")
 _LAUNCHES = threading.Lock()  # a program's emulated card holds one grid at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What is emulated: a platform, the lanes of its warps, and its dies."""
+
+    platform: str = "cuda"
+    warp: int = 32
+    dies: int = 1
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Beside what an emitted text says, for texts that are written by hand."""
+        if self.platform == "cuda":
+            return ()
+        numbers = {"CK_WARP": self.warp, "CK_EMULATED_WARP": self.warp, "CK_DIES": self.dies}
+        return tuple(f"-D{name}={number}" for name, number in numbers.items())
+
+    def __str__(self) -> str:
+        return self.platform if self.platform == "cuda" else f"{self.platform}{self.warp}"
+
+
+CUDA, WAVES_OF_64, WAVES_OF_32 = Gpu(), Gpu("rocm", 64, 8), Gpu("rocm", 32)
+EVERY_GPU = (CUDA, WAVES_OF_64, WAVES_OF_32)
 
 
 class EmulationError(RuntimeError):
@@ -287,13 +309,12 @@ def build(
     flags: Sequence[str] = (),
     *,
     sanitizer: Sanitizer | None = None,
-    platform: str = "cuda",
+    gpu: Gpu = CUDA,
 ) -> Program:
-    """The program of a text for a platform, from the cache if it was built before."""
-    warp = _WARP.search(source)
-    flags = (*flags, *((f"-DCK_EMULATED_WARP={warp[1]}",) if warp else ()))
+    """The program of a text for a GPU, from the cache if it was built before."""
+    flags = (*flags, *gpu.flags)
     checks = (f"-fsanitize={sanitizer}", f"-DCK_{sanitizer[0].upper()}SAN") if sanitizer else ()
-    runtime = _runtime((*flags, *checks[1:]), sanitizer is not None, platform)
+    runtime = _runtime((*flags, *checks[1:]), sanitizer is not None, gpu.platform)
     shape = () if sanitizer else ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs")
     every = (*_PROGRAM, *_processor_flags(), *flags, *checks, *runtime, *shape, "-lm")
-    return Program(_made(source, every, "" if sanitizer else ".so", platform), sanitizer)
+    return Program(_made(source, every, "" if sanitizer else ".so", gpu.platform), sanitizer)
