@@ -16,7 +16,7 @@ from benchmarks.census.patterns import PATTERNS, in_loop
 from jax_cocktail.device import tuning
 from jax_cocktail.lowering import decisions, lower, stopwatch, survey
 from jax_cocktail.lowering.state import collecting
-from tests.cpu.emulated import Emulation
+from tests.cpu.emulated import SPEC, WAVES, Emulation
 
 SCOPE = {"scope": "memory_bound"}
 FORCED = {**SCOPE, "force": "cocktail", "strict": True}
@@ -68,12 +68,13 @@ def test_patterns_agree_in_loops(name):
 
 
 @pytest.mark.one_jax
+@pytest.mark.parametrize("spec", [SPEC, *WAVES.values()], ids=lambda spec: spec.arch)
 @pytest.mark.parametrize("name", sorted(set(PATTERNS) - {"clip and adam"}))  # for lack of time
-def test_patterns_agree_on_an_emulated_gpu(name, monkeypatch):
+def test_patterns_agree_on_an_emulated_gpu(name, spec, monkeypatch):
     """Powers and exponentials are those of a GPU, so stock XLA on the host is no measure of the error."""
     pattern, operands = PATTERNS[name], PATTERNS[name].operands(small=True)
     exact = accuracy.reference(pattern.function, operands)
-    emulation = Emulation(launches=[], seed=5).install(monkeypatch)
+    emulation = Emulation(launches=[], seed=5, spec=spec).install(monkeypatch)
     ours = jax_cocktail.jit(pattern.function, options={**FORCED, "units": 3})(*operands)
     assert accuracy.error(ours, exact).largest < 1e-6 and len(emulation.launches) == 1
 

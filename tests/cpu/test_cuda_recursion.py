@@ -1,4 +1,4 @@
-"""Recursion on the CUDA target: the stack machine, siblings and lanes in parallel, calls level by level,
+"""Recursion on the targets for GPUs: the stack machine, siblings and lanes in parallel, calls level by level,
 emulated."""
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from jax_cocktail import recursive
 from jax_cocktail.codegen.machines import machine_of
 from jax_cocktail.compiler import Emitted
 from jax_cocktail.device.nvidia import H200
+from jax_cocktail.device.spec import DeviceSpec
 from jax_cocktail.lowering.survey import survey
 from jax_cocktail.lowering.variants import prepare
 from jax_cocktail.recursion import levels as recursion_levels
 from tests.case import QUICK
-from tests.cpu.emulated import Emulation
+from tests.cpu.emulated import SPEC, WAVES, Emulation
 
 SIZE = 48  # the weights of a pair are worth reading once for several calls
 LEFT = jnp.asarray([0, 0, 0, 0, 0, 0, 2, 5], jnp.int32)  # of nodes 5, 6 and 7; the others are leaves
@@ -101,12 +102,23 @@ def _few_widths(monkeypatch):
     monkeypatch.setattr(recursion_levels, "FOREST_WIDTHS", (1, 4))
 
 
-@pytest.mark.parametrize("name, units", [(n, 3) for n in CASES] + [("fibonacci", 1), ("tree", 1)])
-def test_emulated(name, units, monkeypatch):
+CASES_OF_WAVES = ("wave", "many intervals", "tree", "forest gradient")
+
+
+@pytest.mark.parametrize(
+    "name, units, spec",
+    [
+        *((name, 3, SPEC) for name in CASES),
+        *((name, 1, SPEC) for name in ("fibonacci", "tree")),
+        *((name, 3, WAVES[wave]) for wave in WAVES for name in CASES_OF_WAVES),
+    ],
+    ids=lambda value: value.arch if isinstance(value, DeviceSpec) else str(value),
+)
+def test_emulated(name, units, spec, monkeypatch):
     function, arguments = CASES[name]
     with jax.default_matmul_precision("highest"):
         stock = jax.jit(function, compiler_options=QUICK)(*arguments)
-        emulation = Emulation(launches=[]).install(monkeypatch)
+        emulation = Emulation(launches=[], spec=spec).install(monkeypatch)
         options = {"force": "cocktail", "units": units}
         ours = jax_cocktail.jit(lambda *x: function(*x), options=options)(*arguments)
     assert emulation.launches
