@@ -80,9 +80,18 @@ CK_INLINE void ck_fence_acquire(const T*) {
 // ---- values of other lanes ------------------------------------------------------------------------------
 
 enum : u32 { CK_ALL_LANES = 0xffffffffu };
-CK_INLINE u32 ck_word_from_partner(u32 word, i32 flip) { return __shfl_xor_sync(CK_ALL_LANES, word, flip); }
-CK_INLINE u32 ck_word_from_lane(u32 word, i32 lane) { return __shfl_sync(CK_ALL_LANES, word, lane); }
-CK_INLINE u32 ck_word_from_before(u32 word, i32 by) { return __shfl_up_sync(CK_ALL_LANES, word, u32(by)); }
+template <class W>
+CK_INLINE W ck_word_from_partner(W word, i32 flip) {
+  return __shfl_xor_sync(CK_ALL_LANES, word, flip);
+}
+template <class W>
+CK_INLINE W ck_word_from_lane(W word, i32 lane) {
+  return __shfl_sync(CK_ALL_LANES, word, lane);
+}
+template <class W>
+CK_INLINE W ck_word_from_before(W word, i32 by) {
+  return __shfl_up_sync(CK_ALL_LANES, word, u32(by));
+}
 CK_INLINE u32 ck_warp_most(u32 word) { return __reduce_max_sync(CK_ALL_LANES, word); }
 CK_INLINE u32 ck_warp_least(u32 word) { return __reduce_min_sync(CK_ALL_LANES, word); }
 
@@ -116,8 +125,16 @@ extern __shared__ __align__(128) u8 ck_shared_memory[];
 CK_INLINE u8* ck_arena() { return ck_shared_memory; }
 
 CK_INLINE bool ck_is_global(const void* at) { return __isGlobal(at); }
-CK_INLINE void ck_far(const void* at) { CK_ASSUME(__isGlobal(at)); }
-CK_INLINE void ck_in_shared(const void* at) { CK_ASSUME(__isShared(at)); }
+template <class T>
+CK_INLINE T* ck_far(T* at) {
+  CK_ASSUME(__isGlobal(at));
+  return at;
+}
+template <class T>
+CK_INLINE T* ck_in_shared(T* at) {
+  CK_ASSUME(__isShared(at));
+  return at;
+}
 
 // ---- threads, time, and giving up -----------------------------------------------------------------------
 

@@ -113,34 +113,24 @@ CK_OPERATOR(CkLogAddExp, ck_log_add_exp, ck_least<T>())
 #undef CK_OPERATOR
 
 // ---- values of other threads ----------------------------------------------------------------------------
-// Warps move words of 32 bits: `move` does that.
-
-template <class T, class Move>
-CK_INLINE T ck_moved(T x, Move move) {
-  typedef typename CkType<T>::bits Bits;
-  Bits bits = ck_bitcast<Bits>(x);
-  if constexpr (sizeof(T) == 8) {
-    u32 low = move(u32(bits)), high = move(u32(bits >> 32));
-    return ck_bitcast<T>(Bits(u64(high) << 32 | low));
-  } else {
-    return ck_bitcast<T>(Bits(move(u32(bits))));
-  }
-}
-
 // Of the warp: the thread whose number differs in the bits of `flip`; thread number `lane`; the thread `by`
-// before this one (its own value in the first ones).
-template <class T>
-CK_INLINE T ck_from_partner(T x, i32 flip) {
-  return ck_moved(x, [=](u32 word) { return ck_word_from_partner(word, flip); });
-}
-template <class T>
-CK_INLINE T ck_from_lane(T x, i32 lane) {
-  return ck_moved(x, [=](u32 word) { return ck_word_from_lane(word, lane); });
-}
-template <class T>
-CK_INLINE T ck_from_before(T x, i32 by) {
-  return ck_moved(x, [=](u32 word) { return ck_word_from_before(word, by); });
-}
+// before this one (its own value in the first ones). Warps move words; smaller values travel in one. A word is
+// not taken apart on its way: sums[upper ? i : j] would have to be in memory to be read as bytes.
+#define CK_FROM(NAME, HOW)                                                       \
+  template <class T>                                                             \
+  CK_INLINE T ck_from_##NAME(T x, i32 HOW) {                                     \
+    if constexpr (sizeof(T) >= 4) {                                              \
+      return ck_word_from_##NAME(x, HOW);                                        \
+    } else {                                                                     \
+      typedef typename CkType<T>::bits Bits;                                     \
+      const u32 word = ck_word_from_##NAME(u32(ck_bitcast<Bits>(x)), HOW);       \
+      return ck_bitcast<T>(Bits(word));                                          \
+    }                                                                            \
+  }
+CK_FROM(partner, flip)
+CK_FROM(lane, lane)
+CK_FROM(before, by)
+#undef CK_FROM
 
 // The value of thread 0 of the block.
 template <class T>

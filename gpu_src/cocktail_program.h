@@ -15,7 +15,7 @@ CK_INLINE u8* ck_part(const CkUnit* unit, u8* workspace, i64 offset, i64 bytes, 
 // In a function of its own for the parts of a parallel loop: the unit, made of what else the function gets.
 // Made anew it takes no registers while other parts run.
 #define CK_PART                                                                       \
-  ck_far(workspace);                                                                  \
+  workspace = ck_far(workspace);                                                      \
   CkLaunch launch;                                                                    \
   launch.pointers[CK_OPERANDS + CK_RESULTS] = workspace - ck_front_bytes<RESIDENT>(); \
   launch.pointers[CK_OPERANDS + CK_RESULTS + 1] = error;                              \

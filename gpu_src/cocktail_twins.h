@@ -52,11 +52,16 @@ CK_INLINE f32 ck_quotient(f32 a, f32 b) {
 // ---- where memory is ------------------------------------------------------------------------------------
 
 CK_INLINE bool ck_is_global(const void* at) { return ck_emulation::is_global(at); }
-CK_INLINE void ck_far(const void* at CK_AND_WHERE) {
+template <class T>
+CK_INLINE T* ck_far(T* at CK_AND_WHERE) {
   if (!ck_is_global(at)) ck_emulation::fail("a pointer to global memory that is not", {CK_PLACED});
+  return at;
 }
 // Of slices there is an address to count from, which may lie before all memory.
-CK_INLINE void ck_in_shared(const void*) {}
+template <class T>
+CK_INLINE T* ck_in_shared(T* at) {
+  return at;
+}
 
 // ---- time, and giving up --------------------------------------------------------------------------------
 
@@ -95,16 +100,20 @@ CK_INLINE T* ck_remote(T* mine, i32 rank CK_AND_WHERE) {
 
 // ---- values of other lanes ------------------------------------------------------------------------------
 
-CK_INLINE u32 ck_word_of(const char* what, u32 word, i32 lane, ck_emulation::Place place) {
-  return ck_emulation::shuffle<u32>(what, ck_emulation::ALL_LANES, word, lane, place);
+template <class W>
+CK_INLINE W ck_word_of(const char* what, W word, i32 lane, ck_emulation::Place place) {
+  return ck_emulation::shuffle<W>(what, ck_emulation::ALL_LANES, word, lane, place);
 }
-CK_INLINE u32 ck_word_from_partner(u32 word, i32 flip CK_AND_WHERE) {
+template <class W>
+CK_INLINE W ck_word_from_partner(W word, i32 flip CK_AND_WHERE) {
   return ck_word_of("ck_word_from_partner", word, ck_warp_lane() ^ flip, {CK_PLACED});
 }
-CK_INLINE u32 ck_word_from_lane(u32 word, i32 lane CK_AND_WHERE) {
+template <class W>
+CK_INLINE W ck_word_from_lane(W word, i32 lane CK_AND_WHERE) {
   return ck_word_of("ck_word_from_lane", word, lane % CK_WARP, {CK_PLACED});
 }
-CK_INLINE u32 ck_word_from_before(u32 word, i32 by CK_AND_WHERE) {
+template <class W>
+CK_INLINE W ck_word_from_before(W word, i32 by CK_AND_WHERE) {
   i32 from = ck_warp_lane() - by;
   return ck_word_of("ck_word_from_before", word, from < 0 ? ck_warp_lane() : from, {CK_PLACED});
 }

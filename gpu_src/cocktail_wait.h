@@ -4,14 +4,13 @@
 
 #include "cocktail_base.h"
 
-// Promises that a pointer is into shared memory in the resident kernel, into global memory in the portable
-// one: its accesses are then not those of an address that may be either.
-template <bool RESIDENT>
-CK_INLINE void ck_near(const void* at CK_AND_WHERE) {
+// A pointer that is into shared memory in the resident kernel, into global memory in the portable one.
+template <bool RESIDENT, class T>
+CK_INLINE T* ck_near(T* at CK_AND_WHERE) {
   if constexpr (RESIDENT) {
-    ck_in_shared(at);
+    return ck_in_shared(at);
   } else {
-    ck_far(at CK_AND_HERE);
+    return ck_far(at CK_AND_HERE);
   }
 }
 

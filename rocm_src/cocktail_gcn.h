@@ -80,7 +80,7 @@ CK_INLINE u32 ck_permuted(u32 word, i32 lane) {
 }
 #define CK_DPP(CONTROL) u32(__builtin_amdgcn_update_dpp(0, i32(word), CONTROL, 0xf, 0xf, true))
 #define CK_SWIZZLE(FLIP) u32(__builtin_amdgcn_ds_swizzle(i32(word), (FLIP) << 10 | 0x1f))
-CK_INLINE u32 ck_word_from_partner(u32 word, i32 flip) {
+CK_INLINE u32 ck_flipped(u32 word, i32 flip) {
   switch (flip) {
     case 1: return CK_DPP(0xb1);   // quads: lanes 1, 0, 3, 2
     case 2: return CK_DPP(0x4e);   // quads: lanes 2, 3, 0, 1
@@ -92,24 +92,46 @@ CK_INLINE u32 ck_word_from_partner(u32 word, i32 flip) {
 }
 #undef CK_DPP
 #undef CK_SWIZZLE
-CK_INLINE u32 ck_word_from_lane(u32 word, i32 lane) {
+CK_INLINE u32 ck_chosen(u32 word, i32 lane) {
   if (__builtin_constant_p(lane)) return u32(__builtin_amdgcn_readlane(i32(word), lane));
   return ck_permuted(word, lane);
 }
-CK_INLINE u32 ck_word_from_before(u32 word, i32 by) {
+CK_INLINE u32 ck_shifted(u32 word, i32 by) {
   const i32 lane = ck_warp_lane();
   return ck_permuted(word, lane < by ? lane : lane - by);
 }
+#define CK_WORD(NAME, HOW)                                                                      \
+  template <class W>                                                                            \
+  CK_INLINE W NAME(W word, i32 which) {                                                         \
+    if constexpr (sizeof(W) == 8) {                                                             \
+      const u64 bits = __builtin_bit_cast(u64, word);                                           \
+      const u64 low = HOW(u32(bits), which), high = HOW(u32(bits >> 32), which);                \
+      return __builtin_bit_cast(W, high << 32 | low);                                           \
+    } else {                                                                                    \
+      return __builtin_bit_cast(W, HOW(__builtin_bit_cast(u32, word), which));                  \
+    }                                                                                           \
+  }
+CK_WORD(ck_word_from_partner, ck_flipped)
+CK_WORD(ck_word_from_lane, ck_chosen)
+CK_WORD(ck_word_from_before, ck_shifted)
+#undef CK_WORD
 
 // ---- where memory is ------------------------------------------------------------------------------------
 
 CK_INLINE bool ck_is_global(const void* at) {
   return !__builtin_amdgcn_is_shared(at) && !__builtin_amdgcn_is_private(at);
 }
-CK_INLINE void ck_far(const void* at) {
-  CK_ASSUME(!__builtin_amdgcn_is_shared(at) && !__builtin_amdgcn_is_private(at));
+// By way of an integer: two casts between kinds of pointers would cancel before the compiler asks what they
+// point to.
+template <class T>
+CK_INLINE T* ck_far(T* at) {
+  return (T*)(__attribute__((address_space(1))) T*)u64(at);
 }
-CK_INLINE void ck_in_shared(const void* at) { CK_ASSUME(__builtin_amdgcn_is_shared(at)); }
+template <class T>
+CK_INLINE T* ck_in_shared(T* at) {
+  CK_ASSUME(__builtin_amdgcn_is_shared(at));
+  return at;
+}
 
 // ---- time, and giving up --------------------------------------------------------------------------------
 

@@ -40,8 +40,8 @@ class Target:
       fail: the action of a unit with a nonzero status; `{code}` identifies the failure.
       fail_begin, fail_end: in a program that can fail, the first lines of its function, and the lines at its
         end in place of `epilogue`.
-      far, near: declares to the compiler that a parameter `{name}` points to global memory, or to shared
-        memory of the unit.
+      far, near: tells the compiler that a parameter `{name}` points to global memory, or to shared memory of
+        the unit.
       most_together: the most trips of a lane loop that the compiler may unroll; 0: no limit.
       holds: products may keep a matrix in registers while a loop runs.
       template_bytes: the bytes of shared memory that the templates of a program use while they run.
