@@ -1,0 +1,44 @@
+"""Which modules know that there are several makers of GPUs: those of targets, devices, builds and calls."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.null.test_repository import ROOT
+
+MAKERS = re.compile(r"cuda|rocm|nvcc|nvrtc|hiprtc|hipcc|nvidia|\b(amd|hip)\b", re.IGNORECASE)
+TARGETS = ("codegen/cuda.py", "codegen/rocm.py", "codegen/machines.py")
+LAYERS = ("build", "device", "runtime", "lowering")
+PLATFORMS = ("api.py", "recursion/primitive.py")  # hand the platform of jax on
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    """Names, imports and strings; documentation may compare makers."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    bodies = [n.body[0] for n in ast.walk(tree) if isinstance(n, documented) and n.body]
+    docstrings = {id(first.value) for first in bodies if isinstance(first, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield text
+            case ast.Name(id=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Attribute(attr=name) | ast.alias(name=name):
+                yield name
+            case ast.ImportFrom(module=str(name)):
+                yield name
+
+
+def test_no_pass_names_a_maker_of_gpus() -> None:
+    """A new target adds modules, and changes none of the compiler's."""
+    package = ROOT / "jax_cocktail"
+    naming = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if any(map(MAKERS.search, _words(ast.parse(path.read_text(encoding="utf-8")))))
+    }
+    rest = {name for name in naming if name.split("/")[0] not in LAYERS}
+    assert rest <= {*TARGETS, *PLATFORMS}
+    assert set(TARGETS) <= naming
