@@ -27,7 +27,7 @@ def machine_of(spec: DeviceSpec | None, threads: int | None = None) -> Machine:
         return HOST
     if spec.platform not in _TARGETS:
         raise UnsupportedError(f"no code is made for the platform {spec.platform}")
-    return Machine(_TARGETS[spec.platform](threads or BLOCK.threads, spec), spec)
+    return Machine(_TARGETS[spec.platform](BLOCK.threads if threads is None else threads, spec), spec)
 
 
 def with_threads(machine: Machine, threads: int) -> Machine:

@@ -119,7 +119,8 @@ class DeviceSpec:
         if shared_bytes > self.shared_bytes:
             return 0
         warps = _up(threads, self.warp)
-        by_shared = self.shared_per_unit // _up(shared_bytes + self.reserved_shared_bytes, self.shared_step)
+        shared = _up(shared_bytes + self.reserved_shared_bytes, self.shared_step)
+        by_shared = self.shared_per_unit // shared if shared else self.blocks_per_unit
         by_registers = self.registers // self.block_registers(threads, max(registers, 1))
         return min(self.blocks_per_unit, self.threads_per_unit // warps, by_shared, by_registers)
 
