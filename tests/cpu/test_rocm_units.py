@@ -80,7 +80,8 @@ def test_header_has_lines_for_the_dies(gpu: Gpu, spec) -> None:
     """The launch clears as many bytes as the text counts."""
     assert (gpu.dies, gpu.warp) == (spec.dies, spec.warp)
     said = np.zeros(2, np.int32)
-    body = "i32* y = (i32*)results[0]; y[0] = CK_HEADER_BYTES; y[1] = i32((u8*)unit->tagged - (u8*)unit->header);"
+    body = "i32* y = (i32*)results[0]; y[0] = CK_HEADER_BYTES;"
+    body += "y[1] = i32((u8*)unit->tagged - (u8*)unit->header);"
     emulator.build(program(body, CK_TAGGED_WORDS=5), gpu=gpu).launch([np.zeros(1, np.int32)], [said], units=1)
     assert said[0] == header_bytes(5, 1 + die_lines(spec))
     assert said[1] + 16 * 5 <= said[0]
